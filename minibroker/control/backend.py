@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, Quotas
+from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, QuotasView
 from minibroker.control.schema import Doc, Length, Range
 from minibroker.observability.metrics import Snapshot
 from minibroker.runtime.clock import ADVANCE_MS_MAX, RATE_MAX, RATE_MIN
@@ -178,7 +178,7 @@ class PartitionView(NamedTuple):
     owner: Annotated[str, Doc("Process that owns the partition, e.g. `worker-1`.")]
 
 
-class Topic(NamedTuple):
+class TopicView(NamedTuple):
     """A topic with its partitions and configs."""
 
     name: str
@@ -190,7 +190,7 @@ class Topic(NamedTuple):
     ]
 
 
-class NewTopic(NamedTuple):
+class TopicCreation(NamedTuple):
     """A topic to create."""
 
     name: Annotated[str, Length(1, TOPIC_NAME_MAX), Doc("Letters, digits, `.`, `_` and `-`.")]
@@ -241,7 +241,7 @@ class Member(NamedTuple):
     ]
 
 
-class CommittedOffset(NamedTuple):
+class CommittedOffsetView(NamedTuple):
     """Committed offset and lag of a group in one partition."""
 
     topic: str
@@ -252,7 +252,7 @@ class CommittedOffset(NamedTuple):
     lag: Annotated[int | None, Doc("Records not consumed yet; null if the partition was deleted.")]
 
 
-class Group(NamedTuple):
+class GroupView(NamedTuple):
     """A group with its members and committed offsets."""
 
     group_id: str
@@ -263,7 +263,7 @@ class Group(NamedTuple):
     leader: Annotated[str | None, Doc("Member id of the leader.")]
     coordinator: Annotated[str, Doc("Process that owns the group, e.g. `worker-0`.")]
     members: tuple[Member, ...]
-    offsets: tuple[CommittedOffset, ...]
+    offsets: tuple[CommittedOffsetView, ...]
 
 
 # Connections ----------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Connection(NamedTuple):
     in_flight: Annotated[str | None, Doc("API of the current request, e.g. `Fetch`; null if idle.")]
 
 
-class ProcessorConnections(NamedTuple):
+class ProcessorView(NamedTuple):
     """The connections of a network processor and its queue of new connections."""
 
     processor: Annotated[str, Doc("E.g. `processor-0`.")]
@@ -385,7 +385,7 @@ class UnservedClientView(NamedTuple):
     requests: Annotated[int, Doc("Number of requests.")]
 
 
-class Connections(NamedTuple):
+class ConnectionsView(NamedTuple):
     """Client connections, their limits and recent events."""
 
     mode: Annotated[Literal["single", "sharded"], Doc("The setting `acceptor.mode`.")]
@@ -399,7 +399,7 @@ class Connections(NamedTuple):
         float | None, Doc("`max.connection.creation.rate` of the broker; null for none.")
     ]
     listeners: tuple[ListenerView, ...]
-    processors: tuple[ProcessorConnections, ...]
+    processors: tuple[ProcessorView, ...]
     addresses: Annotated[
         tuple[AddressView, ...],
         Doc("The 100 addresses with most connections, or with the latest ones."),
@@ -462,10 +462,10 @@ class Backend(Protocol):
     async def topics(self) -> TopicList:
         """Return all topics, including internal ones."""
 
-    async def topic(self, name: str) -> Topic:
+    async def topic(self, name: str) -> TopicView:
         """Return a topic; raise ``NotFound`` if it does not exist."""
 
-    async def create_topic(self, new: NewTopic) -> Topic:
+    async def create_topic(self, new: TopicCreation) -> TopicView:
         """Create a topic and publish it to all processes; raise ``Conflict`` if it exists."""
 
     async def delete_topic(self, name: str) -> None:
@@ -474,13 +474,13 @@ class Backend(Protocol):
     async def groups(self) -> GroupList:
         """Return all groups."""
 
-    async def group(self, group_id: str) -> Group:
+    async def group(self, group_id: str) -> GroupView:
         """Return a group; raise ``NotFound`` if it does not exist."""
 
-    async def connections(self) -> Connections:
+    async def connections(self) -> ConnectionsView:
         """Return all client connections."""
 
-    async def quotas(self) -> Quotas:
+    async def quotas(self) -> QuotasView:
         """Return usage and quotas of clients."""
 
     async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:

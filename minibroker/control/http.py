@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from minibroker.control.backend import Backend, BackendError
 from minibroker.control.errors import error_json, json_bytes
-from minibroker.control.operation import Operation
+from minibroker.control.operation import ApiOperation
 from minibroker.control.routes import (
     OPERATIONS,
     Answer,
@@ -70,7 +70,7 @@ def make_app(backend: Backend, allowed_hosts: Iterable[str] = ()) -> Starlette:
     return app
 
 
-def _route(site: Site, operation: Operation) -> Route:
+def _route(site: Site, operation: ApiOperation) -> Route:
     async def endpoint(request: Request) -> Response:
         arguments: list[object] = list(request.path_params.values())
         if operation.body is not None:

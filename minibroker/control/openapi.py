@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import minibroker
 from minibroker.control.errors import ErrorAnswer
-from minibroker.control.operation import Operation
+from minibroker.control.operation import ApiOperation
 from minibroker.control.schema import component, components_of, json_schema
 
 ALWAYS: Final = {
@@ -27,7 +27,7 @@ WITH_BODY: Final = {
 """Errors of every operation with a body."""
 
 
-def description(operations: Sequence[Operation]) -> dict[str, Any]:
+def description(operations: Sequence[ApiOperation]) -> dict[str, Any]:
     """Return the OpenAPI document of these operations."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -47,14 +47,14 @@ def description(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _components(operations: Sequence[Operation]) -> dict[str, Any]:
+def _components(operations: Sequence[ApiOperation]) -> dict[str, Any]:
     mentioned: list[type] = [ErrorAnswer]
     for operation in operations:
         mentioned += [kind for kind in (operation.answer, operation.body) if isinstance(kind, type)]
     return {inner.__name__: component(inner) for kind in mentioned for inner in components_of(kind)}
 
 
-def _describe(operation: Operation) -> dict[str, Any]:
+def _describe(operation: ApiOperation) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -82,7 +82,7 @@ def _describe(operation: Operation) -> dict[str, Any]:
     return described
 
 
-def _responses(operation: Operation) -> dict[str, Any]:
+def _responses(operation: ApiOperation) -> dict[str, Any]:
     refusals = {**operation.errors, **ALWAYS, **(WITH_BODY if operation.body else {})}
     responses: dict[str, Any] = {
         str(status): {"description": why, "content": _json(ErrorAnswer)}
@@ -95,7 +95,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     return dict(sorted(responses.items()))
 
 
-def _success(operation: Operation) -> dict[str, Any]:
+def _success(operation: ApiOperation) -> dict[str, Any]:
     if operation.answer is None:
         return {"description": "Done."}
     if isinstance(operation.answer, str):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 
-class Operation(NamedTuple):
+class ApiOperation(NamedTuple):
     """One thing the API does.
 
     ``run`` gets the site and its arguments: the path's ``{parameter}`` if there is one, then the

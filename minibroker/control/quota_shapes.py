@@ -61,7 +61,7 @@ class QuotaThrottle(NamedTuple):
     throttle_ms: int
 
 
-class Quotas(NamedTuple):
+class QuotasView(NamedTuple):
     """Usage and quotas of clients, most recently used counter first."""
 
     counting: Annotated[bool, Doc("False until the first quota is set since the start.")]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from minibroker.control.http import BODY_MAX_BYTES
 from minibroker.control.openapi import description
-from minibroker.control.operation import Operation
+from minibroker.control.operation import ApiOperation
 from minibroker.control.routes import OPERATIONS
 from minibroker.control.server import CONNECTIONS_MAX
 
@@ -68,7 +68,7 @@ def _operations() -> Iterator[str]:
             yield f"    {json.dumps(operation.example)}"
 
 
-def _row(operation: Operation) -> str:
+def _row(operation: ApiOperation) -> str:
     body = f"[{operation.body.__name__}]" if operation.body else ""
     answer = operation.answer
     shown = f"[{answer.__name__}]" if isinstance(answer, type) else answer or "nothing"

@@ -18,21 +18,21 @@ from minibroker.control.backend import (
     ClockChange,
     ClockView,
     Cluster,
-    Connections,
-    Group,
+    ConnectionsView,
     GroupList,
+    GroupView,
     Health,
-    NewTopic,
     ResetDone,
-    Topic,
+    TopicCreation,
     TopicList,
+    TopicView,
 )
-from minibroker.control.operation import Operation
+from minibroker.control.operation import ApiOperation
 from minibroker.control.quota_shapes import (
     LAST,
     QuotaExplained,
     QuotaQuestion,
-    Quotas,
+    QuotasView,
 )
 from minibroker.control.schema import Fault, InvalidJson
 from minibroker.observability.totals import Totals
@@ -131,12 +131,12 @@ async def list_topics(site: Site) -> TopicList:
     return await site.backend.topics()
 
 
-async def get_topic(site: Site, name: str) -> Topic:
+async def get_topic(site: Site, name: str) -> TopicView:
     """Return a topic: partitions with leader, offsets and size, and its configs."""
     return await site.backend.topic(name)
 
 
-async def create_topic(site: Site, new: NewTopic) -> Topic:
+async def create_topic(site: Site, new: TopicCreation) -> TopicView:
     """Create a topic; respond when every process has the new metadata."""
     return await site.backend.create_topic(new)
 
@@ -151,17 +151,17 @@ async def list_groups(site: Site) -> GroupList:
     return await site.backend.groups()
 
 
-async def get_group(site: Site, group_id: str) -> Group:
+async def get_group(site: Site, group_id: str) -> GroupView:
     """Return a group: members, their partitions, committed offsets and lag."""
     return await site.backend.group(group_id)
 
 
-async def list_connections(site: Site) -> Connections:
+async def list_connections(site: Site) -> ConnectionsView:
     """List client connections, limits and recent connection events."""
     return await site.backend.connections()
 
 
-async def list_quotas(site: Site) -> Quotas:
+async def list_quotas(site: Site) -> QuotasView:
     """List usage and quotas of clients: bytes, request time and topic changes."""
     return await site.backend.quotas()
 
@@ -200,14 +200,14 @@ def _operation(
     answer: type | str | None,
     run: Callable[..., Awaitable[object]],
     **rest: Any,
-) -> Operation:
-    return Operation(method, path, (run.__doc__ or "").strip(), answer, run, **rest)
+) -> ApiOperation:
+    return ApiOperation(method, path, (run.__doc__ or "").strip(), answer, run, **rest)
 
 
 _NO_TOPIC: Final = "There is no topic with this name."
 _NOT_NOW: Final = {503: "A process is restarting, or the broker is stopping."}
 
-OPERATIONS: Final[tuple[Operation, ...]] = (
+OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     _operation("GET", "/", "text/plain", get_index),
     _operation("GET", "/console", "text/html", get_console),
     _operation(
@@ -223,14 +223,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     _operation(
         "POST",
         "/v1/topics",
-        Topic,
+        TopicView,
         create_topic,
-        body=NewTopic,
+        body=TopicCreation,
         status=201,
         errors={409: "A topic with this name already exists.", **_NOT_NOW},
         example={"name": "orders", "partitions": 3, "configs": {"retention.ms": "60000"}},
     ),
-    _operation("GET", "/v1/topics/{name}", Topic, get_topic, errors={404: _NO_TOPIC, **_NOT_NOW}),
+    _operation(
+        "GET", "/v1/topics/{name}", TopicView, get_topic, errors={404: _NO_TOPIC, **_NOT_NOW}
+    ),
     _operation(
         "DELETE",
         "/v1/topics/{name}",
@@ -243,12 +245,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     _operation(
         "GET",
         "/v1/groups/{group_id}",
-        Group,
+        GroupView,
         get_group,
         errors={404: "There is no group with this id.", **_NOT_NOW},
     ),
-    _operation("GET", "/v1/connections", Connections, list_connections, errors=_NOT_NOW),
-    _operation("GET", "/v1/quotas", Quotas, list_quotas),
+    _operation("GET", "/v1/connections", ConnectionsView, list_connections, errors=_NOT_NOW),
+    _operation("GET", "/v1/quotas", QuotasView, list_quotas),
     _operation("GET", "/v1/quotas/explain", QuotaExplained, explain_quota, query=QuotaQuestion),
     _operation("GET", "/v1/clock", ClockView, get_clock),
     _operation(

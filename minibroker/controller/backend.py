@@ -21,7 +21,7 @@ from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, QUOTA_THROTTLE_MODE
 from minibroker.config.dynamic import effective
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
-from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, Quotas
+from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, QuotasView
 from minibroker.controller.connection_event_log import ConnectionEventLog
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.coordinator.description import GroupDescription, GroupOverview
@@ -173,7 +173,7 @@ class ControllerBackend:
             )
         )
 
-    async def topic(self, name: str) -> shown.Topic:
+    async def topic(self, name: str) -> shown.TopicView:
         """One topic, with the current offsets of its logs."""
         topic = self._image.topics.get(name)
         if topic is None:
@@ -182,7 +182,7 @@ class ControllerBackend:
         views: dict[int, LogView] = {}
         for answer in (await self._subscribers.ask_all(LogsRequest(name), workers)).values():
             views.update(answer)
-        return shown.Topic(
+        return shown.TopicView(
             name=name,
             topic_id=uuid_text(topic.topic_id),
             internal=topic.internal,
@@ -203,7 +203,7 @@ class ControllerBackend:
             configs=dict(self._image.topic_overrides(name)),
         )
 
-    async def create_topic(self, new: shown.NewTopic) -> shown.Topic:
+    async def create_topic(self, new: shown.TopicCreation) -> shown.TopicView:
         """Create a topic; returns when every process has applied it."""
         wanted = WantedTopic(
             new.name,
@@ -243,7 +243,7 @@ class ControllerBackend:
         workers = [role_name(WORKER, index) for index in range(self._env.workers)]
         return await self._subscribers.ask_all(GroupsRequest(), workers)
 
-    async def group(self, group_id: str) -> shown.Group:
+    async def group(self, group_id: str) -> shown.GroupView:
         """One group, with its lag."""
         partitions = self._env.settings[OFFSETS_TOPIC_NUM_PARTITIONS]
         owner = group_owner(group_id, partitions, self._env.workers)
@@ -255,7 +255,7 @@ class ControllerBackend:
         if group is None:
             raise NotFound("GROUP_ID_NOT_FOUND", f"there is no group {group_id!r}")
         ends = await self._log_ends({offset.topic for offset in group.offsets})
-        return shown.Group(
+        return shown.GroupView(
             group_id=group.group_id,
             state=group.state,
             protocol_type=group.protocol_type,
@@ -286,7 +286,7 @@ class ControllerBackend:
 
     # Connections ----------------------------------------------------------------------------------
 
-    async def connections(self) -> shown.Connections:
+    async def connections(self) -> shown.ConnectionsView:
         """All client connections, as the acceptor and the processors report them."""
         # Loaded by the first request, so that starts without one do not pay for it.
         from minibroker.controller.connections import Place, Reports, connections
@@ -309,7 +309,7 @@ class ControllerBackend:
 
     # Quotas --------------------------------------------------------------------------------------
 
-    async def quotas(self) -> Quotas:
+    async def quotas(self) -> QuotasView:
         """The usage of all quota entities, from the shared ledger."""
         env = self._env
         mode = env.settings[QUOTA_THROTTLE_MODE]
@@ -397,8 +397,8 @@ def _assigned(protocol_type: str, assignment: bytes) -> Iterator[shown.AssignedT
 
 def _committed(
     group: GroupDescription, ends: dict[tuple[str, int], int]
-) -> Iterator[shown.CommittedOffset]:
+) -> Iterator[shown.CommittedOffsetView]:
     for at in group.offsets:
         end = ends.get((at.topic, at.partition))
         lag = None if end is None else max(end - at.offset, 0)
-        yield shown.CommittedOffset(at.topic, at.partition, at.offset, at.metadata, end, lag)
+        yield shown.CommittedOffsetView(at.topic, at.partition, at.offset, at.metadata, end, lag)

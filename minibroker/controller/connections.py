@@ -70,14 +70,14 @@ class Place(NamedTuple):
 
 def connections(
     place: Place, reports: Reports, chronicle: ConnectionEventLog, now: float
-) -> shown.Connections:
+) -> shown.ConnectionsView:
     """All figures of connections."""
     doors = reports.doors()
     addresses = _addresses(doors)
     settings = place.settings
     counted = sum(door.total for door in doors)
     served = sum(report.connections_total for report in reports.processors.values())
-    return shown.Connections(
+    return shown.ConnectionsView(
         mode="sharded" if place.is_sharded else "single",
         now=now,
         total=counted if doors else served,
@@ -137,11 +137,11 @@ def _own(settings: Settings, listener: str, key: Setting[int], protected: str | 
     return _limit(settings.value_at(listener_name(listener, key.name), otherwise))
 
 
-def _processors(place: Place, reports: Reports, now: float) -> Iterator[shown.ProcessorConnections]:
+def _processors(place: Place, reports: Reports, now: float) -> Iterator[shown.ProcessorView]:
     used = (0,) * place.processors if reports.acceptor is None else reports.acceptor.slots
     for index in range(place.processors):
         report = reports.processors.get(index)
-        yield shown.ProcessorConnections(
+        yield shown.ProcessorView(
             role_name(PROCESSOR, index),
             slots_total=0 if place.is_sharded else SLOTS,
             slots_used=used[index],

@@ -25,11 +25,11 @@ USES_SHOWN_MAX: Final = 500
 TYPES: Final = {kind.row.control_name: kind for kind in CLIENT_QUOTA_TYPES}
 
 
-def quotas_view(quotas: Quotas, ledger: Ledger, mode: str, now_ms: int) -> shown.Quotas:
+def quotas_view(quotas: Quotas, ledger: Ledger, mode: str, now_ms: int) -> shown.QuotasView:
     """The usage of all quota entities."""
     entries = list(ledger.entries(now_ms, USES_SHOWN_MAX)) if quotas.enabled else []
     exempt = [entry.usage.rate for entry in entries if entry.kind == EXEMPT]
-    return shown.Quotas(
+    return shown.QuotasView(
         counting=quotas.enabled,
         mode=mode,
         window_ms=ledger.window_ms,

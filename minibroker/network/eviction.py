@@ -11,7 +11,7 @@ from typing import Final
 
 from minibroker.network.client_connection import ClientConnection
 from minibroker.observability.definitions import CloseReason
-from minibroker.runtime.arena import Part
+from minibroker.runtime.arena import ArenaPart
 from minibroker.runtime.clock import Clock
 from minibroker.runtime.request_memory import Claim
 
@@ -20,7 +20,7 @@ EVICTION_INTERVAL_S: Final = 0.25
 
 
 async def evict_slow_claims(
-    part: Part, clients: Mapping[int, ClientConnection], clock: Clock
+    part: ArenaPart, clients: Mapping[int, ClientConnection], clock: Clock
 ) -> None:
     """Run until cancelled; ``clients`` are the open connections by their numbers."""
 

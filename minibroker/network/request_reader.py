@@ -15,7 +15,7 @@ from typing import Final
 
 from minibroker.config import SOCKET_REQUEST_MAX_BYTES
 from minibroker.observability.definitions import CloseReason
-from minibroker.runtime.arena import Block, Part
+from minibroker.runtime.arena import ArenaPart, Block
 from minibroker.runtime.request_memory import Claim, TooManyWaiting
 from minibroker.runtime.stream import ByteStream
 
@@ -60,7 +60,7 @@ class RequestReader:
     def __init__(
         self,
         stream: ByteStream,
-        part: Part,
+        part: ArenaPart,
         request_bytes_max: int,
         scratch: memoryview,
         now: Callable[[], float],

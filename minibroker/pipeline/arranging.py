@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from minibroker.activity.schema import ActivityKind
-from minibroker.pipeline.columns import KINDS, Keys, Run
+from minibroker.pipeline.columns import KINDS, EventRun, Keys
 from minibroker.pipeline.held import overlap
 from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
 from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
@@ -33,7 +33,7 @@ class Arranged(NamedTuple):
     texts: list[bytes]
 
 
-def arrange(run: Run) -> Arranged:
+def arrange(run: EventRun) -> Arranged:
     """The events of a run, sorted within each place by ``layout.SORTED_BY``."""
     texts = texts_of(run.texts)
     keys = run.keys

@@ -67,7 +67,7 @@ _STACK_TRACE: Final = "spark.sql.pyspark.jvmStacktrace.enabled"
 _NOTHING: Final = Given("", "", "")
 
 
-class Broker(NamedTuple):
+class ClusterAccess(NamedTuple):
     """Bootstrap addresses of a cluster, and the client's security settings if it needs any."""
 
     bootstrap: str
@@ -93,13 +93,13 @@ class Broker(NamedTuple):
         return {f"kafka.{name}": value for name, value in settings.items()}
 
 
-def broker_at(bootstrap: str, file: str | None) -> Broker:
+def broker_at(bootstrap: str, file: str | None) -> ClusterAccess:
     """Describe a broker, with the client settings of a properties file.
 
     Raises BadInput, which names the line and never a secret.
     """
     if file is None:
-        return Broker(bootstrap)
+        return ClusterAccess(bootstrap)
     file = os.path.abspath(file)  # Kafka's client may run in another folder.
     try:
         client = read_client_properties(file)
@@ -111,7 +111,7 @@ def broker_at(bootstrap: str, file: str | None) -> Broker:
         raise BadInput(f"{file}: Kafka's client reads from no path with ':' or '}}': move the file")
     if client.has_tls and KEYSTORE in client.given:
         _look_for_key(client)
-    return Broker(bootstrap, client)
+    return ClusterAccess(bootstrap, client)
 
 
 def _look_for_key(client: ClientProperties) -> None:
@@ -200,7 +200,7 @@ _SIGNS: Final = (
 """Matched against the errors of Kafka's client and of minibroker; the first match counts."""
 
 
-def why(spark: SparkSession, error: PySparkException, broker: Broker) -> str:
+def why(spark: SparkSession, error: PySparkException, broker: ClusterAccess) -> str:
     """Explain Spark's error about a broker that could not be read or written."""
     before = str(spark.conf.get(_STACK_TRACE))
     spark.conf.set(_STACK_TRACE, "true")  # The text contains the cause only with this.
@@ -211,7 +211,7 @@ def why(spark: SparkSession, error: PySparkException, broker: Broker) -> str:
     return in_words(text, broker) or str(error)
 
 
-def in_words(text: str, broker: Broker) -> str | None:
+def in_words(text: str, broker: ClusterAccess) -> str | None:
     """Explain an error about a broker, with the setting that fixes it; None if it is unknown."""
     for sign in _SIGNS:
         found = sign.seen.search(text)
@@ -220,7 +220,7 @@ def in_words(text: str, broker: Broker) -> str | None:
     return None
 
 
-def _told(broker: Broker, sign: _Sign, seen: str) -> str:
+def _told(broker: ClusterAccess, sign: _Sign, seen: str) -> str:
     seen = seen.partition(" SQLSTATE: ")[0]  # Spark's suffix, without information.
     said = f"{broker.bootstrap} can't be asked ({seen.strip()})"
     if broker.client is None:

@@ -26,7 +26,7 @@ from minibroker.pipeline.events import (
     INT_MAX,
     LONG_MAX,
     SIGNED,
-    Malformed,
+    MalformedEvent,
     needed,
     parse_event,
 )
@@ -44,7 +44,7 @@ from minibroker.pipeline.words import SLACK
 ROWS_MAX: Final = 500_000
 """Events collected before they are written to files."""
 TOGETHER: Final = 4_096
-"""Largest number of events in one call of `Run.read`."""
+"""Largest number of events in one call of `EventRun.read`."""
 
 _KINDS: Final = {
     ActivityType.INT: parsing.INTEGER,
@@ -172,7 +172,7 @@ _KEYS: Final = np.array(
 )  # fmt: skip
 
 
-class Run:
+class EventRun:
     """Collects events until ``has_room`` says that there is no room for more."""
 
     def __init__(self, rows: int = ROWS_MAX) -> None:
@@ -223,7 +223,7 @@ class Run:
         for number in self._left[:others].tolist():
             try:
                 self._put(parse_event(bytes_of(raw, number)))
-            except Malformed as error:
+            except MalformedEvent as error:
                 faults.append((number, str(error)))
         # Now, while the rows are in the CPU cache.
         split(self.values, before, self.count, MASKS, _KEYS, self._keys)

@@ -47,32 +47,34 @@ _NEEDED: Final = {
 _CHECK_NEEDED: Final = [field.name for field in CHECK_FIELDS if not field.may_lack]
 
 
-class Malformed(Exception):
+class MalformedEvent(Exception):
     """The input is no event of this version; the text says why."""
 
 
 def parse_event(raw: bytes | None) -> dict[str, Any]:
     """The event in ``raw``. Raises Malformed."""
     if raw is None:
-        raise Malformed("it has no value")
+        raise MalformedEvent("it has no value")
     try:
         found = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant
         )
     except UnicodeDecodeError as error:
-        raise Malformed(f"not UTF-8: {error.reason} at byte {error.start}") from error
+        raise MalformedEvent(f"not UTF-8: {error.reason} at byte {error.start}") from error
     except (ValueError, RecursionError) as error:
-        raise Malformed(_short(f"not JSON: {error}")) from error
+        raise MalformedEvent(_short(f"not JSON: {error}")) from error
     if not isinstance(found, dict):
-        raise Malformed(_short(f"not a JSON object but {json.dumps(found)}"))
+        raise MalformedEvent(_short(f"not a JSON object but {json.dumps(found)}"))
     if found.get("version") != VERSION or not _whole(found["version"]):
         has = json.dumps(found["version"]) if "version" in found else "missing"
-        raise Malformed(_short(f"version is {has}, and only {VERSION} is known"))
+        raise MalformedEvent(_short(f"version is {has}, and only {VERSION} is known"))
     _check_fields(found, _NAMED, "")
     try:
         kind = ActivityKind(found.get("kind") or "")
     except ValueError:
-        raise Malformed(_short(f"kind is {json.dumps(found.get('kind'))}, which is none")) from None
+        raise MalformedEvent(
+            _short(f"kind is {json.dumps(found.get('kind'))}, which is none")
+        ) from None
     _check_there(found, _NEEDED[kind], "")
     return found
 
@@ -93,14 +95,14 @@ def _no_constant(name: str) -> Any:
 def _check_there(found: Mapping[str, Any], names: Iterable[str], prefix: str) -> None:
     for name in names:
         if found.get(name) is None:
-            raise Malformed(f"field `{prefix}{name}` is missing")
+            raise MalformedEvent(f"field `{prefix}{name}` is missing")
 
 
 def _check_fields(found: dict[str, Any], known: Mapping[str, ActivityField], prefix: str) -> None:
     for name, value in found.items():
         field = known.get(name)
         if field is None:
-            raise Malformed(_short(f"version {VERSION} has no field `{prefix}{name}`"))
+            raise MalformedEvent(_short(f"version {VERSION} has no field `{prefix}{name}`"))
         if value is not None:
             _check_value(field, value, prefix)
             if field.type is ActivityType.DOUBLE:
@@ -109,7 +111,7 @@ def _check_fields(found: dict[str, Any], known: Mapping[str, ActivityField], pre
 
 def _check_value(field: ActivityField, value: Any, prefix: str) -> None:
     if not _fits(field.type, value):
-        raise Malformed(
+        raise MalformedEvent(
             _short(
                 f"field `{prefix}{field.name}` is of type {field.type.value}, not"
                 f" {json.dumps(value)}"
@@ -119,7 +121,7 @@ def _check_value(field: ActivityField, value: Any, prefix: str) -> None:
         _check_fields(value, _CHECKS, f"{field.name}.")
         _check_there(value, _CHECK_NEEDED, f"{field.name}.")
     elif field.type in _NUMBERS and value < 0 and field.name not in SIGNED:
-        raise Malformed(f"field `{prefix}{field.name}` is negative: {value}")
+        raise MalformedEvent(f"field `{prefix}{field.name}` is negative: {value}")
 
 
 _NUMBERS: Final = frozenset({ActivityType.INT, ActivityType.LONG, ActivityType.DOUBLE})

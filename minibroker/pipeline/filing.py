@@ -5,7 +5,7 @@ or what the table contains already. Invariant: every record is in a file, as an 
 reason, among the malformed; a task's last row has the counts and the sequences in its files.
 Workers return finished files, because rows and columns one by one cost several times as much: the
 worker writes them itself if the table is on a disk, otherwise Spark does. Memory is that of one
-``Run``, which the process's next task reuses.
+``EventRun``, which the process's next task reuses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.pipeline.arranging import arrange
-from minibroker.pipeline.columns import Raw, Run, bytes_in, bytes_of, pieces
+from minibroker.pipeline.columns import EventRun, Raw, bytes_in, bytes_of, pieces
 from minibroker.pipeline.encoding.footer import MAGIC
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.held import NOTHING, as_json
@@ -56,7 +56,7 @@ QUARANTINE: Final = pa.schema(
 Where = Callable[[int], tuple[str, int, int]]
 """Maps a record's number to its topic, partition and offset."""
 
-_spare: list[tuple[Run, Encoder]] = []
+_spare: list[tuple[EventRun, Encoder]] = []
 
 
 class Filer:
@@ -73,7 +73,7 @@ class Filer:
                 " the same path"
             )
         self._source, self._now_ms, self._into = source, now_ms, into
-        self._run, self._encoder = _spare.pop() if _spare else (Run(), Encoder())
+        self._run, self._encoder = _spare.pop() if _spare else (EventRun(), Encoder())
         self._faults: list[tuple[Any, ...]] = []
         self._faulty_bytes = 0
         self._records = self._events = self._malformed = self._files = 0

@@ -19,12 +19,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from minibroker.activity.schema import TOPIC
-from minibroker.pipeline.brokers import Broker
+from minibroker.pipeline.brokers import ClusterAccess
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.filing import PLACED, Filer, Where
 from minibroker.pipeline.hadoop import COMMITTED, OFFSETS
-from minibroker.pipeline.reachable import Topic
-from minibroker.pipeline.segments import Damaged, Piece, Reader, pieces, topic_id_of
+from minibroker.pipeline.reachable import ReachableTopic
+from minibroker.pipeline.segments import Damaged, Reader, SegmentPiece, pieces, topic_id_of
 from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.table import Counts, Table
 from protocol.types import uuid_text
@@ -82,7 +82,7 @@ class FiledReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         filer, reader = Filer(self._source, self._found_ms, self._into), Reader()
-        for piece in (Piece(*values) for values in partition.value):
+        for piece in (SegmentPiece(*values) for values in partition.value):
             for batch in reader.read(piece):
                 if isinstance(batch, Damaged):
                     place = piece.topic, piece.partition, batch.offset
@@ -92,7 +92,7 @@ class FiledReader(DataSourceReader):
         yield from filer.end()
 
 
-def _where(piece: Piece, offsets: Any) -> Where:
+def _where(piece: SegmentPiece, offsets: Any) -> Where:
     return lambda row: (piece.topic, piece.partition, int(offsets[row]))
 
 
@@ -121,9 +121,9 @@ def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
     return total
 
 
-def steps(found: Iterable[Piece], tasks: int) -> Iterator[list[list[Piece]]]:
+def steps(found: Iterable[SegmentPiece], tasks: int) -> Iterator[list[list[SegmentPiece]]]:
     """Group pieces into steps, and each step into tasks of about the same size."""
-    step: list[Piece] = []
+    step: list[SegmentPiece] = []
     size = 0
     for piece in found:
         if step and size + piece.size > tasks * TASK_BYTES:
@@ -135,10 +135,10 @@ def steps(found: Iterable[Piece], tasks: int) -> Iterator[list[list[Piece]]]:
         yield _shared(step, size, tasks)
 
 
-def _shared(step: list[Piece], size: int, tasks: int) -> list[list[Piece]]:
+def _shared(step: list[SegmentPiece], size: int, tasks: int) -> list[list[SegmentPiece]]:
     """Distribute a step's pieces over tasks; a small step has few, as each task creates files."""
     tasks = min(tasks, max(size // LEAST_BYTES, 1))
-    shares: list[list[Piece]] = [[] for _ in range(tasks)]
+    shares: list[list[SegmentPiece]] = [[] for _ in range(tasks)]
     before = 0
     for piece in step:
         shares[(before + piece.size // 2) * tasks // size].append(piece)
@@ -146,7 +146,7 @@ def _shared(step: list[Piece], size: int, tasks: int) -> list[list[Piece]]:
     return [share for share in shares if share]
 
 
-def pass_over_gone(table: Table, broker: Broker, topic: Topic) -> int:
+def pass_over_gone(table: Table, broker: ClusterAccess, topic: ReachableTopic) -> int:
     """Count the records that the broker deleted before they were read.
 
     Spark would request them forever, so its checkpoint is deleted if there are any: it starts from
@@ -167,7 +167,7 @@ def pass_over_gone(table: Table, broker: Broker, topic: Topic) -> int:
     return gone
 
 
-def _place(broker: Broker, topic: Topic) -> str:
+def _place(broker: ClusterAccess, topic: ReachableTopic) -> str:
     """The checkpoint of a topic. It includes the topic id, because Spark doesn't notice that a
     topic was re-created.
     """
@@ -175,7 +175,7 @@ def _place(broker: Broker, topic: Topic) -> str:
 
 
 def ingest_broker(
-    table: Table, broker: Broker, topic: Topic, told: Told, *, follow: bool
+    table: Table, broker: ClusterAccess, topic: ReachableTopic, told: Told, *, follow: bool
 ) -> StreamingQuery:
     """Start ingesting a live broker's records, with ``follow`` also future ones; doesn't wait."""
     from pyspark.errors import PySparkException

@@ -39,7 +39,7 @@ class Commit:
     """Broker -> sequences in the table, as in ``held.as_json``; None if unknown."""
 
 
-class Ledger:
+class TableCommits:
     """A table's commits; there may be only one writer at a time."""
 
     def __init__(self, table: Files, quarantine: Files) -> None:

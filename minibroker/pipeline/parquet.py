@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, ActivityType
-from minibroker.pipeline.columns import LEAVES, MASKS, Leaf, Run
+from minibroker.pipeline.columns import LEAVES, MASKS, EventRun, Leaf
 from minibroker.pipeline.encoding import pages
 from minibroker.pipeline.encoding.footer import (
     Chunk,
     Codec,
     Column,
     Encoding,
-    Group,
     Page,
     Physical,
+    RowGroup,
     nothing,
     whole_file,
 )
@@ -114,7 +114,7 @@ class Encoder:
         self._bytes_of_bits, self._values = [*self._bits.view(np.uint8)], [*self._room]
         self._out = np.empty(pages.page_bytes(GROUP_ROWS), np.uint8)
 
-    def file(self, run: Run, rows: Any) -> bytes:
+    def file(self, run: EventRun, rows: Any) -> bytes:
         """Encode rows of a run, in the given order, as a file; there is at least one row."""
         groups = []
         for begin in range(0, len(rows), GROUP_ROWS):
@@ -122,10 +122,10 @@ class Encoder:
             gather(
                 run.values, part, MASKS, _FIELDS, self._places, self._room, self._bits, self._counts
             )
-            groups.append(Group(len(part), [self._chunk(run, len(part), at) for at in _PLANS]))
+            groups.append(RowGroup(len(part), [self._chunk(run, len(part), at) for at in _PLANS]))
         return whole_file(_COLUMNS, groups)
 
-    def _chunk(self, run: Run, rows: int, plan: _Plan) -> Chunk:
+    def _chunk(self, run: EventRun, rows: int, plan: _Plan) -> Chunk:
         if not self._counts[plan.around]:
             return Chunk(plan.column, Codec.UNCOMPRESSED, None, nothing(rows), rows, None)
         count, values = int(self._counts[plan.number]), self._values[plan.number]
@@ -148,7 +148,7 @@ class Encoder:
         data = self._page(self._out[:size], rows, encoding, plan.codec)
         return Chunk(plan.column, plan.codec, dictionary, data, rows - count, ends)
 
-    def _dictionary(self, run: Run, which: Any, codec: Codec) -> Page:
+    def _dictionary(self, run: EventRun, which: Any, codec: Codec) -> Page:
         content, ends = run.texts.content, run.texts.ends
         most = texts_bytes(which, ends) + SLACK
         out = self._out if most <= len(self._out) else np.empty(most, np.uint8)

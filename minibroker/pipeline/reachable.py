@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from minibroker.activity.schema import TOPIC
 from minibroker.config.activity_definitions import ACTIVITY_ENABLE
-from minibroker.pipeline.brokers import OPTION, Broker, in_words
+from minibroker.pipeline.brokers import OPTION, ClusterAccess, in_words
 from minibroker.pipeline.errors import BadInput
 
 PATIENCE_S: Final = 45.0
@@ -26,7 +26,7 @@ _ITS_OPTION: Final = "--bootstrap-server"
 _NO_TOPIC: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-class Topic(NamedTuple):
+class ReachableTopic(NamedTuple):
     """The broker's description of the topic."""
 
     id: str
@@ -34,7 +34,7 @@ class Topic(NamedTuple):
     """The first available offset of each partition."""
 
 
-def look_for_activity(broker: Broker) -> Topic:
+def look_for_activity(broker: ClusterAccess) -> ReachableTopic:
     """Describe the activity topic. Raises BadInput if it can't be reached, read or found."""
     # JSON output omits the topic's configs, which need an additional permission.
     command = [sys.executable, "-m", "minibroker", "topics", "describe", TOPIC, "--json"]
@@ -50,10 +50,10 @@ def look_for_activity(broker: Broker) -> Topic:
     if asked.returncode:
         raise BadInput(why_not(broker, asked.stderr))
     rows = [json.loads(line) for line in asked.stdout.splitlines()]
-    return Topic(rows[0]["topic_id"], {row["partition"]: row["start"] for row in rows})
+    return ReachableTopic(rows[0]["topic_id"], {row["partition"]: row["start"] for row in rows})
 
 
-def why_not(broker: Broker, complaint: str) -> str:
+def why_not(broker: ClusterAccess, complaint: str) -> str:
     """Explain the command's error in terms of the job's options."""
     if _NO_TOPIC in complaint:
         return (

@@ -62,7 +62,7 @@ class Damaged(NamedTuple):
     reason: str
 
 
-class Piece(NamedTuple):
+class SegmentPiece(NamedTuple):
     """Consecutive batches of one file."""
 
     path: str
@@ -107,7 +107,7 @@ def pieces(
     *,
     topic: str = TOPIC,
     piece_bytes: int = PIECE_BYTES,
-) -> Iterator[Piece]:
+) -> Iterator[SegmentPiece]:
     """Pieces to read, starting at the offsets in ``progress``.
 
     Partitions alternate, because they grow in parallel: pieces read together are of the same hours.
@@ -122,7 +122,7 @@ def pieces(
 
 def _of_partition(
     partition: int, folder: str, offset: int, topic: str, piece_bytes: int
-) -> Iterator[Piece]:
+) -> Iterator[SegmentPiece]:
     bases = offsets_of(folder, LOG)
     if bases and offset > bases[-1] and offset > _log_end(folder, bases):
         offset = 0  # The log was replaced; duplicates are recognized by their keys.
@@ -143,7 +143,7 @@ def _log_end(folder: str, bases: list[int]) -> int:
 
 def _pieces(
     path: str, place: tuple[str, int], offset: int, following: int | None, piece_bytes: int
-) -> Iterator[Piece]:
+) -> Iterator[SegmentPiece]:
     with _mapped(path) as data:
         start, end, next_offset = -1, 0, offset
         for position, header in _whole(data, 0):
@@ -152,14 +152,14 @@ def _pieces(
             if start < 0:
                 start = position
             elif position + header.size - start > piece_bytes:
-                yield Piece(path, *place, start, end, next_offset)
+                yield SegmentPiece(path, *place, start, end, next_offset)
                 start = position
             end, next_offset = position + header.size, header.next_offset
         if following is not None and end < len(data):
             # A sealed segment contains only batches: the reader reports what the rest is.
             start, end, next_offset = max(start, 0), len(data), following
         if start >= 0:
-            yield Piece(path, *place, start, end, next_offset)
+            yield SegmentPiece(path, *place, start, end, next_offset)
 
 
 def _whole(data: Any, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -201,7 +201,7 @@ class Reader:
         self._bytes = bytearray()
         self._zstd = ZstdDecompressor()
 
-    def read(self, piece: Piece) -> Iterator[Batch | Damaged]:
+    def read(self, piece: SegmentPiece) -> Iterator[Batch | Damaged]:
         """Read the batches of a piece."""
         try:
             with open(piece.path, "rb") as file:
@@ -281,6 +281,8 @@ class Reader:
         return decompress_into(codec, data, room)
 
 
-def _damaged(piece: Piece, position: int, offset: int, data: memoryview, reason: str) -> Damaged:
+def _damaged(
+    piece: SegmentPiece, position: int, offset: int, data: memoryview, reason: str
+) -> Damaged:
     where = f"batch at byte {piece.start + position} of {piece.path}: {reason}"
     return Damaged(offset, bytes(data[:RAW_MAX]), where)

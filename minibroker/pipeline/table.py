@@ -23,7 +23,7 @@ from minibroker.pipeline.filing import FOOTER, PLACED, file_events, folder_aside
 from minibroker.pipeline.hadoop import PLAIN, Files
 from minibroker.pipeline.held import NOTHING, as_json, ends, joined, of_json, overlap
 from minibroker.pipeline.layout import COUNTED, QUARANTINED, SORTED_BY, folder_of
-from minibroker.pipeline.ledger import Ledger
+from minibroker.pipeline.ledger import TableCommits
 from minibroker.pipeline.schemas import ACTIVITY, ACTIVITY_TABLE, BUCKET, HOUR
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Table:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.spark = spark
         self.files = Files(spark, path)
-        self._ledger = Ledger(self.files, Files(spark, quarantine_of(path)))
+        self._ledger = TableCommits(self.files, Files(spark, quarantine_of(path)))
 
     @property
     def progress(self) -> dict[str, Any]:

@@ -74,8 +74,8 @@ class Block:
 
     __slots__ = ("_part", "_reserved", "offset", "view")
 
-    def __init__(self, part: Part, offset: int, reserved: int, view: memoryview) -> None:
-        self._part: Part | None = part
+    def __init__(self, part: ArenaPart, offset: int, reserved: int, view: memoryview) -> None:
+        self._part: ArenaPart | None = part
         self._reserved = reserved
         self.offset = offset
         self.view = view
@@ -106,7 +106,7 @@ class Block:
         part._take_back(self.offset, self._reserved)  # noqa: SLF001
 
 
-class Part:
+class ArenaPart:
     """The part of one process. Its state is in that process: others must not call it."""
 
     def __init__(
@@ -260,7 +260,7 @@ class Arena:
         memory = mmap.mmap(-1, _HEAD_BYTES + parts * part_bytes(large_bytes))
         return cls(memory, parts, large_bytes)
 
-    def open_part(self, index: int, address_bytes_max: int | None = None) -> Part:
+    def open_part(self, index: int, address_bytes_max: int | None = None) -> ArenaPart:
         """Open the part for its owner; call it once in each incarnation, after the fork.
 
         `address_bytes_max` is as for `RequestMemory`.
@@ -271,7 +271,7 @@ class Arena:
         if not 0 <= index < self.parts:
             raise ValueError(f"part {index} was asked for; there are 0 to {self.parts - 1}")
         self._lives[index] += 1
-        return Part(
+        return ArenaPart(
             index,
             self._lives[index],
             self._mapping,

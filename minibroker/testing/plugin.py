@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start importing a broker if the last run used one."""
-    run = config.stash[RUN] = Run(config)
+    run = config.stash[RUN] = PluginRun(config)
     cache = getattr(config, "cache", None)
     is_controller = run.run_id is None and getattr(config.option, "tx", None)
     likely = cache is not None and cache.get(USED, False) and not is_controller
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
             fork_server.warm()
 
 
-class Run:
+class PluginRun:
     """State of this process of a test run."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -88,7 +88,7 @@ class Run:
         return f"{readable}-{(self.run_id or '')[:12]}-{self.worker_id}-{next(self.counter)}"
 
 
-RUN: Final = pytest.StashKey[Run]()
+RUN: Final = pytest.StashKey[PluginRun]()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -16,28 +16,28 @@ from minibroker.control.backend import (
     ClockChange,
     ClockView,
     Cluster,
-    CommittedOffset,
+    CommittedOffsetView,
     Conflict,
     Connection,
-    Connections,
+    ConnectionsView,
     Endpoint,
-    Group,
     GroupList,
     GroupSummary,
+    GroupView,
     HappeningView,
     Health,
     ListenerView,
     Member,
-    NewTopic,
     NotFound,
     PartitionView,
     ProcessHealth,
-    ProcessorConnections,
+    ProcessorView,
     RefusalView,
     ResetDone,
-    Topic,
+    TopicCreation,
     TopicList,
     TopicSummary,
+    TopicView,
     UnservedClientView,
 )
 from minibroker.control.http import make_app
@@ -45,8 +45,8 @@ from minibroker.control.quota_shapes import (
     QuotaExplained,
     QuotaLevel,
     QuotaQuestion,
-    Quotas,
     QuotaSample,
+    QuotasView,
     QuotaThrottle,
     QuotaUse,
 )
@@ -57,7 +57,7 @@ class FakeBackend:
     """Obeys the ``Backend`` protocol over a dictionary of topics."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Topic] = {}
+        self.known: dict[str, TopicView] = {}
         self.ready = True
         self.worker = ProcessMetrics("worker-0")
         self.time = ClockView(now=5.0, wall_ms=1_000, offset_ms=0.0, rate=1.0, frozen=False)
@@ -85,12 +85,12 @@ class FakeBackend:
             )
         )
 
-    async def topic(self, name: str) -> Topic:
+    async def topic(self, name: str) -> TopicView:
         if name not in self.known:
             raise NotFound("UNKNOWN_TOPIC_OR_PARTITION", f"no topic {name!r}", "Create it first.")
         return self.known[name]
 
-    async def create_topic(self, new: NewTopic) -> Topic:
+    async def create_topic(self, new: TopicCreation) -> TopicView:
         if new.name in self.known:
             raise Conflict("TOPIC_ALREADY_EXISTS", f"there is a topic {new.name!r}")
         if new.name == "bug":
@@ -99,7 +99,7 @@ class FakeBackend:
             PartitionView(index, 1, 0, (1,), (1,), 0, 4, 4, 100, "worker-0")
             for index in range(new.partitions or 1)
         )
-        topic = Topic(new.name, "AAAA", False, partitions, dict(new.configs))
+        topic = TopicView(new.name, "AAAA", False, partitions, dict(new.configs))
         self.known[new.name] = topic
         return topic
 
@@ -110,19 +110,19 @@ class FakeBackend:
     async def groups(self) -> GroupList:
         return GroupList((GroupSummary("team/one", "Stable", "consumer", 1),))
 
-    async def group(self, group_id: str) -> Group:
+    async def group(self, group_id: str) -> GroupView:
         if group_id != "team/one":
             raise NotFound("GROUP_ID_NOT_FOUND", f"no group {group_id!r}")
         member = Member("m-1", None, "c", "/127.0.0.1", (AssignedTopic("t", (0, 1)),))
         offsets = (
-            CommittedOffset("t", 0, 3, "", 5, 2),
-            CommittedOffset("gone", 0, 3, "", None, None),
+            CommittedOffsetView("t", 0, 3, "", 5, 2),
+            CommittedOffsetView("gone", 0, 3, "", None, None),
         )
-        return Group(
+        return GroupView(
             *(group_id, "Stable", "consumer", "range", 4, "m-1", "worker-0"), (member,), offsets
         )
 
-    async def connections(self) -> Connections:
+    async def connections(self) -> ConnectionsView:
         connection = Connection(
             number=3,
             connection_id="127.0.0.1:9092-127.0.0.1:5-3",
@@ -138,10 +138,10 @@ class FakeBackend:
             in_flight="Fetch",
         )
         fresh = connection._replace(client_id=None, software_name=None, software_version=None)
-        processor = ProcessorConnections(
+        processor = ProcessorView(
             "processor-0", 20, 1, 2, (connection, fresh._replace(in_flight=None))
         )
-        return Connections(
+        return ConnectionsView(
             mode="single",
             now=5.0,
             total=2,
@@ -167,10 +167,10 @@ class FakeBackend:
             ),
         )
 
-    async def quotas(self) -> Quotas:
+    async def quotas(self) -> QuotasView:
         use = QuotaUse("produce", "", "c", 2048.0, 1024.0, 2.0, "/config/clients/c", None, 40, 900)
         throttle = QuotaThrottle(7, 40, "produce", "", "c", "Produce", 900)
-        return Quotas(True, "mute", 1000, 11, 0.5, (use,), 1, (throttle,))
+        return QuotasView(True, "mute", 1000, 11, 0.5, (use,), 1, (throttle,))
 
     async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
         level = QuotaLevel("/config/clients/c", 1024.0, True, "holds")

@@ -10,8 +10,8 @@ from minibroker.control.backend import (
     BackendError,
     ClockChange,
     Conflict,
-    NewTopic,
     NotFound,
+    TopicCreation,
     Unavailable,
 )
 from minibroker.control.schema import InvalidJson, component, parse
@@ -48,7 +48,7 @@ def test_what_is_past_the_bounds_of_the_clock_is_not(change: dict[str, float]) -
 
 
 def test_a_topic_needs_only_a_name() -> None:
-    assert parse(NewTopic, {"name": "t"}) == NewTopic("t", partitions=None, configs={})
+    assert parse(TopicCreation, {"name": "t"}) == TopicCreation("t", partitions=None, configs={})
 
 
 def test_every_answer_can_be_described() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from minibroker.control.operation import Operation
+from minibroker.control.operation import ApiOperation
 
 
 async def delete_topic() -> None:
     """Stands for what an operation runs."""
 
 
-ROW = Operation("DELETE", "/v1/topics/{name}", "Delete a topic.", None, delete_topic)
+ROW = ApiOperation("DELETE", "/v1/topics/{name}", "Delete a topic.", None, delete_topic)
 WITHOUT = ROW._replace(path="/v1/topics")
 
 

@@ -8,16 +8,16 @@ from inspect import signature
 import pytest
 
 from minibroker.control.backend import ClockChange
-from minibroker.control.operation import Operation
+from minibroker.control.operation import ApiOperation
 from minibroker.control.routes import OPERATIONS, Answer, Site, get_health, turn_clock
 from minibroker.control.schema import InvalidJson, parse
 from minibroker.observability.totals import Totals
 
-BY_NAME: Mapping[str, Operation] = {operation.name: operation for operation in OPERATIONS}
+BY_NAME: Mapping[str, ApiOperation] = {operation.name: operation for operation in OPERATIONS}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=BY_NAME)
-def test_what_runs_takes_what_the_path_and_the_body_give(operation: Operation) -> None:
+def test_what_runs_takes_what_the_path_and_the_body_give(operation: ApiOperation) -> None:
     arguments = list(signature(operation.run).parameters)[1:]
     given = [operation.parameter] if operation.parameter else []
     assert arguments[: len(given)] == given

@@ -217,7 +217,7 @@ async def test_health_names_a_process_that_does_not_answer(at: At) -> None:
 
 
 async def test_the_cluster_is_that_of_the_image(at: At) -> None:
-    await at.backend.create_topic(shown.NewTopic("t", 3, {}))
+    await at.backend.create_topic(shown.TopicCreation("t", 3, {}))
     cluster = await at.backend.cluster()
     assert (cluster.controller_id, cluster.change) == (3, 1)
     assert cluster.cluster_id == at.scope.image.cluster_id
@@ -227,7 +227,7 @@ async def test_the_cluster_is_that_of_the_image(at: At) -> None:
 
 
 async def test_a_topic_is_created_for_all_and_shown_with_its_logs(at: At) -> None:
-    made = await at.backend.create_topic(shown.NewTopic("t", 2, {"retention.ms": "5"}))
+    made = await at.backend.create_topic(shown.TopicCreation("t", 2, {"retention.ms": "5"}))
     assert made.configs == {"retention.ms": "5"}
     told = [name for name, question in at.roles.asked if isinstance(question, Update)]
     assert sorted(told) == ["acceptor", "processor-0", "worker-0", "worker-1"]
@@ -247,7 +247,7 @@ async def test_a_topic_is_created_for_all_and_shown_with_its_logs(at: At) -> Non
 
 
 async def test_a_worker_that_is_down_is_left_out(at: At) -> None:
-    await at.backend.create_topic(shown.NewTopic("t", 2, {}))
+    await at.backend.create_topic(shown.TopicCreation("t", 2, {}))
     at.roles.conversations["worker-0"].close()
     await wait_all_tasks_blocked()
     topic = await at.backend.topic("t")
@@ -256,13 +256,13 @@ async def test_a_worker_that_is_down_is_left_out(at: At) -> None:
 
 
 async def test_what_can_not_be_done_is_refused_with_kafkas_names(at: At) -> None:
-    new = shown.NewTopic("t", None, {})
+    new = shown.TopicCreation("t", None, {})
     assert len((await at.backend.create_topic(new)).partitions) == 1
     with pytest.raises(Conflict) as conflict:
         await at.backend.create_topic(new)
     assert conflict.value.code == "TOPIC_ALREADY_EXISTS"
     with pytest.raises(BackendError) as refused:
-        await at.backend.create_topic(shown.NewTopic("a/b", 1, {}))
+        await at.backend.create_topic(shown.TopicCreation("a/b", 1, {}))
     assert refused.value.code == "INVALID_TOPIC_EXCEPTION"
     for missing in (at.backend.topic("no"), at.backend.delete_topic("no")):
         with pytest.raises(NotFound) as unknown:
@@ -278,13 +278,13 @@ async def test_topic_that_the_store_cannot_write_is_unavailable(
 
     monkeypatch.setattr(SqliteStore, "_transaction", full)
     with pytest.raises(Unavailable) as refused:
-        await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+        await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     assert (refused.value.code, refused.value.status) == ("KAFKA_STORAGE_ERROR", 503)
     assert "Free space" in refused.value.hint
 
 
 async def test_a_deleted_topic_is_gone(at: At) -> None:
-    await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     await at.backend.delete_topic("t")
     assert "t" not in {topic.name for topic in (await at.backend.topics()).topics}
 
@@ -305,7 +305,7 @@ def assignment(version: int) -> bytes:
     return version.to_bytes(2, "big") + encode(message, min(version, 3))
 
 
-async def ask_for_group(at: At, described: GroupDescription | None) -> shown.Group:
+async def ask_for_group(at: At, described: GroupDescription | None) -> shown.GroupView:
     for worker in ("worker-0", "worker-1"):
         at.roles.answers[worker, GroupsRequest] = described
     return await at.backend.group("g")
@@ -331,7 +331,7 @@ async def test_what_members_were_given_is_shown_if_it_can_be_read(
 
 
 async def test_a_groups_lag_is_counted_to_the_end_of_the_log(at: At) -> None:
-    await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     for worker in ("worker-0", "worker-1"):
         at.roles.answers[worker, LogsRequest] = {0: LogView(0, 10, 10, 100)}
     offsets = tuple(
@@ -429,7 +429,7 @@ async def test_impossible_turns_are_refused(at: At, change: dict[str, Any]) -> N
 
 
 async def test_a_reset_drops_topics_and_tells_everybody(at: At) -> None:
-    await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     done = await at.backend.reset()
     assert done == shown.ResetDone(1, 0)
     names = [topic.name for topic in (await at.backend.topics()).topics]
@@ -448,10 +448,10 @@ async def test_a_store_that_is_away_is_told_as_such(at: At) -> None:
     async def away(_operations: object) -> list[Any]:
         raise UnavailableError("/brokers/topics/t", "no ZooKeeper answered")
 
-    await at.backend.create_topic(shown.NewTopic("t", 1, {}))
+    await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     store.multi = away  # type: ignore[assignment, method-assign]
     for change in (
-        at.backend.create_topic(shown.NewTopic("u", 1, {})),
+        at.backend.create_topic(shown.TopicCreation("u", 1, {})),
         at.backend.delete_topic("t"),
         at.backend.reset(),
     ):

@@ -74,7 +74,7 @@ def look(
     acceptor: AcceptorReport | None,
     *processors: ProcessorReport,
     chronicle: ConnectionEventLog | None = None,
-) -> shown.Connections:
+) -> shown.ConnectionsView:
     reports = Reports(acceptor, dict(enumerate(processors)))
     return connections(PLACE, reports, chronicle or ConnectionEventLog(1), NOW)
 

@@ -25,7 +25,7 @@ from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.process.environment import PROCESSOR, Environment
 from minibroker.process.messages import ApiPart, ApiReply
 from minibroker.quotas.manager import UNCOUNTED
-from minibroker.runtime.arena import Part
+from minibroker.runtime.arena import ArenaPart
 from minibroker.runtime.channel import Channel, memory_channel_pair
 from minibroker.runtime.rpc import Conversation, Link, PeerLost
 from minibroker.runtime.stream import memory_stream_pair
@@ -84,7 +84,7 @@ class Desk:
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self.env = env
-        self.part: Part = env.arena.open_part(0)
+        self.part: ArenaPart = env.arena.open_part(0)
         self.workers = [Owner(nursery), Owner(nursery)]
         self.controller = Owner(nursery)
         zero, one = (worker.link for worker in self.workers)

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize, RequestReader
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime import request_memory
-from minibroker.runtime.arena import PART_BYTES_MIN, Arena, Part
+from minibroker.runtime.arena import PART_BYTES_MIN, Arena, ArenaPart
 from minibroker.runtime.request_memory import ALIGNMENT, Claim
 from minibroker.runtime.stream import MemoryStream, StreamClosed, memory_stream_pair
 
@@ -21,14 +21,14 @@ LARGEST = PART_BYTES_MIN // 2
 
 
 @pytest.fixture
-def part() -> Part:
+def part() -> ArenaPart:
     return Arena.create(PART_BYTES_MIN, 1).open_part(0)
 
 
 class Wire:
     """A client's end, and a reader at the other."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ArenaPart) -> None:
         self.part = part
         self.client, server = memory_stream_pair()
         scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -56,7 +56,7 @@ def end_sending(stream: MemoryStream) -> None:
 
 
 @pytest.fixture
-def wire(part: Part) -> Iterator[Wire]:
+def wire(part: ArenaPart) -> Iterator[Wire]:
     made = Wire(part)
     yield made
     assert part.statistics().used == 0
@@ -255,7 +255,7 @@ async def test_late_claim_is_named_until_its_body_has_arrived(
             block.release()
 
 
-async def wait_for_memory(part: Part) -> None:
+async def wait_for_memory(part: ArenaPart) -> None:
     claim = Claim(2, "10.0.0.2", PART_BYTES_MIN)
     assert part.claim(claim) is None
     (await part.wait_granted(claim)).release()

@@ -21,7 +21,7 @@ from minibroker.activity.schema import (
     ActivityKind,
     ActivityType,
 )
-from minibroker.pipeline.columns import Run
+from minibroker.pipeline.columns import EventRun
 from minibroker.pipeline.filing import raw_of
 from minibroker.pipeline.parquet import ACTIVITY, Encoder
 from minibroker.storage.config import LogConfig
@@ -96,13 +96,13 @@ def append(
     log.close(now_ms=1)
 
 
-def run_of(values: list[bytes | None]) -> tuple[Run, dict[int, str]]:
+def run_of(values: list[bytes | None]) -> tuple[EventRun, dict[int, str]]:
     """Events that were read, and number and reason of those that are malformed."""
-    run = Run(max(len(values), 1))
+    run = EventRun(max(len(values), 1))
     return run, dict(run.read(raw_of(pa.array(values, pa.binary()))))
 
 
-def table_of_run(run: Run, rows: Any = None) -> pa.Table:
+def table_of_run(run: EventRun, rows: Any = None) -> pa.Table:
     """The rows of a run as its file has them, or some of them."""
     rows = np.arange(run.count) if rows is None else rows
     if not len(rows):

@@ -6,13 +6,13 @@ import random
 import numpy as np
 
 from minibroker.pipeline.arranging import Arranged, arrange
-from minibroker.pipeline.columns import Run
+from minibroker.pipeline.columns import EventRun
 from minibroker.pipeline.held import joined
 from minibroker.pipeline.layout import bucket_of
 from tests.pipeline.made import event, events, run_of, table_of_run, written
 
 
-def arranged(values: list[bytes]) -> tuple[Run, Arranged]:
+def arranged(values: list[bytes]) -> tuple[EventRun, Arranged]:
     run, faults = run_of(list(values))
     assert not faults
     return run, arrange(run)

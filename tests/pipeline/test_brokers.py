@@ -11,7 +11,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from minibroker.pipeline.brokers import Broker, broker_at, why
+from minibroker.pipeline.brokers import ClusterAccess, broker_at, why
 from minibroker.pipeline.errors import BadInput
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -21,7 +21,7 @@ LET_IN = (
     f'sasl.jaas.config={SCRAM} username="alice" password="hush";',
 )
 
-Read = Callable[..., Broker]
+Read = Callable[..., ClusterAccess]
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def read(properties: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Mon
     return lambda *lines: broker_at("there:9093", Path(properties(*lines)).name)
 
 
-def let_in(broker: Broker) -> dict[str, str]:
+def let_in(broker: ClusterAccess) -> dict[str, str]:
     """A broker's options but for those that every broker has."""
-    common = Broker("").to_read()
+    common = ClusterAccess("").to_read()
     return {name: value for name, value in broker.to_read().items() if common.get(name) != value}
 
 
@@ -186,7 +186,7 @@ class Failed(Exception):
         return f"STREAM_FAILED {self._causes if wanted == 'true' else ''}".strip()
 
 
-def told(broker: Broker, causes: str) -> str:
+def told(broker: ClusterAccess, causes: str) -> str:
     conf = Conf({"spark.sql.pyspark.jvmStacktrace.enabled": "false"})
     spark = type("Session", (), {"conf": conf})
     said = why(cast("Any", spark), cast("Any", Failed(conf, causes)), broker)
@@ -250,6 +250,6 @@ def test_what_nobody_foresaw_is_told_as_it_is(read: Read) -> None:
 
 
 def test_without_a_file_it_is_told_that_there_is_one() -> None:
-    said = told(Broker("there:9093"), "TimeoutException: Timed out")
+    said = told(ClusterAccess("there:9093"), "TimeoutException: Timed out")
     assert "(Timed out): it may not run, or one of its addresses can't be reached" in said
     assert said.endswith("if it wants TLS or to know who asks, say how with --command-config FILE")

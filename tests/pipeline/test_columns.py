@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.activity.schema import FIELDS
-from minibroker.pipeline.columns import TOGETHER, Raw, Run, bytes_in, bytes_of, pieces
-from minibroker.pipeline.events import Malformed, parse_event
+from minibroker.pipeline.columns import TOGETHER, EventRun, Raw, bytes_in, bytes_of, pieces
+from minibroker.pipeline.events import MalformedEvent, parse_event
 from minibroker.pipeline.filing import raw_of
 from minibroker.pipeline.texts import TEXTS_MAX
 from minibroker.pipeline.words import SLACK
@@ -34,7 +34,7 @@ def compare(raws: list[bytes | None]) -> None:
     for at, raw in enumerate(raws):
         try:
             wanted.append(without_nulls(parse_event(raw)))
-        except Malformed as error:
+        except MalformedEvent as error:
             faults[at] = str(error)
     run, found = run_of(raws)
     table = table_of_run(run)
@@ -93,7 +93,7 @@ def test_nothing_and_no_value_at_all() -> None:
 
 def test_a_run_that_was_cleared_knows_nothing_of_what_was_there() -> None:
     chance = random.Random(7)
-    run = Run(10)
+    run = EventRun(10)
     for start in (0, 10):
         run.clear()
         raws = [written(event(start + at, chance)) for at in range(10)]
@@ -104,7 +104,7 @@ def test_a_run_that_was_cleared_knows_nothing_of_what_was_there() -> None:
 
 
 def test_after_it_was_cleared_no_text_is_taken_for_one_of_before() -> None:
-    run = Run(20)
+    run = EventRun(20)
     made = event(1, random.Random(9)) | {"kind": "connection", "happened": "closed"}
     made |= {"sample": 1.0, "listener": "L", "connection": 3}
     for ips in ([*"nopqr"], ["", *"bcdefghijklm"]):
@@ -124,22 +124,22 @@ def test_bytes_of_events_are_from_the_first_to_the_last() -> None:
 
 
 def test_there_is_room_for_so_many_rows_and_texts() -> None:
-    run = Run(10)
+    run = EventRun(10)
     assert run.has_room(10, 1000)
     assert not run.has_room(11, 1000)
     assert not run.has_room(1, 1 << 40)
     run.clear(1 << 26)
     assert run.has_room(1, 1 << 26)
-    many = Run(TEXTS_MAX)
+    many = EventRun(TEXTS_MAX)
     assert not many.has_room(TEXTS_MAX // 2, 1)
 
 
 def test_more_events_than_there_is_room_for_are_rejected() -> None:
-    run = Run(rows=10)
+    run = EventRun(rows=10)
     with pytest.raises(ValueError, match="no room for 11 events"):
         run.read(raw_of(pa.array([b"{}"] * 11)))
     with pytest.raises(ValueError, match=f"no room for {TOGETHER + 1} events"):
-        Run().read(raw_of(pa.array([b"{}"] * (TOGETHER + 1))))
+        EventRun().read(raw_of(pa.array([b"{}"] * (TOGETHER + 1))))
     raw = raw_of(pa.array([b"{}", b"{}"]))
     with pytest.raises(ValueError, match="no room for 2 events"):
         run.read(raw._replace(sizes=raw.sizes[:1]))
@@ -150,7 +150,7 @@ def test_more_events_than_there_is_room_for_are_rejected() -> None:
 def test_events_outside_of_their_data_are_rejected(start: int, size: int) -> None:
     raw = Raw(np.zeros(2 + SLACK, np.uint8), np.array([start]), np.array([size]))
     with pytest.raises(ValueError, match="events lie from byte"):
-        Run().read(raw)
+        EventRun().read(raw)
 
 
 def test_events_are_read_in_parts_that_are_together_everything() -> None:

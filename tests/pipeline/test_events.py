@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from minibroker.pipeline.events import REASON_MAX, Malformed, parse_event
+from minibroker.pipeline.events import REASON_MAX, MalformedEvent, parse_event
 from tests.pipeline.made import event, written
 
 GOOD = event(1, random.Random(1))
@@ -16,7 +16,7 @@ def request() -> dict[str, object]:
 
 
 def reason(raw: bytes | None) -> str:
-    with pytest.raises(Malformed) as raised:
+    with pytest.raises(MalformedEvent) as raised:
         parse_event(raw)
     return str(raised.value)
 

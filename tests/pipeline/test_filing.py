@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from minibroker.pipeline import filing
-from minibroker.pipeline.columns import Run
+from minibroker.pipeline.columns import EventRun
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.filing import FOOTER, Filer, file_events, raw_of
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
@@ -82,7 +82,7 @@ def test_what_can_not_be_read_is_a_record_that_is_malformed() -> None:
 
 
 def test_more_than_there_is_room_for_is_filed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filing, "_spare", [(Run(64), Encoder())])
+    monkeypatch.setattr(filing, "_spare", [(EventRun(64), Encoder())])
     made = events(200, 3)
     found, counted = files(*(batch(list(made[at : at + 50])) for at in range(0, 200, 50)))
     assert counted["events"] == 200

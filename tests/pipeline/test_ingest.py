@@ -9,12 +9,12 @@ import pytest
 
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline import ingest
-from minibroker.pipeline.brokers import Broker
+from minibroker.pipeline.brokers import ClusterAccess
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.ingest import ingest_broker, ingest_directory, pass_over_gone, steps
-from minibroker.pipeline.reachable import Topic
+from minibroker.pipeline.reachable import ReachableTopic
 from minibroker.pipeline.schemas import read_activity
-from minibroker.pipeline.segments import Piece
+from minibroker.pipeline.segments import SegmentPiece
 from minibroker.pipeline.table import Counts, Table
 from minibroker.storage.checkpoint import write_topic_id
 from tests.pipeline.made import append, events
@@ -73,7 +73,7 @@ def test_what_a_broker_removed_before_it_was_read_is_counted(
         (checkpoint / "commits").mkdir(exist_ok=True)
         (checkpoint / "commits" / str(number)).write_text("v1\n{}")
     table = Table(spark, str(tmp_path / "activity"))
-    assert pass_over_gone(table, Broker("there:9092"), Topic("id", starts)) == gone
+    assert pass_over_gone(table, ClusterAccess("there:9092"), ReachableTopic("id", starts)) == gone
     assert checkpoint.exists() == (not gone)
 
 
@@ -110,7 +110,7 @@ def test_what_was_told_before_a_kill_is_not_read_again(
 
 def cut(sizes: list[int], tasks: int) -> list[list[list[int]]]:
     """Numbers of the pieces of each task of each step."""
-    found = [Piece("path", "t", 0, 0, size, at) for at, size in enumerate(sizes)]
+    found = [SegmentPiece("path", "t", 0, 0, size, at) for at, size in enumerate(sizes)]
     return [
         [[piece.next_offset for piece in task] for task in step] for step in steps(found, tasks)
     ]
@@ -135,4 +135,10 @@ def test_tasks_have_about_as_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_the_connector_it_says_how_to_get_it(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(spark, str(tmp_path / "activity"))
     with pytest.raises(PipelineError, match=r"--conf spark\.jars\.packages=org\.apache\.spark:"):
-        ingest_broker(table, Broker("127.0.0.1:1"), Topic("id", {}), lambda _: None, follow=False)
+        ingest_broker(
+            table,
+            ClusterAccess("127.0.0.1:1"),
+            ReachableTopic("id", {}),
+            lambda _: None,
+            follow=False,
+        )

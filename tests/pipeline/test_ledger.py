@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from minibroker.pipeline.errors import BadInput, PipelineError
-from minibroker.pipeline.ledger import Ledger
+from minibroker.pipeline.ledger import TableCommits
 
 
 class Killed(Exception):
@@ -63,9 +63,9 @@ class Folder:
             path.unlink()
 
 
-def ledger(root: Path, changes: int = 10**9) -> Ledger:
+def ledger(root: Path, changes: int = 10**9) -> TableCommits:
     folder: Any = Folder(root / "table", changes)
-    return Ledger(folder, folder_of_quarantine(root))
+    return TableCommits(folder, folder_of_quarantine(root))
 
 
 def folder_of_quarantine(root: Path) -> Any:
@@ -87,7 +87,7 @@ def visible(root: Path) -> set[str]:
     }
 
 
-def step(made: Ledger, root: Path) -> None:
+def step(made: TableCommits, root: Path) -> None:
     add = {put(root, f"{made.staging}/{name}"): f"hour=1/{name}" for name in ("new1", "new2")}
     aside = {put(root, f"{made.staging}/bad"): "bad"}
     made.commit(add=add, aside=aside, remove=["hour=1/old"], progress={"b": 2}, held=None)

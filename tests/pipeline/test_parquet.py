@@ -20,7 +20,7 @@ from minibroker.activity.schema import (
     ActivityType,
 )
 from minibroker.pipeline import parquet, schemas
-from minibroker.pipeline.columns import Run
+from minibroker.pipeline.columns import EventRun
 from minibroker.pipeline.events import INT_MAX, LONG_MAX, SIGNED, needed, parse_event
 from minibroker.pipeline.parquet import ACTIVITY, Encoder, file_bytes
 from tests.pipeline.made import events, run_of, written
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def file_of(run: Run) -> bytes:
+def file_of(run: EventRun) -> bytes:
     return Encoder().file(run, np.arange(run.count))
 
 

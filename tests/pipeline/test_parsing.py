@@ -11,7 +11,7 @@ from tests.pipeline.made import event, run_of, table_of_run, written
 
 
 def taken(raw: bytes) -> bool:
-    run = columns.Run(1)
+    run = columns.EventRun(1)
     data = np.frombuffer(raw + bytes(SLACK), np.uint8)
     starts, ends = np.zeros(1, np.int64), np.array([len(raw)], np.int64)
     rows, _ = parsing.read_events(
@@ -44,7 +44,7 @@ def test_what_is_cut_off_anywhere_is_not_taken() -> None:
 def test_what_follows_an_event_is_none_of_its_bytes() -> None:
     raw = written({**event(1, random.Random(11)), "sequence": 12})
     at = raw.index(b'"sequence":12') + len(b'"sequence":12')
-    run = columns.Run(2)
+    run = columns.EventRun(2)
     data = np.frombuffer(raw + bytes(SLACK), np.uint8)
     starts, ends = np.zeros(2, np.int64), np.array([at, at - 1], np.int64)
     rows, others = parsing.read_events(

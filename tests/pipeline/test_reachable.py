@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.pipeline import reachable
-from minibroker.pipeline.brokers import Broker, broker_at
+from minibroker.pipeline.brokers import ClusterAccess, broker_at
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.reachable import look_for_activity, why_not
 
@@ -25,7 +25,7 @@ def test_where_nobody_listens_it_is_said_at_once() -> None:
         held.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{held.getsockname()[1]}"
         with pytest.raises(BadInput, match=rf"nothing listens on {nobody}; .* --from HOST:PORT"):
-            look_for_activity(Broker(nobody))
+            look_for_activity(ClusterAccess(nobody))
 
 
 def test_who_never_answers_is_told_apart() -> None:
@@ -34,7 +34,7 @@ def test_who_never_answers_is_told_apart() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         asked = rf"^{address} can't be asked \(no answer to API_VERSIONS in time\): it may not run"
         with pytest.raises(BadInput, match=asked):
-            look_for_activity(Broker(address))
+            look_for_activity(ClusterAccess(address))
 
 
 def test_the_question_has_an_end_whatever_takes_it_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_the_question_has_an_end_whatever_takes_it_long(monkeypatch: pytest.Monk
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(BadInput, match=rf"^{address} can't be asked \(no answer in 1 s\): it"):
-            look_for_activity(Broker(address))
+            look_for_activity(ClusterAccess(address))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.columns import bytes_of
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.segments import Batch, Damaged, Piece, Reader, pieces
+from minibroker.pipeline.segments import Batch, Damaged, Reader, SegmentPiece, pieces
 from protocol.checksum import crc32c
 from protocol.compression import Compression, compress
 from protocol.records import HEADER_BYTES, Record, build_batch
@@ -154,7 +154,7 @@ def test_a_batch_larger_than_any_before_is_read_too(tmp_path: Path, codec: Compr
     batches = [build_batch([Record(value=each)], compression=codec) for each in large]
     log = tmp_path / "one.log"
     log.write_bytes(b"".join(batches))
-    piece = Piece(str(log), TOPIC, 0, 0, log.stat().st_size, 3)
+    piece = SegmentPiece(str(log), TOPIC, 0, 0, log.stat().st_size, 3)
     found = [bytes_of(batch.raw, 0) for batch in Reader().read(piece) if isinstance(batch, Batch)]
     assert found == large
 
@@ -164,7 +164,7 @@ def test_what_grows_without_end_is_damaged(tmp_path: Path, monkeypatch: pytest.M
     batch = build_batch([Record(value=bytes(5 << 20))], compression=Compression.ZSTD)
     log = tmp_path / "one.log"
     log.write_bytes(batch)
-    (found,) = Reader().read(Piece(str(log), TOPIC, 0, 0, len(batch), 1))
+    (found,) = Reader().read(SegmentPiece(str(log), TOPIC, 0, 0, len(batch), 1))
     assert isinstance(found, Damaged)
     assert "grows past the limit" in found.reason
 
@@ -178,7 +178,7 @@ def test_a_batch_that_does_not_decompress_is_one_row_and_others_are_read(
     torn, other = section[:-9], bytes([section[0] ^ 1]) + section[1:]
     path = tmp_path / "x.log"
     path.write_bytes(b"".join([good, holding(good, torn), good, holding(good, other), good]))
-    piece = Piece(str(path), TOPIC, 0, 0, path.stat().st_size, 0)
+    piece = SegmentPiece(str(path), TOPIC, 0, 0, path.stat().st_size, 0)
     reasons = [
         batch.reason if isinstance(batch, Damaged) else None for batch in Reader().read(piece)
     ]
@@ -193,7 +193,7 @@ def test_a_batch_of_several_frames_is_read(tmp_path: Path) -> None:
     frames = b"".join(compress(Compression.ZSTD, half) for half in halves)
     path = tmp_path / "x.log"
     path.write_bytes(holding(plain[:22] + packed[22:23] + plain[23:], frames))
-    (batch,) = Reader().read(Piece(str(path), TOPIC, 0, 0, path.stat().st_size, 0))
+    (batch,) = Reader().read(SegmentPiece(str(path), TOPIC, 0, 0, path.stat().st_size, 0))
     assert isinstance(batch, Batch)
     assert [bytes_of(batch.raw, at) for at in range(50)] == values(50)
 

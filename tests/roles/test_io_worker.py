@@ -50,7 +50,7 @@ from minibroker.process.messages import (
 )
 from minibroker.process.storage_watch import PROBE_S
 from minibroker.roles.io_worker import io_worker
-from minibroker.runtime.arena import Block, Part
+from minibroker.runtime.arena import ArenaPart, Block
 from minibroker.runtime.rpc import Conversation, PeerFailed, PeerLost
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch
@@ -92,7 +92,7 @@ class House:
         self.controller: Conversation | None = None
         self.blocks = 0
         self.has_ids = True
-        self.part: Part = env.arena.open_part(0)
+        self.part: ArenaPart = env.arena.open_part(0)
 
     async def live(self) -> None:
         with self.scope:

@@ -18,9 +18,9 @@ from minibroker.runtime.arena import (
     RESIDENT_BYTES_KEPT,
     Arena,
     ArenaError,
+    ArenaPart,
     ArenaRef,
     Block,
-    Part,
     PartStatistics,
     RequestTooLargeError,
     StaleReferenceError,
@@ -37,21 +37,21 @@ def arena() -> Arena:
 
 
 @pytest.fixture
-def part(arena: Arena) -> Part:
+def part(arena: Arena) -> ArenaPart:
     return arena.open_part(0)
 
 
-def take(part: Part, size: int) -> Block:
+def take(part: ArenaPart, size: int) -> Block:
     block = part.allocate_nowait(size)
     assert block is not None
     return block
 
 
-async def claimed(part: Part, claim: Claim) -> Block:
+async def claimed(part: ArenaPart, claim: Claim) -> Block:
     return part.claim(claim) or await part.wait_granted(claim)
 
 
-def test_block_has_requested_length_and_is_accounted_in_cache_lines(part: Part) -> None:
+def test_block_has_requested_length_and_is_accounted_in_cache_lines(part: ArenaPart) -> None:
     block = take(part, 100)
     assert len(block.view) == 100
     assert not block.view.readonly
@@ -71,14 +71,16 @@ def test_a_reference_leads_to_the_same_bytes(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, 101), (100, 1), (3, -1)])
-def test_a_reference_outside_of_its_block_is_refused(part: Part, start: int, length: int) -> None:
+def test_a_reference_outside_of_its_block_is_refused(
+    part: ArenaPart, start: int, length: int
+) -> None:
     with pytest.raises(ArenaError, match="not in a block of 100"):
         take(part, 100).ref(start, length)
 
 
 @pytest.mark.parametrize("ref", [(2, 0, 1), (-1, 0, 1), (0, -1, 1), (0, WHOLE, 1), (0, 0, -1)])
 def test_a_reference_outside_of_the_arena_is_refused(
-    arena: Arena, part: Part, ref: tuple[int, int, int]
+    arena: Arena, part: ArenaPart, ref: tuple[int, int, int]
 ) -> None:
     with pytest.raises(ArenaError, match="lies outside"):
         arena.view(ArenaRef(*ref, life=1))
@@ -93,7 +95,7 @@ def test_references_of_a_former_life_are_stale(arena: Arena) -> None:
     arena.view(take(reborn, 100).ref(0, 100))
 
 
-def test_releasing_twice_is_an_error_that_frees_nothing(part: Part) -> None:
+def test_releasing_twice_is_an_error_that_frees_nothing(part: ArenaPart) -> None:
     block = take(part, 100)
     block.release()
     other = take(part, 100)
@@ -103,7 +105,7 @@ def test_releasing_twice_is_an_error_that_frees_nothing(part: Part) -> None:
     other.release()
 
 
-def test_a_released_block_cannot_be_used(part: Part) -> None:
+def test_a_released_block_cannot_be_used(part: ArenaPart) -> None:
     block = take(part, 100)
     block.release()
     with pytest.raises(ValueError, match="released memoryview"):
@@ -112,7 +114,7 @@ def test_a_released_block_cannot_be_used(part: Part) -> None:
         block.ref(0, 1)
 
 
-def test_more_than_a_part_is_refused_at_once(part: Part) -> None:
+def test_more_than_a_part_is_refused_at_once(part: ArenaPart) -> None:
     take(part, PART).release()
     with pytest.raises(RequestTooLargeError, match=f"{PART + 1} bytes were asked for"):
         part.allocate_nowait(PART + 1)
@@ -121,7 +123,7 @@ def test_more_than_a_part_is_refused_at_once(part: Part) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_block_has_at_least_a_byte(part: Part, size: int) -> None:
+def test_a_block_has_at_least_a_byte(part: ArenaPart, size: int) -> None:
     with pytest.raises(ValueError, match="at least 1 byte"):
         part.allocate_nowait(size)
 
@@ -140,7 +142,7 @@ def test_a_part_that_is_not_there_is_refused(arena: Arena, index: int) -> None:
         arena.open_part(index)
 
 
-def test_random_use_never_mixes_bytes_and_leaves_nothing(part: Part) -> None:
+def test_random_use_never_mixes_bytes_and_leaves_nothing(part: ArenaPart) -> None:
     rng = random.Random(2)
     live: list[tuple[Block, bytes]] = []
     for number in range(3000):
@@ -159,7 +161,7 @@ def test_random_use_never_mixes_bytes_and_leaves_nothing(part: Part) -> None:
     take(part, PART).release()
 
 
-async def test_waiting_claim_is_granted_when_memory_is_released(part: Part) -> None:
+async def test_waiting_claim_is_granted_when_memory_is_released(part: ArenaPart) -> None:
     held = [take(part, PART // 2) for _ in range(2)]
     granted: list[Block] = []
 
@@ -181,7 +183,7 @@ async def test_waiting_claim_is_granted_when_memory_is_released(part: Part) -> N
     assert part.statistics().waiting == 0
 
 
-async def test_finished_claim_allows_the_next_of_its_address(part: Part) -> None:
+async def test_finished_claim_allows_the_next_of_its_address(part: ArenaPart) -> None:
     claim = Claim(1, "a", PART * 2 // 5)
     await claimed(part, claim)
     async with trio.open_nursery() as nursery:
@@ -192,7 +194,7 @@ async def test_finished_claim_allows_the_next_of_its_address(part: Part) -> None
     assert part.statistics().waiting == 0
 
 
-async def test_cancelled_claim_unblocks_others(part: Part) -> None:
+async def test_cancelled_claim_unblocks_others(part: ArenaPart) -> None:
     held = [take(part, PART // 2), take(part, PART // 4)]
     granted: list[Block] = []
 
@@ -214,7 +216,7 @@ async def test_cancelled_claim_unblocks_others(part: Part) -> None:
     assert part.statistics() == PartStatistics(size=WHOLE, used=0, peak=PART * 7 // 8, waiting=0)
 
 
-async def test_contention_is_noticed_when_a_claim_waits(part: Part) -> None:
+async def test_contention_is_noticed_when_a_claim_waits(part: ArenaPart) -> None:
     held = take(part, PART)
     noticed = trio.Event()
 
@@ -264,7 +266,7 @@ def test_pages_of_a_former_life_are_given_back() -> None:
     assert take(reborn, 4 * RESIDENT_BYTES_KEPT).view[-1] == 0
 
 
-def test_everyday_use_is_not_trimmed(part: Part) -> None:
+def test_everyday_use_is_not_trimmed(part: ArenaPart) -> None:
     take(part, PART).release()
     assert [part.trim(), part.trim(), part.trim()] == [0, 0, 0]
 

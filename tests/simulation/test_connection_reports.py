@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
-from minibroker.control.backend import Connection, Connections
+from minibroker.control.backend import Connection, ConnectionsView
 from minibroker.controller.backend import ControllerBackend
 from minibroker.process.environment import CONTROLLER, Environment
 from minibroker.roles import controller
@@ -48,7 +48,7 @@ class Seen(TaskBroker):
             env.control = object()  # type: ignore[assignment]
         return env
 
-    async def look(self) -> Connections:
+    async def look(self) -> ConnectionsView:
         """What there is to see when everybody has done what there was to do."""
         await wait_all_tasks_blocked()
         return await self.backend.connections()
@@ -79,12 +79,12 @@ async def running(
         await broker.stop()
 
 
-def told(seen: Connections) -> list[tuple[str, str | None, int]]:
+def told(seen: ConnectionsView) -> list[tuple[str, str | None, int]]:
     """What happened, why, and how long ago."""
     return [(each.kind, each.reason, each.ago_ms) for each in seen.happenings]
 
 
-def only(seen: Connections) -> Connection:
+def only(seen: ConnectionsView) -> Connection:
     """The one connection there is."""
     (connection,) = [each for processor in seen.processors for each in processor.connections]
     return connection

@@ -23,8 +23,8 @@ from minibroker.pipeline.commands.base import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.pipeline.brokers import Broker
-    from minibroker.pipeline.reachable import Topic
+    from minibroker.pipeline.brokers import ClusterAccess
+    from minibroker.pipeline.reachable import ReachableTopic
     from minibroker.pipeline.table import Counts, Table
 
 INGEST_EXAMPLES = """Examples:
@@ -142,7 +142,9 @@ def _from_directory(table: Table, source: str, teller: Teller, follow: bool) -> 
         ingest_directory(table, source, teller.step)
 
 
-def _from_broker(table: Table, broker: Broker, topic: Topic, teller: Teller, follow: bool) -> None:
+def _from_broker(
+    table: Table, broker: ClusterAccess, topic: ReachableTopic, teller: Teller, follow: bool
+) -> None:
     from pyspark.errors import StreamingQueryException
 
     from minibroker.pipeline.brokers import why

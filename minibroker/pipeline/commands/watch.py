@@ -21,7 +21,7 @@ from minibroker.pipeline.commands.base import (
     session_options,
 )
 from minibroker.pipeline.watch.alerts import Alert, State, line
-from minibroker.pipeline.watch.rules import Limits
+from minibroker.pipeline.watch.rules import WatchLimits
 
 EXAMPLES = """Examples:
 
@@ -70,7 +70,7 @@ def watch(
     conf: dict[str, str],
 ) -> None:
     """Tell who nears a quota, is held or is a noisy neighbour, and lost events, as it happens."""
-    limits = Limits(over=over / 100, intervals=intervals, noisy=noisy / 100)
+    limits = WatchLimits(over=over / 100, intervals=intervals, noisy=noisy / 100)
     with in_words():
         from minibroker.pipeline.brokers import broker_at
         from minibroker.pipeline.reachable import look_for_activity

@@ -101,7 +101,7 @@ class Chunk(NamedTuple):
     """Smallest and largest value in plain encoding, if the column has statistics."""
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """A row group."""
 
     rows: int
@@ -194,7 +194,7 @@ def _schema(columns: tuple[Column, ...]) -> Value:
     return array([struct({4: binary(b"schema"), 5: int32(top)}), *elements])
 
 
-def whole_file(columns: tuple[Column, ...], groups: Sequence[Group]) -> bytes:
+def whole_file(columns: tuple[Column, ...], groups: Sequence[RowGroup]) -> bytes:
     """A file of row groups, each with all columns in the same order.
 
     Columns of one object, with paths (object, name), must be adjacent.

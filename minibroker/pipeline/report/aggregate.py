@@ -23,13 +23,13 @@ from minibroker.pipeline.report.figures import (
     HEAT_MAX,
     REST,
     SERIES_MAX,
-    Broker,
-    Connections,
+    ConnectionTotals,
     Coverage,
     Figures,
     Heat,
     Latency,
     Point,
+    ReportedBroker,
     Use,
     Who,
     step_for,
@@ -77,7 +77,7 @@ def coverage(activity: DataFrame, quarantined: int | None) -> Coverage:
     rows = brokers(activity).collect()
     if not rows:
         raise BadInput("the activity table holds no event: ingest some before a report")
-    found = [Broker(*row) for row in rows]
+    found = [ReportedBroker(*row) for row in rows]
     return Coverage(
         first_us=min(each.first_us for each in found),
         last_us=max(each.last_us for each in found),
@@ -256,8 +256,8 @@ def throttles(held: DataFrame, step_s: int, last_us: int) -> DataFrame:
     )
 
 
-def _connections(activity: DataFrame, step_s: int) -> tuple[Connections, ...]:
-    return tuple(Connections(*row) for row in connections(activity, step_s).collect())
+def _connections(activity: DataFrame, step_s: int) -> tuple[ConnectionTotals, ...]:
+    return tuple(ConnectionTotals(*row) for row in connections(activity, step_s).collect())
 
 
 def connections(activity: DataFrame, step_s: int) -> DataFrame:

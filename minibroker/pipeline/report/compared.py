@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.report import words
-from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, Proposal
+from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, ReportedProposal
 from minibroker.pipeline.whatif.summary import called
 
 _SUMS: Final = ("requests", "throttled", "throttle_ms", "given_up")
@@ -22,7 +22,7 @@ _SUMS: Final = ("requests", "throttled", "throttle_ms", "given_up")
 
 def compared(
     outcome: DataFrame, names: Sequence[str], loops: Sequence[str]
-) -> tuple[tuple[Outcome, ...], tuple[Proposal, ...]]:
+) -> tuple[tuple[Outcome, ...], tuple[ReportedProposal, ...]]:
     """The totals of each proposal in each loop, and the outcomes of the entities that are throttled
     longest under any of them. Proposals are named as in `whatif`.
     """
@@ -51,16 +51,16 @@ def compared(
     by_name = {found.name: found for found in map(_proposal, totals.collect())}
     each.unpersist()
     outcomes = sorted(_outcome(row) for row in rows)
-    nothing = Proposal("", 0, 0, 0, 0, 0, 0, 0)
+    nothing = ReportedProposal("", 0, 0, 0, 0, 0, 0, 0)
     order = [called(name, loop) for name in names for loop in loops]
     found = (by_name.get(name, nothing._replace(name=name)) for name in order)
     return tuple(outcomes), tuple(found)
 
 
-def _proposal(row: Row) -> Proposal:
+def _proposal(row: Row) -> ReportedProposal:
     name = called(row.proposal, row.loop)
     sums = row.requests, row.throttled, row.throttle_ms
-    return Proposal(
+    return ReportedProposal(
         name, row.entities, row.held, *sums, row.longest_ms, row.given_up or 0, row.late_ms
     )
 

@@ -59,7 +59,7 @@ REST: Final = Who(None, None)
 """All entities that are not listed individually."""
 
 
-class Broker(NamedTuple):
+class ReportedBroker(NamedTuple):
     """The completeness of one broker's events."""
 
     broker: int
@@ -81,7 +81,7 @@ class Coverage(NamedTuple):
     sample: float
     quarantined: int | None
     """Malformed events; None if there is no quarantine."""
-    brokers: tuple[Broker, ...]
+    brokers: tuple[ReportedBroker, ...]
     """At most ``BROKERS_MAX``, those with the most events."""
     broker_count: int
 
@@ -124,7 +124,7 @@ class Latency(NamedTuple):
     p99_ms: float
 
 
-class Connections(NamedTuple):
+class ConnectionTotals(NamedTuple):
     """Connection events in one bucket."""
 
     start_s: int
@@ -170,7 +170,7 @@ class Outcome(NamedTuple):
     longest_ms: float
 
 
-class Proposal(NamedTuple):
+class ReportedProposal(NamedTuple):
     """The effect of one proposal on all entities, in one loop of a replay."""
 
     name: str
@@ -201,13 +201,13 @@ class Figures:
     entity_count: int
     points: tuple[Point, ...]
     latency: tuple[Latency, ...]
-    connections: tuple[Connections, ...]
+    connections: tuple[ConnectionTotals, ...]
     heat: tuple[Heat, ...]
     fits: tuple[Fit, ...] | None = None
     """None if no quota file was given."""
     fit_count: int = 0
     outcomes: tuple[Outcome, ...] = ()
-    proposals: tuple[Proposal, ...] = ()
+    proposals: tuple[ReportedProposal, ...] = ()
 
     @property
     def length_s(self) -> float:

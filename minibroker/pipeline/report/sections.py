@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from minibroker.pipeline.quantities import amount
 from minibroker.pipeline.report import plots, words
-from minibroker.pipeline.report.figures import REST, Figures, Proposal, Use
+from minibroker.pipeline.report.figures import REST, Figures, ReportedProposal, Use
 from minibroker.pipeline.report.tables import (
     Cell,
     Head,
     Key,
     Picture,
+    ReportTable,
     Row,
     Section,
-    Table,
     number,
 )
 
@@ -69,7 +69,7 @@ def entities(figures: Figures) -> Section:
              "Errors", "p50", "p95", "p99")  # fmt: skip
     colours = plots.series_colours(plots.series(figures))
     rows = tuple(_entity(figures, use, colours.get(use.who, "")[6:-1]) for use in figures.entities)
-    table = Table(
+    table = ReportTable(
         "Entities",
         tuple(Head(text, bool(n), n == 1) for n, text in enumerate(heads)),
         rows,
@@ -222,7 +222,9 @@ def recommended(figures: Figures) -> Section:
     )
     unit = f"100 % is what is recommended; use beyond {words.share(plots.FIT_MOST)} is at the edge"
     picture = Picture.of("Use", unit, plots.fits(found))
-    return Section("recommended", title, notes, "", keys, (picture,), Table(title, heads, rows))
+    return Section(
+        "recommended", title, notes, "", keys, (picture,), ReportTable(title, heads, rows)
+    )
 
 
 def compared(figures: Figures) -> Section:
@@ -236,7 +238,7 @@ def compared(figures: Figures) -> Section:
     )
     columns = ["Entities held", "Requests held", "Share", "Throttle", "Longest", "Not served"]
     columns += ["Late"] if waits else []
-    heads = (Head("Proposal", sorts=False), *(Head(text) for text in columns))
+    heads = (Head("ReportedProposal", sorts=False), *(Head(text) for text in columns))
     note = (
         "What was recorded, replayed under other quotas, arrivals as they were. A request that two "
         "quotas hold counts for both. A broker's first seconds only fill the counters."
@@ -246,7 +248,7 @@ def compared(figures: Figures) -> Section:
             " In the closed loop a connection's next request waits until the throttle of the one "
             "before it is over; late is by how much anybody's last request ends later."
         )
-    table = Table("Proposals", heads, rows)
+    table = ReportTable("Proposals", heads, rows)
     title = "What if"
     if not any(each.throttle_ms for each in figures.proposals):
         return Section(
@@ -258,7 +260,7 @@ def compared(figures: Figures) -> Section:
     return Section("whatif", title, (note,), "", keys, (picture,), table)
 
 
-def _proposal(place: int, name: str, each: Proposal, *, waits: bool) -> Row:
+def _proposal(place: int, name: str, each: ReportedProposal, *, waits: bool) -> Row:
     share = _of(each.throttled, each.requests)
     late = "-" if each.late_ms is None else words.duration(each.late_ms)
     return Row(
@@ -305,4 +307,4 @@ def coverage(figures: Figures) -> Section:
         notes.append(f"{words.count(cover.quarantined)} malformed events are in quarantine.")
     if cover.broker_count > len(cover.brokers):
         notes.append(f"The {len(cover.brokers)} brokers with the most events of {brokers}.")
-    return Section("coverage", "Coverage", tuple(notes), table=Table("Brokers", heads, rows))
+    return Section("coverage", "Coverage", tuple(notes), table=ReportTable("Brokers", heads, rows))

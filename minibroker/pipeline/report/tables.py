@@ -61,7 +61,7 @@ class Row(NamedTuple):
     """Remains the last row in any sort order."""
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table that can be sorted by clicking a column's header."""
 
     title: str
@@ -93,7 +93,7 @@ class Section:
     """Shown instead of plots and table if there are no figures."""
     keys: tuple[Key, ...] = ()
     plots: tuple[Picture, ...] = ()
-    table: Table | None = None
+    table: ReportTable | None = None
 
 
 def number(value: float, text: str, part: float | None = None) -> Cell:

@@ -19,9 +19,9 @@ from minibroker.pipeline.watch.rules import (
     CALM,
     NEIGHBOURS_MAX,
     Checked,
-    Interval,
-    Limits,
     Party,
+    WatchInterval,
+    WatchLimits,
 )
 
 CHECKED_MAX: Final = 20_000
@@ -107,7 +107,7 @@ def _dropped() -> Column:
     return F.when(F.col("kind") == "dropped", _part(_DROPPED, dropped=F.col("dropped")))
 
 
-def intervals(rows: DataFrame, limits: Limits) -> list[Interval]:
+def intervals(rows: DataFrame, limits: WatchLimits) -> list[WatchInterval]:
     """The intervals in ``rows`` of the aggregation, in order."""
     starts: dict[int, dict[str, Any]] = {}
     for row in _bounded(rows, limits).collect():
@@ -119,7 +119,7 @@ def intervals(rows: DataFrame, limits: Limits) -> list[Interval]:
 _TOTAL: Final = "total"
 
 
-def _bounded(rows: DataFrame, limits: Limits) -> DataFrame:
+def _bounded(rows: DataFrame, limits: WatchLimits) -> DataFrame:
     """For each interval: the checks near or above a limit, the largest clients, and totals."""
     is_check, is_party = F.col("what") == _CHECK, F.col("what") == _PARTY
     share = F.col("rate") / F.col("bound")
@@ -145,8 +145,8 @@ def _bounded(rows: DataFrame, limits: Limits) -> DataFrame:
     )
 
 
-def _interval(start_s: int, found: dict[str, list[Row]]) -> Interval:
-    return Interval(
+def _interval(start_s: int, found: dict[str, list[Row]]) -> WatchInterval:
+    return WatchInterval(
         start_s=start_s,
         checked=sorted(_checked(found.get(_CHECK, []))),
         parties=sorted(map(_party_of, found.get(_PARTY, []))),

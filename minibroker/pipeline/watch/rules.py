@@ -48,7 +48,7 @@ _WEIGHT: Final = 0.2
 """Weight of a new interval in an average."""
 
 
-class Limits(NamedTuple):
+class WatchLimits(NamedTuple):
     """Thresholds."""
 
     over: float = 0.8
@@ -87,7 +87,7 @@ class Party(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class WatchInterval:
     """The figures of an interval; ``totals`` are the sums of all clients of a broker."""
 
     start_s: int
@@ -116,7 +116,7 @@ class Usual:
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
-class Look(NamedTuple):
+class WatchCheck(NamedTuple):
     """A subject in an interval: above its limit, below it, or None in between."""
 
     above: bool | None
@@ -127,7 +127,7 @@ class Look(NamedTuple):
 class Rules:
     """The state of the rules from interval to interval."""
 
-    def __init__(self, interval_s: int, limits: Limits) -> None:
+    def __init__(self, interval_s: int, limits: WatchLimits) -> None:
         self.interval_s = interval_s
         self.limits = limits
         self.last_s: int | None = None
@@ -139,13 +139,13 @@ class Rules:
         """The number of subjects with state."""
         return len(self._tracks)
 
-    def see(self, interval: Interval) -> list[Alert]:
+    def see(self, interval: WatchInterval) -> list[Alert]:
         """The alerts of the next interval, and of empty intervals before it."""
         if self.last_s is not None and interval.start_s <= self.last_s:
             return []
         alerts: list[Alert] = []
         for start_s in self._silent_before(interval.start_s):
-            alerts.extend(self._decide(Interval(start_s=start_s)))
+            alerts.extend(self._decide(WatchInterval(start_s=start_s)))
         return [*alerts, *self._decide(interval)]
 
     def _silent_before(self, start_s: int) -> range:
@@ -155,11 +155,11 @@ class Rules:
         first = max(self.last_s, start_s - (self.limits.intervals + 1) * self.interval_s)
         return range(first + self.interval_s, start_s, self.interval_s)
 
-    def _decide(self, interval: Interval) -> Iterator[Alert]:
+    def _decide(self, interval: WatchInterval) -> Iterator[Alert]:
         self.last_s = interval.start_s
         looks = dict(self._looks(interval))
         for subject in [*looks, *(each for each in self._tracks if each not in looks)]:
-            look = looks.get(subject, Look(False, 0.0, self._limit(subject.rule)))
+            look = looks.get(subject, WatchCheck(False, 0.0, self._limit(subject.rule)))
             alert = self._step(subject, look, interval.start_s)
             if alert is not None:
                 yield alert
@@ -169,7 +169,7 @@ class Rules:
     def _limit(self, rule: Rule) -> float:
         return {Rule.OVER: self.limits.over, Rule.NOISY: self.limits.noisy}.get(rule, 0.0)
 
-    def _step(self, subject: Subject, look: Look, start_s: int) -> Alert | None:
+    def _step(self, subject: Subject, look: WatchCheck, start_s: int) -> Alert | None:
         track = self._tracks.get(subject)
         if track is None:
             if not look.above or len(self._tracks) >= TRACKS_MAX:
@@ -189,16 +189,16 @@ class Rules:
         return None
 
     def _alert(
-        self, subject: Subject, state: State, start_s: int, intervals: int, look: Look
+        self, subject: Subject, state: State, start_s: int, intervals: int, look: WatchCheck
     ) -> Alert:
         return Alert(subject, state, start_s, self.interval_s, intervals, look.value, look.limit)
 
     # Evaluation of each rule ---------------------------------------------------------------------
 
-    def _looks(self, interval: Interval) -> Iterator[tuple[Subject, Look]]:
+    def _looks(self, interval: WatchInterval) -> Iterator[tuple[Subject, WatchCheck]]:
         for seen in interval.checked:
             of = seen[:4]
-            held = Look(seen.throttled > 0, float(seen.throttle_max_ms), 0.0)
+            held = WatchCheck(seen.throttled > 0, float(seen.throttle_max_ms), 0.0)
             yield Subject(Rule.THROTTLED, *of), held
             if seen.rate is not None and seen.bound:
                 yield Subject(Rule.OVER, *of), _against(seen.rate / seen.bound, self.limits.over)
@@ -208,9 +208,9 @@ class Rules:
             if look is not None:
                 yield Subject(Rule.NOISY, *party[:3]), look
         for broker, dropped in interval.dropped.items():
-            yield Subject(Rule.DROPPING, broker), Look(dropped > 0, float(dropped), 0.0)
+            yield Subject(Rule.DROPPING, broker), WatchCheck(dropped > 0, float(dropped), 0.0)
 
-    def _neighbour(self, party: Party, total: Party) -> Look | None:
+    def _neighbour(self, party: Party, total: Party) -> WatchCheck | None:
         """Evaluate whether a client is noisy; once raised, only its share matters."""
         share, limit = _share(party, total), self.limits.noisy
         track = self._tracks.get(Subject(Rule.NOISY, *party[:3]))
@@ -224,7 +224,7 @@ class Rules:
         if before >= limit / 2 or not others:
             return None
         served_ns = (total.served_ns - party.served_ns) / others
-        return Look(served_ns >= RISE * usual.served_ns, share, limit)
+        return WatchCheck(served_ns >= RISE * usual.served_ns, share, limit)
 
     def _loud(self, party: Party) -> bool:
         worked = party.worked_ns >= WORK_MIN * self.interval_s * 1_000_000_000
@@ -288,9 +288,9 @@ _AT_ONCE: Final = frozenset({Rule.NOISY, Rule.DROPPING})
 """Rules that raise in the first interval, because a single occurrence matters."""
 
 
-def _against(value: float, limit: float) -> Look:
+def _against(value: float, limit: float) -> WatchCheck:
     above = True if value >= limit else False if value < CALM * limit else None
-    return Look(above, value, limit)
+    return WatchCheck(above, value, limit)
 
 
 def _share(party: Party, total: Party) -> float:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from minibroker.activity.schema import TOPIC, VERSION
-from minibroker.pipeline.brokers import Broker, why
+from minibroker.pipeline.brokers import ClusterAccess, why
 from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.hadoop import Files, forget_half_begun
 from minibroker.pipeline.schemas import ACTIVITY
@@ -118,7 +118,7 @@ def goes_on(spark: SparkSession, checkpoint: str) -> bool:
     return Memory(Files(spark, checkpoint)).read() is not None
 
 
-def read_topic(spark: SparkSession, broker: Broker, *, from_beginning: bool) -> DataFrame:
+def read_topic(spark: SparkSession, broker: ClusterAccess, *, from_beginning: bool) -> DataFrame:
     """Stream the records of a broker's activity topic."""
     try:
         return (
@@ -175,7 +175,7 @@ class LeftOut(StreamingQueryListener):
         pass
 
 
-def wait_for(spark: SparkSession, query: StreamingQuery, broker: Broker) -> None:
+def wait_for(spark: SparkSession, query: StreamingQuery, broker: ClusterAccess) -> None:
     """Wait until the query ends, by an error or Ctrl-C."""
     try:
         query.awaitTermination()
@@ -185,7 +185,9 @@ def wait_for(spark: SparkSession, query: StreamingQuery, broker: Broker) -> None
         query.stop()
 
 
-def to_topic(spark: SparkSession, broker: Broker, topic: str, alerts: Sequence[Alert]) -> None:
+def to_topic(
+    spark: SparkSession, broker: ClusterAccess, topic: str, alerts: Sequence[Alert]
+) -> None:
     """Send ``alerts`` as JSON, each with its ``id`` as key."""
     records = [(identity(alert), as_json(alert)) for alert in alerts]
     frame = spark.createDataFrame(records, "key string, value string")

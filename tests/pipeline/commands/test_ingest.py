@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.pipeline import reachable, table
-from minibroker.pipeline.brokers import Broker
+from minibroker.pipeline.brokers import ClusterAccess
 from minibroker.pipeline.commands import ingest as commands
 from tests.pipeline.made import append, events
 
@@ -51,13 +51,13 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
     assert f"{file}: SASL_SSL needs sasl.mechanism" in told.stderr
     file.write_text("security.protocol=SSL\n")
     given: list[Any] = []
-    asked: list[Broker] = []
+    asked: list[ClusterAccess] = []
     monkeypatch.setattr(commands, "running", lambda *_: nullcontext())
     monkeypatch.setattr(table, "writing_to", lambda *_: nullcontext())
 
-    def look(at: Broker) -> reachable.Topic:
+    def look(at: ClusterAccess) -> reachable.ReachableTopic:
         asked.append(at)
-        return reachable.Topic("id", {})
+        return reachable.ReachableTopic("id", {})
 
     monkeypatch.setattr(reachable, "look_for_activity", look)
     monkeypatch.setattr(commands, "_from_broker", lambda *arguments: given.extend(arguments))

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.pipeline import reachable
-from minibroker.pipeline.brokers import Broker
+from minibroker.pipeline.brokers import ClusterAccess
 from minibroker.pipeline.commands import watch as command
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.watch import stream
@@ -45,9 +45,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def send(*arguments: Any) -> None:
         started["sent"] = arguments
 
-    def look(broker: Broker) -> reachable.Topic:
+    def look(broker: ClusterAccess) -> reachable.ReachableTopic:
         started.setdefault("asked", []).append(broker)
-        return reachable.Topic("id", {})
+        return reachable.ReachableTopic("id", {})
 
     monkeypatch.setattr(reachable, "look_for_activity", look)
     monkeypatch.setattr(
@@ -71,10 +71,10 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_an_alert_is_told_here_and_on_the_topic(run: Any) -> None:
     output, started = run("--alerts-to", "alerts", "--over", "90", "--intervals", "2")
     assert "raised   client etl on broker 1: held for 10 s, 40 ms at once at most" in output
-    assert started["sent"][1:] == (Broker("there:9092"), "alerts", [HELD])
+    assert started["sent"][1:] == (ClusterAccess("there:9092"), "alerts", [HELD])
     assert started["rules"].limits == (0.9, 2, 0.3)
-    assert started["events"] == (Broker("there:9092"), {"from_beginning": False})
-    assert started["asked"] == [Broker("there:9092")]
+    assert started["events"] == (ClusterAccess("there:9092"), {"from_beginning": False})
+    assert started["asked"] == [ClusterAccess("there:9092")]
 
 
 def test_a_file_lets_it_read_and_tell(run: Any, tmp_path: Path) -> None:
@@ -122,4 +122,4 @@ def test_without_the_connector_it_says_which_to_get(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BadInput, match=r"spark\.jars\.packages=org\.apache\.spark:spark-sql"):
-        stream.read_topic(spark, Broker("127.0.0.1:1"), from_beginning=True)
+        stream.read_topic(spark, ClusterAccess("127.0.0.1:1"), from_beginning=True)

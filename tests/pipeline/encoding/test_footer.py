@@ -9,8 +9,8 @@ from minibroker.pipeline.encoding.footer import (
     Chunk,
     Codec,
     Column,
-    Group,
     Physical,
+    RowGroup,
     nothing,
     whole_file,
 )
@@ -30,7 +30,7 @@ def chunk(column: Column, rows: int, least: int = 0) -> Chunk:
 
 
 def made(*sizes: int) -> bytes:
-    groups = [Group(rows, [chunk(column, rows, rows) for column in COLUMNS]) for rows in sizes]
+    groups = [RowGroup(rows, [chunk(column, rows, rows) for column in COLUMNS]) for rows in sizes]
     return whole_file(COLUMNS, groups)
 
 

@@ -19,9 +19,9 @@ from minibroker.pipeline.encoding.footer import (
     Codec,
     Column,
     Encoding,
-    Group,
     Page,
     Physical,
+    RowGroup,
     whole_file,
 )
 from minibroker.pipeline.encoding.values import BLOCK, put_texts, renumber, texts_bytes
@@ -93,7 +93,7 @@ def chunk_of(how: int, values: list[Any], path: tuple[str, ...]) -> Chunk:
 
 
 def file_of(how: int, *groups: list[Any], path: tuple[str, ...] = ("x",)) -> bytes:
-    made = [Group(len(values), [chunk_of(how, values, path)]) for values in groups]
+    made = [RowGroup(len(values), [chunk_of(how, values, path)]) for values in groups]
     return whole_file((Column(path, HOW[how][0]),), made)
 
 

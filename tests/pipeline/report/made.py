@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from minibroker.pipeline.report.figures import (
     REST,
-    Broker,
-    Connections,
+    ConnectionTotals,
     Coverage,
     Figures,
     Fit,
@@ -15,7 +14,8 @@ from minibroker.pipeline.report.figures import (
     Latency,
     Outcome,
     Point,
-    Proposal,
+    ReportedBroker,
+    ReportedProposal,
     Use,
     Who,
 )
@@ -40,14 +40,21 @@ def figures() -> Figures:
         source="/data/activity",
         step_s=60,
         coverage=Coverage(
-            first_us, last_us, 1234, 5, 0.5, 2, (Broker(7, first_us, last_us, 1234, 5, 0.5),), 1
+            first_us,
+            last_us,
+            1234,
+            5,
+            0.5,
+            2,
+            (ReportedBroker(7, first_us, last_us, 1234, 5, 0.5),),
+            1,
         ),
         total=use(REST, 1234, 20),
         entities=(use(ALICE), use(MALLORY, 90, 20), use(REST, 1044)),
         entity_count=10_002,
         points=tuple(Point(at, who, 60, 6e6, 1e6, 6e9) for at in slots for who in whos),
         latency=(Latency(START_S, 0.5, 5, 50), Latency(START_S + 120, 1, 6, 60)),
-        connections=(Connections(START_S, 60, 6, 3, 30),),
+        connections=(ConnectionTotals(START_S, 60, 6, 3, 30),),
         heat=(Heat(START_S, MALLORY, 20, 800), Heat(START_S + 120, ALICE, 1, 90_000)),
         fits=(
             Fit("user alice", "producer_byte_rate", 1e5, 5e5, 8e5, 1e6, 6e5, f"why {HOSTILE}"),
@@ -59,7 +66,7 @@ def figures() -> Figures:
             for name in names
             for who in ("user alice", HOSTILE)
         ),
-        proposals=tuple(Proposal(name, 2, 2, 200, 20, 8000, 900, 0) for name in names),
+        proposals=tuple(ReportedProposal(name, 2, 2, 200, 20, 8000, 900, 0) for name in names),
     )
 
 
@@ -74,7 +81,7 @@ def lonely() -> Figures:
     return replace(
         calm(),
         step_s=1,
-        coverage=Coverage(us, us, 1, 0, 1.0, None, (Broker(1, us, us, 1, 0, 1.0),), 1),
+        coverage=Coverage(us, us, 1, 0, 1.0, None, (ReportedBroker(1, us, us, 1, 0, 1.0),), 1),
         total=use(REST, 1),
         entities=(use(ALICE, 1),),
         entity_count=1,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from minibroker.pipeline.report.compared import compared
-from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, Proposal
+from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, ReportedProposal
 from minibroker.pipeline.whatif.rows import CLOSED, DDL, OPEN, OUTCOME
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def test_brokers_and_quotas_of_an_entity_are_added_up(spark: SparkSession) -> No
         Outcome("tight", "alice / etl", 20, 3, 350, 300),
     )
     assert proposals == (
-        Proposal("tight", 3, 2, 40, 7, 420, 300, 5),
-        Proposal("loose", 2, 0, 20, 0, 0, 0, 0),
-        Proposal("none", 0, 0, 0, 0, 0, 0, 0),
+        ReportedProposal("tight", 3, 2, 40, 7, 420, 300, 5),
+        ReportedProposal("loose", 2, 0, 20, 0, 0, 0, 0),
+        ReportedProposal("none", 0, 0, 0, 0, 0, 0, 0),
     )
 
 
@@ -67,10 +67,10 @@ def test_each_loop_of_a_proposal_is_told_beside_the_other(spark: SparkSession) -
         Outcome("tight, closed loop", "bob / etl", 10, 1, 10, 10),
     )
     assert proposals == (
-        Proposal("tight", 1, 1, 10, 2, 300, 300, 0),
-        Proposal("tight, closed loop", 2, 2, 20, 2, 100, 90, 1, 800),
-        Proposal("none", 0, 0, 0, 0, 0, 0, 0),
-        Proposal("none, closed loop", 0, 0, 0, 0, 0, 0, 0),
+        ReportedProposal("tight", 1, 1, 10, 2, 300, 300, 0),
+        ReportedProposal("tight, closed loop", 2, 2, 20, 2, 100, 90, 1, 800),
+        ReportedProposal("none", 0, 0, 0, 0, 0, 0, 0),
+        ReportedProposal("none, closed loop", 0, 0, 0, 0, 0, 0, 0),
     )
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minibroker.pipeline.report import sections
-from minibroker.pipeline.report.tables import Row, Table
+from minibroker.pipeline.report.tables import ReportTable, Row
 from tests.pipeline.report.made import figures
 
 
@@ -11,7 +11,7 @@ def texts(row: Row) -> list[str]:
     return [cell.text for cell in row.cells]
 
 
-def rows(table: Table | None) -> list[list[str]]:
+def rows(table: ReportTable | None) -> list[list[str]]:
     assert table is not None
     return [texts(row) for row in table.rows]
 

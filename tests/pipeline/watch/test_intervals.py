@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.pipeline.watch import intervals as module
 from minibroker.pipeline.watch.intervals import by_interval, intervals
-from minibroker.pipeline.watch.rules import Checked, Interval, Limits, Party
+from minibroker.pipeline.watch.rules import Checked, Party, WatchInterval, WatchLimits
 from tests.pipeline.report import events
 from tests.pipeline.report.events import START_US, Events, connection, dropped, request, table
 
@@ -20,8 +20,8 @@ def check(rate: float, bound: float | None, held_ms: int = 0, user: str = "alice
     return events.check(rate=rate, bound=bound, throttle_ms=held_ms, user=user)
 
 
-def seen(spark: SparkSession, found: Events) -> list[Interval]:
-    return intervals(by_interval(table(spark, found), 10, 10), Limits(over=0.8))
+def seen(spark: SparkSession, found: Events) -> list[WatchInterval]:
+    return intervals(by_interval(table(spark, found), 10, 10), WatchLimits(over=0.8))
 
 
 def test_an_interval_is_what_its_events_add_up_to(spark: SparkSession) -> None:

@@ -14,18 +14,18 @@ from minibroker.pipeline.watch.rules import (
     RISE,
     WARM,
     Checked,
-    Interval,
-    Limits,
     Party,
     Rules,
+    WatchInterval,
+    WatchLimits,
 )
 
-LIMITS = Limits(over=0.8, intervals=3, noisy=0.3)
+LIMITS = WatchLimits(over=0.8, intervals=3, noisy=0.3)
 EVERY_S = 10
 Told = list[tuple[int, Rule, State]]
 
 
-def watch(intervals: Sequence[Interval], rules: Rules | None = None) -> list[Alert]:
+def watch(intervals: Sequence[WatchInterval], rules: Rules | None = None) -> list[Alert]:
     rules = rules or Rules(EVERY_S, LIMITS)
     return [alert for interval in intervals for alert in rules.see(interval)]
 
@@ -35,10 +35,10 @@ def told(alerts: Sequence[Alert]) -> Told:
     return [(each.start_s // EVERY_S, each.subject.rule, each.state) for each in alerts]
 
 
-def used(*shares: float | None) -> list[Interval]:
+def used(*shares: float | None) -> list[WatchInterval]:
     """One entity whose rate is these shares of its quota; None is an interval without it."""
     return [
-        Interval(
+        WatchInterval(
             start_s=n * EVERY_S,
             checked=[]
             if share is None
@@ -48,9 +48,9 @@ def used(*shares: float | None) -> list[Interval]:
     ]
 
 
-def held(*throttled: int) -> list[Interval]:
+def held(*throttled: int) -> list[WatchInterval]:
     return [
-        Interval(
+        WatchInterval(
             start_s=n * EVERY_S,
             checked=[Checked(1, "", "etl", "request_percentage", None, 25, each, 40 * each)],
         )
@@ -83,11 +83,11 @@ def test_an_interval_without_somebody_is_one_below() -> None:
 
 
 def test_intervals_without_any_event_are_below_too() -> None:
-    first, later = used(0.9, 0.9, 0.9), Interval(start_s=1_000_000 * EVERY_S)
+    first, later = used(0.9, 0.9, 0.9), WatchInterval(start_s=1_000_000 * EVERY_S)
     alerts = watch([*first, later])
     assert [each.state for each in alerts] == [State.RAISED, State.CLEARED]
-    assert watch([*first, Interval(start_s=5 * EVERY_S)])[1:] != []
-    assert watch([*first, Interval(start_s=4 * EVERY_S)])[1:] == []
+    assert watch([*first, WatchInterval(start_s=5 * EVERY_S)])[1:] != []
+    assert watch([*first, WatchInterval(start_s=4 * EVERY_S)])[1:] == []
 
 
 def test_an_interval_that_was_seen_is_not_seen_again() -> None:
@@ -105,12 +105,14 @@ def test_a_throttle_is_told_with_the_longest_hold() -> None:
 
 def test_a_quota_of_nothing_has_no_share() -> None:
     checked = [Checked(1, "alice", "", "producer_byte_rate", 5.0, 0.0, 0, 0)]
-    assert watch([Interval(start_s=n * EVERY_S, checked=checked) for n in range(5)]) == []
+    assert watch([WatchInterval(start_s=n * EVERY_S, checked=checked) for n in range(5)]) == []
 
 
 def test_dropped_events_are_told_at_once() -> None:
-    dropped = [Interval(start_s=n * EVERY_S, dropped={2: each}) for n, each in enumerate([7, 0, 0])]
-    alerts = watch([*dropped, Interval(start_s=30)])
+    dropped = [
+        WatchInterval(start_s=n * EVERY_S, dropped={2: each}) for n, each in enumerate([7, 0, 0])
+    ]
+    alerts = watch([*dropped, WatchInterval(start_s=30)])
     assert told(alerts) == [(0, Rule.DROPPING, State.RAISED), (3, Rule.DROPPING, State.CLEARED)]
     assert alerts[0].value == 7
     assert alerts[0].subject.broker == 2
@@ -125,20 +127,20 @@ def whole(parties: Sequence[Party]) -> Party:
     return Party(1, "", "", *(sum(column) for column in sums))
 
 
-def shared(*parties: tuple[str, int, int], served_ns: int = 1000) -> Callable[[int], Interval]:
+def shared(*parties: tuple[str, int, int], served_ns: int = 1000) -> Callable[[int], WatchInterval]:
     """An interval in which these clients worked the broker and moved bytes."""
     found = [
         Party(1, "ANONYMOUS", name, 100, worked * 10**6, moved * 10**5, 100 * served_ns)
         for name, worked, moved in parties
     ]
     total = whole(found)
-    return lambda n: Interval(start_s=n * EVERY_S, parties=found, totals={1: total})
+    return lambda n: WatchInterval(start_s=n * EVERY_S, parties=found, totals={1: total})
 
 
 QUIET = shared(("etl", 500, 500), ("app", 500, 500))
 
 
-def neighbours(*kinds: Callable[[int], Interval]) -> list[Alert]:
+def neighbours(*kinds: Callable[[int], WatchInterval]) -> list[Alert]:
     return watch([kind(n) for n, kind in enumerate(kinds)])
 
 
@@ -178,12 +180,12 @@ def test_who_grew_from_little_is_new() -> None:
                      id="a large part of little"),
     ],
 )  # fmt: skip
-def test_others_are_no_noisy_neighbours(kinds: list[Callable[[int], Interval]]) -> None:
+def test_others_are_no_noisy_neighbours(kinds: list[Callable[[int], WatchInterval]]) -> None:
     assert neighbours(*kinds) == []
 
 
 def test_others_wait_so_much_longer_as_the_limit_says() -> None:
-    def noise(served_ns: float) -> Callable[[int], Interval]:
+    def noise(served_ns: float) -> Callable[[int], WatchInterval]:
         return shared(("etl", 500, 5), ("app", 500, 5), ("new", 900, 0), served_ns=int(served_ns))
 
     assert neighbours(*[QUIET] * 9, noise(1000 * RISE - 1)) == []
@@ -197,9 +199,9 @@ def test_what_has_calmed_down_is_forgotten() -> None:
     rules = Rules(EVERY_S, LIMITS)
     watch([*used(0.9, 0.9, 0.9, 0.1, 0.1, 0.1)], rules)
     assert rules.tracks == 0
-    watch([Interval(start_s=99_990, checked=used(0.9)[0].checked), *used(0.1)], rules)
+    watch([WatchInterval(start_s=99_990, checked=used(0.9)[0].checked), *used(0.1)], rules)
     assert rules.tracks == 1
-    watch([Interval(start_s=100_000)], rules)
+    watch([WatchInterval(start_s=100_000)], rules)
     assert rules.tracks == 0
 
 
@@ -207,7 +209,7 @@ def test_no_more_is_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "TRACKS_MAX", 10)
     rules = Rules(EVERY_S, LIMITS)
     crowd = [Checked(1, f"u{n}", "", "producer_byte_rate", 9.0, 10.0, 1, 5) for n in range(50)]
-    alerts = watch([Interval(start_s=n * EVERY_S, checked=crowd) for n in range(4)], rules)
+    alerts = watch([WatchInterval(start_s=n * EVERY_S, checked=crowd) for n in range(4)], rules)
     assert rules.tracks == 10
     assert len(alerts) == 10
 
@@ -230,7 +232,7 @@ def test_another_length_of_intervals_starts_anew() -> None:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Interval]:
+def histories(draw: st.DrawFn) -> list[WatchInterval]:
     starts = sorted(draw(st.sets(st.integers(0, 60), max_size=40)))
     rates = st.sampled_from([None, 0.0, 0.5, 0.75, 0.8, 1.5])
     many = st.integers(0, 3)
@@ -245,14 +247,14 @@ def histories(draw: st.DrawFn) -> list[Interval]:
             for client in draw(st.sets(st.sampled_from("xyz")))
         ]
         found.append(
-            Interval(start_s=start * EVERY_S, checked=checked, parties=parties,
+            WatchInterval(start_s=start * EVERY_S, checked=checked, parties=parties,
                      totals={1: whole(parties)} if parties else {}, dropped={1: draw(many)})
         )  # fmt: skip
     return found
 
 
 @given(histories())
-def test_what_is_raised_is_cleared_before_it_is_raised_again(history: list[Interval]) -> None:
+def test_what_is_raised_is_cleared_before_it_is_raised_again(history: list[WatchInterval]) -> None:
     last: dict[object, State] = {}
     for alert in watch(history):
         assert last.get(alert.subject, State.CLEARED) != alert.state
@@ -261,7 +263,7 @@ def test_what_is_raised_is_cleared_before_it_is_raised_again(history: list[Inter
 
 @given(histories(), st.data())
 def test_a_restart_between_two_intervals_changes_nothing(
-    history: list[Interval], data: st.DataObject
+    history: list[WatchInterval], data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(0, len(history)))
     before = Rules(EVERY_S, LIMITS)

@@ -12,7 +12,7 @@ from minibroker.activity.schema import VERSION
 from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.watch.alerts import Alert, Rule, State
-from minibroker.pipeline.watch.rules import Limits, Rules
+from minibroker.pipeline.watch.rules import Rules, WatchLimits
 from minibroker.pipeline.watch.stream import LeftOut, Memory, events_of, goes_on, watch
 from tests.pipeline.report.events import check, request, table
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVERY_S, EVERY = 10, 10_000
-LIMITS = Limits(over=0.8, intervals=2)
+LIMITS = WatchLimits(over=0.8, intervals=2)
 
 
 class Place:
