@@ -7,27 +7,28 @@ exist matches nothing. Every owner is asked. Echoes ``GroupMetadataManager.listG
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
 from protocol.errors import ErrorCode
 from protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from protocol.registry import ApiKey
 
-CLASSIC: Final = "classic"
-"""The one type of group that there is here."""
-
 
 class ListedGroupEntry(NamedTuple):
-    """A group, as far as the list shows it."""
+    """A group in the list."""
 
     group_id: str
     protocol_type: str
     state: str
+    group_type: str
 
 
-ListGroupsPart = frozenset[str]
-"""Wanted states in lower case; none for all."""
+class ListGroupsPart(NamedTuple):
+    """Requested states and types in lower case; an empty set requests all."""
+
+    states: frozenset[str]
+    types: frozenset[str]
 
 
 class ListGroupsReply(NamedTuple):
@@ -38,23 +39,22 @@ class ListGroupsReply(NamedTuple):
 
 
 def split(ctx: Context, request: ListGroupsRequest) -> Mapping[Owner, ListGroupsPart]:
-    """To every worker, unless only groups of other types are wanted."""
-    types = {name.lower() for name in request.types_filter}
-    if types and CLASSIC not in types:
-        return {}
+    """Send the request to every worker."""
     states = frozenset(name.strip().lower() for name in request.states_filter)
-    return dict.fromkeys(range(ctx.workers), states)
+    types = frozenset(name.lower() for name in request.types_filter)
+    return dict.fromkeys(range(ctx.workers), ListGroupsPart(states, types))
 
 
 def execute(scope: WorkerScope, part: ListGroupsPart) -> ListGroupsReply:
-    """This worker's groups."""
+    """List this worker's groups."""
     loading = bool(scope.groups.unloaded)
     return ListGroupsReply(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE,
         tuple(
-            ListedGroupEntry(group.group_id, group.protocol_type, group.state)
+            ListedGroupEntry(group.group_id, group.protocol_type, group.state, group.group_type)
             for group in scope.groups.list_groups()
-            if not part or group.state.lower() in part
+            if (not part.states or group.state.lower() in part.states)
+            and (not part.types or group.group_type in part.types)
         ),
     )
 
@@ -62,7 +62,7 @@ def execute(scope: WorkerScope, part: ListGroupsPart) -> ListGroupsReply:
 def merge(
     _ctx: Context, _request: ListGroupsRequest, replies: Mapping[Owner, ListGroupsReply]
 ) -> ListGroupsResponse:
-    """All of them, by id."""
+    """Merge the groups of all workers, sorted by id."""
     found = sorted(listed for reply in replies.values() for listed in reply.groups)
     return ListGroupsResponse(
         error_code=max((reply.error for reply in replies.values()), default=ErrorCode.NONE),
@@ -71,7 +71,7 @@ def merge(
                 group_id=listed.group_id,
                 protocol_type=listed.protocol_type,
                 group_state=listed.state,
-                group_type=CLASSIC,
+                group_type=listed.group_type,
             )
             for listed in found
         ],

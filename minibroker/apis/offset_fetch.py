@@ -41,6 +41,8 @@ class RequestedGroup(NamedTuple):
     place: int
     group_id: str
     topics: tuple[tuple[str, tuple[int, ...]], ...] | None
+    member_id: str | None
+    member_epoch: int
 
 
 class FetchedOffset(NamedTuple):
@@ -74,7 +76,7 @@ def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFet
         topics = None
         if group.topics is not None:
             topics = tuple(_known(ctx, group.topics))
-        wanted = RequestedGroup(place, group.group_id, topics)
+        wanted = RequestedGroup(place, group.group_id, topics, group.member_id, group.member_epoch)
         parts.setdefault(ctx.group_owner(group.group_id), []).append(wanted)
     return {owner: tuple(groups) for owner, groups in parts.items()}
 
@@ -114,9 +116,12 @@ def execute(scope: WorkerScope, part: OffsetFetchPart) -> OffsetFetchReply:
 
 
 def _fetch(scope: WorkerScope, wanted: RequestedGroup) -> FetchedGroup:
-    table, topics, error = scope.groups.committed(wanted.group_id), wanted.topics, ErrorCode.NONE
-    if table is None:
-        table, error = OffsetTable(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    found = scope.groups.committed(wanted.group_id, wanted.member_id, wanted.member_epoch)
+    table, topics, error = OffsetTable(), wanted.topics, ErrorCode.NONE
+    if isinstance(found, ErrorCode):
+        error = found
+    else:
+        table = found
     if topics is None:
         topics = tuple((name, tuple(table.partitions(name))) for name in table.topics())
     return FetchedGroup(error, tuple(_look_up(table, topics)))

@@ -34,10 +34,11 @@ from minibroker.coordinator.events import (
     SyncResult,
     Waiter,
 )
+from minibroker.coordinator.group import Group
 from minibroker.coordinator.limits import RETRY_JOIN_PHASE_S_MIN, GroupLimits
 from minibroker.coordinator.member import ClassicMember, restored
 from minibroker.coordinator.membership import Membership
-from minibroker.coordinator.offsets import OffsetTable
+from minibroker.coordinator.records import CLASSIC, GroupEntry
 from minibroker.coordinator.states import (
     STORY_LENGTH_MAX,
     GroupState,
@@ -52,16 +53,18 @@ if TYPE_CHECKING:
     AfterPersist = Callable[[ErrorCode], None]
 
 
-class ClassicGroup:
+class ClassicGroup(Group):
     """A classic group. Change it only through ``group_state_machine.handle``.
 
     ``at`` is the time of the current event. ``state_since_ms`` is epoch milliseconds.
     """
 
+    type = CLASSIC
+
     def __init__(
         self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], at: Moment
     ) -> None:
-        self.group_id = group_id
+        super().__init__(group_id)
         self.limits = limits
         self.make_id = make_id
         self.at = at
@@ -72,7 +75,6 @@ class ClassicGroup:
         self.protocol_name: str | None = None
         self.subscribed: frozenset[str] | None = None
         self.membership = Membership()
-        self.offsets = OffsetTable()
         self.story: deque[StateTransition] = deque(maxlen=STORY_LENGTH_MAX)
         self.after_persist: AfterPersist | None = None
         self.newcomer_during_delay = False
@@ -89,8 +91,27 @@ class ClassicGroup:
     # ------------------------------------------------------------------------------ state
 
     @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def protocol_type_name(self) -> str:
+        return self.protocol_type or ""
+
+    @property
+    def epoch(self) -> int:
+        return self.generation
+
+    @property
+    def members_count(self) -> int:
+        return len(self.membership)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.state is GroupState.EMPTY and not self.membership.pending
+
+    @property
     def next_deadline(self) -> float | None:
-        """The latest time for the next ``TimePassed``; never after the earliest deadline."""
         return self._wake_at
 
     @property
@@ -139,6 +160,20 @@ class ClassicGroup:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.membership else ErrorCode.UNKNOWN_MEMBER_ID
 
+    def validate_offset_fetch(self, _member_id: str | None, _member_epoch: int, /) -> ErrorCode:
+        """Accept every client, as Kafka's ``ClassicGroup`` does."""
+        return ErrorCode.NONE
+
+    def validate_offset_delete(self) -> ErrorCode:
+        """Subscriptions are known only with the consumer protocol; others must be empty."""
+        if self.state is GroupState.EMPTY or self.is_consumer_group:
+            return ErrorCode.NONE
+        return ErrorCode.NON_EMPTY_GROUP
+
+    def validate_delete(self) -> ErrorCode:
+        empty = self.state is GroupState.EMPTY
+        return ErrorCode.NONE if empty else ErrorCode.NON_EMPTY_GROUP
+
     def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
         """Topic and partition of each expired offset.
 
@@ -174,7 +209,7 @@ class ClassicGroup:
 
     def persist(self, assignments: Mapping[str, bytes], then: AfterPersist) -> None:
         """Write the group to the log; ``then`` is called with the result."""
-        self._persist = Persist(self.image(assignments))
+        self._persist = Persist((GroupEntry(self.group_id, self.image(assignments)),))
         self.after_persist = then
 
     def take_decisions(self) -> list[Decision]:

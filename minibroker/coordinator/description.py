@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from minibroker.coordinator.classic_group import ClassicGroup
+from minibroker.coordinator.group import Group
 from minibroker.coordinator.member import ClassicMember
 from minibroker.coordinator.states import GroupState
 from minibroker.coordinator.subscription import assigned_partitions
@@ -25,6 +26,7 @@ class GroupOverview(NamedTuple):
     generation: int
     members: int
     offsets: int
+    group_type: str
 
 
 class MemberDescription(NamedTuple):
@@ -83,20 +85,21 @@ class GroupStatistics(NamedTuple):
     offsets_log_bytes: int
 
 
-def overview(group: ClassicGroup) -> GroupOverview:
+def overview(group: Group) -> GroupOverview:
     """Summarize a group for a list."""
     return GroupOverview(
         group_id=group.group_id,
-        protocol_type=group.protocol_type or "",
-        state=group.state.value,
-        generation=group.generation,
-        members=len(group.membership),
+        protocol_type=group.protocol_type_name,
+        state=group.state_name,
+        generation=group.epoch,
+        members=group.members_count,
         offsets=len(group.offsets),
+        group_type=group.type,
     )
 
 
 def describe(group: ClassicGroup, *, full: bool) -> GroupDescription:
-    """Describe a group and its members; ``full`` adds offsets and decoded assignments."""
+    """Describe a classic group and its members; ``full`` adds offsets and decoded assignments."""
     name = group.protocol_name if group.state is GroupState.STABLE else None
     return GroupDescription(
         group_id=group.group_id,

@@ -9,7 +9,7 @@ callbacks and purgatories of ``GroupCoordinator``.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
 
@@ -213,10 +213,28 @@ class GroupAnswer(NamedTuple):
     result: Result
 
 
-class Persist(NamedTuple):
-    """Write the group to its log, then pass ``Persisted`` to the group."""
+class GroupRecord(Protocol):
+    """A record of a group in the log, other than an offset. A record replaces the earlier records
+    with the same key; a tombstone has no value.
+    """
 
-    image: GroupImage
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def group_type(self) -> str: ...
+
+    def encode_key(self) -> bytes: ...
+
+    def encode_value(self) -> bytes | None: ...
+
+    def tombstone(self) -> GroupRecord: ...
+
+
+class Persist(NamedTuple):
+    """Write records of the group to its log, then pass ``Persisted`` to the group."""
+
+    records: tuple[GroupRecord, ...]
 
 
 class Note(NamedTuple):

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from minibroker.cluster.placement import offsets_partition
-from minibroker.coordinator.classic_group import ClassicGroup, restore_group
-from minibroker.coordinator.events import GroupImage, Moment
+from minibroker.coordinator.events import GroupRecord, Moment
+from minibroker.coordinator.group import Group
+from minibroker.coordinator.group_types import GROUP_TYPES
 from minibroker.coordinator.limits import GROUPS_MAX, OFFSETS_PER_GROUP_MAX, GroupLimits
 from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.offsets_log import (
@@ -24,13 +26,14 @@ from minibroker.coordinator.offsets_log import (
     fold,
     group_error,
 )
-from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
-from minibroker.coordinator.states import GroupState
+from minibroker.coordinator.records import CLASSIC, Entry, OffsetEntry
 from minibroker.storage.errors import LogError
 from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
+
+GroupT = TypeVar("GroupT", bound=Group)
 
 
 class GroupManager:
@@ -49,7 +52,7 @@ class GroupManager:
         random_bits: Callable[[int], int],
     ) -> None:
         self.limits = limits
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets_logs: dict[int, OffsetsLog] = {}
         self.unloaded: dict[int, str] = {}
         """Partitions whose log could not be opened, each with the error. Their groups are unknown.
@@ -57,7 +60,7 @@ class GroupManager:
         self._partitions = partitions
         self._open_partition = open_partition
         self._random_bits = random_bits
-        self._stored: dict[str, GroupImage] = {}
+        self._stored: dict[str, StoredGroup] = {}
 
     def _make_id(self) -> str:
         return str(UUID(int=self._random_bits(128), version=4))
@@ -73,7 +76,7 @@ class GroupManager:
 
     # ------------------------------------------------------- loading, creating and deleting
 
-    def load(self, partitions: Iterable[int], at: Moment) -> list[ClassicGroup]:
+    def load(self, partitions: Iterable[int], at: Moment) -> list[Group]:
         """Load the groups of the partitions. The caller must pass ``Restored`` to each of them.
 
         A partition whose log cannot be opened remains in ``unloaded``.
@@ -96,25 +99,34 @@ class GroupManager:
             return True
         return offsets_partition(group_id, self._partitions) not in self.unloaded
 
-    def _restore(self, group_id: str, stored: StoredGroup, at: Moment) -> ClassicGroup:
-        if stored.image is None:
-            group = ClassicGroup(group_id, self.limits, self._make_id, at)
+    def _restore(self, group_id: str, stored: StoredGroup, at: Moment) -> Group:
+        group_type = GROUP_TYPES[stored.group_type]
+        if not stored.records:
+            group = group_type.create(group_id, self.limits, self._make_id, at)
         else:
-            group = restore_group(group_id, stored.image, self.limits, self._make_id, at)
-            self._stored[group_id] = stored.image
+            records = tuple(stored.records.values())
+            group = group_type.restore(group_id, records, self.limits, self._make_id, at)
+            self._stored[group_id] = stored
         group.offsets = stored.offsets
         self.groups[group_id] = group
         return group
 
-    def create(self, group_id: str, at: Moment) -> ClassicGroup | None:
+    def find(self, group_id: str, kind: type[GroupT]) -> GroupT | None:
+        """The group if it is of this type; None if there is none or it is of another type."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, kind) else None
+
+    def create(self, group_id: str, at: Moment, group_type: str = CLASSIC) -> Group | None:
         """Create an empty group; None if there are too many. It is stored on its first change."""
         if len(self.groups) >= GROUPS_MAX:
             _logger.warning("group %r is refused: this worker has %d", group_id, GROUPS_MAX)
             return None
-        group = self.groups[group_id] = ClassicGroup(group_id, self.limits, self._make_id, at)
+        group = self.groups[group_id] = GROUP_TYPES[group_type].create(
+            group_id, self.limits, self._make_id, at
+        )
         return group
 
-    def delete(self, group: ClassicGroup, now_ms: int) -> ErrorCode:
+    def delete(self, group: Group, now_ms: int) -> ErrorCode:
         """Delete a group and its offsets. On an error, the group remains."""
         entries = list(self._as_stored(group).tombstones(group.group_id))
         error = self._write(group, entries, now_ms)
@@ -140,16 +152,18 @@ class GroupManager:
 
     # ----------------------------------------------------------------------------- changes
 
-    def store(self, group: ClassicGroup, image: GroupImage, now_ms: int) -> ErrorCode:
-        """Write a generation; return the error for its members."""
-        error = self._write(group, [GroupEntry(group.group_id, image)], now_ms)
+    def store(self, group: Group, records: Sequence[GroupRecord], now_ms: int) -> ErrorCode:
+        """Write records of the group; return the error for its members."""
+        error = self._write(group, records, now_ms)
         if error is ErrorCode.NONE:
-            self._stored[group.group_id] = image
+            stored = self._stored.setdefault(group.group_id, StoredGroup())
+            for record in records:
+                stored.apply(record)
             self._rewrite_if_due(group, now_ms)
         return group_error(error)
 
     def commit(
-        self, group: ClassicGroup, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
+        self, group: Group, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
     ) -> dict[tuple[str, int], ErrorCode]:
         """Write all offsets in one batch, or none; return an error for each."""
         new = sum(group.offsets.get(*key) is None for key in offsets)
@@ -166,9 +180,7 @@ class GroupManager:
             self._rewrite_if_due(group, now_ms)
         return dict.fromkeys(offsets, error)
 
-    def forget(
-        self, group: ClassicGroup, keys: Iterable[tuple[str, int]], now_ms: int
-    ) -> ErrorCode:
+    def forget(self, group: Group, keys: Iterable[tuple[str, int]], now_ms: int) -> ErrorCode:
         """Delete those of the offsets that exist."""
         known = [key for key in keys if group.offsets.get(*key) is not None]
         entries = [OffsetEntry(group.group_id, *key, None) for key in known]
@@ -179,18 +191,17 @@ class GroupManager:
             self._rewrite_if_due(group, now_ms)
         return error
 
-    def expire(self, group: ClassicGroup, now_ms: int) -> bool:
+    def expire(self, group: Group, now_ms: int) -> bool:
         """Delete the expired offsets of a group; False if the group itself can be deleted."""
         expired = group.expired_offsets(now_ms)
         if expired:
             self.forget(group, expired, now_ms)
             _logger.info("group %r: %d offsets have expired", group.group_id, len(expired))
-        idle = group.state is GroupState.EMPTY and not group.membership.pending
-        return not idle or len(group.offsets) > 0
+        return not group.is_idle or len(group.offsets) > 0
 
     # ------------------------------------------------------------------------------ writing
 
-    def _write(self, group: ClassicGroup, entries: Sequence[Entry], now_ms: int) -> ErrorCode:
+    def _write(self, group: Group, entries: Sequence[Entry], now_ms: int) -> ErrorCode:
         if not entries:
             return ErrorCode.NONE
         try:
@@ -204,7 +215,7 @@ class GroupManager:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 
-    def _rewrite_if_due(self, group: ClassicGroup, now_ms: int) -> None:
+    def _rewrite_if_due(self, group: Group, now_ms: int) -> None:
         partition = offsets_partition(group.group_id, self._partitions)
         offsets_log = self.offsets_logs.get(partition)
         if offsets_log is None or not offsets_log.wants_rewrite:
@@ -219,9 +230,8 @@ class GroupManager:
             if offsets_partition(group_id, self._partitions) == partition:
                 yield from self._as_stored(group).entries(group_id)
 
-    def _as_stored(self, group: ClassicGroup) -> StoredGroup:
+    def _as_stored(self, group: Group) -> StoredGroup:
         """The group as the offsets log must store it, without a rebalance in progress."""
-        stored = StoredGroup()
-        stored.image = self._stored.get(group.group_id)
+        stored = self._stored.get(group.group_id) or StoredGroup()
         stored.offsets = group.offsets
         return stored

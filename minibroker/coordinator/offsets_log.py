@@ -14,7 +14,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from minibroker.coordinator.events import GroupImage
+from minibroker.coordinator.events import GroupRecord
 from minibroker.coordinator.limits import (
     OFFSETS_LOG_BATCH_BYTES,
     OFFSETS_LOG_BYTES_MAX,
@@ -22,8 +22,8 @@ from minibroker.coordinator.limits import (
 )
 from minibroker.coordinator.offsets import OffsetTable
 from minibroker.coordinator.records import (
+    CLASSIC,
     Entry,
-    GroupEntry,
     OffsetEntry,
     decode_entry,
     encode_entry,
@@ -52,18 +52,30 @@ TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 
 
 class StoredGroup:
-    """The stored state of one group. Without an image, the group has only offsets."""
+    """The stored state of one group: its records by key, and its offsets."""
 
-    __slots__ = ("image", "offsets")
+    __slots__ = ("offsets", "records")
 
     def __init__(self) -> None:
-        self.image: GroupImage | None = None
+        self.records: dict[bytes, GroupRecord] = {}
         self.offsets = OffsetTable()
+
+    @property
+    def group_type(self) -> str:
+        """The type of the latest record. A group that has only offsets is a classic group."""
+        latest = next(reversed(self.records.values()), None)
+        return CLASSIC if latest is None else latest.group_type
+
+    def apply(self, record: GroupRecord) -> None:
+        """Replace the record that has this key, or delete it if the record is a tombstone."""
+        key = record.encode_key()
+        self.records.pop(key, None)
+        if record.encode_value() is not None:
+            self.records[key] = record
 
     def entries(self, group_id: str) -> Iterator[Entry]:
         """The smallest list of entries that restores this state."""
-        if self.image is not None:
-            yield GroupEntry(group_id, self.image)
+        yield from self.records.values()
         for topic, partition, committed in self.offsets:
             yield OffsetEntry(group_id, topic, partition, committed)
 
@@ -71,7 +83,8 @@ class StoredGroup:
         """Entries that delete the group and its offsets."""
         for topic, partition, _ in self.offsets:
             yield OffsetEntry(group_id, topic, partition, None)
-        yield GroupEntry(group_id, None)
+        for record in self.records.values():
+            yield record.tombstone()
 
 
 def fold(entries: Iterable[Entry]) -> dict[str, StoredGroup]:
@@ -79,13 +92,13 @@ def fold(entries: Iterable[Entry]) -> dict[str, StoredGroup]:
     groups: defaultdict[str, StoredGroup] = defaultdict(StoredGroup)
     for entry in entries:
         stored = groups[entry.group_id]
-        if isinstance(entry, GroupEntry):
-            stored.image = entry.image
+        if not isinstance(entry, OffsetEntry):
+            stored.apply(entry)
         elif entry.committed is None:
             stored.offsets.remove(entry.topic, entry.partition)
         else:
             stored.offsets.put(entry.topic, entry.partition, entry.committed)
-    return {key: held for key, held in groups.items() if held.image or len(held.offsets)}
+    return {key: held for key, held in groups.items() if held.records or len(held.offsets)}
 
 
 class OffsetsLog:

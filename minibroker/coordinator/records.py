@@ -10,14 +10,18 @@ client set an expiry time (that format has no leader epoch).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
-from minibroker.coordinator.events import GroupImage, MemberImage
+from minibroker.coordinator.events import GroupImage, GroupRecord, MemberImage
 from minibroker.coordinator.offsets import CommittedOffset
 from protocol.compiler import decoder, encode
 from protocol.errors import DecodeError
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BYTES, INT32, INT64, NULLABLE_STRING, STRING
+
+CLASSIC: Final = "classic"
+"""Kafka's name of the type of the groups that ``GroupEntry`` stores."""
 
 VERSION_BYTES: Final = 2
 OFFSET_KEY_VERSION: Final = 1
@@ -84,40 +88,68 @@ class OffsetEntry(NamedTuple):
     partition: int
     committed: CommittedOffset | None
 
+    def encode_key(self) -> bytes:
+        key = OffsetCommitKey(group=self.group_id, topic=self.topic, partition=self.partition)
+        return _versioned(key, OFFSET_KEY_VERSION)
+
+    def encode_value(self) -> bytes | None:
+        return _offset_value(self.committed)
+
 
 class GroupEntry(NamedTuple):
-    """A group's generation; ``image`` is None if the group was deleted."""
+    """The generation of a classic group; ``image`` is None if the group was deleted."""
 
     group_id: str
     image: GroupImage | None
 
+    @property
+    def group_type(self) -> str:
+        return CLASSIC
 
-Entry = OffsetEntry | GroupEntry
+    def encode_key(self) -> bytes:
+        return _versioned(GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
+
+    def encode_value(self) -> bytes | None:
+        return _group_value(self.image)
+
+    def tombstone(self) -> GroupEntry:
+        return GroupEntry(self.group_id, None)
+
+
+Entry = OffsetEntry | GroupRecord
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
     """Encode an entry as the key and value of a record."""
-    if isinstance(entry, OffsetEntry):
-        key = OffsetCommitKey(group=entry.group_id, topic=entry.topic, partition=entry.partition)
-        return _versioned(key, OFFSET_KEY_VERSION), _offset_value(entry.committed)
-    group_key = GroupMetadataKey(group=entry.group_id)
-    return _versioned(group_key, GROUP_KEY_VERSION), _group_value(entry.image)
+    return entry.encode_key(), entry.encode_value()
 
 
 def decode_entry(key: bytes, value: bytes | None) -> Entry | None:
-    """Decode a record, or return None for an unknown key type (other group types have their own).
+    """Decode a record by the version of its key; return None if the version is unknown.
 
     Raises ``DecodeError`` or ``UnsupportedVersion`` if the record can't be decoded.
     """
-    kind = int.from_bytes(key[:VERSION_BYTES], "big", signed=True)
-    if kind in (0, OFFSET_KEY_VERSION):
-        offset_key = _read(OffsetCommitKey, key)
-        committed = None if value is None else _committed(_read(OffsetCommitValue, value))
-        return OffsetEntry(offset_key.group, offset_key.topic, offset_key.partition, committed)
-    if kind == GROUP_KEY_VERSION:
-        image = None if value is None else _image(_read(GroupMetadataValue, value))
-        return GroupEntry(_read(GroupMetadataKey, key).group, image)
-    return None
+    decode = RECORD_DECODERS.get(int.from_bytes(key[:VERSION_BYTES], "big", signed=True))
+    return None if decode is None else decode(key, value)
+
+
+def _decode_offset(key: bytes, value: bytes | None) -> OffsetEntry:
+    offset_key = _read(OffsetCommitKey, key)
+    committed = None if value is None else _committed(_read(OffsetCommitValue, value))
+    return OffsetEntry(offset_key.group, offset_key.topic, offset_key.partition, committed)
+
+
+def _decode_classic_group(key: bytes, value: bytes | None) -> GroupEntry:
+    image = None if value is None else _image(_read(GroupMetadataValue, value))
+    return GroupEntry(_read(GroupMetadataKey, key).group, image)
+
+
+RECORD_DECODERS: Final[dict[int, Callable[[bytes, bytes | None], Entry]]] = {
+    0: _decode_offset,
+    OFFSET_KEY_VERSION: _decode_offset,
+    GROUP_KEY_VERSION: _decode_classic_group,
+}
+"""Decoders of records, by key version. The decoders raise the errors of ``decode_entry``."""
 
 
 MessageT = TypeVar("MessageT", bound=Message)

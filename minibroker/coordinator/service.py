@@ -51,8 +51,10 @@ from minibroker.coordinator.events import (
     TimePassed,
     Waiter,
 )
+from minibroker.coordinator.group import Group
 from minibroker.coordinator.group_manager import GroupManager
-from minibroker.coordinator.group_state_machine import handle, join_refusal
+from minibroker.coordinator.group_state_machine import join_refusal
+from minibroker.coordinator.group_types import GROUP_TYPES
 from minibroker.coordinator.limits import (
     GROUPS_MAX,
     NOTE_CHARACTERS_MAX,
@@ -61,7 +63,6 @@ from minibroker.coordinator.limits import (
     GroupLimits,
 )
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
-from minibroker.coordinator.states import GroupState
 from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
 
@@ -174,6 +175,8 @@ class GroupService:
             else:
                 group = self._manager.create(group_id, self._moment())
                 error = ErrorCode.POLICY_VIOLATION if group is None else error
+        elif error is ErrorCode.NONE and not isinstance(group, ClassicGroup):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if error is not ErrorCode.NONE or group is None:
             return JoinResult(error=error, member_id=event.member_id)
         return self._ask(group, event, JoinResult)
@@ -206,7 +209,7 @@ class GroupService:
             return None, ErrorCode.INVALID_GROUP_ID
         if not self._manager.is_loaded(group_id):
             return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return self._manager.groups.get(group_id), ErrorCode.UNKNOWN_MEMBER_ID
+        return self._manager.find(group_id, ClassicGroup), ErrorCode.UNKNOWN_MEMBER_ID
 
     # ------------------------------------------------------------------------------- offsets
 
@@ -235,14 +238,16 @@ class GroupService:
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         return errors | self._manager.commit(group, fitting, self._wall_ms())
 
-    def committed(self, group_id: str) -> OffsetTable | None:
-        """A group's offsets, read-only; empty if the group does not exist, None if its partition
-        is not loaded.
-        """
+    def committed(
+        self, group_id: str, member_id: str | None = None, member_epoch: int = -1
+    ) -> OffsetTable | ErrorCode:
+        """A group's offsets, read-only, or the error. A group that does not exist has none."""
         group = self._manager.groups.get(group_id)
         if group is None:
-            return OffsetTable() if self._manager.is_loaded(group_id) else None
-        return group.offsets
+            loaded = self._manager.is_loaded(group_id)
+            return OffsetTable() if loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        error = group.validate_offset_fetch(member_id, member_epoch)
+        return group.offsets if error is ErrorCode.NONE else error
 
     def delete_offsets(
         self, group_id: str, keys: Iterable[tuple[str, int]]
@@ -253,8 +258,9 @@ class GroupService:
         group = self._manager.groups.get(group_id)
         if not group_id or group is None:
             return self.missing(group_id) if group_id else ErrorCode.INVALID_GROUP_ID, {}
-        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
-            return ErrorCode.NON_EMPTY_GROUP, {}
+        error = group.validate_offset_delete()
+        if error is not ErrorCode.NONE:
+            return error, {}
         errors = {
             key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             if group.is_subscribed(key[0])
@@ -278,8 +284,8 @@ class GroupService:
         return [overview(group) for group in self._manager.groups.values()]
 
     def describe(self, group_id: str, *, full: bool = False) -> GroupDescription | None:
-        """Describe a group with its members; None if it does not exist."""
-        group = self._manager.groups.get(group_id)
+        """Describe a classic group with its members; None if there is none with this id."""
+        group = self._manager.find(group_id, ClassicGroup)
         return None if group is None else describe(group, full=full)
 
     def delete_group(self, group_id: str) -> ErrorCode:
@@ -287,18 +293,17 @@ class GroupService:
         group = self._manager.groups.get(group_id)
         if group is None:
             return self.missing(group_id)
-        if group.state is not GroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
-        return self._drop(group)
+        error = group.validate_delete()
+        return self._drop(group) if error is ErrorCode.NONE else error
 
     def statistics(self) -> GroupStatistics:
         groups = self._manager.groups.values()
         return GroupStatistics(
             groups=len(groups),
             groups_max=GROUPS_MAX,
-            members=sum(len(group.membership) for group in groups),
+            members=sum(group.members_count for group in groups),
             offsets=sum(len(group.offsets) for group in groups),
-            by_state=dict(Counter(group.state.value for group in groups)),
+            by_state=dict(Counter(group.state_name for group in groups)),
             waiting=len(self._parked),
             offsets_logs=len(self._manager.offsets_logs),
             offsets_log_bytes=sum(
@@ -312,7 +317,7 @@ class GroupService:
         return Moment(self._now(), self._wall_ms())
 
     def _ask(
-        self, group: ClassicGroup, event: JoinRequested | SyncRequested, kind: type[ResultT]
+        self, group: Group, event: JoinRequested | SyncRequested, kind: type[ResultT]
     ) -> ResultT | Awaitable[ResultT]:
         waiter = self._next_waiter()
         ready = self._parked[waiter] = trio.Event()
@@ -332,7 +337,7 @@ class GroupService:
 
     def _ask_now(
         self,
-        group: ClassicGroup,
+        group: Group,
         event: HeartbeatReceived | CommitRequested | LeaveRequested,
         kind: type[ResultT],
     ) -> ResultT:
@@ -352,24 +357,24 @@ class GroupService:
         self._waiter += 1
         return self._waiter
 
-    def _tell(self, group: ClassicGroup, event: Event) -> None:
+    def _tell(self, group: Group, event: Event) -> None:
         """Pass an event to a group and carry out its decisions."""
         following: Event | None = event
         while following is not None:
-            decisions = handle(group, following, self._moment())
+            decisions = GROUP_TYPES[group.type].handle(group, following, self._moment())
             following = None
             for decision in decisions:
                 following = self._carry_out(group, decision)
         self._schedule(group)
 
-    def _carry_out(self, group: ClassicGroup, decision: Decision) -> Event | None:
+    def _carry_out(self, group: Group, decision: Decision) -> Event | None:
         if isinstance(decision, GroupAnswer):
             ready = self._parked.get(decision.waiter)
             if ready is not None:
                 self._answers[decision.waiter] = decision.result
                 ready.set()
         elif isinstance(decision, Persist):
-            return Persisted(self._manager.store(group, decision.image, self._wall_ms()))
+            return Persisted(self._manager.store(group, decision.records, self._wall_ms()))
         elif isinstance(decision, Note):
             text = decision.text[:NOTE_CHARACTERS_MAX]
             _logger.info("%s", text if text.isprintable() else repr(text))
@@ -377,7 +382,7 @@ class GroupService:
 
     # ------------------------------------------------------------------------------- time
 
-    def _schedule(self, group: ClassicGroup) -> None:
+    def _schedule(self, group: Group) -> None:
         """Schedule the group's next deadline. A timer that fires too early is harmless."""
         deadline = group.next_deadline
         known = self._scheduled.get(group.group_id)
@@ -411,7 +416,7 @@ class GroupService:
             if not self._manager.expire(group, wall_ms):
                 self._drop(group)
 
-    def _drop(self, group: ClassicGroup) -> ErrorCode:
+    def _drop(self, group: Group) -> ErrorCode:
         error = self._manager.delete(group, self._wall_ms())
         if error is ErrorCode.NONE:
             self._tell(group, Removed())

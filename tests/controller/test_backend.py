@@ -360,7 +360,7 @@ async def test_groups_that_are_not_there(at: At) -> None:
 async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
     for worker, names in (("worker-0", ["z", "b"]), ("worker-1", ["a"])):
         at.roles.answers[worker, GroupsRequest] = [
-            GroupOverview(name, "consumer", "Empty", 1, 0, 2) for name in names
+            GroupOverview(name, "consumer", "Empty", 1, 0, 2, "classic") for name in names
         ]
     groups = (await at.backend.groups()).groups
     assert [each.group_id for each in groups] == ["a", "b", "z"]

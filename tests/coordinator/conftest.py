@@ -21,6 +21,7 @@ from minibroker.coordinator.events import (
     Decision,
     Event,
     GroupAnswer,
+    GroupImage,
     HeartbeatReceived,
     JoinedMember,
     JoinRequested,
@@ -38,6 +39,7 @@ from minibroker.coordinator.events import (
 )
 from minibroker.coordinator.group_state_machine import handle
 from minibroker.coordinator.limits import GroupLimits
+from minibroker.coordinator.records import GroupEntry
 from minibroker.coordinator.states import GroupState
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
@@ -55,7 +57,7 @@ def kinds(decision: Decision) -> tuple[type, ...]:
     return (type(decision), *inner)
 
 
-class StoredGroup:
+class ExpectedWrite:
     """Marker for an expected ``Persist``, which is then answered with ``Persisted``."""
 
     def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
@@ -65,7 +67,7 @@ class StoredGroup:
 class Playbook:
     """One group, its clock, and its decisions that are not checked yet."""
 
-    STORED = StoredGroup()
+    STORED = ExpectedWrite()
 
     def __init__(self, limits: GroupLimits) -> None:
         ids = count(1)
@@ -87,10 +89,10 @@ class Playbook:
         self._take(handle(self.group, event, self.at))
         return self
 
-    def __lshift__(self, expected: Decision | StoredGroup | type[Persist]) -> Playbook:
+    def __lshift__(self, expected: Decision | ExpectedWrite | type[Persist]) -> Playbook:
         assert self.waiting, f"nothing was decided; expected {expected}"
         got = self.waiting.pop(0)
-        if isinstance(expected, StoredGroup):
+        if isinstance(expected, ExpectedWrite):
             assert isinstance(got, Persist), got
             assert not self.waiting
             self._take(handle(self.group, Persisted(expected.error), self.at))
@@ -105,6 +107,14 @@ class Playbook:
         self.notes += [d.text for d in decisions if isinstance(d, Note)]
         self.persisted += [d for d in decisions if isinstance(d, Persist)]
         self.waiting += [d for d in decisions if not isinstance(d, Note)]
+
+    @property
+    def image(self) -> GroupImage:
+        """The last generation that was written."""
+        (record,) = self.persisted[-1].records
+        assert isinstance(record, GroupEntry)
+        assert record.image is not None
+        return record.image
 
     def is_in(self, state: GroupState) -> bool:
         return self.group.state is state

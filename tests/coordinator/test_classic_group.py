@@ -98,7 +98,7 @@ def test_group_with_all_sessions_expired_is_empty(play: Playbook, say: type[Word
     play >> 10.0 << play.STORED
     assert play.is_in(GroupState.EMPTY)
     assert play.group.generation == 2
-    assert play.persisted[-1].image.members == ()
+    assert play.image.members == ()
     assert play.group.membership.leader is None
 
 
@@ -225,7 +225,7 @@ def test_offsets_expire_only_when_no_member_consumes_them(
 
 def test_restored_group_equals_written_group(play: Playbook) -> None:
     play.stable("a", "b")
-    image = play.persisted[-1].image
+    image = play.image
     again = restore_group("g", image, play.group.limits, str, play.at)
     assert again.state is GroupState.STABLE
     assert again.image(again.assignments()) == image

@@ -48,4 +48,4 @@ def test_describe_unstable_group_omits_protocol_and_assignments(
 def test_overview_of_group_contains_state_and_counts(play: Playbook) -> None:
     play.stable("a", "b")
     play.group.offsets.put("t", 0, CommittedOffset(5, 6, "m", 7))
-    assert overview(play.group) == ("g", "consumer", "Stable", 1, 2, 1)
+    assert overview(play.group) == ("g", "consumer", "Stable", 1, 2, 1, "classic")

@@ -13,6 +13,7 @@ from minibroker.coordinator.events import GroupImage, MemberImage, Moment
 from minibroker.coordinator.group_manager import GroupManager
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.offsets import CommittedOffset
+from minibroker.coordinator.records import GroupEntry
 from minibroker.coordinator.states import GroupState
 from minibroker.storage.errors import LogError
 from protocol.errors import ErrorCode
@@ -39,7 +40,7 @@ def open_manager(disk: Disk) -> GroupManager:
 
 def made(manager: GroupManager, group_id: str) -> ClassicGroup:
     group = manager.create(group_id, AT)
-    assert group is not None
+    assert isinstance(group, ClassicGroup)
     return group
 
 
@@ -47,12 +48,12 @@ def reloaded(disk: Disk) -> dict[str, ClassicGroup]:
     disk.kill()
     again = open_manager(disk)
     again.load(disk.partitions(), AT)
-    return again.groups
+    return {key: found for key in again.groups if (found := again.find(key, ClassicGroup))}
 
 
 def test_members_and_offsets_survive_crash(manager: GroupManager, disk: Disk) -> None:
     group = made(manager, "g")
-    assert manager.store(group, STABLE, 1) is ErrorCode.NONE
+    assert manager.store(group, [GroupEntry("g", STABLE)], 1) is ErrorCode.NONE
     assert manager.commit(group, ONE, 1) == {("t", 0): ErrorCode.NONE}
     made(manager, "never stored")
     assert manager.commit(made(manager, "simple"), ONE, 1)
@@ -66,7 +67,7 @@ def test_members_and_offsets_survive_crash(manager: GroupManager, disk: Disk) ->
 
 def test_deleted_group_remains_deleted_after_crash(manager: GroupManager, disk: Disk) -> None:
     group = made(manager, "g")
-    manager.store(group, STABLE, 1)
+    manager.store(group, [GroupEntry("g", STABLE)], 1)
     manager.commit(group, ONE, 1)
     assert manager.delete(group, 2) is ErrorCode.NONE
     assert manager.groups == {}
@@ -91,7 +92,7 @@ def test_clear_removes_groups_and_allows_new_ones(manager: GroupManager, disk: D
 
 def test_large_offsets_log_is_rewritten_as_stored_state(manager: GroupManager, disk: Disk) -> None:
     group = made(manager, "g")
-    manager.store(group, STABLE, 1)
+    manager.store(group, [GroupEntry("g", STABLE)], 1)
     many = {("t", number): CommittedOffset(number, -1, "", 1) for number in range(500)}
     for _ in range(60):
         manager.commit(group, many, 1)
@@ -138,7 +139,7 @@ def test_failed_write_changes_nothing(manager: GroupManager, disk: Disk) -> None
     gone = ErrorCode.NOT_COORDINATOR
     more = {("t", 1): CommittedOffset(1, -1, "", 1)}
     assert manager.commit(group, more, 1) == {("t", 1): gone}
-    assert manager.store(group, STABLE, 1) is gone
+    assert manager.store(group, [GroupEntry("g", STABLE)], 1) is gone
     assert manager.delete(group, 1) is gone
     assert manager.forget(group, [("t", 0)], 1) is gone
     assert list(manager.groups) == ["g"]
@@ -172,7 +173,7 @@ def test_oversized_group_or_commit_gets_kafkas_error(manager: GroupManager) -> N
     group = made(manager, "g")
     member = MEMBER._replace(subscription=bytes(2_000_000))
     huge = STABLE._replace(members=(member,))
-    assert manager.store(group, huge, 1) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert manager.store(group, [GroupEntry("g", huge)], 1) is ErrorCode.UNKNOWN_SERVER_ERROR
     offsets = {("t", number): CommittedOffset(1, -1, "m" * 4096, 1) for number in range(300)}
     errors = set(manager.commit(group, offsets, 1).values())
     assert errors == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}

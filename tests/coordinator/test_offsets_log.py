@@ -55,12 +55,13 @@ def test_replay_of_empty_offsets_log_returns_nothing(disk: Disk) -> None:
 def test_fold_keeps_last_entry_of_each_key() -> None:
     tombstone = OffsetEntry("g", "t", 0, None)
     folded = fold([offset(1), GroupEntry("g", IMAGE), offset(2), offset(3, partition=1)])
-    assert folded["g"].image == IMAGE
+    assert list(folded["g"].records.values()) == [GroupEntry("g", IMAGE)]
     assert list(folded["g"].offsets) == [
         ("t", 0, CommittedOffset(2, -1, "", 1)),
         ("t", 1, CommittedOffset(3, -1, "", 1)),
     ]
-    assert fold([offset(1), GroupEntry("g", IMAGE), tombstone])["g"].image == IMAGE
+    folded = fold([offset(1), GroupEntry("g", IMAGE), tombstone])
+    assert list(folded["g"].records.values()) == [GroupEntry("g", IMAGE)]
     assert fold([offset(1), GroupEntry("g", IMAGE), tombstone, GroupEntry("g", None)]) == {}
 
 
