@@ -1,7 +1,7 @@
-"""DeleteGroups (42): remove groups that have no members, with their offsets.
+"""DeleteGroups (42): delete groups without members, with their offsets.
 
-Versions 0-2. A group with members gets NON_EMPTY_GROUP, one that is not there GROUP_ID_NOT_FOUND.
-Echoes ``GroupCoordinatorShard.deleteGroups``.
+Versions 0-2. The error is NON_EMPTY_GROUP for a group with members, and GROUP_ID_NOT_FOUND for a
+group that does not exist. Kafka's counterpart is ``GroupCoordinatorShard.deleteGroups``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DeleteGroupsReply = dict[str, ErrorCode]
 
 
 def split(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner, DeleteGroupsPart]:
-    """To each owner its groups, each once."""
+    """Send to each owner the ids of its groups, without duplicates."""
     parts: dict[Owner, list[str]] = {}
     for group_id in dict.fromkeys(request.groups_names):
         parts.setdefault(ctx.group_owner(group_id), []).append(group_id)
@@ -30,14 +30,14 @@ def split(ctx: Context, request: DeleteGroupsRequest) -> Mapping[Owner, DeleteGr
 
 
 def execute(scope: WorkerScope, part: DeleteGroupsPart) -> DeleteGroupsReply:
-    """Deletes what can be."""
+    """Delete the groups; return an error for each."""
     return {group_id: scope.groups.delete_group(group_id) for group_id in part}
 
 
 def merge(
     _ctx: Context, request: DeleteGroupsRequest, replies: Mapping[Owner, DeleteGroupsReply]
 ) -> DeleteGroupsResponse:
-    """An error a group."""
+    """Return one error per group."""
     errors = {group_id: error for reply in replies.values() for group_id, error in reply.items()}
     return DeleteGroupsResponse(
         results=[

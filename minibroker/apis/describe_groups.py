@@ -1,8 +1,8 @@
-"""DescribeGroups (15): state and members of classic groups.
+"""DescribeGroups (15): describe the state and the members of classic groups.
 
-Versions 0-6. Metadata, assignments and the protocol are shown of stable groups only. A group that
-does not exist is Dead, from version 6 on with GROUP_ID_NOT_FOUND. Echoes
-``GroupMetadataManager.describeGroups``.
+Versions 0-6. Metadata, assignments and the protocol are returned only for stable groups. A group
+that does not exist, or is of another type, has the state Dead; since version 6 it also has the
+error GROUP_ID_NOT_FOUND. Kafka's counterpart is ``GroupMetadataManager.describeGroups``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DescribeGroupsReply = dict[str, GroupDescription | ErrorCode]
 
 
 def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, DescribeGroupsPart]:
-    """To each owner its groups."""
+    """Send to each owner the ids of its groups."""
     parts: dict[Owner, list[str]] = {}
     for group_id in dict.fromkeys(request.groups):
         parts.setdefault(ctx.group_owner(group_id), []).append(group_id)
@@ -38,7 +38,7 @@ def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, Descri
 
 
 def execute(scope: WorkerScope, part: DescribeGroupsPart) -> DescribeGroupsReply:
-    """Each group, or why it is missing."""
+    """Describe each group, or return the error for a missing one."""
     groups = scope.groups
     return {group_id: groups.describe(group_id) or groups.missing(group_id) for group_id in part}
 
@@ -46,7 +46,7 @@ def execute(scope: WorkerScope, part: DescribeGroupsPart) -> DescribeGroupsReply
 def merge(
     ctx: Context, request: DescribeGroupsRequest, replies: Mapping[Owner, DescribeGroupsReply]
 ) -> DescribeGroupsResponse:
-    """The groups in the order of the request."""
+    """Return the groups in the order of the request."""
     found = {group_id: shown for reply in replies.values() for group_id, shown in reply.items()}
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     return DescribeGroupsResponse(

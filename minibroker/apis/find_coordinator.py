@@ -1,8 +1,9 @@
-"""FindCoordinator (10): which broker coordinates a group.
+"""FindCoordinator (10): find the broker that coordinates a group.
 
-Versions 0-6, from 4 on for several keys at once. A group's coordinator is the leader of its
-partition of ``__consumer_offsets``, at the listener that the request came in on; nobody needs to
-be asked, as the image knows it. Echoes ``KafkaApis.handleFindCoordinatorRequest``.
+Versions 0-6, with several keys since version 4. The coordinator of a group is the leader of its
+partition of ``__consumer_offsets``; the response contains its endpoint on the listener of the
+request. The image has this data, so no worker is involved. Kafka's counterpart is
+``KafkaApis.handleFindCoordinatorRequest``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ UNSERVED: Final[Mapping[int, Unserved]] = {1: TRANSACTIONS, 2: SHARE_GROUPS}
 
 
 class CoordinatorNode(NamedTuple):
-    """A broker to dial, or an error and why."""
+    """The endpoint of a broker, or an error with its message."""
 
     node_id: int = -1
     host: str = ""
@@ -38,14 +39,14 @@ class CoordinatorNode(NamedTuple):
 
 
 def split(_ctx: Context, _request: FindCoordinatorRequest) -> Mapping[Owner, None]:
-    """Nobody has to be asked."""
+    """No worker is involved."""
     return {}
 
 
 def merge(
     ctx: Context, request: FindCoordinatorRequest, _replies: Mapping[Owner, None]
 ) -> FindCoordinatorResponse:
-    """What the image says of each key."""
+    """Find the coordinator of each key in the image."""
     if ctx.version < 4:
         node = _find(ctx, request.key_type, request.key)
         return FindCoordinatorResponse(

@@ -1,6 +1,7 @@
-"""Heartbeat (12): stay a member of a classic group, and hear of its rebalances.
+"""Heartbeat (12): extend a member's session in a classic group.
 
-Versions 0-4. Echoes ``GroupCoordinatorService.heartbeat``.
+Versions 0-4. The error of the response reports a rebalance. Kafka's counterpart is
+``GroupCoordinatorService.heartbeat``.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from protocol.registry import ApiKey
 
 
 class HeartbeatPart(NamedTuple):
-    """Which member of which group is alive."""
+    """The group and the heartbeat of one member."""
 
     group_id: str
     event: HeartbeatReceived
 
 
 def split(ctx: Context, request: HeartbeatRequest) -> Mapping[Owner, HeartbeatPart]:
-    """To the group's owner."""
+    """Send the request to the group's owner."""
     event = HeartbeatReceived(
         member_id=request.member_id,
         generation=request.generation_id,
@@ -33,14 +34,14 @@ def split(ctx: Context, request: HeartbeatRequest) -> Mapping[Owner, HeartbeatPa
 
 
 def execute(scope: WorkerScope, part: HeartbeatPart) -> ErrorCode:
-    """Whether it is a member, and need not rejoin."""
+    """Extend the session; return an error if the member is unknown or must rejoin."""
     return scope.groups.heartbeat(part.group_id, part.event).error
 
 
 def merge(
     _ctx: Context, _request: HeartbeatRequest, replies: Mapping[Owner, ErrorCode]
 ) -> HeartbeatResponse:
-    """What the owner said."""
+    """Build the response from the owner's error."""
     (error,) = replies.values()
     return HeartbeatResponse(error_code=error)
 

@@ -1,10 +1,10 @@
-"""JoinGroup (11): enter a classic group and wait for its next generation.
+"""JoinGroup (11): join a classic group and wait for its next generation.
 
-Versions 0-9. Version 0 has one timeout for sessions and rebalances; from 4 on a client without a
-member id is given one and told to come back with it; from 5 on members may be static; from 9 on a
-static leader that is back may be told to leave the assignment as it is. The request is answered
-when the generation begins, which may take as long as the rebalance timeout. Echoes
-``GroupCoordinatorService.joinGroup``.
+Versions 0-9. Version 0 has one timeout for sessions and rebalances. Since version 4, a client
+without a member id gets a new id and must join again with it. Since version 5, members may be
+static. Since version 9, the response may ask a returning static leader to skip the assignment. The
+response is sent when the generation starts, at most one rebalance timeout later. Kafka's
+counterpart is ``GroupCoordinatorService.joinGroup``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
 class JoinGroupPart(NamedTuple):
-    """Who wants to join which group."""
+    """The group and the join request of one member."""
 
     group_id: str
     event: JoinRequested
 
 
 def split(ctx: Context, request: JoinGroupRequest) -> Mapping[Owner, JoinGroupPart]:
-    """To the group's owner."""
+    """Send the request to the group's owner."""
     both = request.session_timeout_ms
     event = JoinRequested(
         member_id=request.member_id,
@@ -56,14 +56,16 @@ def split(ctx: Context, request: JoinGroupRequest) -> Mapping[Owner, JoinGroupPa
 
 
 def execute(scope: WorkerScope, part: JoinGroupPart) -> JoinResult | Awaitable[JoinResult]:
-    """Joins, and waits if need be."""
+    """Join the group; the result may be awaitable."""
     return scope.groups.join(part.group_id, part.event)
 
 
 def merge(
     ctx: Context, _request: JoinGroupRequest, replies: Mapping[Owner, JoinResult]
 ) -> JoinGroupResponse:
-    """What the owner said; a missing protocol is empty where the version knows no null."""
+    """Build the response from the owner's result. Before null was allowed, a missing
+    protocol is an empty string.
+    """
     (result,) = replies.values()
     name = result.protocol_name
     if name is None and ctx.version < NULLABLE_PROTOCOL_SINCE:

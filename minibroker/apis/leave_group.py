@@ -1,7 +1,8 @@
-"""LeaveGroup (13): leave a classic group, or have members removed.
+"""LeaveGroup (13): leave a classic group, or remove members.
 
-Versions 0-5, from 3 on for several members, which an administrator may name by instance id alone.
-Before that a member's own error is the response's. Echoes ``GroupCoordinatorService.leaveGroup``.
+Versions 0-5. Since version 3, the request contains several members, and an administrator may name
+them by instance id alone. Before that, the error of the only member is the error of the response.
+Kafka's counterpart is ``GroupCoordinatorService.leaveGroup``.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ SEVERAL_SINCE: Final = 3
 
 
 class LeaveGroupPart(NamedTuple):
-    """Who leaves which group."""
+    """The group and the members that leave."""
 
     group_id: str
     event: LeaveRequested
 
 
 def split(ctx: Context, request: LeaveGroupRequest) -> Mapping[Owner, LeaveGroupPart]:
-    """To the group's owner."""
+    """Send the request to the group's owner."""
     if ctx.version < SEVERAL_SINCE:
         members: tuple[Leaver, ...] = (Leaver(request.member_id),)
     else:
@@ -38,14 +39,14 @@ def split(ctx: Context, request: LeaveGroupRequest) -> Mapping[Owner, LeaveGroup
 
 
 def execute(scope: WorkerScope, part: LeaveGroupPart) -> LeaveResult:
-    """Takes the members out."""
+    """Remove the members."""
     return scope.groups.leave(part.group_id, part.event)
 
 
 def merge(
     ctx: Context, _request: LeaveGroupRequest, replies: Mapping[Owner, LeaveResult]
 ) -> LeaveGroupResponse:
-    """An error a member, or before version 3 the only one's."""
+    """Return one error per member, or before version 3 the error of the only member."""
     (result,) = replies.values()
     if ctx.version < SEVERAL_SINCE:
         errors = [result.error, *(error for _, error in result.members)]

@@ -1,7 +1,8 @@
-"""ListGroups (16): all groups, or those of some states (from 4 on) and types (from 5 on).
+"""ListGroups (16): list all groups, or those in some states (since version 4) or of some types
+(since version 5).
 
-Versions 0-5. Names of states and types are compared without regard to case; one that does not
-exist matches nothing. Every owner is asked. Echoes ``GroupMetadataManager.listGroups``.
+Versions 0-5. States and types are compared without regard to case; unknown names match nothing. The
+request is sent to every worker. Kafka's counterpart is ``GroupMetadataManager.listGroups``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ListGroupsPart(NamedTuple):
 
 
 class ListGroupsReply(NamedTuple):
-    """A worker's groups, and an error if these are not all."""
+    """The groups of one worker, with an error if some of them are not loaded."""
 
     error: ErrorCode
     groups: tuple[ListedGroupEntry, ...]

@@ -1,10 +1,10 @@
-"""OffsetCommit (8): store how far a group has read.
+"""OffsetCommit (8): commit offsets of a group.
 
-Versions 2-10, from 10 on with topic ids. Versions 2 to 4 may say how long an offset is kept. A
-partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, an unknown id UNKNOWN_TOPIC_ID, and
-the others are committed all the same, in one batch. A member of no group is told
-GROUP_ID_NOT_FOUND from 9 on and ILLEGAL_GENERATION before. Echoes
-``KafkaApis.handleOffsetCommitRequest`` and ``OffsetMetadataManager.commitOffset``.
+Versions 2-10, with topic ids since version 10. In versions 2 to 4, the request may contain a
+retention time. A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, and an unknown id
+UNKNOWN_TOPIC_ID; the other offsets are committed in one batch. A member of a group that does not
+exist gets GROUP_ID_NOT_FOUND since version 9, and ILLEGAL_GENERATION before. Kafka's counterparts
+are ``KafkaApis.handleOffsetCommitRequest`` and ``OffsetMetadataManager.commitOffset``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ TOPIC_IDS_SINCE: Final = 10
 NO_SUCH_GROUP_SINCE: Final = 9
 NO_RETENTION: Final = -1
 EXPIRY_MAX_MS: Final = 2**63 - 1
-"""Clients may ask for more years than the record of an offset can say."""
+"""Latest expiry time. A client may request a time beyond the range of the record."""
 
 
 class CommitPosition(NamedTuple):
-    """What is to be stored of one partition."""
+    """The offset to commit for one partition."""
 
     offset: int
     leader_epoch: int
@@ -42,7 +42,7 @@ class CommitPosition(NamedTuple):
 
 
 class OffsetCommitPart(NamedTuple):
-    """What a group commits; ``retention_ms`` is None where the broker's retention counts."""
+    """The offsets that a group commits. ``retention_ms`` of None means the broker's retention."""
 
     group_id: str
     event: CommitRequested
@@ -54,7 +54,7 @@ OffsetCommitReply = dict[tuple[str, int], ErrorCode]
 
 
 def split(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, OffsetCommitPart]:
-    """To the group's owner, what concerns partitions that exist."""
+    """Send the offsets of existing partitions to the group's owner."""
     offsets: dict[tuple[str, int], CommitPosition] = {}
     for topic in request.topics:
         name = _name(ctx, topic)
@@ -84,7 +84,7 @@ def _name(ctx: Context, topic: OffsetCommitRequestTopic) -> str | None:
 
 
 def execute(scope: WorkerScope, part: OffsetCommitPart) -> OffsetCommitReply:
-    """Writes the offsets if the group lets them be committed."""
+    """Write the offsets if the group accepts the commit."""
     now_ms = scope.wall_ms()
     expire_ms = None
     if part.retention_ms is not None:
@@ -99,7 +99,7 @@ def execute(scope: WorkerScope, part: OffsetCommitPart) -> OffsetCommitReply:
 def merge(
     ctx: Context, request: OffsetCommitRequest, replies: Mapping[Owner, OffsetCommitReply]
 ) -> OffsetCommitResponse:
-    """An error a partition, in the order of the request."""
+    """Return one error per partition, in the order of the request."""
     errors = {key: error for reply in replies.values() for key, error in reply.items()}
     return OffsetCommitResponse(topics=[_topic(ctx, topic, errors) for topic in request.topics])
 

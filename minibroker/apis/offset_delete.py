@@ -1,9 +1,10 @@
-"""OffsetDelete (47): forget a group's offsets of some partitions.
+"""OffsetDelete (47): delete offsets of a group.
 
-Version 0. While a consumer group has members, only offsets of topics that none of them consumes
-can go; groups of other protocols must be empty. Partitions that do not exist get
-UNKNOWN_TOPIC_OR_PARTITION; an error of the group stands alone. Echoes
-``KafkaApis.handleOffsetDeleteRequest`` and ``OffsetMetadataManager.deleteOffsets``.
+Version 0. While a consumer group has members, only offsets of topics to which no member is
+subscribed can be deleted; groups of other protocols must be empty. Partitions that do not exist get
+UNKNOWN_TOPIC_OR_PARTITION. If the group has an error, the response contains no partitions. Kafka's
+counterparts are ``KafkaApis.handleOffsetDeleteRequest`` and
+``OffsetMetadataManager.deleteOffsets``.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from protocol.registry import ApiKey
 
 
 class OffsetDeletePart(NamedTuple):
-    """What a group is to forget."""
+    """The offsets to delete from a group."""
 
     group_id: str
     partitions: tuple[tuple[str, int], ...]
 
 
 class OffsetDeleteReply(NamedTuple):
-    """The group's error, then one a partition."""
+    """The error of the group, and one error per partition."""
 
     error: ErrorCode
     errors: dict[tuple[str, int], ErrorCode]
 
 
 def split(ctx: Context, request: OffsetDeleteRequest) -> Mapping[Owner, OffsetDeletePart]:
-    """To the group's owner, the partitions that exist."""
+    """Send the existing partitions to the group's owner."""
     partitions = tuple(
         (topic.name, each.partition_index)
         for topic in request.topics
@@ -48,14 +49,14 @@ def split(ctx: Context, request: OffsetDeleteRequest) -> Mapping[Owner, OffsetDe
 
 
 def execute(scope: WorkerScope, part: OffsetDeletePart) -> OffsetDeleteReply:
-    """Forgets what nobody consumes."""
+    """Delete the offsets of topics without subscribers."""
     return OffsetDeleteReply(*scope.groups.delete_offsets(part.group_id, part.partitions))
 
 
 def merge(
     _ctx: Context, request: OffsetDeleteRequest, replies: Mapping[Owner, OffsetDeleteReply]
 ) -> OffsetDeleteResponse:
-    """An error a partition, in the order of the request."""
+    """Return one error per partition, in the order of the request."""
     (reply,) = replies.values()
     if reply.error is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=reply.error)

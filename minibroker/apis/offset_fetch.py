@@ -1,9 +1,9 @@
-"""OffsetFetch (9): read what a group has committed.
+"""OffsetFetch (9): fetch the committed offsets of groups.
 
-Versions 1-10: up to 7 for one group, then for several; null topics (from 2 on) mean all that the
-group has; from 10 on with topic ids. A partition without an offset gets -1 and no error, whether
-it exists or not; only an id that is not known is an error, and topics that have no id any more are
-left out. Echoes ``KafkaApis.handleOffsetFetchRequest`` and
+Versions 1-10: one group up to version 7, then several, with topic ids since version 10. Since
+version 2, null topics request all offsets of the group. A partition without an offset gets -1 and
+no error, whether it exists or not. An unknown topic id is an error; committed topics that no longer
+have an id are omitted. Kafka's counterparts are ``KafkaApis.handleOffsetFetchRequest`` and
 ``OffsetMetadataManager.fetchOffsets``.
 """
 
@@ -36,7 +36,7 @@ TOPIC_IDS_SINCE: Final = 10
 
 
 class RequestedGroup(NamedTuple):
-    """A group of the request, by its place there, and the partitions by topic; None for all."""
+    """A group of the request: its index, and its partitions by topic, or None for all."""
 
     place: int
     group_id: str
@@ -46,7 +46,7 @@ class RequestedGroup(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """A committed offset, or that there is none."""
+    """A committed offset; -1 if there is none."""
 
     partition: int
     offset: int = -1
@@ -59,18 +59,18 @@ Topics = tuple[tuple[str, tuple[FetchedOffset, ...]], ...]
 
 
 class FetchedGroup(NamedTuple):
-    """What was found for a group's topics, in the order of the request, and the group's error."""
+    """The offsets of a group in the order of the request, and the group's error."""
 
     error: ErrorCode
     topics: Topics
 
 
 OffsetFetchReply = dict[int, FetchedGroup]
-"""By a group's place in the request."""
+"""Fetched groups by their index in the request."""
 
 
 def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFetchPart]:
-    """To each owner its groups."""
+    """Send each group to its owner."""
     parts: dict[Owner, list[RequestedGroup]] = {}
     for place, group in enumerate(_groups(ctx, request)):
         topics = None
@@ -82,7 +82,7 @@ def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFet
 
 
 def _groups(ctx: Context, request: OffsetFetchRequest) -> list[OffsetFetchRequestGroup]:
-    """The groups asked for, as the newer versions put it."""
+    """The requested groups, in the format of the newer versions."""
     if ctx.version >= SEVERAL_GROUPS_SINCE:
         return request.groups
     topics = None
@@ -95,7 +95,7 @@ def _groups(ctx: Context, request: OffsetFetchRequest) -> list[OffsetFetchReques
 
 
 def _name(ctx: Context, topic: OffsetFetchRequestTopics) -> str | None:
-    """A name need not be known to the image: offsets may outlive their topic for a while."""
+    """The topic name. It may be missing in the image, since offsets may outlive their topic."""
     return (
         topic.name if ctx.version < TOPIC_IDS_SINCE else ctx.image.topic_names.get(topic.topic_id)
     )
@@ -111,7 +111,7 @@ def _known(
 
 
 def execute(scope: WorkerScope, part: OffsetFetchPart) -> OffsetFetchReply:
-    """Looks the offsets up."""
+    """Look up the offsets."""
     return {wanted.place: _fetch(scope, wanted) for wanted in part}
 
 
@@ -148,7 +148,7 @@ def _look_up(
 def merge(
     ctx: Context, request: OffsetFetchRequest, replies: Mapping[Owner, OffsetFetchReply]
 ) -> OffsetFetchResponse:
-    """The groups in the order of the request."""
+    """Return the groups in the order of the request."""
     found = {place: fetched for reply in replies.values() for place, fetched in reply.items()}
     groups = [_group(ctx, group, found[place]) for place, group in enumerate(_groups(ctx, request))]
     if ctx.version >= SEVERAL_GROUPS_SINCE:

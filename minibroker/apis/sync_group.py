@@ -1,8 +1,8 @@
-"""SyncGroup (14): hand out and collect the assignment of a generation.
+"""SyncGroup (14): distribute the assignment of a generation.
 
-Versions 0-5. The leader brings everybody's assignment, and it is in the log before anybody hears
-of it; followers wait for it. From 5 on the protocol must be named, and must be the group's. Echoes
-``GroupCoordinatorService.syncGroup``.
+Versions 0-5. The leader sends the assignments of all members, and followers wait for theirs. The
+assignments are written to the log before any member receives one. Since version 5, the request must
+contain the protocol of the group. Kafka's counterpart is ``GroupCoordinatorService.syncGroup``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PROTOCOL_SINCE: Final = 5
 
 
 class SyncGroupPart(NamedTuple):
-    """Which member of which group asks."""
+    """The group and the sync request of one member."""
 
     group_id: str
     event: SyncRequested
 
 
 def split(ctx: Context, request: SyncGroupRequest) -> Mapping[Owner, SyncGroupPart]:
-    """To the group's owner, unless the protocol is missing."""
+    """Send the request to the group's owner, unless the protocol is missing."""
     if _lacks_protocol(ctx, request):
         return {}
     event = SyncRequested(
@@ -46,14 +46,14 @@ def _lacks_protocol(ctx: Context, request: SyncGroupRequest) -> bool:
 
 
 def execute(scope: WorkerScope, part: SyncGroupPart) -> SyncResult | Awaitable[SyncResult]:
-    """The assignment, once there is one."""
+    """Return the assignment; the result may be awaitable."""
     return scope.groups.sync(part.group_id, part.event)
 
 
 def merge(
     _ctx: Context, _request: SyncGroupRequest, replies: Mapping[Owner, SyncResult]
 ) -> SyncGroupResponse:
-    """What the owner said."""
+    """Build the response from the owner's result."""
     refused = SyncResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     result = next(iter(replies.values()), refused)
     return SyncGroupResponse(
