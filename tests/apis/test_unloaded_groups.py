@@ -58,7 +58,7 @@ async def unloaded(group_desk: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def fail(partition: int) -> Any:
         raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {partition} cannot be opened")
 
-    monkeypatch.setattr(worker.groups._keeper, "_open_log", fail)
+    monkeypatch.setattr(worker.groups._manager, "_open_partition", fail)
     worker.groups.load(range(50))
     group_desk.other = other
     return group_desk
