@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.config.dynamic import Configs, InForce
     from minibroker.coordinator.service import GroupService
-    from minibroker.quotas.manager import Mutated, Quotas
+    from minibroker.quotas.controller_mutation import Mutated
+    from minibroker.quotas.manager import ClientQuotaManager
     from minibroker.runtime.arena import ArenaRef
     from minibroker.security.acl import Authorizer, Operation, Resource
     from minibroker.storage.partition import Partition
@@ -246,7 +247,7 @@ class ControllerScope(Protocol):
     def image(self) -> Image: ...
 
     @property
-    def quotas(self) -> Quotas:
+    def quotas(self) -> ClientQuotaManager:
         """Those of users and clients that hold now."""
         ...
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
 from minibroker.cluster.topics import ChangeRejected, Growth
-from minibroker.quotas.manager import Mutated
+from minibroker.quotas.controller_mutation import Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.create_partitions import (
     CreatePartitionsRequest,

@@ -16,7 +16,7 @@ from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Muta
 from minibroker.apis.config_entries import topic_entries
 from minibroker.cluster.outcomes import TopicOutcome
 from minibroker.cluster.topics import NewTopic
-from minibroker.quotas.manager import Mutated
+from minibroker.quotas.controller_mutation import Mutated
 from protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,

@@ -15,7 +15,7 @@ from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Muta
 from minibroker.cluster.image import Image
 from minibroker.cluster.topics import ChangeRejected
 from minibroker.config import DELETE_TOPIC_ENABLE
-from minibroker.quotas.manager import UNCOUNTED, Mutated
+from minibroker.quotas.controller_mutation import UNCOUNTED, Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.delete_topics import (
     DeletableTopicResult,

@@ -20,7 +20,7 @@ from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPER
 from minibroker.cluster.image import PartitionRegistration, Topic
 from minibroker.cluster.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
 from minibroker.config import AUTO_CREATE_TOPICS_ENABLE
-from minibroker.quotas.manager import Mutated
+from minibroker.quotas.controller_mutation import Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import (
     MetadataRequest,

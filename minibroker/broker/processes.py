@@ -58,7 +58,7 @@ from minibroker.process.environment import (
     role_name,
     tokens_name,
 )
-from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.ledger import QuotaLedger
 from minibroker.ready import Ready, as_json, as_text, command_name
 from minibroker.runtime.addressing import UnixSwitchboard
 from minibroker.runtime.arena import Arena
@@ -86,7 +86,7 @@ class Shared(NamedTuple):
     switchboard: UnixSwitchboard
     clock: SharedClock
     arena: Arena
-    ledger: Ledger
+    ledger: QuotaLedger
     started_us: int
     sockets: dict[str, list[socket.socket]]
     """By listener: one, or one for each processor in the sharded mode."""
@@ -152,7 +152,7 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
         clock=clock,
         started_us=clock.real_us(),
         arena=Arena.create(settings.request_memory_bytes, processors),
-        ledger=Ledger(
+        ledger=QuotaLedger(
             settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=True
         ),
         sockets=sockets,

@@ -26,7 +26,7 @@ from minibroker.config import (
 )
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import Environment, role_name
-from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.ledger import QuotaLedger
 from minibroker.runtime.addressing import MemorySwitchboard, Switchboard
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
@@ -72,7 +72,7 @@ class TaskBroker:
         self._secret = _chance(seed, "secret").randbytes(32)
         self._started_us = clock.real_us()
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)
-        self.ledger = Ledger(
+        self.ledger = QuotaLedger(
             settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=False
         )
         self.work_time = WorkTime()

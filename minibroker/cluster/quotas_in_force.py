@@ -13,7 +13,7 @@ from minibroker.cluster.image import CLIENT, EMPTY, USER, Image
 from minibroker.config import Settings
 from minibroker.config.types import LONG_MAX
 from minibroker.quotas.entity import QuotaTable
-from minibroker.quotas.manager import AnyLedger, Quotas
+from minibroker.quotas.manager import AnyLedger, ClientQuotaManager
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 
 
@@ -22,7 +22,7 @@ class QuotasInForce:
 
     def __init__(self, settings: Settings, ledger: AnyLedger) -> None:
         self._configs: Mapping[tuple[str, str], Mapping[str, str]] = {}
-        self.quotas = Quotas(ledger)
+        self.quotas = ClientQuotaManager(ledger)
         self.quotas.set_table(QuotaTable(defaults=defaults(settings)))
 
     def follow(self, image: Image) -> None:

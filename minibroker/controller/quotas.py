@@ -14,8 +14,8 @@ from minibroker.control import quota_shapes as shown
 from minibroker.control.backend import NotFound
 from minibroker.quotas.entity import Bound, bound_of, desanitize
 from minibroker.quotas.explain import explain, tags_of
-from minibroker.quotas.ledger import Entry, Ledger, NamedThrottle
-from minibroker.quotas.manager import EXEMPT, Quotas
+from minibroker.quotas.ledger import NamedThrottle, QuotaLedger, QuotaUsage
+from minibroker.quotas.manager import EXEMPT, ClientQuotaManager
 from minibroker.quotas.types import BY_NAME, CLIENT_QUOTA_TYPES, QuotaType
 from protocol import registry
 
@@ -25,7 +25,9 @@ USES_SHOWN_MAX: Final = 500
 TYPES: Final = {kind.row.control_name: kind for kind in CLIENT_QUOTA_TYPES}
 
 
-def quotas_view(quotas: Quotas, ledger: Ledger, mode: str, now_ms: int) -> shown.QuotasView:
+def quotas_view(
+    quotas: ClientQuotaManager, ledger: QuotaLedger, mode: str, now_ms: int
+) -> shown.QuotasView:
     """The usage of all quota entities."""
     entries = list(ledger.entries(now_ms, USES_SHOWN_MAX)) if quotas.enabled else []
     exempt = [entry.usage.rate for entry in entries if entry.kind == EXEMPT]
@@ -37,7 +39,7 @@ def quotas_view(quotas: Quotas, ledger: Ledger, mode: str, now_ms: int) -> shown
         exempt_percent=sum(exempt),
         uses=tuple(_use(quotas, entry, now_ms) for entry in entries if entry.kind != EXEMPT),
         uses_total=ledger.used() - len(exempt),
-        throttles=tuple(_throttle(each, now_ms) for each in ledger.lately()),
+        throttles=tuple(_throttle(each, now_ms) for each in ledger.recent_throttles()),
     )
 
 
@@ -53,7 +55,7 @@ def _throttle(throttle: NamedThrottle, now_ms: int) -> shown.QuotaThrottle:
     )
 
 
-def _use(quotas: Quotas, entry: Entry, now_ms: int) -> shown.QuotaUse:
+def _use(quotas: ClientQuotaManager, entry: QuotaUsage, now_ms: int) -> shown.QuotaUse:
     kind = BY_NAME[entry.kind]
     bound = bound_of(quotas.table, kind, entry.tags)
     return shown.QuotaUse(
@@ -71,7 +73,7 @@ def _use(quotas: Quotas, entry: Entry, now_ms: int) -> shown.QuotaUse:
 
 
 def quota_explained(
-    quotas: Quotas, ledger: Ledger, question: shown.QuotaQuestion, now_ms: int
+    quotas: ClientQuotaManager, ledger: QuotaLedger, question: shown.QuotaQuestion, now_ms: int
 ) -> shown.QuotaExplained:
     """Why a client is throttled or not, or was; ``NotFound`` if there is no such throttle."""
     throttle = _asked_for(ledger, question.throttle) if question.throttle else None
@@ -110,8 +112,8 @@ def quota_explained(
     )
 
 
-def _asked_for(ledger: Ledger, which: str) -> NamedThrottle:
-    kept = list(ledger.lately())
+def _asked_for(ledger: QuotaLedger, which: str) -> NamedThrottle:
+    kept = list(ledger.recent_throttles())
     for throttle in kept:
         if which in {shown.LAST, str(throttle.number)}:
             return throttle

@@ -23,7 +23,7 @@ from protocol.schema import Array, Struct
 if TYPE_CHECKING:
     from minibroker.network.client_connection import ClientConnection
     from minibroker.network.request_cost import QuotaChecks, RequestCost
-    from minibroker.quotas.manager import Look
+    from minibroker.quotas.manager import QuotaCheck
     from protocol.messages.produce import ProduceRequest
 
 LOOKED_AT_MAX: Final = 1000
@@ -84,7 +84,7 @@ def activity_client(client: ClientConnection, client_id: str) -> ActivityClient:
 
 
 def _checks(
-    quota_checks: QuotaChecks, mutation: Look | None
+    quota_checks: QuotaChecks, mutation: QuotaCheck | None
 ) -> tuple[Check | None, Check | None, Check | None, Check | None]:
     produce, fetch, request = quota_checks.produce, quota_checks.fetch, quota_checks.request
     return (
@@ -95,7 +95,7 @@ def _checks(
     )
 
 
-def _places(quota_checks: QuotaChecks, mutation: Look | None) -> Places:
+def _places(quota_checks: QuotaChecks, mutation: QuotaCheck | None) -> Places:
     first, time = quota_checks.produce or quota_checks.fetch or mutation, quota_checks.request
     if first is None:
         assert time is not None  # One of them exists.
@@ -104,7 +104,7 @@ def _places(quota_checks: QuotaChecks, mutation: Look | None) -> Places:
     return first.ordinal, apart, quota_checks.back
 
 
-def _check(look: Look) -> Check:
+def _check(look: QuotaCheck) -> Check:
     _, (user, client_id), rate, bound, throttle_ms, now_ms, _ = look
     user, client_id = user[: 3 * NAME_CHARACTERS_MAX], client_id[:NAME_CHARACTERS_MAX]
     return user, client_id, rate, None if bound is None else bound.value, throttle_ms, now_ms

@@ -29,9 +29,9 @@ from minibroker.observability.metrics import Series
 from minibroker.process.environment import Environment
 from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
-from minibroker.quotas.manager import Promise, Throttle, Who, larger
+from minibroker.quotas.manager import DeferredRecord, QuotaUser, Throttle, larger
 from minibroker.quotas.rate import NO_CAUSE, Cause
-from minibroker.quotas.throttle import Throttled
+from minibroker.quotas.throttle import ThrottleQueue
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 from minibroker.runtime.clock import whole_ms
 from minibroker.security.acl import Operation, Resource
@@ -60,7 +60,7 @@ class QuotaStage:
         self._delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
         self._in_force = QuotasInForce(env.settings, env.ledger)
         self.quotas = self._in_force.quotas
-        self.throttled: Throttled[ClientConnection] = Throttled()
+        self.throttled: ThrottleQueue[ClientConnection] = ThrottleQueue()
         self._sooner = trio.Event()
         env.metrics.watch_gauges(self._gauges)
 
@@ -98,7 +98,7 @@ class QuotaStage:
             and not self._delays
             and _cannot_be_exempt(number, cost.request)
         ):
-            cost.deferred = self.quotas.promise(number, quota_user(client, cost.header))
+            cost.deferred = self.quotas.defer(number, quota_user(client, cost.header))
 
     async def before_response(self, cost: RequestCost) -> Any | None:
         """Record an executed request, and throttle its client if a quota is exceeded.
@@ -124,16 +124,16 @@ class QuotaStage:
             return await self._throttle_before_response(cost)
         return self._throttle_after_response(cost)
 
-    def _is_deferred(self, cost: RequestCost, deferred: Promise) -> bool:
+    def _is_deferred(self, cost: RequestCost, deferred: DeferredRecord) -> bool:
         size = cost.request_bytes
         if deferred.number == BYTES_FETCHED:
             size = LENGTH_BYTES + cost.response_bytes
-        return deferred.give(size, cost.worked_ns, whole_ms(cost.now))
+        return deferred.start(size, cost.worked_ns, whole_ms(cost.now))
 
     def after_send(self, cost: RequestCost) -> None:
         """Record what was not recorded before the response: all of it, or the work since then."""
         if cost.deferred is not None:
-            if not cost.deferred.keep(cost.late_ns):  # The response could not be sent at once.
+            if not cost.deferred.complete(cost.late_ns):  # The response could not be sent at once.
                 self.quotas.worked_on(
                     quota_user(cost.client, cost.header), cost.late_ns, self._now_ms()
                 )
@@ -148,7 +148,7 @@ class QuotaStage:
 
     def not_sent(self) -> None:
         """Record a request whose response could not be sent, if it was not recorded before."""
-        self.quotas.keep_promise()
+        self.quotas.complete_deferred()
 
     def _throttle_after_response(self, cost: RequestCost) -> Any | None:
         """Throttle as in KIP-219: respond at once and mute the connection."""
@@ -245,7 +245,7 @@ class QuotaStage:
                 await self._sooner.wait()
 
 
-def quota_user(client: ClientConnection, header: RequestHeader) -> Who:
+def quota_user(client: ClientConnection, header: RequestHeader) -> QuotaUser:
     """Return the user and client id whose quotas a request counts for."""
     return client.caller.principal.name, header.client_id or ""
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from minibroker.activity.events import Late
     from minibroker.apis.base import Context
     from minibroker.network.client_connection import ClientConnection
-    from minibroker.quotas.manager import Look, Promise, Who
+    from minibroker.quotas.manager import DeferredRecord, QuotaCheck, QuotaUser
     from protocol.headers import RequestHeader
 
 # Used by every request: attribute access of an enumeration takes ten times as long.
@@ -26,14 +26,14 @@ class QuotaChecks:
     """Results of the quota checks of one request, for its activity event."""
 
     # Defaults in the class: setting them for each request would take longer.
-    produce: Look | None = None
-    fetch: Look | None = None
-    request: Look | None = None
+    produce: QuotaCheck | None = None
+    fetch: QuotaCheck | None = None
+    request: QuotaCheck | None = None
     throttle_ms = 0
     back: int | None = None
     """Ordinal of the record that gives back bytes that were not fetched."""
 
-    def note(self, look: Look) -> None:
+    def note(self, look: QuotaCheck) -> None:
         """Keep the result of a check."""
         # A dictionary by type would take twice the time, because the hash of a type is Python code.
         if look.kind is _OF_TIME:
@@ -68,13 +68,13 @@ class RequestCost:
     """Size of the response with length and header; 0 if none was sent."""
     records: int | None = None
     """Number of produced records, if activity is recorded."""
-    deferred: Promise | None = None
+    deferred: DeferredRecord | None = None
     """Set if quotas may record the request after its response."""
     is_recorded = False
     """Whether quotas record the request, or its activity event needs what they would record."""
     exempt = False
     """See `quota_stage.is_exempt`."""
-    who: Who
+    who: QuotaUser
     """The user and client id whose quotas the request counts for."""
     checks: QuotaChecks | None = None
     """Results of quota checks, if activity is recorded."""

@@ -20,7 +20,7 @@ from minibroker.observability.definitions import (
 )
 from minibroker.observability.metrics import Series
 from minibroker.quotas.entity import QuotaTable, bound_of
-from minibroker.quotas.ledger import Entry, Ledger
+from minibroker.quotas.ledger import QuotaLedger, QuotaUsage
 from minibroker.quotas.manager import EXEMPT
 from minibroker.quotas.types import BY_NAME
 
@@ -28,7 +28,7 @@ LABEL_MAX: Final = 200
 """Characters of a name that a label has."""
 
 
-def read_gauges(ledger: Ledger, table: QuotaTable, now_ms: int) -> dict[Series, float]:
+def read_gauges(ledger: QuotaLedger, table: QuotaTable, now_ms: int) -> dict[Series, float]:
     """The gauges of all counters that are shown."""
     gauges: dict[Series, float] = {}
     for entry in ledger.entries(now_ms, QUOTA_COUNTERS_SHOWN_MAX):
@@ -36,7 +36,7 @@ def read_gauges(ledger: Ledger, table: QuotaTable, now_ms: int) -> dict[Series, 
     return gauges
 
 
-def _gauges(entry: Entry, table: QuotaTable) -> Iterator[tuple[Series, float]]:
+def _gauges(entry: QuotaUsage, table: QuotaTable) -> Iterator[tuple[Series, float]]:
     if entry.kind == EXEMPT:
         yield (QUOTA_EXEMPT_TIME.name, ()), entry.usage.rate
         return

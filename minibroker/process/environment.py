@@ -23,7 +23,7 @@ from minibroker.observability.conditions import Conditions
 if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.observability.metrics import ProcessMetrics
-    from minibroker.quotas.ledger import Ledger
+    from minibroker.quotas.ledger import QuotaLedger
     from minibroker.runtime.addressing import Switchboard
     from minibroker.runtime.arena import Arena
     from minibroker.runtime.clock import ControlledClock
@@ -84,7 +84,7 @@ class Environment:
     switchboard: Switchboard
     clock: ControlledClock
     arena: Arena
-    ledger: Ledger
+    ledger: QuotaLedger
     started_us: int
     metrics: ProcessMetrics
     work_time: WorkTime

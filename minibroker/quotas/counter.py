@@ -54,7 +54,7 @@ _MOST: Final = tuple(GROUP_HEAD + PLACE * number + MOST for number in range(COUN
 """Where that word of each counter is; its place follows."""
 
 # Bytes of a slot that stand for locks: who has both has it alone.
-PROMISED: Final = 1
+DEFERRED: Final = 1
 """The second, which those share who have promised to record; they do so with what is before it."""
 LOCKED: Final = 2
 """How many there are."""
@@ -177,7 +177,7 @@ class CounterMemory(Protocol):
     ) -> None: ...
 
 
-class Group:
+class CounterGroup:
     """Where the counters of one sharing group lie; any number of these may stand for the same.
 
     A counter is told by its number, which is that of a type of quotas.
@@ -224,7 +224,7 @@ class Group:
         if ledger.lock_fd >= 0:
             lockf(ledger.lock_fd, LOCK_UN, LOCKED, self.base)
 
-    def promise(self, number: int, spare: Sequence[float]) -> bool:
+    def defer(self, number: int, limits: Sequence[float]) -> bool:
         """Whether the samples of a counter and of that of request time hold so little that values
         may be recorded in both later, by `keep`.
 
@@ -233,18 +233,18 @@ class Group:
         """
         ledger, base = self.ledger, self.base
         if ledger.lock_fd >= 0:
-            lockf(ledger.lock_fd, LOCK_SH, 1, base + PROMISED)
+            lockf(ledger.lock_fd, LOCK_SH, 1, base + DEFERRED)
         digest, most, most_time = _HEAD_OF_TWO[number](ledger.memory, base)
-        if most <= spare[number] and most_time <= spare[_REQUEST] and digest == self.digest:
+        if most <= limits[number] and most_time <= limits[_REQUEST] and digest == self.digest:
             return True
         self.leave()
         return False
 
-    def keep(self, number: int, value: float, percent: float, now_ms: int) -> None:
+    def record_deferred(self, number: int, value: float, percent: float, now_ms: int) -> None:
         """Adds what was promised to both counters, without an ordinal, as nobody is told of it."""
         ledger, base = self.ledger, self.base  # Which stays as long as somebody has promised.
         if ledger.lock_fd >= 0:
-            lockf(ledger.lock_fd, LOCK_EX, PROMISED, base)
+            lockf(ledger.lock_fd, LOCK_EX, DEFERRED, base)
         try:
             head = _HEAD(ledger.memory, base)
             self._add(head, number, value, now_ms)
@@ -261,7 +261,7 @@ class Group:
             self.leave()
 
     def record(
-        self, number: int, value: float, now_ms: int, free: float = NOTHING
+        self, number: int, value: float, now_ms: int, capacity: float = NOTHING
     ) -> RateAndSpan | None:
         """Adds a value, which may be negative to take one back; the rate with it, and its span.
 
@@ -269,14 +269,14 @@ class Group:
         """
         head = self.enter(now_ms)
         try:
-            if self._add(head, number, value, now_ms) <= free:
+            if self._add(head, number, value, now_ms) <= capacity:
                 return None
             return self._rate(number, now_ms)
         finally:
             self.leave()
 
     def record_both(
-        self, number: int, value: float, percent: float, free: Sequence[float], now_ms: int
+        self, number: int, value: float, percent: float, capacity: Sequence[float], now_ms: int
     ) -> tuple[RateAndSpan, RateAndSpan] | None:
         """The same for a counter and that of request time, with one lock.
 
@@ -286,7 +286,7 @@ class Group:
         try:
             most = self._add(head, number, value, now_ms)
             most_time = self._add(head, _REQUEST, percent, now_ms)
-            if most <= free[number] and most_time <= free[_REQUEST]:
+            if most <= capacity[number] and most_time <= capacity[_REQUEST]:
                 return None
             return self._rate(number, now_ms), self._rate(_REQUEST, now_ms)
         finally:

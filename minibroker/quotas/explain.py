@@ -24,7 +24,7 @@ from minibroker.quotas.entity import (
     sanitize,
     sharing_group,
 )
-from minibroker.quotas.ledger import Entry, Sample
+from minibroker.quotas.ledger import QuotaUsage, Sample
 from minibroker.quotas.rate import Cause, java_round, throttle_ms
 from minibroker.quotas.types import Counter, QuotaType
 from minibroker.quotas.values import limit_text, measured_text
@@ -62,7 +62,7 @@ def explain(
     bits: int,
     who: tuple[str, str],
     *,
-    entry: Entry | None,
+    entry: QuotaUsage | None,
     window_ms: int,
     tags: Tags | None = None,
     cause: Cause | None = None,

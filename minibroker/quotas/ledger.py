@@ -53,15 +53,15 @@ from minibroker.quotas.counter import (
     TOKENS_MS,
     TOTAL,
     WORD,
-    Group,
+    CounterGroup,
     fresh_aside,
     fresh_counter,
     fresh_places,
     span,
 )
 from minibroker.quotas.entity import Tags
-from minibroker.quotas.lately import WORDS, Lately
 from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS, Cause, shortest_span_ms
+from minibroker.quotas.recent_throttles import WORDS, RecentThrottles
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 
 GROUPS_MAX: Final = 32_768
@@ -96,9 +96,9 @@ _REST: Final = _TEXT + TEXT_BYTES // WORD
 
 # Words of the page before the sets: what is kept for the ledger as a whole.
 _BITS: Final = 0
-_LATELY: Final = 8
+_RECENT_THROTTLES: Final = 8
 _PAGE_WORDS: Final = mmap.PAGESIZE // WORD
-assert _LATELY + WORDS <= _PAGE_WORDS
+assert _RECENT_THROTTLES + WORDS <= _PAGE_WORDS
 
 
 Unpack = Callable[[mmap.mmap, int], tuple[Any, ...]]
@@ -136,7 +136,7 @@ class NamedThrottle(NamedTuple):
     cause: Cause
 
 
-class Entry(NamedTuple):
+class QuotaUsage(NamedTuple):
     """A counter as it is shown; NaN stands for no throttle in the last minute."""
 
     kind: str
@@ -150,7 +150,7 @@ class Entry(NamedTuple):
     """Whether something was recorded in the last hour; the throttle times may be younger."""
 
 
-class Ledger:
+class QuotaLedger:
     """All counters.  Make it before the fork; without ``shared`` it is one process's own."""
 
     def __init__(self, samples: int, window_ms: int, *, shared: bool) -> None:
@@ -193,7 +193,7 @@ class Ledger:
         self.hashes = whole[mmap.PAGESIZE : mmap.PAGESIZE + self.slots * WORD].cast("Q")
         """Whose a slot may be; whose it is, the slot says."""
         self._bytes = whole
-        self._lately = Lately(self._page[_LATELY:])
+        self._recent_throttles = RecentThrottles(self._page[_RECENT_THROTTLES:])
 
     def _fresh_slot(self) -> bytes:
         """What a slot has behind its hash and its ordinal when it is given to a group."""
@@ -223,15 +223,15 @@ class Ledger:
         """A throttle of a counter begins."""
         self.lock(0)
         try:
-            self._lately.note(digest, api_key, throttle_ms, cause, now_ms)
+            self._recent_throttles.record(digest, api_key, throttle_ms, cause, now_ms)
         finally:
             self.unlock(0)
 
-    def lately(self) -> Iterator[NamedThrottle]:
+    def recent_throttles(self) -> Iterator[NamedThrottle]:
         """The last throttles, newest first, but those of counters that were given up since."""
         self.lock(0)
         try:
-            found = self._lately.newest_first()
+            found = self._recent_throttles.newest_first()
         finally:
             self.unlock(0)
         for number, at_ms, digest, api_key, throttle_ms, cause in found:
@@ -255,13 +255,13 @@ class Ledger:
 
     # Counters --------------------------------------------------------------------------------
 
-    def group(self, tags: Tags, now_ms: int) -> Group:
+    def group(self, tags: Tags, now_ms: int) -> CounterGroup:
         """The counters of a sharing group, for each type of quotas one, by their numbers."""
-        return Group(self, "", tags, now_ms)
+        return CounterGroup(self, "", tags, now_ms)
 
-    def named(self, name: str, now_ms: int) -> Group:
+    def named(self, name: str, now_ms: int) -> CounterGroup:
         """A counter of anything else: number 0 of a group of its own."""
-        return Group(self, name, NOBODY, now_ms)
+        return CounterGroup(self, name, NOBODY, now_ms)
 
     def place(self, name: str, tags: Tags, now_ms: int) -> tuple[int, int]:
         """A group's hash, and where its slot begins; it is given one if it has none."""
@@ -342,7 +342,7 @@ class Ledger:
 
     # Looking ---------------------------------------------------------------------------------
 
-    def entries(self, now_ms: int, at_most: int) -> Iterator[Entry]:
+    def entries(self, now_ms: int, at_most: int) -> Iterator[QuotaUsage]:
         """The counters that were used in the last hour, latest first.  Looking changes nothing."""
         for slot, number in heapq.nlargest(at_most, self._used(), key=self._counter_last_used):
             entry = self._entry(slot, number, now_ms)
@@ -360,7 +360,7 @@ class Ledger:
                     if self._counter_last_used(where) > -math.inf:
                         yield where
 
-    def entry(self, kind: str, tags: Tags, now_ms: int) -> Entry | None:
+    def entry(self, kind: str, tags: Tags, now_ms: int) -> QuotaUsage | None:
         """The same of one counter; None if it has not been used."""
         slot = self._slot_of(digest_of("", tags))
         return None if slot is None else self._entry(slot, _KINDS.index(kind), now_ms)
@@ -380,7 +380,7 @@ class Ledger:
         name, user, client = (raw.decode("utf-8", "replace") + "\0\0").split("\0")[:3]
         return name or _KINDS[number], Tags(user, client)
 
-    def _entry(self, slot: int, number: int, now_ms: int) -> Entry | None:
+    def _entry(self, slot: int, number: int, now_ms: int) -> QuotaUsage | None:
         base, aside_at = self.base(slot), self._word(slot) + self.asides[number]
         ring_at = (base + self._rings[number]) // WORD
         self.lock(base)
@@ -407,7 +407,9 @@ class Ledger:
         if aside[THROTTLED] > -math.inf:
             last = LastThrottle(int(aside[THROTTLED]), int(aside[DELAY]))
         average = _average(aside, now_ms)
-        return Entry(kind, tags, usage, tuple(sorted(samples)), average, last, aside[TOKENS], used)
+        return QuotaUsage(
+            kind, tags, usage, tuple(sorted(samples)), average, last, aside[TOKENS], used
+        )
 
 
 def _average(aside: Sequence[float], now_ms: int) -> float:

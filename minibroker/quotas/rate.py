@@ -155,7 +155,7 @@ class Average:
         return self._values.total() / count if count else math.nan
 
 
-def free(bound: float, samples: int, window_ms: int) -> float:
+def capacity(bound: float, samples: int, window_ms: int) -> float:
     """What samples may hold together while their rate is surely not above ``bound``.
 
     It is an average over nearly N windows at least; and a little less, as sums of doubles in one
@@ -164,14 +164,14 @@ def free(bound: float, samples: int, window_ms: int) -> float:
     return bound * (shortest_span_ms(samples, window_ms) / 1000) * (1 - ROUNDED_OFF)
 
 
-def spare(free: float) -> float:
+def deferred_limit(capacity: float) -> float:
     """How much of what is `free` may be used up where requests are answered before they count."""
-    return free * (1 - IN_FLIGHT)
+    return capacity * (1 - IN_FLIGHT)
 
 
-def small(free: float) -> float:
+def deferred_request_max(capacity: float) -> float:
     """The most that such a request may count for, so that those of all processes are within it."""
-    return free * IN_FLIGHT / PROCESSES_MAX
+    return capacity * IN_FLIGHT / PROCESSES_MAX
 
 
 def shortest_span_ms(samples: int, window_ms: int) -> int:

@@ -18,7 +18,7 @@ FORGOTTEN_MAX: Final = 64
 """Ends of those who were forgotten that are kept beside as many of others."""
 
 
-class Throttled(Generic[Held]):
+class ThrottleQueue(Generic[Held]):
     """Those who are held now, each by one quota."""
 
     def __init__(self) -> None:

@@ -61,7 +61,8 @@ from minibroker.process.environment import (
 )
 from minibroker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
 from minibroker.process.storage_watch import StorageWatch
-from minibroker.quotas.manager import Mutated, MutationQuota, Quotas
+from minibroker.quotas.controller_mutation import Mutated, MutationQuota
+from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.worktime import Account
 from minibroker.storage.data_directory import (
@@ -170,7 +171,7 @@ class _Controller:
         env.metrics.watch_gauges(self._gauges)
 
     @property
-    def quotas(self) -> Quotas:
+    def quotas(self) -> ClientQuotaManager:
         self._in_force.follow(self.image)
         return self._in_force.quotas
 

@@ -326,7 +326,7 @@ class _Processor:
         client = ClientConnection(
             accepted, as_stream(connection, accepted.local, accepted.peer), now
         )
-        client.stream.before_waiting = self._quota_stage.quotas.keep_promise
+        client.stream.before_waiting = self._quota_stage.quotas.complete_deferred
         client.is_sampled = self._activity is not None and self._activity.samples(client.number)
         # Added before its task starts: an acceptor that restarts meanwhile must learn of it.
         self._clients[client.number] = client

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minibroker.quotas.entity import DEFAULT, USER_AND_CLIENT, Entity, QuotaTable
-from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.ledger import QuotaLedger
 from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
-from minibroker.quotas.manager import Quotas, Who
+from minibroker.quotas.manager import ClientQuotaManager, QuotaUser
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest
@@ -206,7 +206,7 @@ def print_times(what: str, found: Mapping[tuple[bool, int], Figures]) -> None:
 
 def time_counting() -> None:
     """Prints what it takes to count one request."""
-    quotas = Quotas(Ledger(11, 1000, shared=True))
+    quotas = ClientQuotaManager(QuotaLedger(11, 1000, shared=True))
     bounds = {kind: {Entity(DEFAULT, DEFAULT): BOUND} for kind in CLIENT_QUOTA_TYPES}
     quotas.set_table(QuotaTable(bounds, USER_AND_CLIENT))
     other_work = bytes(500_000)
@@ -233,11 +233,11 @@ def time_counting() -> None:
         print(f"{clients:10,} clients {statistics.median(each):8.1f} {least:8.1f} {how}")
 
 
-def count(quotas: Quotas, who: Who, now_ms: int) -> None:
+def count(quotas: ClientQuotaManager, who: QuotaUser, now_ms: int) -> None:
     """Counts a request as a processor does."""
-    promise = quotas.promise(BYTES_PRODUCED, who)
-    if promise is not None and promise.give(200, 100_000, now_ms):
-        promise.keep(50_000)
+    defer = quotas.defer(BYTES_PRODUCED, who)
+    if defer is not None and defer.start(200, 100_000, now_ms):
+        defer.complete(50_000)
     else:
         quotas.moved_and_worked(BYTES_PRODUCED, who, 200, 100_000, now_ms)
         quotas.worked_on(who, 50_000, now_ms)

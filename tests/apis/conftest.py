@@ -31,8 +31,9 @@ from minibroker.config.dynamic import Configs, InForce
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.process.purgatory import Purgatory
-from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import UNCOUNTED, Mutated, Quotas
+from minibroker.quotas.controller_mutation import UNCOUNTED, Mutated
+from minibroker.quotas.ledger import QuotaLedger
+from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.runtime.arena import ArenaRef
 from minibroker.security.principal import ANONYMOUS
 from minibroker.storage.config import LogConfig
@@ -87,8 +88,8 @@ class DeskControllerScope:
         return self.cluster.image
 
     @property
-    def quotas(self) -> Quotas:
-        return Quotas(Ledger(11, 1000, shared=False))
+    def quotas(self) -> ClientQuotaManager:
+        return ClientQuotaManager(QuotaLedger(11, 1000, shared=False))
 
     def mutations(self, mutator: Mutator) -> MutationsToTry:
         self.mutator = mutator

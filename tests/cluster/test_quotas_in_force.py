@@ -6,12 +6,12 @@ from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.config import Settings
 from minibroker.quotas.entity import Entity
-from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.ledger import QuotaLedger
 from minibroker.quotas.types import QuotaType
 
 
 def make(*pairs: str) -> QuotasInForce:
-    return QuotasInForce(Settings.from_sources(pairs=pairs), Ledger(11, 1000, shared=False))
+    return QuotasInForce(Settings.from_sources(pairs=pairs), QuotaLedger(11, 1000, shared=False))
 
 
 def test_quotas_follow_the_image() -> None:

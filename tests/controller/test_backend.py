@@ -53,8 +53,8 @@ from minibroker.process.messages import (
     LogView,
     MetricsRequest,
 )
-from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import Quotas
+from minibroker.quotas.ledger import QuotaLedger
+from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.roles import RoleState, RoleStatus
 from minibroker.runtime.rpc import Conversation
@@ -80,7 +80,7 @@ class Scope:
     def __init__(self, settings: Settings, cluster: ClusterController) -> None:
         self.settings = settings
         self.cluster = cluster
-        self.ledger = Ledger(11, 1000, shared=False)
+        self.ledger = QuotaLedger(11, 1000, shared=False)
         self.in_force = QuotasInForce(settings, self.ledger)
 
         def answer(question: Any) -> Any:
@@ -93,7 +93,7 @@ class Scope:
         return self.cluster.image
 
     @property
-    def quotas(self) -> Quotas:
+    def quotas(self) -> ClientQuotaManager:
         self.in_force.follow(self.image)
         return self.in_force.quotas
 

@@ -8,8 +8,8 @@ from minibroker.control.backend import NotFound
 from minibroker.control.quota_shapes import QuotaQuestion, QuotaThrottle
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.quotas.entity import CLIENT, USER, Entity, QuotaTable
-from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import Quotas, Throttle
+from minibroker.quotas.ledger import QuotaLedger
+from minibroker.quotas.manager import ClientQuotaManager, Throttle
 from minibroker.quotas.rate import Cause
 from minibroker.quotas.types import QuotaType
 from protocol.registry import ApiKey
@@ -18,8 +18,8 @@ WHO = ("u v", "c")
 
 
 def test_uses_are_shown_with_their_quotas() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    quotas = Quotas(ledger)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    quotas = ClientQuotaManager(ledger)
     assert quotas_view(quotas, ledger, "mute", 0).uses == ()
     bounds = {QuotaType.PRODUCE: {Entity("u%20v"): 1024.0}}
     defaults = {QuotaType.FETCH: 100.0}
@@ -41,8 +41,8 @@ def test_uses_are_shown_with_their_quotas() -> None:
 
 
 def test_a_quota_of_nothing_has_no_share() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    quotas = Quotas(ledger)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    quotas = ClientQuotaManager(ledger)
     quotas.set_table(QuotaTable(defaults={QuotaType.FETCH: 0.0}))
     quotas.fetched(WHO, 500, 1)
     (use,) = quotas_view(quotas, ledger, "mute", 2).uses
@@ -50,8 +50,8 @@ def test_a_quota_of_nothing_has_no_share() -> None:
 
 
 def test_a_throttle_is_explained_as_it_was_found() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    quotas = Quotas(ledger)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    quotas = ClientQuotaManager(ledger)
     for bound in (1024.0, 4096.0):
         quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): bound}}, USER))
         quotas.throttled(quotas.produced(WHO, 61_440, 0), WHO, ApiKey.PRODUCE, 0)
@@ -67,8 +67,8 @@ def test_a_throttle_is_explained_as_it_was_found() -> None:
 
 
 def test_throttle_of_all_users_of_a_client_id_names_no_user() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    quotas = Quotas(ledger)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    quotas = ClientQuotaManager(ledger)
     quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity(client="c"): 1024.0}}, CLIENT))
     quotas.throttled(quotas.produced(("alice", "c"), 61_440, 0), ("alice", "c"), ApiKey.PRODUCE, 0)
     was = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
@@ -79,8 +79,8 @@ def test_throttle_of_all_users_of_a_client_id_names_no_user() -> None:
 
 
 def test_a_change_of_topics_that_was_held_is_explained_by_its_tokens() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    quotas = Quotas(ledger)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    quotas = ClientQuotaManager(ledger)
     bounds = {QuotaType.CONTROLLER_MUTATION: {Entity("u%20v"): 10.0}}
     quotas.set_table(QuotaTable(bounds, USER))
     throttle = Throttle(QuotaType.CONTROLLER_MUTATION, 8000, Cause(-80.0, 0, 10.0))
@@ -91,8 +91,8 @@ def test_a_change_of_topics_that_was_held_is_explained_by_its_tokens() -> None:
 
 
 def test_a_throttle_that_is_not_kept_is_told_so() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    quotas = Quotas(ledger)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    quotas = ClientQuotaManager(ledger)
     with pytest.raises(NotFound, match="no request has been throttled"):
         quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 0)
     quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): 1.0}}, USER))
@@ -102,7 +102,9 @@ def test_a_throttle_that_is_not_kept_is_told_so() -> None:
 
 
 def test_who_was_never_seen_is_explained_too() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    told = quota_explained(Quotas(ledger), ledger, QuotaQuestion("u", "c", "request"), 0)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    told = quota_explained(
+        ClientQuotaManager(ledger), ledger, QuotaQuestion("u", "c", "request"), 0
+    )
     assert (told.key, told.quota, told.path, told.samples) == ("request_percentage", None, None, ())
     assert len(told.levels) == 8

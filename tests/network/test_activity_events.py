@@ -18,8 +18,9 @@ from minibroker.network.activity_events import (
 from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
 from minibroker.network.client_connection import ClientConnection
 from minibroker.network.request_cost import QuotaChecks, RequestCost
+from minibroker.quotas.controller_mutation import Mutated
 from minibroker.quotas.entity import Bound, Tags
-from minibroker.quotas.manager import Look, Mutated
+from minibroker.quotas.manager import QuotaCheck
 from minibroker.quotas.types import QuotaType
 from minibroker.security.principal import Principal
 from protocol.compiler import encode, locating_decoder
@@ -68,9 +69,9 @@ def test_event_contains_the_quota_checks() -> None:
     quota_checks = QuotaChecks()
     quota_checks.throttle_ms = 500
     tags, bound = Tags("alice", ""), Bound(10.0, None)
-    quota_checks.note(Look(QuotaType.PRODUCE, tags, 15.0, bound, 500, 12_345, 1))
-    quota_checks.note(Look(QuotaType.REQUEST, tags, 1.0, None, 0, 12_346, 2))
-    mutation = Look(QuotaType.CONTROLLER_MUTATION, tags, -1.0, bound, 9, 8, 3)
+    quota_checks.note(QuotaCheck(QuotaType.PRODUCE, tags, 15.0, bound, 500, 12_345, 1))
+    quota_checks.note(QuotaCheck(QuotaType.REQUEST, tags, 1.0, None, 0, 12_346, 2))
+    mutation = QuotaCheck(QuotaType.CONTROLLER_MUTATION, tags, -1.0, bound, 9, 8, 3)
     mutated, failed = Mutated(5, 2, True, mutation, 9), HeartbeatResponse(error_code=3)
     cost = cost_of(failed, quota_checks, mutated)
     cost.records = 3
@@ -104,12 +105,12 @@ def test_equal_ordinals_are_recorded_once(
 ) -> None:
     tags, quota_checks = Tags("alice", ""), QuotaChecks()
     for kind, ordinal in looks_at.items():
-        quota_checks.note(Look(kind, tags, 1.0, None, 0, 1, ordinal))
+        quota_checks.note(QuotaCheck(kind, tags, 1.0, None, 0, 1, ordinal))
     if QuotaType.FETCH in looks_at:
         quota_checks.back = 9
     mutated = None
     if changes is not None:
-        look = Look(QuotaType.CONTROLLER_MUTATION, tags, 1.0, None, 0, 1, changes)
+        look = QuotaCheck(QuotaType.CONTROLLER_MUTATION, tags, 1.0, None, 0, 1, changes)
         mutated = Mutated(1, 0, True, look, 0)
     event = request_event(99, cost_of(None, quota_checks, mutated))
     assert event[-3] == places

@@ -24,7 +24,7 @@ from minibroker.network.request_handler import RequestHandler
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT
 from minibroker.process.environment import PROCESSOR, Environment
 from minibroker.process.messages import ApiPart, ApiReply
-from minibroker.quotas.manager import UNCOUNTED
+from minibroker.quotas.controller_mutation import UNCOUNTED
 from minibroker.runtime.arena import ArenaPart
 from minibroker.runtime.channel import Channel, memory_channel_pair
 from minibroker.runtime.rpc import Conversation, Link, PeerLost

@@ -39,7 +39,7 @@ async def desk(make_env: MakeEnvironment, nursery: trio.Nursery) -> Desk:
     quotas = desk.exchanges.quota_stage.quotas
     desk.exchanges.quota_stage.follow(apply(Image(), ConfigChanged("clients", CLIENT_ID, PLENTY)))
     quotas.worked(("ANONYMOUS", CLIENT_ID), 0, 0)
-    desk.ours.stream.before_waiting = quotas.keep_promise
+    desk.ours.stream.before_waiting = quotas.complete_deferred
     for worker in desk.workers:
         worker.handler = accept
     return desk

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from minibroker.observability.quota_gauges import read_gauges
+from minibroker.quotas.controller_mutation import MutationQuota
 from minibroker.quotas.entity import USER, Entity, QuotaTable, Tags
-from minibroker.quotas.ledger import EXPIRES_MS, Ledger
-from minibroker.quotas.manager import MutationQuota, Quotas
+from minibroker.quotas.ledger import EXPIRES_MS, QuotaLedger
+from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.quotas.types import QuotaType
 
 WHO = ("u v", "c")
@@ -19,8 +20,8 @@ TABLE = QuotaTable(
 
 
 def test_every_type_has_its_gauges() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    quotas = Quotas(ledger)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    quotas = ClientQuotaManager(ledger)
     assert read_gauges(ledger, TABLE, 0) == {}
     quotas.set_table(TABLE)
     throttle = quotas.produced(WHO, 20480, 0)
@@ -44,7 +45,7 @@ def test_every_type_has_its_gauges() -> None:
 
 
 def test_labels_are_bounded() -> None:
-    ledger = Ledger(11, 1000, shared=False)
+    ledger = QuotaLedger(11, 1000, shared=False)
     for n in range(1000):
         ledger.group(Tags("u" * 5000, f"{n}"), n).add(0, 1, n)
     gauges = read_gauges(ledger, QuotaTable(), 1000)

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from minibroker.config import Settings
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import Environment, role_name
-from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.ledger import QuotaLedger
 from minibroker.runtime.addressing import MemorySwitchboard
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import SimulatedClock
@@ -37,7 +37,7 @@ def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
     switchboard = MemorySwitchboard()
     settings = Settings.from_sources(pairs=["group.initial.rebalance.delay.ms=0"])
     arena = Arena.create(settings.request_memory_bytes, 2)
-    ledger = Ledger(11, 1000, shared=False)
+    ledger = QuotaLedger(11, 1000, shared=False)
 
     def make(role: str, index: int = 0, **changes: Any) -> Environment:
         given: dict[str, Any] = {

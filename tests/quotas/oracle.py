@@ -64,24 +64,24 @@ class OracleGroup:
         self.counter(number).add(value, now_ms)
 
     def record(
-        self, number: int, value: float, now_ms: int, free: float = NOTHING
+        self, number: int, value: float, now_ms: int, capacity: float = NOTHING
     ) -> RateAndSpan | None:
         found = self.counter(number).record(value, now_ms)
-        return None if self.counter(number).rate.total() <= free else found
+        return None if self.counter(number).rate.total() <= capacity else found
 
     def record_both(
-        self, number: int, value: float, percent: float, free: Sequence[float], now_ms: int
+        self, number: int, value: float, percent: float, capacity: Sequence[float], now_ms: int
     ) -> tuple[RateAndSpan, RateAndSpan] | None:
         first, second = self.counter(number), self.counter(REQUEST)
         found = first.record(value, now_ms), second.record(percent, now_ms)
-        held = first.rate.total() > free[number] or second.rate.total() > free[REQUEST]
+        held = first.rate.total() > capacity[number] or second.rate.total() > capacity[REQUEST]
         return found if held else None
 
-    def promise(self, number: int, spare: Sequence[float]) -> bool:
+    def defer(self, number: int, limits: Sequence[float]) -> bool:
         held = ((each, self.counter(each).rate.total()) for each in (number, REQUEST))
-        return all(total <= spare[each] for each, total in held)
+        return all(total <= limits[each] for each, total in held)
 
-    def keep(self, number: int, value: float, percent: float, now_ms: int) -> None:
+    def record_deferred(self, number: int, value: float, percent: float, now_ms: int) -> None:
         self.add(number, value, now_ms)
         self.add(REQUEST, percent, now_ms)
 

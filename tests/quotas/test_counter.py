@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibroker.quotas.counter as module
-from minibroker.quotas.counter import GROUP_HEAD, LOCKED, MOST, NOTHING, PLACE, WORD, Group
+from minibroker.quotas.counter import GROUP_HEAD, LOCKED, MOST, NOTHING, PLACE, WORD, CounterGroup
 from minibroker.quotas.entity import Tags
-from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.rate import NO_CAUSE, free
+from minibroker.quotas.ledger import QuotaLedger
+from minibroker.quotas.rate import NO_CAUSE, capacity
 from tests.quotas.forking import forked
 from tests.quotas.oracle import OracleGroup, OracleLedger
 
@@ -41,7 +41,7 @@ STEPS = st.lists(
 )
 
 
-def step(group: Group | OracleGroup, what: str, value: float, now_ms: int) -> object:
+def step(group: CounterGroup | OracleGroup, what: str, value: float, now_ms: int) -> object:
     if what == "record":
         return group.record(NUMBER, value, now_ms)
     if what == "add":
@@ -56,7 +56,7 @@ def step(group: Group | OracleGroup, what: str, value: float, now_ms: int) -> ob
 def test_its_figures_are_those_of_the_oracle(
     steps: list[tuple[int, float, str]], window: tuple[int, int], shared: bool
 ) -> None:
-    ledger = Ledger(*window, shared=shared)
+    ledger = QuotaLedger(*window, shared=shared)
     ours = ledger.group(TAGS, 5000)
     theirs = OracleLedger(*window).group(TAGS, 5000)
     now_ms, used = 5000, False
@@ -79,7 +79,7 @@ def test_its_figures_are_those_of_the_oracle(
 def test_two_counters_recorded_at_once_have_the_figures_of_two(
     steps: list[tuple[int, float, str]], shared: bool
 ) -> None:
-    ours = Ledger(3, 1000, shared=shared).group(TAGS, 0)
+    ours = QuotaLedger(3, 1000, shared=shared).group(TAGS, 0)
     theirs = OracleLedger(3, 1000).group(TAGS, 0)
     now_ms = 0
     for waited_ms, value, what in steps:
@@ -102,9 +102,9 @@ BOUNDS = st.one_of(st.just(math.inf), st.sampled_from([0.0, 0.5, 10.0, 500.0, 1e
 def test_who_is_not_looked_at_is_not_above_the_bound(
     steps: list[tuple[int, float, str]], bound: float, other_bound: float, window: tuple[int, int]
 ) -> None:
-    ours = Ledger(*window, shared=False).group(TAGS, 0)
+    ours = QuotaLedger(*window, shared=False).group(TAGS, 0)
     theirs = OracleLedger(*window).group(TAGS, 0)
-    enough, others_enough = free(bound, *window), free(other_bound, *window)
+    enough, others_enough = capacity(bound, *window), capacity(other_bound, *window)
     now_ms = 0
     for waited_ms, value, what in steps:
         now_ms += waited_ms
@@ -127,7 +127,7 @@ def test_who_is_not_looked_at_is_not_above_the_bound(
 def test_samples_are_looked_at_only_when_what_was_added_may_be_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ledger = Ledger(3, 1000, shared=False)
+    ledger = QuotaLedger(3, 1000, shared=False)
     group, totals, looks = ledger.group(TAGS, 0), ledger.totals, []
 
     def looking(at: int) -> tuple[float, ...]:
@@ -155,7 +155,7 @@ def test_samples_are_looked_at_only_when_what_was_added_may_be_too_much(
 
 
 def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = Ledger(3, 1000, shared=True).group(TAGS, 0)
+    group = QuotaLedger(3, 1000, shared=True).group(TAGS, 0)
     locked = []
 
     def lock(descriptor: int, what: int, length: int, at: int) -> None:
@@ -168,7 +168,7 @@ def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.Mo
 
 
 def test_what_is_recorded_is_numbered_in_its_order_whatever_the_clock_showed() -> None:
-    ledger = Ledger(3, 1000, shared=True)
+    ledger = QuotaLedger(3, 1000, shared=True)
     group, again = ledger.group(TAGS, 0), ledger.group(TAGS, 0)
     others = ledger.group(Tags("", "c"), 0)
     found = []
@@ -185,7 +185,7 @@ def test_what_is_recorded_is_numbered_in_its_order_whatever_the_clock_showed() -
     assert group.ordinal == 1_006_001
 
 
-def count_aloud(ledger: Ledger, done: int) -> None:
+def count_aloud(ledger: QuotaLedger, done: int) -> None:
     group = ledger.group(TAGS, 1000)
     for _ in range(NUMBERED):
         group.add(NUMBER, 1, 1000)
@@ -197,7 +197,7 @@ NUMBERED = 300
 
 
 def test_no_two_processes_have_the_same_number() -> None:
-    ledger = Ledger(2, 10**9, shared=True)
+    ledger = QuotaLedger(2, 10**9, shared=True)
     heard, said = os.pipe()
     pids = [forked(partial(count_aloud, ledger, said)) for _ in range(3)]
     os.close(said)
@@ -210,7 +210,7 @@ def test_no_two_processes_have_the_same_number() -> None:
     assert max(numbers) == 1_000_000 + len(numbers) - 1
 
 
-def for_ever(ledger: Ledger, done: int) -> None:
+def for_ever(ledger: QuotaLedger, done: int) -> None:
     """Counts aloud what it has recorded: one byte after each record."""
     groups = [ledger.group(Tags("", str(n)), 1000) for n in range(3)]
     now_ms = 1000
@@ -227,7 +227,7 @@ KILLS = 60
 
 def test_who_is_killed_leaves_every_counter_whole_and_no_lock() -> None:
     # One window that lasts, so that all that was ever recorded can be counted.
-    ledger = Ledger(2, 10**9, shared=True)
+    ledger = QuotaLedger(2, 10**9, shared=True)
     random = Random(1)
     told = 0
     for _ in range(KILLS):
@@ -264,7 +264,7 @@ def test_a_sample_torn_while_it_began_is_begun_again(
     room: str, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for stop in count():
-        ledger = Ledger(3, 1000, shared=False)
+        ledger = QuotaLedger(3, 1000, shared=False)
         ours, theirs = ledger.group(TAGS, 0), OracleLedger(3, 1000).group(TAGS, 0)
         for now_ms in (0, 1100, 2200, 3300):
             assert ours.record(NUMBER, 5, now_ms) == theirs.record(NUMBER, 5, now_ms)
@@ -284,7 +284,7 @@ def test_what_is_said_to_be_in_samples_at_most_is_so_after_every_store(
     steps: list[tuple[int, float, str]], value: float, waited_ms: int
 ) -> None:
     for stop in count():
-        ledger = Ledger(3, 1000, shared=False)
+        ledger = QuotaLedger(3, 1000, shared=False)
         group, now_ms = ledger.group(TAGS, 0), 0
         for each_ms, each, what in steps:
             now_ms += each_ms

@@ -6,7 +6,7 @@ import math
 
 from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, Tags
 from minibroker.quotas.explain import Explanation, explain
-from minibroker.quotas.ledger import Entry, Sample, Usage
+from minibroker.quotas.ledger import QuotaUsage, Sample, Usage
 from minibroker.quotas.rate import Cause
 from minibroker.quotas.types import QuotaType
 
@@ -24,15 +24,17 @@ def table(
     return QuotaTable({kind: bounds}, kinds, static)
 
 
-def entry(kind: QuotaType, rate: float, span_ms: int = 10_000, tokens: float = math.inf) -> Entry:
+def entry(
+    kind: QuotaType, rate: float, span_ms: int = 10_000, tokens: float = math.inf
+) -> QuotaUsage:
     usage, samples = Usage(rate, span_ms), (Sample(0, rate * span_ms / 1000),)
-    return Entry(kind, Tags("", "c"), usage, samples, math.nan, None, tokens, True)
+    return QuotaUsage(kind, Tags("", "c"), usage, samples, math.nan, None, tokens, True)
 
 
 def explained(
     kind: QuotaType,
     bounds: dict[Entity, float],
-    found: Entry | None = None,
+    found: QuotaUsage | None = None,
     bits: int | None = None,
 ) -> Explanation:
     given = table(kind, bounds)

@@ -12,7 +12,7 @@ import pytest
 from minibroker.quotas import ledger as module
 from minibroker.quotas.counter import DIGEST, WORD
 from minibroker.quotas.entity import Tags
-from minibroker.quotas.ledger import EXPIRES_MS, Ledger
+from minibroker.quotas.ledger import EXPIRES_MS, QuotaLedger
 from minibroker.quotas.rate import NO_CAUSE, Cause
 from tests.quotas.forking import forked
 from tests.quotas.oracle import OracleCounter
@@ -21,8 +21,8 @@ TAGS = Tags("u", "c")
 KIND, NUMBER, FETCH = "Produce", 0, 1
 
 
-def small(samples: int = 3, window_ms: int = 1000, *, shared: bool = False) -> Ledger:
-    return Ledger(samples, window_ms, shared=shared)
+def small(samples: int = 3, window_ms: int = 1000, *, shared: bool = False) -> QuotaLedger:
+    return QuotaLedger(samples, window_ms, shared=shared)
 
 
 def test_looking_shows_the_rate_and_changes_nothing() -> None:
@@ -117,7 +117,7 @@ def test_who_is_killed_while_a_slot_is_given_leaves_one_that_is_given_again() ->
 
 @pytest.mark.parametrize("window", [(11, 1000), (1000, 1000), (100_000, 1)])
 def test_the_memory_is_bounded_whatever_the_window(window: tuple[int, int]) -> None:
-    ledger = Ledger(*window, shared=False)
+    ledger = QuotaLedger(*window, shared=False)
     assert ledger.slots >= module.WAYS
     assert ledger.slots * ledger.words * 8 <= max(module.BYTES_MAX, 64 * ledger.words * 8)
     ledger.group(TAGS, 0).add(NUMBER, 1, 0)
@@ -135,7 +135,7 @@ EACH = 3000
 PROCESSES = 4
 
 
-def hammer(ledger: Ledger, names: int, seed: int) -> None:
+def hammer(ledger: QuotaLedger, names: int, seed: int) -> None:
     random = Random(seed)
     groups = [ledger.group(Tags("", str(n)), 1000) for n in range(names)]
     for _ in range(EACH):
@@ -157,13 +157,15 @@ def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given
     one, other = ledger.group(TAGS, 0), ledger.group(Tags("", "c"), 0)
     one.throttled(NUMBER, 70, 0, Cause(2.5, 10_000, 2.0), 5)
     other.throttled(FETCH, 80, 1, NO_CAUSE, 6)
-    assert [(at.number, at.kind, at.tags, at.api_key, at.last) for at in ledger.lately()] == [
+    assert [
+        (at.number, at.kind, at.tags, at.api_key, at.last) for at in ledger.recent_throttles()
+    ] == [
         (2, "Fetch", Tags("", "c"), 1, (6, 80)),
         (1, KIND, TAGS, 0, (5, 70)),
     ]
-    assert [at.cause for at in ledger.lately()] == [NO_CAUSE, Cause(2.5, 10_000, 2.0)]
+    assert [at.cause for at in ledger.recent_throttles()] == [NO_CAUSE, Cause(2.5, 10_000, 2.0)]
     ledger.hashes[ledger.hashes.tolist().index(one.digest)] = 0
-    assert [at.number for at in ledger.lately()] == [2]
+    assert [at.number for at in ledger.recent_throttles()] == [2]
 
 
 def test_the_last_throttle_of_a_counter_is_told() -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 
 import pytest
 
 from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable, Tags
-from minibroker.quotas.ledger import Ledger
+from minibroker.quotas.ledger import QuotaLedger
 from minibroker.quotas.manager import (
     EXEMPT,
     FETCH,
     PRODUCE,
-    AnyLedger,
-    MutationQuota,
-    Quotas,
+    ClientQuotaManager,
     Throttle,
     larger,
 )
-from minibroker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX
+from tests.quotas.conftest import MakeLedger, table
 from tests.quotas.oracle import OracleLedger
 
 P, F, R, M = CLIENT_QUOTA_TYPES
@@ -27,41 +25,10 @@ WHO = ("ANONYMOUS", "client1")
 CLIENT = Entity(client="client1")
 MS = 1_000_000
 
-MakeLedger = Callable[[int, int], AnyLedger]
-
-
-def make_shared(samples: int, window_ms: int) -> AnyLedger:
-    return Ledger(samples, window_ms, shared=True)
-
-
-def make_own(samples: int, window_ms: int) -> AnyLedger:
-    return Ledger(samples, window_ms, shared=False)
-
-
-@pytest.fixture(params=[OracleLedger, make_own, make_shared], ids=["oracle", "own", "shared"])
-def make(request: pytest.FixtureRequest) -> MakeLedger:
-    made: MakeLedger = request.param
-    return made
-
-
-@pytest.fixture
-def quotas(make: MakeLedger) -> Quotas:
-    return Quotas(make(11, 1000))
-
-
-def table(
-    kind: QuotaType, *bounds: tuple[Entity, float], defaults: float | None = None
-) -> QuotaTable:
-    static = {} if defaults is None else {kind: defaults}
-    kinds = 0
-    for entity, _ in bounds:
-        kinds |= entity.bit
-    return QuotaTable({kind: dict(bounds)}, kinds, static)
-
 
 def test_without_a_quota_nothing_is_recorded() -> None:
     ledger = OracleLedger(11, 1000)
-    quotas = Quotas(ledger)
+    quotas = ClientQuotaManager(ledger)
     assert not quotas.enabled
     assert quotas.produced(WHO, 10**9, 0) == Throttle(P, 0)
     assert quotas.worked(WHO, 10**12, 0) == Throttle(R, 0)
@@ -72,7 +39,7 @@ def test_without_a_quota_nothing_is_recorded() -> None:
     assert ledger.made == {}
 
 
-def test_a_byte_rate_of_kafkas_own_case(quotas: Quotas) -> None:
+def test_a_byte_rate_of_kafkas_own_case(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(P, (CLIENT, 500)))
     now_ms = 0
     for _ in range(10):
@@ -87,7 +54,7 @@ def test_a_byte_rate_of_kafkas_own_case(quotas: Quotas) -> None:
     assert quotas.produced(WHO, 0, now_ms).ms == 0
 
 
-def test_request_time_of_kafkas_own_case(quotas: Quotas) -> None:
+def test_request_time_of_kafkas_own_case(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(R, (CLIENT, 1)))
     now_ms = 0
     for _ in range(10):
@@ -111,18 +78,20 @@ def test_request_time_of_kafkas_own_case(quotas: Quotas) -> None:
 @pytest.mark.parametrize(
     ("size", "ms"), [(20480, 10_000), (11264, 1000), (10241, 1), (10240, 0), (2**62, INT_MAX)]
 )
-def test_byte_rates_hold_as_long_as_it_takes(quotas: Quotas, size: int, ms: int) -> None:
+def test_byte_rates_hold_as_long_as_it_takes(
+    quotas: ClientQuotaManager, size: int, ms: int
+) -> None:
     quotas.set_table(table(F, (CLIENT, 1024)))
     assert quotas.fetched(WHO, size, 5000)[:2] == (F, ms)
 
 
-def test_network_time_counts_for_the_next_request(quotas: Quotas) -> None:
+def test_network_time_counts_for_the_next_request(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(R, (CLIENT, 1)))
     quotas.worked_on(WHO, 500 * MS, 0)
     assert quotas.worked(WHO, 0, 0).ms == 1000
 
 
-def test_what_was_not_fetched_is_taken_back(quotas: Quotas) -> None:
+def test_what_was_not_fetched_is_taken_back(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(F, (CLIENT, 1024)))
     assert quotas.fetched(WHO, 20480, 0).ms > 0
     quotas.not_fetched(WHO, 20480, 0)
@@ -130,12 +99,12 @@ def test_what_was_not_fetched_is_taken_back(quotas: Quotas) -> None:
 
 
 def test_a_fetch_is_bounded_by_what_the_window_allows(make: MakeLedger) -> None:
-    quotas = Quotas(make(4, 1000))
+    quotas = ClientQuotaManager(make(4, 1000))
     assert quotas.fetch_bytes_max(WHO, 0) == INT_MAX
     quotas.set_table(table(F, (CLIENT, 10)))
     assert quotas.fetch_bytes_max(WHO, 0) == 30
     assert quotas.fetch_bytes_max(("ANONYMOUS", "other"), 0) == INT_MAX
-    quotas = Quotas(make(1, 1000))
+    quotas = ClientQuotaManager(make(1, 1000))
     quotas.set_table(table(F, (CLIENT, 10)))
     assert quotas.fetch_bytes_max(("ANONYMOUS", "other"), 0) == INT_MAX
 
@@ -147,7 +116,7 @@ def test_bytes_and_time_at_once_hold_as_one_after_the_other(
 ) -> None:
     """Also where only bytes are counted at all, and where the two are of different groups."""
     bounds = {kind: {CLIENT: 1.0} for kind in (P, F)} | {R: {Entity("ANONYMOUS"): 1.0}}
-    both = Quotas(make(11, 1000)), Quotas(make(11, 1000))
+    both = ClientQuotaManager(make(11, 1000)), ClientQuotaManager(make(11, 1000))
     for quotas in both:
         if defaults is None:
             quotas.set_table(QuotaTable(bounds, CLIENT.bit | Entity("u").bit))
@@ -164,8 +133,8 @@ def test_bytes_and_time_at_once_hold_as_one_after_the_other(
 
 
 def test_who_counts_for_nothing_takes_no_counter() -> None:
-    ledger = Ledger(11, 1000, shared=False)
-    quotas = Quotas(ledger)
+    ledger = QuotaLedger(11, 1000, shared=False)
+    quotas = ClientQuotaManager(ledger)
     quotas.set_table(table(F, defaults=1))
     assert quotas.moved_and_worked(PRODUCE, WHO, 10**9, 10**12, 0) is None
     assert not any(ledger.hashes)
@@ -175,7 +144,7 @@ def test_who_counts_for_nothing_takes_no_counter() -> None:
 
 def test_exempt_time_is_everybodys_together() -> None:
     ledger = OracleLedger(11, 1000)
-    quotas = Quotas(ledger)
+    quotas = ClientQuotaManager(ledger)
     quotas.set_table(table(P, (CLIENT, 1)))
     quotas.exempt(20 * MS, 0)
     quotas.exempt(10 * MS, 0)
@@ -192,7 +161,7 @@ def test_the_larger_throttle_holds_and_request_time_wins_a_tie() -> None:
 @pytest.mark.parametrize(
     "entity", [Entity(DEFAULT), Entity("ANONYMOUS"), Entity("ANONYMOUS", "client1")]
 )
-def test_a_quota_is_set_and_removed(quotas: Quotas, entity: Entity) -> None:
+def test_a_quota_is_set_and_removed(quotas: ClientQuotaManager, entity: Entity) -> None:
     quotas.set_table(table(P, (entity, 10)))
     assert max(quotas.produced(WHO, 1000, now).ms for now in range(11)) > 0
     quotas.set_table(table(P))
@@ -201,7 +170,7 @@ def test_a_quota_is_set_and_removed(quotas: Quotas, entity: Entity) -> None:
 
 
 @pytest.mark.parametrize("entity", [CLIENT, Entity("ANONYMOUS"), Entity("ANONYMOUS", "client1")])
-def test_a_change_acts_on_the_live_counter(quotas: Quotas, entity: Entity) -> None:
+def test_a_change_acts_on_the_live_counter(quotas: ClientQuotaManager, entity: Entity) -> None:
     quotas.set_table(table(P, (entity, 2000)))
     assert max(quotas.produced(WHO, 2500, 0).ms for _ in range(11)) > 0
     quotas.set_table(table(P, (entity, 3000)))
@@ -217,7 +186,7 @@ def _names(entity: Entity) -> list[str]:
     return [field for field, name in entity._asdict().items() if name]
 
 
-def test_another_level_begins_another_counter(quotas: Quotas) -> None:
+def test_another_level_begins_another_counter(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(P, (Entity("ANONYMOUS"), 100)))
     assert quotas.produced(WHO, 5000, 0).ms > 0
     both = Entity("ANONYMOUS", "client1")
@@ -226,7 +195,7 @@ def test_another_level_begins_another_counter(quotas: Quotas) -> None:
     assert quotas.produced(WHO, 500, 0).ms == 0
 
 
-def test_who_shares_a_counter(quotas: Quotas) -> None:
+def test_who_shares_a_counter(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(P, (Entity(DEFAULT), 100)))
     assert quotas.produced(("u v", "a"), 900, 0).ms == 0
     assert quotas.produced(("u v", "b"), 900, 0).ms > 0
@@ -236,13 +205,13 @@ def test_who_shares_a_counter(quotas: Quotas) -> None:
 
 def test_the_kinds_that_were_ever_set_are_every_process_s(make: MakeLedger) -> None:
     ledger = make(11, 1000)
-    Quotas(ledger).set_table(table(P, (Entity("u", "c"), 100)))
-    later = Quotas(ledger)
+    ClientQuotaManager(ledger).set_table(table(P, (Entity("u", "c"), 100)))
+    later = ClientQuotaManager(ledger)
     assert later.enabled
     assert later.share(P, WHO, 0).group.tags == Tags("ANONYMOUS", "client1")
 
 
-def test_the_deprecated_default_switches_on_its_own_type(quotas: Quotas) -> None:
+def test_the_deprecated_default_switches_on_its_own_type(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(P, defaults=10))
     assert quotas.produced(WHO, 200, 0).ms > 0
     assert quotas.produced(("u", ""), 10**9, 0).ms == 0
@@ -250,61 +219,14 @@ def test_the_deprecated_default_switches_on_its_own_type(quotas: Quotas) -> None
 
 
 def test_whom_a_process_remembers_is_bounded(
-    quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+    quotas: ClientQuotaManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibroker.quotas.manager.STANDINGS_MAX", 5)
+    monkeypatch.setattr("minibroker.quotas.manager.QUOTA_STATES_MAX", 5)
     quotas.set_table(table(P, (Entity(client=DEFAULT), 100)))
     for n in range(50):
         quotas.produced(("u", f"c{n}"), 1, 0)
-        assert len(quotas._standings) <= 5
+        assert len(quotas._states) <= 5
     assert quotas.produced(("u", "c0"), 5000, 0).ms > 0
-
-
-def bucket(make: MakeLedger, *, strict: bool, windows: int = 10) -> Callable[[int, int], int]:
-    """Takes permits at a time; the throttle, or -1 for a refusal without looking at it."""
-    quotas = Quotas(make(10, 1000))
-    quotas.set_table(table(M, (Entity(DEFAULT), 10)))
-
-    def take(permits: int, now_ms: int) -> int:
-        quota = MutationQuota(quotas, WHO, windows=windows, window_ms=1000, strict=strict)
-        allowed = quota.take(permits, now_ms)
-        assert quota.throttle_ms(now_ms + 60_000) == 0
-        throttle_ms = quota.throttle_ms(now_ms)
-        assert allowed == (throttle_ms == 0 or not strict)
-        return throttle_ms
-
-    return take
-
-
-def test_a_strict_bucket_refuses_once_it_is_overdrawn(make: MakeLedger) -> None:
-    take = bucket(make, strict=True)
-    assert [take(90, 1000), take(90, 1000), take(90, 1000)] == [0, 0, 8000]
-    assert take(90, 6000) == 3000
-    assert take(90, 9000) == 0
-
-
-def test_a_permissive_bucket_never_refuses(make: MakeLedger) -> None:
-    take = bucket(make, strict=False)
-    assert [take(90, 1000), take(90, 1000), take(90, 1000)] == [0, 8000, 17000]
-    assert take(0, 6000) == 12000
-
-
-def test_a_throttle_is_less_by_the_time_that_has_passed(make: MakeLedger) -> None:
-    quotas = Quotas(make(10, 1000))
-    quotas.set_table(table(M, (CLIENT, 10)))
-    quota = MutationQuota(quotas, WHO, windows=10, window_ms=1000, strict=False)
-    for _ in range(2):
-        quota.take(90, 0)
-    assert [quota.throttle_ms(now_ms) for now_ms in (0, 3000, 9000)] == [8000, 5000, 0]
-
-
-def test_changes_without_a_bound_are_counted_alone(make: MakeLedger) -> None:
-    quotas = Quotas(make(10, 1000))
-    quota = MutationQuota(quotas, WHO, windows=10, window_ms=1000, strict=True)
-    assert all(quota.take(10**6, now) for now in range(10))
-    quotas.set_table(table(M, (Entity(client="other"), 10)))
-    assert all(quota.take(10**6, now) for now in range(10))
-    assert quota.throttle_ms(0) == 0
 
 
 def test_numbers_of_types_stay() -> None:

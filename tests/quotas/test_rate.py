@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.quotas.rate import Average, Rate, free, java_round, throttle_ms
+from minibroker.quotas.rate import Average, Rate, capacity, java_round, throttle_ms
 from minibroker.quotas.types import LONG_MAX
 
 NO_CAP_MS = LONG_MAX
@@ -185,7 +185,7 @@ def test_a_bound_of_nothing_delays_by_the_cap() -> None:
 def test_what_is_free_is_never_above_the_bound_and_nearly_all_of_it(
     bound: float, samples: int, window_ms: int
 ) -> None:
-    enough = free(bound, samples, window_ms)
+    enough = capacity(bound, samples, window_ms)
     for waited_ms in range(0, 2 * samples * window_ms, max(window_ms // 7, 1)):
         rate = Rate(samples, window_ms)
         rate.record(0, 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.quotas.throttle import Throttled
+from minibroker.quotas.throttle import ThrottleQueue
 
 
 def test_ends_come_in_their_order_whatever_the_order_of_the_beginnings() -> None:
-    throttled: Throttled[str] = Throttled()
+    throttled: ThrottleQueue[str] = ThrottleQueue()
     for name, delay_ms in (("a", 10), ("b", 30), ("c", 30), ("d", 20)):
         throttled.hold(name, "Produce", delay_ms)
     assert throttled.size("Produce") == 4
@@ -22,7 +22,7 @@ def test_ends_come_in_their_order_whatever_the_order_of_the_beginnings() -> None
 
 
 def test_sizes_are_told_apart_by_the_quota() -> None:
-    throttled: Throttled[int] = Throttled()
+    throttled: ThrottleQueue[int] = ThrottleQueue()
     assert throttled.hold(1, "Produce", 50)
     assert not throttled.hold(2, "Request", 60)
     assert throttled.hold(3, "Request", 40)
@@ -32,7 +32,7 @@ def test_sizes_are_told_apart_by_the_quota() -> None:
 
 @given(st.lists(st.integers(0, 100)), st.lists(st.integers(0, 30)))
 def test_everybody_is_let_go_once_and_in_time(ends: list[int], waits: list[int]) -> None:
-    throttled: Throttled[tuple[int, int]] = Throttled()
+    throttled: ThrottleQueue[tuple[int, int]] = ThrottleQueue()
     for number, end_ms in enumerate(ends):
         throttled.hold((end_ms, number), "Fetch", end_ms)
     now_ms, gone = 0, list[int]()
@@ -43,7 +43,7 @@ def test_everybody_is_let_go_once_and_in_time(ends: list[int], waits: list[int])
 
 
 def test_who_is_gone_is_let_go_no_more_and_takes_no_memory() -> None:
-    throttled: Throttled[int] = Throttled()
+    throttled: ThrottleQueue[int] = ThrottleQueue()
     throttled.hold(-1, "Produce", 5)
     for number in range(1000):
         throttled.hold(number, "Produce", 10**9)

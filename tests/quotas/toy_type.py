@@ -49,7 +49,7 @@ def use() -> None:
     from minibroker.controller.quotas import quota_explained, quotas_view
     from minibroker.observability.quota_gauges import read_gauges
     from minibroker.quotas.file import parse
-    from minibroker.quotas.ledger import Ledger
+    from minibroker.quotas.ledger import QuotaLedger
     from minibroker.quotas.types import BY_KEY, CLIENT_QUOTA_TYPES
 
     toy, who = BY_KEY["toy_rate"], ("alice", "app")
@@ -64,7 +64,7 @@ def use() -> None:
     refused = plan_change(Image(), QuotaChange((("ip", "::1"),), (("toy_rate", 5.0),)), ())
     assert isinstance(refused, ChangeRejected)
 
-    ledger = Ledger(11, 1000, shared=True)
+    ledger = QuotaLedger(11, 1000, shared=True)
     in_force = QuotasInForce(Settings.from_entries([]), ledger)
     in_force.follow(image)
     quotas = in_force.quotas

@@ -22,7 +22,7 @@ from minibroker.admission.acceptor_messages import (
 from minibroker.admission.new_connection_pacer import PER_TURN
 from minibroker.admission.slots import SLOTS
 from minibroker.observability.definitions import CloseReason
-from minibroker.quotas.manager import Quotas
+from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.roles.processor import TAKEN_BEFORE_YIELD, TAKEN_BESIDE_OTHERS
 from minibroker.runtime.handoff import MemoryHandoff
 from minibroker.runtime.stream import memory_stream_pair
@@ -186,7 +186,7 @@ async def test_deferred_record_is_kept_before_a_connection_waits(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[bool] = []
-    monkeypatch.setattr(Quotas, "keep_promise", lambda _: kept.append(True))
+    monkeypatch.setattr(ClientQuotaManager, "keep_promise", lambda _: kept.append(True))
     async with house(make_env) as at:
         client = await at.connect()
         await client.ask(HELLO, 4)

@@ -13,7 +13,8 @@ from itertools import count
 from typing import NamedTuple
 
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
-from minibroker.quotas.manager import MutationQuota, Quotas, Throttle, larger
+from minibroker.quotas.controller_mutation import MutationQuota
+from minibroker.quotas.manager import ClientQuotaManager, Throttle, larger
 from minibroker.quotas.types import QuotaType
 from tests.quotas.oracle import OracleLedger
 
@@ -67,7 +68,9 @@ class Broker:
 
     def __init__(self, proposal: Proposal, counting: Counting) -> None:
         self.counting = counting
-        self.quotas = Quotas(OracleLedger(counting.quota_window_num, counting.window_ms))
+        self.quotas = ClientQuotaManager(
+            OracleLedger(counting.quota_window_num, counting.window_ms)
+        )
         self.quotas.set_table(proposal.table)
 
     def first(self, event: Event, size: int, now_ms: int) -> Throttle:

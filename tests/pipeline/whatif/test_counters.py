@@ -112,13 +112,14 @@ def test_a_throttle_is_capped_however_small_the_bound() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_bucket_is_that_of_the_broker(strict: bool) -> None:
+    from minibroker.quotas.controller_mutation import MutationQuota
     from minibroker.quotas.entity import Entity, QuotaTable
-    from minibroker.quotas.manager import MutationQuota, Quotas
+    from minibroker.quotas.manager import ClientQuotaManager
     from minibroker.quotas.types import QuotaType
     from tests.quotas.oracle import OracleLedger
 
     chance, words, now_ms = random.Random(1), new_counters(1, 11), 0
-    quotas = Quotas(OracleLedger(11, 1000))
+    quotas = ClientQuotaManager(OracleLedger(11, 1000))
     kind = QuotaType.CONTROLLER_MUTATION
     quotas.set_table(QuotaTable({kind: {Entity(client="c"): 2.5}}, 1))
     held = 0

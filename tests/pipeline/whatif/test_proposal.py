@@ -7,7 +7,7 @@ import pytest
 from minibroker.pipeline.whatif.events import KINDS, NOBODY
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender, Shares
 from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
-from minibroker.quotas.manager import Quotas
+from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import drawn
 from tests.quotas.oracle import OracleLedger
@@ -18,7 +18,7 @@ PRODUCE = QuotaType.PRODUCE
 @pytest.mark.parametrize("seed", range(30))
 def test_senders_share_counters_and_bounds_as_at_a_broker(seed: int) -> None:
     proposal = drawn.proposal(random.Random(seed), most=6)
-    quotas = Quotas(OracleLedger(11, 1000))
+    quotas = ClientQuotaManager(OracleLedger(11, 1000))
     quotas.set_table(proposal.table)
     for user in drawn.USERS:
         for client in drawn.CLIENTS:

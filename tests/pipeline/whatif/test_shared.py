@@ -16,8 +16,8 @@ import pytest
 from minibroker.pipeline.whatif.events import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.quotas.entity import Entity, QuotaTable
-from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import FETCH, PRODUCE, Look, Quotas, Throttle
+from minibroker.quotas.ledger import QuotaLedger
+from minibroker.quotas.manager import FETCH, PRODUCE, ClientQuotaManager, QuotaCheck, Throttle
 from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import drawn
 from tests.pipeline.whatif.oracle import Decision, Event
@@ -48,7 +48,7 @@ class Processors:
     """Requests of several connections, each step of which comes when its processor is so far."""
 
     def __init__(self, proposal: Proposal, chance: random.Random) -> None:
-        self.quotas = Quotas(Ledger(11, 1000, shared=False))
+        self.quotas = ClientQuotaManager(QuotaLedger(11, 1000, shared=False))
         self.quotas.set_table(proposal.table)
         self.chance = chance
         self.decided: dict[int, Decision] = {}
@@ -64,7 +64,7 @@ class Processors:
             what = chance.choice(["produce", "fetch", "other"])
             now_ms = self.now_us // 1000
             yield chance.randrange(SLOW_MS * 1000)
-            looks: dict[QuotaType, Look] = {}
+            looks: dict[QuotaType, QuotaCheck] = {}
             quotas.looked = lambda look, looks=looks: looks.update({look.kind: look})
             held: Throttle | None
             if what == "produce":

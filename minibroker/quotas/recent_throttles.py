@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from minibroker.quotas.rate import Cause
 
-LATELY_MAX: Final = 62
+RECENT_THROTTLES_MAX: Final = 62
 """Throttles kept; all of them fit into the page before the counters."""
 
 
-class Throttled(NamedTuple):
+class RecentThrottle(NamedTuple):
     """A throttle that began: of which counter, for which API, for how long, and why."""
 
     number: int
@@ -28,21 +28,23 @@ class Throttled(NamedTuple):
     cause: Cause
 
 
-_WIDTH: Final = len(Throttled._fields) - 1 + len(Cause._fields)
+_WIDTH: Final = len(RecentThrottle._fields) - 1 + len(Cause._fields)
 _DOUBLE, _WORD = Struct("d"), Struct("Q")
 
-WORDS: Final = 1 + LATELY_MAX * _WIDTH
+WORDS: Final = 1 + RECENT_THROTTLES_MAX * _WIDTH
 """What it needs of the memory, which must be zeros at first."""
 
 
-class Lately:
+class RecentThrottles:
     """The ring; its first word is the newest one's number."""
 
     def __init__(self, words: memoryview[int]) -> None:
         """``words`` are unsigned and at least ``WORDS``."""
         self._words = words
 
-    def note(self, digest: int, api_key: int, throttle_ms: int, cause: Cause, now_ms: int) -> None:
+    def record(
+        self, digest: int, api_key: int, throttle_ms: int, cause: Cause, now_ms: int
+    ) -> None:
         """A throttle begins; no whole number may be negative."""
         words = self._words
         number = words[0] + 1
@@ -55,18 +57,18 @@ class Lately:
         words[at] = number
         words[0] = number
 
-    def newest_first(self) -> list[Throttled]:
+    def newest_first(self) -> list[RecentThrottle]:
         """Those that are kept."""
         newest = self._words[0]
         found = []
-        for number in range(newest, max(0, newest - LATELY_MAX), -1):
+        for number in range(newest, max(0, newest - RECENT_THROTTLES_MAX), -1):
             at = _place(number)
             kept, at_ms, digest, api_key, throttle_ms, span_ms, rate, bound = self._words[
                 at : at + _WIDTH
             ].tolist()
             if kept == number:
                 cause = Cause(_as_double(rate), span_ms, _as_double(bound))
-                found.append(Throttled(number, at_ms, digest, api_key, throttle_ms, cause))
+                found.append(RecentThrottle(number, at_ms, digest, api_key, throttle_ms, cause))
         return found
 
 
@@ -81,4 +83,4 @@ def _as_double(word: int) -> float:
 
 
 def _place(number: int) -> int:
-    return 1 + number % LATELY_MAX * _WIDTH
+    return 1 + number % RECENT_THROTTLES_MAX * _WIDTH

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.config import NUM_NETWORK_THREADS, ConfigError, Settings
-from minibroker.quotas.counter import LOCKED, NOTHING, Group
+from minibroker.quotas.counter import LOCKED, NOTHING, CounterGroup
 from minibroker.quotas.entity import Entity, QuotaTable, Tags
-from minibroker.quotas.ledger import Ledger
-from minibroker.quotas.manager import FETCH, PRODUCE, AnyLedger, Promise, Quotas
-from minibroker.quotas.rate import PROCESSES_MAX, free, small, spare
+from minibroker.quotas.ledger import QuotaLedger
+from minibroker.quotas.manager import FETCH, PRODUCE, AnyLedger, ClientQuotaManager, DeferredRecord
+from minibroker.quotas.rate import PROCESSES_MAX, capacity, deferred_limit, deferred_request_max
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 from tests.quotas.forking import forked
 from tests.quotas.oracle import OracleLedger
@@ -32,7 +32,7 @@ MS = 1_000_000
 
 
 def limits(bounds: tuple[float, ...], make: Callable[[float], float]) -> tuple[float, ...]:
-    return tuple(make(free(bound, 3, 1000)) for bound in bounds)
+    return tuple(make(capacity(bound, 3, 1000)) for bound in bounds)
 
 
 WAITS = st.sampled_from([0, 0, 0, 1, 400, 1000, 2500, 9000])
@@ -45,43 +45,43 @@ def test_whatever_is_promised_at_once_is_within_the_bounds_when_it_is_kept(
     asked: list[tuple[int, float, float, bool]], bound: float, bound_of_time: float
 ) -> None:
     bounds = bound, math.inf, bound_of_time, math.inf
-    ours = Ledger(3, 1000, shared=False).group(TAGS, 0)
+    ours = QuotaLedger(3, 1000, shared=False).group(TAGS, 0)
     theirs = OracleLedger(3, 1000).group(TAGS, 0)
-    spared, small_ones = limits(bounds, spare), limits(bounds, small)
+    spared, small_ones = limits(bounds, deferred_limit), limits(bounds, deferred_request_max)
     now_ms = 0
-    promised: list[tuple[float, float, int]] = []
+    deferred: list[tuple[float, float, int]] = []
 
     def keep_all() -> None:
-        for value, percent, then_ms in promised:
-            ours.keep(PRODUCE, value, percent, then_ms)
+        for value, percent, then_ms in deferred:
+            ours.record_deferred(PRODUCE, value, percent, then_ms)
             rates = theirs.record_both(PRODUCE, value, percent, NO_MATTER_WHAT, then_ms)
             assert rates is not None
             assert rates[0][0] <= bound
             assert rates[1][0] <= bound_of_time
-        promised.clear()
+        deferred.clear()
 
     for waited_ms, share, share_of_time, at_once in asked:
-        if not at_once or len(promised) == PROCESSES_MAX:
+        if not at_once or len(deferred) == PROCESSES_MAX:
             keep_all()
             now_ms += waited_ms
             # Who is refused a promise records when nobody has one.
             value, percent = share * bound, share_of_time * bound_of_time
             ours.record_both(PRODUCE, value, percent, NO_MATTER_WHAT, now_ms)
             theirs.record_both(PRODUCE, value, percent, NO_MATTER_WHAT, now_ms)
-        elif ours.promise(PRODUCE, spared):
+        elif ours.defer(PRODUCE, spared):
             value, percent = share * small_ones[PRODUCE], share_of_time * small_ones[TIME]
-            promised.append((value, percent, now_ms))
+            deferred.append((value, percent, now_ms))
     keep_all()
 
 
 def test_as_many_as_there_may_be_fill_what_is_free_and_no_more() -> None:
     bounds = (100.0,) * 4
-    group = Ledger(3, 1000, shared=False).group(TAGS, 0)
-    spared, small_ones = limits(bounds, spare), limits(bounds, small)
+    group = QuotaLedger(3, 1000, shared=False).group(TAGS, 0)
+    spared, small_ones = limits(bounds, deferred_limit), limits(bounds, deferred_request_max)
     group.record_both(PRODUCE, spared[PRODUCE], spared[TIME], NO_MATTER_WHAT, 0)
-    assert all(group.promise(PRODUCE, spared) for _ in range(PROCESSES_MAX))
+    assert all(group.defer(PRODUCE, spared) for _ in range(PROCESSES_MAX))
     for _ in range(PROCESSES_MAX):
-        group.keep(PRODUCE, small_ones[PRODUCE], small_ones[TIME], 0)
+        group.record_deferred(PRODUCE, small_ones[PRODUCE], small_ones[TIME], 0)
     rates = group.record_both(PRODUCE, 0, 0, NO_MATTER_WHAT, 0)
     assert rates is not None
     assert [rate for rate, _ in rates] == pytest.approx([100, 100])
@@ -105,7 +105,7 @@ def answer_of(work: Callable[[], bool]) -> bool:
         return bool(told.read(1)[0])
 
 
-def is_free(ledger: Ledger, group: Group) -> bool:
+def is_free(ledger: QuotaLedger, group: CounterGroup) -> bool:
     """Whether this process could record or look now, without waiting."""
     try:
         lockf(ledger.lock_fd, LOCK_EX | LOCK_NB, LOCKED, group.base)
@@ -116,33 +116,33 @@ def is_free(ledger: Ledger, group: Group) -> bool:
 
 
 def test_others_may_promise_too_but_not_record_before_it_is_kept() -> None:
-    ledger = Ledger(3, 1000, shared=True)
+    ledger = QuotaLedger(3, 1000, shared=True)
     group = ledger.group(TAGS, 0)
 
     def others_way() -> bool:
-        may = group.promise(PRODUCE, PLENTY)
-        group.keep(PRODUCE, 1, 1, 0)
+        may = group.defer(PRODUCE, PLENTY)
+        group.record_deferred(PRODUCE, 1, 1, 0)
         return may
 
-    assert group.promise(PRODUCE, PLENTY)
+    assert group.defer(PRODUCE, PLENTY)
     assert answer_of(others_way)
     assert not answer_of(partial(is_free, ledger, group))
-    group.keep(PRODUCE, 5, 5, 0)
+    group.record_deferred(PRODUCE, 5, 5, 0)
     assert answer_of(partial(is_free, ledger, group))
     assert group.record_both(PRODUCE, 0, 0, NO_MATTER_WHAT, 0) == ((3.0, 2000), (3.0, 2000))
 
 
-def promise_and_keep(group: Group) -> None:
+def promise_and_keep(group: CounterGroup) -> None:
     for _ in range(KEPT):
-        group.promise(PRODUCE, PLENTY)
-        group.keep(PRODUCE, 1, 2, 1000)
+        group.defer(PRODUCE, PLENTY)
+        group.record_deferred(PRODUCE, 1, 2, 1000)
 
 
 KEPT, PROCESSES = 2000, 3
 
 
 def test_what_several_processes_promised_is_all_there() -> None:
-    group = Ledger(2, 10**9, shared=True).group(TAGS, 0)
+    group = QuotaLedger(2, 10**9, shared=True).group(TAGS, 0)
     pids = [forked(partial(promise_and_keep, group)) for _ in range(PROCESSES)]
     for pid in pids:
         os.waitpid(pid, 0)
@@ -155,7 +155,7 @@ def test_what_several_processes_promised_is_all_there() -> None:
 def test_who_looks_or_gives_a_place_away_waits_for_promises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ledger = Ledger(3, 1000, shared=True)
+    ledger = QuotaLedger(3, 1000, shared=True)
     lengths: list[int] = []
 
     def lock(descriptor: int, what: int, length: int, at: int) -> None:
@@ -172,24 +172,24 @@ def test_who_looks_or_gives_a_place_away_waits_for_promises(
 
 @pytest.mark.parametrize("number", [PRODUCE, FETCH])
 def test_a_promise_that_is_not_given_leaves_no_lock(number: int) -> None:
-    ledger = Ledger(3, 1000, shared=True)
+    ledger = QuotaLedger(3, 1000, shared=True)
     group = ledger.group(TAGS, 0)
     for full in (number, TIME):
         group.record(full, 10, 0)
         spared = [20.0] * 4
-        assert group.promise(number, spared)
-        group.keep(number, 0, 0, 0)
+        assert group.defer(number, spared)
+        group.record_deferred(number, 0, 0, 0)
         spared[full] = 9.0
-        assert not group.promise(number, spared)
+        assert not group.defer(number, spared)
         assert answer_of(partial(is_free, ledger, group))
 
 
 def test_who_is_killed_with_a_promise_holds_nobody_up() -> None:
-    ledger = Ledger(3, 1000, shared=True)
+    ledger = QuotaLedger(3, 1000, shared=True)
     group = ledger.group(TAGS, 0)
 
     def promise_and_die() -> None:
-        group.promise(PRODUCE, PLENTY)
+        group.defer(PRODUCE, PLENTY)
         os.kill(os.getpid(), signal.SIGKILL)
 
     _, status = os.waitpid(forked(promise_and_die), 0)
@@ -198,13 +198,13 @@ def test_who_is_killed_with_a_promise_holds_nobody_up() -> None:
 
 
 def make_own(samples: int, window_ms: int) -> AnyLedger:
-    return Ledger(samples, window_ms, shared=False)
+    return QuotaLedger(samples, window_ms, shared=False)
 
 
 @pytest.fixture(params=[OracleLedger, make_own], ids=["oracle", "own"])
-def quotas(request: pytest.FixtureRequest) -> Quotas:
+def quotas(request: pytest.FixtureRequest) -> ClientQuotaManager:
     """Of 100 bytes produced and 50 percent of time; 750 and 375 are to spare."""
-    made = Quotas(request.param(11, 1000))
+    made = ClientQuotaManager(request.param(11, 1000))
     made.set_table(table())
     made.produced(WHO, 0, 0)
     return made
@@ -219,22 +219,24 @@ def table() -> QuotaTable:
     return QuotaTable(bounds, entity.bit, {})
 
 
-def promise(quotas: Quotas) -> Promise:
-    found = quotas.promise(PRODUCE, WHO)
+def defer(quotas: ClientQuotaManager) -> DeferredRecord:
+    found = quotas.defer(PRODUCE, WHO)
     assert found is not None
     return found
 
 
-SMALL = int(small(free(100, 11, 1000)))
-SMALL_NS = int(small(free(50, 11, 1000)) * 10 * MS)
+SMALL = int(deferred_request_max(capacity(100, 11, 1000)))
+SMALL_NS = int(deferred_request_max(capacity(50, 11, 1000)) * 10 * MS)
 
 
-def test_what_was_promised_is_counted_once_with_what_was_worked_since(quotas: Quotas) -> None:
-    given = promise(quotas)
-    assert given.give(SMALL, SMALL_NS, 0)
-    assert given.keep(late_ns=5000 * MS - SMALL_NS)
-    assert not given.keep()
-    quotas.keep_promise()
+def test_what_was_promised_is_counted_once_with_what_was_worked_since(
+    quotas: ClientQuotaManager,
+) -> None:
+    given = defer(quotas)
+    assert given.start(SMALL, SMALL_NS, 0)
+    assert given.complete(late_ns=5000 * MS - SMALL_NS)
+    assert not given.complete()
+    quotas.complete_deferred()
     # A thousand is what ten windows may hold.
     assert quotas.produced(WHO, 1000 - SMALL, 0).ms == 0
     assert quotas.produced(WHO, 1, 0).ms == 10
@@ -242,55 +244,57 @@ def test_what_was_promised_is_counted_once_with_what_was_worked_since(quotas: Qu
     assert quotas.worked(WHO, 10 * MS, 0).ms == 20
 
 
-def test_it_is_kept_before_anything_else_if_need_be(quotas: Quotas) -> None:
-    assert promise(quotas).give(SMALL, 0, 0)
-    quotas.keep_promise()
-    assert quotas.promised is None
+def test_it_is_kept_before_anything_else_if_need_be(quotas: ClientQuotaManager) -> None:
+    assert defer(quotas).start(SMALL, 0, 0)
+    quotas.complete_deferred()
+    assert quotas.deferred is None
     assert quotas.produced(WHO, 1001 - SMALL, 0).ms == 10
 
 
-def test_nothing_large_is_promised(quotas: Quotas) -> None:
-    assert not promise(quotas).give(SMALL + 1, 0, 0)
-    assert not promise(quotas).give(0, SMALL_NS + 1000, 0)
-    assert quotas.promised is None
+def test_nothing_large_is_promised(quotas: ClientQuotaManager) -> None:
+    assert not defer(quotas).start(SMALL + 1, 0, 0)
+    assert not defer(quotas).start(0, SMALL_NS + 1000, 0)
+    assert quotas.deferred is None
 
 
-def test_nothing_is_promised_to_who_has_used_much(quotas: Quotas) -> None:
+def test_nothing_is_promised_to_who_has_used_much(quotas: ClientQuotaManager) -> None:
     quotas.produced(WHO, 749, 0)
-    assert promise(quotas).give(0, 0, 0)
-    quotas.keep_promise()
+    assert defer(quotas).start(0, 0, 0)
+    quotas.complete_deferred()
     quotas.produced(WHO, 2, 0)
-    assert not promise(quotas).give(0, 0, 0)
+    assert not defer(quotas).start(0, 0, 0)
     assert quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 0) is None
     # That has found out how near it is; until it is not, nobody tries.
-    assert quotas.promise(PRODUCE, WHO) is None
+    assert quotas.defer(PRODUCE, WHO) is None
     assert quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 12_000) is None
-    assert promise(quotas).give(0, 0, 12_000)
+    assert defer(quotas).start(0, 0, 12_000)
 
 
-def test_nor_to_who_has_used_much_time(quotas: Quotas) -> None:
+def test_nor_to_who_has_used_much_time(quotas: ClientQuotaManager) -> None:
     quotas.worked(WHO, 3760 * MS, 0)
-    assert not promise(quotas).give(0, 0, 0)
+    assert not defer(quotas).start(0, 0, 0)
     quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 0)
-    assert quotas.promise(PRODUCE, WHO) is None
+    assert quotas.defer(PRODUCE, WHO) is None
 
 
-def test_nothing_is_promised_by_quotas_that_have_changed_meanwhile(quotas: Quotas) -> None:
-    old = promise(quotas)
+def test_nothing_is_promised_by_quotas_that_have_changed_meanwhile(
+    quotas: ClientQuotaManager,
+) -> None:
+    old = defer(quotas)
     quotas.set_table(table())
-    assert not old.give(0, 0, 0)
-    assert quotas.promise(PRODUCE, WHO) is None  # Nobody has been looked up yet.
+    assert not old.start(0, 0, 0)
+    assert quotas.defer(PRODUCE, WHO) is None  # Nobody has been looked up yet.
     quotas.produced(WHO, 0, 0)
-    assert promise(quotas).give(0, 0, 0)
+    assert defer(quotas).start(0, 0, 0)
 
 
 def test_nothing_is_promised_where_a_type_is_not_counted_or_somewhere_else() -> None:
-    quotas = Quotas(OracleLedger(11, 1000))
-    assert quotas.promise(PRODUCE, WHO) is None
+    quotas = ClientQuotaManager(OracleLedger(11, 1000))
+    assert quotas.defer(PRODUCE, WHO) is None
     # A default of the settings counts for its type alone.
     quotas.set_table(QuotaTable(defaults={QuotaType.PRODUCE: 100.0}))
     quotas.produced(WHO, 0, 0)
-    assert quotas.promise(PRODUCE, WHO) is None
+    assert quotas.defer(PRODUCE, WHO) is None
     # Bytes are the user's with all its clients, time is that of each client.
     bounds = {
         QuotaType.PRODUCE: {Entity("ANONYMOUS"): 100.0},
@@ -299,4 +303,4 @@ def test_nothing_is_promised_where_a_type_is_not_counted_or_somewhere_else() -> 
     both = Entity("ANONYMOUS").bit | Entity(client="c").bit
     quotas.set_table(QuotaTable(bounds, both, {}))
     quotas.produced(WHO, 0, 0)
-    assert quotas.promise(PRODUCE, WHO) is None
+    assert quotas.defer(PRODUCE, WHO) is None
