@@ -1,9 +1,8 @@
-"""Why somebody is throttled, or isn't: every step from who it is to how long it takes, in words.
+"""Explain why a client is throttled or not: each step from its identity to the throttle time.
 
-Owns the sentences; the decisions are those of ``entity`` and ``rate``, asked again for this one
-request.  It must never record anything.  Invariant: what is explained is what a request without
-any cost of its own would meet now, or what one met whose throttle is told.  Kafka tells people to
-look it up in its source.
+Owns the sentences; the decisions are those of ``entity`` and ``rate``. It must never record
+anything. Invariant: the explanation describes what a request without usage of its own would get
+now, or the recorded throttle if one is given. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _KINDS: Final = {CLIENT: "clients", USER: "users", USER_AND_CLIENT: "clients of 
 
 
 class Considered(NamedTuple):
-    """One place where a quota may be set, and why it holds or doesn't."""
+    """An entity that the quota can be set for, and whether it applies."""
 
     path: str
     value: float | None
@@ -43,7 +42,7 @@ class Considered(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Everything about one user's and client's quota of one type."""
+    """The explanation of one quota type for a user and client-id."""
 
     tags: Tags
     sharing: str
@@ -67,9 +66,9 @@ def explain(
     tags: Tags | None = None,
     cause: Cause | None = None,
 ) -> Explanation:
-    """What holds for a user and client now; ``entry`` is its counter, None if it has none.
+    """Explain the quota of a user and client-id; ``entry`` is None if nothing was recorded.
 
-    Of a throttle that was, ``tags`` are those of its counter, and ``cause`` is what was found then.
+    For a recorded throttle, ``tags`` are those of its counter and ``cause`` is its cause.
     """
     tags = tags or tags_of(table, kind, bits, who)
     bound = bound_of(table, kind, tags)
@@ -97,7 +96,7 @@ def explain(
 
 
 def tags_of(table: QuotaTable, kind: QuotaType, bits: int, who: tuple[str, str]) -> Tags:
-    """The sharing group of a user and client, both as they came."""
+    """Return the sharing group of a user and client-id, both not encoded."""
     return sharing_group(table, kind, bits, sanitize(who[0]), who[1])
 
 
@@ -118,7 +117,7 @@ def _considered(
     table: QuotaTable, kind: QuotaType, tags: Tags, who: tuple[str, str], bound: Bound | None
 ) -> Iterator[Considered]:
     possible = candidates(tags)
-    # Where there is no name, nothing can be set for it.
+    # An empty name has no entity.
     user, client = sanitize(who[0]) or _NOBODY, who[1] or _NOBODY
     for level in levels(user, client):
         entity = level.entity

@@ -1,11 +1,10 @@
-"""What a request costs and how long its sender is held for it: the quotas, as one process asks.
+"""Record the usage of client quotas, and compute throttle times, in one process.
 
-Owns the decisions; rates are the ledger's, the clock and the connection somebody else's: ``now_ms``
-is an argument, and a throttle is a number that is given back.  Invariant: whatever is recorded is
-recorded once, before it is checked or where no order of what others record could make the check
-fail, and a check is violated only above the bound.  Without any quota ever set nothing is recorded,
-and asking costs one look.  Echoes ``ClientQuotaManager``,
-``ClientRequestQuotaManager`` and ``ControllerMutationQuotaManager``.
+Owns the decisions. Rates are the ledger's; ``now_ms`` is an argument, and a throttle is a returned
+number. It must never know a connection or read a clock. Invariants: usage is recorded once, before
+its check, or later if no order of concurrent records could make the check fail; a quota is violated
+only by a rate above the bound. Until a quota is set, nothing is recorded. Corresponds to Kafka's
+``ClientQuotaManager`` and ``ClientRequestQuotaManager``.
 """
 
 from __future__ import annotations
@@ -34,28 +33,27 @@ from minibroker.quotas.rate import (
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 
 QUOTA_STATES_MAX: Final = 16_384
-"""Users with a client-id of which a process remembers who they share counters with."""
+"""Pairs of user and client-id whose state a process caches."""
 
 NS_PER_PERCENT_SECOND: Final = 10_000_000
-"""A percent of a second."""
+"""One percent of a second."""
 
 EXEMPT: Final = "ExemptRequest"
-"""What is counted beside the four types: the time of requests that no quota holds."""
+"""The name of the counter for the time of exempt requests."""
 
 _KINDS: Final = CLIENT_QUOTA_TYPES
 PRODUCE, FETCH = _KINDS.index(QuotaType.PRODUCE), _KINDS.index(QuotaType.FETCH)
 _REQUEST = _KINDS.index(QuotaType.REQUEST)
-"""The numbers of their types: places in whatever has one thing for each, where every request looks.
-"""
+"""The numbers of the types: their indexes in tuples that have one element for each type."""
 _NO_MATTER_WHAT: Final = (NOTHING,) * len(_KINDS)
-"""Is free: rates are wanted."""
+"""Limits that are always exceeded, so the rates are computed."""
 
 QuotaUser = tuple[str, str]
-"""A principal's name and a client-id, as they came; no client-id is an empty one."""
+"""A principal's name and a client-id, not encoded; without client-id an empty string."""
 
 
 class AnyGroup(Protocol):
-    """See `counter.Group`."""
+    """See `counter.CounterGroup`."""
 
     tags: Tags
 
@@ -85,7 +83,7 @@ class AnyGroup(Protocol):
 
 
 class AnyLedger(Protocol):
-    """See `ledger.Ledger`."""
+    """See `ledger.QuotaLedger`."""
 
     samples: int
     window_ms: int
@@ -98,40 +96,41 @@ class AnyLedger(Protocol):
 
 
 class QuotaLimits(NamedTuple):
-    """What may be used of each type, infinity where there is no bound."""
+    """The quotas of an entity by type; infinity where there is none."""
 
     bounds: tuple[float, ...]
     deferred_limit: tuple[float, ...]
-    """See `rate.spare`."""
+    """See `rate.deferred_limit`."""
     deferred_request_max: tuple[float, ...]
-    """See `rate.small`."""
+    """See `rate.deferred_request_max`."""
     table: QuotaTable
-    """Which says so."""
+    """The table that the bounds are from."""
 
 
 class QuotaState:
-    """Where the requests of somebody count, and what they may use there, one for each type.
+    """The counters and quotas of a user and client-id.
 
-    As small as can be: each of ten thousand clients has one in every process.
+    Kept small, because each process has one for each of ten thousand clients.
     """
 
     __slots__ = ("bounds", "group", "groups", "is_near", "limits")
 
     def __init__(self, groups: Sequence[AnyGroup], limits: QuotaLimits) -> None:
         self.group = groups[0] if len(set(map(id, groups))) == 1 else None
-        """That of all types, if it is the same, which it is as a rule."""
+        """The counters of all types, if they are in one group, which is the usual case."""
         self.groups = None if self.group else groups
-        """Otherwise that of each."""
+        """Otherwise the group of each type."""
         self.limits = limits
         self.is_near = False
-        """Whether they have used so much that no promise would be given."""
+        """Whether usage is too near to a quota to defer a record."""
         self.bounds: Sequence[Bound | None] | None = None
-        """What says so: `Quotas.bounds` looks it up once somebody asks, for it takes as much memory
-        again as all else that a process remembers of ten thousand clients.
+        """The bounds with their entities, which `ClientQuotaManager.bounds` looks up on first use.
+
+        They take as much memory as all else that is cached for ten thousand clients.
         """
 
     def group_of(self, number: int) -> AnyGroup:
-        """Where a type counts."""
+        """Return the group that holds the counter of a type."""
         if self.group is not None:
             return self.group
         assert self.groups is not None
@@ -139,9 +138,9 @@ class QuotaState:
 
 
 class DeferredRecord:
-    """To count a request of somebody when it is answered, as surely no quota holds it.
+    """Records a request after its response, because it certainly violates no quota.
 
-    That gets who has used much less than there is, which is nearly everybody.
+    Only for clients well below their quotas, which is most of them.
     """
 
     __slots__ = ("_group", "_limits", "_now_ms", "_quotas", "_size", "_worked_ns", "number")
@@ -150,13 +149,13 @@ class DeferredRecord:
         self, quotas: ClientQuotaManager, number: int, group: AnyGroup, limits: QuotaLimits
     ) -> None:
         self.number = number
-        """Of the type of the bytes that it moves."""
+        """The number of the byte quota type."""
         self._quotas = quotas
         self._group = group
         self._limits = limits
 
     def start(self, size: int, worked_ns: int, now_ms: int) -> bool:
-        """Whether it is given. Then nothing else may be done with quotas before it is kept."""
+        """Try to defer the record; if True, use no quota before `complete` is called."""
         number, limits, percent = self.number, self._limits, worked_ns / NS_PER_PERCENT_SECOND
         if (
             size > limits.deferred_request_max[number]
@@ -172,7 +171,7 @@ class DeferredRecord:
         return True
 
     def complete(self, late_ns: int = 0) -> bool:
-        """Counts that, and what was worked since; whether that has not been done before."""
+        """Record the request with later work; return False if it has been recorded before."""
         if self._quotas.deferred is not self:
             return False
         self._quotas.deferred = None
@@ -182,14 +181,14 @@ class DeferredRecord:
 
 
 class Share(NamedTuple):
-    """With whom a request shares a counter, and what they may use together."""
+    """The counters of a request and the bound of one type."""
 
     group: AnyGroup
     bound: Bound | None
 
 
 class Throttle(NamedTuple):
-    """How long, and by which quota: that one's throttle times have it."""
+    """A throttle time, and the quota type whose throttle metrics record it."""
 
     kind: QuotaType
     ms: int
@@ -197,9 +196,9 @@ class Throttle(NamedTuple):
 
 
 class QuotaCheck(NamedTuple):
-    """What was found when a request was counted: the rate then, or the tokens left.
+    """The result of a check: the rate including the request, or the remaining tokens.
 
-    ``ordinal`` orders what those who share the counter, and others of theirs, had counted.
+    ``ordinal`` is the order of recording among all requests that share the group.
     """
 
     kind: QuotaType
@@ -212,43 +211,43 @@ class QuotaCheck(NamedTuple):
 
 
 _FREE: Final = tuple(Throttle(kind, 0) for kind in _KINDS)
-"""What nearly every request gets."""
+"""Results without a throttle, by type."""
 
 
 def larger(first: Throttle, second: Throttle) -> Throttle | None:
-    """The one of two throttles that holds; of equal ones the second.  None if neither does."""
+    """Return the longer throttle, the second if equal, or None if both are 0."""
     chosen = first if first.ms > second.ms else second
     return chosen if chosen.ms > 0 else None
 
 
 def is_near(rates: Sequence[RateAndSpan], number: int, bounds: Sequence[float]) -> bool:
-    """Whether that of a type, or of request time, is above what is `spare` of its bound."""
+    """Whether the rate of a type or of request time is above the limit of deferred records."""
     (rate, _), (of_time, _) = rates
     return rate > deferred_limit(bounds[number]) or of_time > deferred_limit(bounds[_REQUEST])
 
 
 class ClientQuotaManager:
-    """The quotas in force.  Until `set_table` there are none."""
+    """The client quotas of one process; none until `set_table` is called."""
 
     def __init__(self, ledger: AnyLedger) -> None:
         self._ledger = ledger
         self.table = QuotaTable()
-        """What is set now."""
+        """The quotas that are set."""
         self._states: dict[QuotaUser, QuotaState] = {}
         self._same_limits: dict[tuple[float, ...], QuotaLimits] = {}
         self._exempt: AnyGroup | None = None
         self.deferred: DeferredRecord | None = None
-        """What is to be counted before anything else is asked of these quotas."""
+        """The record to complete before quotas are used again."""
         self.bits: dict[QuotaType, int] = dict.fromkeys(_KINDS, 0)
         self._counted = (False,) * len(_KINDS)
         self.enabled = False
-        """Whether there ever was a quota since the broker's start."""
+        """Whether a quota was set at any time since the broker started."""
         self.looked: Callable[[QuotaCheck], None] | None = None
-        """Told of every look at a quota, if anybody wants to know."""
+        """Called with the result of each check, if set."""
         self.set_table(self.table)
 
     def set_table(self, table: QuotaTable) -> None:
-        """From now on these hold; counters go on, against their new bounds."""
+        """Replace the quotas; counters keep their usage."""
         self.table = table
         self._states = {}
         self._same_limits = {}
@@ -258,13 +257,13 @@ class ClientQuotaManager:
         self.enabled = any(self._counted)
 
     def share(self, kind: QuotaType, who: QuotaUser, now_ms: int) -> Share:
-        """Where a request of somebody counts."""
+        """Return the counters and bound of a user and client-id for one type."""
         number = _KINDS.index(kind)
         state = self.state(who, now_ms)
         return Share(state.group_of(number), self.bounds(state)[number])
 
     def bounds(self, state: QuotaState) -> Sequence[Bound | None]:
-        """What somebody may use, and what says so."""
+        """Return the bounds of a state with their entities."""
         if state.bounds is None:
             tags = [state.group_of(number).tags for number in range(len(_KINDS))]
             state.bounds = self._bounds(tags)
@@ -277,11 +276,11 @@ class ClientQuotaManager:
         return sharing_group(self.table, kind, self.bits[kind], sanitize(who[0]), who[1])
 
     def state(self, who: QuotaUser, now_ms: int) -> QuotaState:
-        """The same of all types."""
+        """Return the cached state of a user and client-id, or create it."""
         found = self._states.get(who)
         if found is None:
             tags = [self._tags(kind, who) for kind in _KINDS]
-            # Types have the same sharing group as a rule, and then one lock for what they count.
+            # Types usually have the same sharing group, so one lock covers their counters.
             groups = {each: self._ledger.group(each, now_ms) for each in set(tags)}
             limits = self._limits(self._bounds(tags))
             found = QuotaState([groups[each] for each in tags], limits)
@@ -292,7 +291,7 @@ class ClientQuotaManager:
         return found
 
     def _limits(self, bounds: Sequence[Bound | None]) -> QuotaLimits:
-        """Of many who may use the same there is one."""
+        """Return limits that all clients with the same bounds share."""
         ledger = self._ledger
         values = tuple(math.inf if bound is None else bound.value for bound in bounds)
         if values not in self._same_limits:
@@ -334,19 +333,19 @@ class ClientQuotaManager:
     # Bytes -----------------------------------------------------------------------------------
 
     def produced(self, who: QuotaUser, size: int, now_ms: int) -> Throttle:
-        """Bytes that somebody sent to be kept."""
+        """Record the bytes of a Produce request."""
         return self.record(PRODUCE, who, size, now_ms)
 
     def fetched(self, who: QuotaUser, size: int, now_ms: int) -> Throttle:
-        """Bytes that somebody is about to be sent."""
+        """Record the bytes of a Fetch response before it is sent."""
         return self.record(FETCH, who, size, now_ms)
 
     def moved_and_worked(
         self, number: int, who: QuotaUser, size: int, worked_ns: int, now_ms: int
     ) -> Throttle | None:
-        """`produced` or `fetched`, by their number, and `worked` at once, which costs less.
+        """Record bytes and request time under one lock, which costs less than two records.
 
-        The throttle that holds.
+        ``number`` is the byte quota type. Return the throttle to apply.
         """
         if self._counted[_REQUEST] and self._counted[number]:
             state = self._states.get(who) or self.state(who, now_ms)
@@ -367,7 +366,7 @@ class ClientQuotaManager:
         return larger(of_bytes, self.worked(who, worked_ns, now_ms))
 
     def defer(self, number: int, who: QuotaUser) -> DeferredRecord | None:
-        """That `moved_and_worked` of a request may wait until it is answered, if that may be."""
+        """Return a deferred record for `moved_and_worked`, if the client may have one."""
         if not (self._counted[_REQUEST] and self._counted[number]):
             return None
         state = self._states.get(who)
@@ -376,12 +375,12 @@ class ClientQuotaManager:
         return DeferredRecord(self, number, state.group, state.limits)
 
     def complete_deferred(self) -> None:
-        """Before anything else is done: what was promised is counted, if anything was."""
+        """Complete the deferred record, if there is one."""
         if self.deferred is not None:
             self.deferred.complete()
 
     def not_fetched(self, who: QuotaUser, size: int, now_ms: int) -> int | None:
-        """The same bytes, which were not sent after all; the ordinal, if they are counted."""
+        """Take back the bytes of a response that was not sent; return the ordinal if recorded."""
         if not self._counted[FETCH]:
             return None
         group = self.state(who, now_ms).group_of(FETCH)
@@ -389,7 +388,7 @@ class ClientQuotaManager:
         return group.ordinal
 
     def fetch_bytes_max(self, who: QuotaUser, now_ms: int) -> int:
-        """The most that somebody can be sent at once without being throttled for it alone."""
+        """Return the largest response that alone causes no throttle."""
         if not self._counted[FETCH]:
             return INT_MAX
         ledger, limit = self._ledger, self.state(who, now_ms).limits.bounds[FETCH]
@@ -400,13 +399,13 @@ class ClientQuotaManager:
     # Time ------------------------------------------------------------------------------------
 
     def worked(self, who: QuotaUser, worked_ns: int, now_ms: int) -> Throttle:
-        """Time that processes worked for somebody's request."""
+        """Record the time that processes spent on a request."""
         return self.record(_REQUEST, who, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
     def worked_on(self, who: QuotaUser, worked_ns: int, now_ms: int) -> int | None:
-        """The same of what was only known when the answer had gone: nobody is held for it now.
+        """Record time known after the response, which throttles nothing now.
 
-        The ordinal, if it is counted.
+        Return the ordinal if it was recorded.
         """
         if not self._counted[_REQUEST]:
             return None
@@ -416,14 +415,14 @@ class ClientQuotaManager:
         return group.ordinal
 
     def exempt(self, worked_ns: int, now_ms: int) -> None:
-        """Time worked for requests that no quota holds, whoever sent them."""
+        """Record the time of an exempt request."""
         if self._counted[_REQUEST]:
             if self._exempt is None:
                 self._exempt = self._ledger.named(EXEMPT, now_ms)
             self._exempt.add(0, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
     def throttled(self, throttle: Throttle, who: QuotaUser, api_key: int, now_ms: int) -> None:
-        """Somebody is held, for a request of an API."""
+        """Record that a throttle starts."""
         number = _KINDS.index(throttle.kind)
         group = self.state(who, now_ms).group_of(number)
         group.throttled(number, throttle.ms, api_key, throttle.cause, now_ms)

@@ -1,10 +1,10 @@
-"""How a rate is measured over samples, and how long exceeding a bound must delay.
+"""Rates over a sliding window of samples, and throttle times.
 
-Owns the arithmetic: N samples of W milliseconds that begin at events, not on a grid, and the
+Owns the arithmetic: N samples of W milliseconds that start at events, not on a grid, and the
 throttle time that follows from a rate. It must never read a clock: ``now_ms`` is an argument, in
-whole milliseconds. Invariant: every figure equals that of Kafka's ``SampledStat``, ``Rate`` and
-``QuotaUtils`` (3.8: a ring of N+1 samples, purged by their last event), because clients' tests
-were written against those figures; a token bucket or a fixed grid gives others.
+integer milliseconds. Invariant: every figure equals that of Kafka's ``SampledStat``, ``Rate`` and
+``QuotaUtils`` (3.8: a ring of N+1 samples, purged by their last event); a token bucket or a fixed
+grid gives different figures.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ AVERAGE_WINDOW_MS: Final = 30_000
 
 
 class Cause(NamedTuple):
-    """What a throttle follows from: a rate over some time, and the bound that it is above.
+    """The cause of a throttle: a rate over a span, and the bound that it exceeds.
 
-    Of a bucket of tokens: what is in it, over no time.
+    For a token bucket, the remaining tokens and a span of 0.
     """
 
     rate: float
@@ -32,16 +32,16 @@ class Cause(NamedTuple):
 
 
 NO_CAUSE: Final = Cause(0.0, 0, 0.0)
-"""Of no throttle."""
+"""The cause if there is no throttle."""
 
 IN_FLIGHT: Final = 0.25
-"""The share of what is free that is kept for what was answered and not recorded yet."""
+"""The share of the capacity that is reserved for deferred records."""
 
 PROCESSES_MAX: Final = 64
-"""Processes that answer requests; each has one at most that it has not recorded yet."""
+"""Processes that execute requests; each has at most one deferred record."""
 
 ROUNDED_OFF: Final = 1e-9
-"""A share of a sum: more than millions of additions round off."""
+"""Relative rounding error of a sum; millions of additions have less."""
 
 
 # A sample is three numbers of an array: a broker may keep a hundred thousand addresses' rates, and
@@ -53,7 +53,7 @@ _WIDTH: Final = 3
 
 
 class Samples:
-    """The last values recorded, in up to ``samples`` + 1 samples of ``window_ms`` each."""
+    """The last recorded values, in up to ``samples`` + 1 samples of ``window_ms`` each."""
 
     __slots__ = ("_at", "_ring", "samples", "window_ms")
 
@@ -62,10 +62,10 @@ class Samples:
         self.samples = samples
         self.window_ms = window_ms
         self._ring = array("d")
-        self._at = 0  # where the current sample begins
+        self._at = 0  # offset of the current sample
 
     def record(self, value: float, now_ms: int) -> None:
-        """Adds a value, which may be negative to take one back."""
+        """Add a value; a negative one takes a recorded value back."""
         if not self._ring:
             self._begin(0, now_ms)
         elif now_ms - self._ring[self._at + _START] >= self.window_ms:
@@ -78,38 +78,38 @@ class Samples:
     def _begin(self, at: int, now_ms: int) -> None:
         fresh = array("d", (now_ms, now_ms, 0))
         if at == len(self._ring):
-            # Anew each time: an array that grows in place keeps a quarter more than it needs.
+            # A new array: one that grows in place over-allocates by a quarter.
             self._ring = self._ring + fresh
         else:
             self._ring[at : at + _WIDTH] = fresh
 
     def purge(self, now_ms: int) -> None:
-        """Empties the samples whose last event is too long ago to count."""
+        """Reset the samples whose last event has expired."""
         expired_ms = now_ms - self.samples * self.window_ms
         if min(self._ring[_LAST::_WIDTH], default=now_ms) > expired_ms:
-            return  # as nearly always, and found out without a loop
+            return  # the usual case, decided without a loop
         for at in range(0, len(self._ring), _WIDTH):
             if self._ring[at + _LAST] <= expired_ms:
                 self._begin(at, now_ms)
 
     def total(self) -> float:
-        """The sum of what is in the samples."""
+        """Return the sum of all samples."""
         return sum(self._ring[_SUM::_WIDTH])
 
     def oldest_ms(self, now_ms: int) -> int:
-        """When the oldest sample began."""
+        """Return the start of the oldest sample."""
         return int(min(self._ring[_START::_WIDTH], default=now_ms))
 
 
 class Rate(Samples):
-    """Events or bytes a second; N and W are Kafka's ``quota.window.num`` and, in milliseconds,
-    ``quota.window.size.seconds``.
+    """Rate per second; N is Kafka's ``quota.window.num``, and W its
+    ``quota.window.size.seconds`` in milliseconds.
     """
 
     __slots__ = ()
 
     def span_ms(self, now_ms: int) -> int:
-        """The time that the rate is an average over: nearly N windows at least, never 0."""
+        """Return the window of the rate: at least nearly N samples, never 0."""
         self.purge(now_ms)
         elapsed = now_ms - self.oldest_ms(now_ms)
         missing = self.samples - 1 - elapsed // self.window_ms
@@ -118,14 +118,14 @@ class Rate(Samples):
         return max(elapsed, 1)
 
     def measure(self, now_ms: int) -> float:
-        """The rate now."""
+        """Return the current rate."""
         span_ms = self.span_ms(now_ms)
         return self.total() / (span_ms / 1000)
 
     def throttle_ms(self, bound: float, now_ms: int, cap_ms: int) -> int:
-        """How long to wait until the rate is no longer above ``bound``; 0 if it isn't.
+        """Return the time until the rate is at most ``bound``; 0 if it is.
 
-        At most ``cap_ms``, which is what a bound of 0 gives.
+        At most ``cap_ms``, which is also the result for a bound of 0.
         """
         observed = self.measure(now_ms)
         if observed <= bound:
@@ -134,7 +134,7 @@ class Rate(Samples):
 
 
 class Average:
-    """The average of values recorded in the last minute or so."""
+    """The average of the values of about the last minute."""
 
     __slots__ = ("_counts", "_values")
 
@@ -143,12 +143,12 @@ class Average:
         self._counts = Samples(AVERAGE_SAMPLES, AVERAGE_WINDOW_MS)
 
     def record(self, value: float, now_ms: int) -> None:
-        """Adds a value."""
+        """Add a value."""
         self._values.record(value, now_ms)
         self._counts.record(1, now_ms)
 
     def measure(self, now_ms: int) -> float:
-        """The average now; NaN without values."""
+        """Return the current average; NaN without values."""
         self._values.purge(now_ms)
         self._counts.purge(now_ms)
         count = self._counts.total()
@@ -156,33 +156,33 @@ class Average:
 
 
 def capacity(bound: float, samples: int, window_ms: int) -> float:
-    """What samples may hold together while their rate is surely not above ``bound``.
+    """Return the largest sum of samples whose rate is certainly at most ``bound``.
 
-    It is an average over nearly N windows at least; and a little less, as sums of doubles in one
-    order differ from those in another by their last bits.
+    The window is nearly N samples at least. The result is reduced by the rounding error, because
+    sums of doubles depend on their order.
     """
     return bound * (shortest_span_ms(samples, window_ms) / 1000) * (1 - ROUNDED_OFF)
 
 
 def deferred_limit(capacity: float) -> float:
-    """How much of what is `free` may be used up where requests are answered before they count."""
+    """Return the largest sum at which a record may be deferred."""
     return capacity * (1 - IN_FLIGHT)
 
 
 def deferred_request_max(capacity: float) -> float:
-    """The most that such a request may count for, so that those of all processes are within it."""
+    """Return the most that one deferred record may add, so that those of all processes fit."""
     return capacity * IN_FLIGHT / PROCESSES_MAX
 
 
 def shortest_span_ms(samples: int, window_ms: int) -> int:
-    """No rate is an average over less."""
+    """Return the shortest window of a rate."""
     return max((samples - 1) * window_ms, 1)
 
 
 def throttle_ms(observed: float, bound: float, span_ms: int) -> int:
-    """The delay after which ``observed``, a rate over ``span_ms``, would have been ``bound``.
+    """Return the delay after which ``observed``, a rate over ``span_ms``, would equal ``bound``.
 
-    Negative where the rate is below the bound, and ``LONG_MAX`` for a bound of 0, as in Java.
+    Negative if the rate is below the bound, and ``LONG_MAX`` for a bound of 0, as in Java.
     """
     if bound == 0:
         return LONG_MAX
@@ -190,5 +190,5 @@ def throttle_ms(observed: float, bound: float, span_ms: int) -> int:
 
 
 def java_round(value: float) -> int:
-    """Halves go up, as in Java; Python's own rounding takes them to the even neighbour."""
+    """Round half up, as in Java; Python rounds half to even."""
     return math.floor(value + 0.5)

@@ -1,9 +1,9 @@
-"""The last throttles of a whole broker, in a few words of shared memory.
+"""The most recent throttles of all processes, in a ring in shared memory.
 
-Owns where each record lies and how a torn one is told from a whole one; it must never know a lock,
-a name or a clock: who calls has locked, and counters are digests here.  Invariant: the newest
-``LATELY_MAX`` are kept, numbered from 1 by one each, whichever process was killed while writing.
-Kafka has no counterpart: it logs throttles, if at all, at debug level.
+Owns the layout of the records and the detection of incomplete ones. It must never know a lock, a
+name or a clock: callers hold the lock, and counters are digests. Invariant: the newest
+``RECENT_THROTTLES_MAX`` records are kept, with consecutive numbers from 1, even if a process is
+killed while it writes. Kafka has no counterpart; it logs throttles at debug level.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 from minibroker.quotas.rate import Cause
 
 RECENT_THROTTLES_MAX: Final = 62
-"""Throttles kept; all of them fit into the page before the counters."""
+"""Number of records; they fit into the page before the counters."""
 
 
 class RecentThrottle(NamedTuple):
-    """A throttle that began: of which counter, for which API, for how long, and why."""
+    """The start of a throttle: the counter, API, duration and cause."""
 
     number: int
     at_ms: int
@@ -32,24 +32,24 @@ _WIDTH: Final = len(RecentThrottle._fields) - 1 + len(Cause._fields)
 _DOUBLE, _WORD = Struct("d"), Struct("Q")
 
 WORDS: Final = 1 + RECENT_THROTTLES_MAX * _WIDTH
-"""What it needs of the memory, which must be zeros at first."""
+"""The words that the ring needs; all must be 0 at first."""
 
 
 class RecentThrottles:
-    """The ring; its first word is the newest one's number."""
+    """The ring; its first word is the number of the newest record."""
 
     def __init__(self, words: memoryview[int]) -> None:
-        """``words`` are unsigned and at least ``WORDS``."""
+        """``words`` holds unsigned integers, at least ``WORDS`` of them."""
         self._words = words
 
     def record(
         self, digest: int, api_key: int, throttle_ms: int, cause: Cause, now_ms: int
     ) -> None:
-        """A throttle begins; no whole number may be negative."""
+        """Record the start of a throttle; integers must not be negative."""
         words = self._words
         number = words[0] + 1
         at = _place(number)
-        # Without a number while it is torn; who is killed before the end leaves it to the next.
+        # Number 0 marks an incomplete record; if the writer is killed, the next one reuses it.
         words[at] = 0
         words[at + 1], words[at + 2], words[at + 3] = now_ms, digest, api_key
         words[at + 4], words[at + 5] = throttle_ms, cause.span_ms
@@ -58,7 +58,7 @@ class RecentThrottles:
         words[0] = number
 
     def newest_first(self) -> list[RecentThrottle]:
-        """Those that are kept."""
+        """Return the complete records, newest first."""
         newest = self._words[0]
         found = []
         for number in range(newest, max(0, newest - RECENT_THROTTLES_MAX), -1):

@@ -1,9 +1,9 @@
-"""Who is held, and until when: the ends of throttles in the order in which they come.
+"""Queue of throttled connections in the order in which their throttles end.
 
-Owns the queue of ends; it must never read a clock or know a connection: who is held is anything
-that can be a key, and ``now_ms`` an argument.  Invariant: everybody who was held is let go exactly
-once, at the first look at or after the end, unless forgotten; who was forgotten takes no memory for
-long.  Echoes ``ThrottledChannelReaper``.
+It must never read a clock or know a connection: keys are any hashable objects, and ``now_ms`` is an
+argument. Invariant: each throttled key is returned exactly once, by the first `due` at or after the
+end, unless it is forgotten; forgotten keys use bounded memory. Corresponds to Kafka's
+``ThrottledChannelReaper``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final, Generic, TypeVar
 Held = TypeVar("Held", bound=Hashable)
 
 FORGOTTEN_MAX: Final = 64
-"""Ends of those who were forgotten that are kept beside as many of others."""
+"""Ends of forgotten keys that are kept, in addition to as many as there are live keys."""
 
 
 class ThrottleQueue(Generic[Held]):
-    """Those who are held now, each by one quota."""
+    """Keys that are throttled, each by one quota type."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[int, int]] = []
@@ -29,7 +29,7 @@ class ThrottleQueue(Generic[Held]):
         self._sizes: dict[str, int] = {}
 
     def hold(self, held: Held, kind: str, end_ms: int) -> bool:
-        """Holds somebody who is not held yet; whether this is now the next end."""
+        """Throttle a key that is not throttled; return whether its end is the next one."""
         assert held not in self._numbers
         self._number += 1
         number = self._numbers[held] = self._number
@@ -39,7 +39,7 @@ class ThrottleQueue(Generic[Held]):
         return self._ends[0][1] == number
 
     def due(self, now_ms: int) -> list[Held]:
-        """Those who are to be let go now; they are held no more."""
+        """Remove and return the keys whose throttle has ended."""
         found = []
         while self._ends and self._ends[0][0] <= now_ms:
             _, number = heapq.heappop(self._ends)
@@ -50,7 +50,7 @@ class ThrottleQueue(Generic[Held]):
         return found
 
     def forget(self, held: Held) -> None:
-        """Somebody is gone, held or not."""
+        """Remove a key, throttled or not."""
         number = self._numbers.pop(held, None)
         if number is None:
             return
@@ -61,9 +61,9 @@ class ThrottleQueue(Generic[Held]):
             heapq.heapify(self._ends)
 
     def next_ms(self) -> int | None:
-        """When to look next; None if nobody is held."""
+        """Return the time of the next end; None if nothing is throttled."""
         return self._ends[0][0] if self._ends else None
 
     def size(self, kind: str) -> int:
-        """How many are held by a quota."""
+        """Return the number of keys that a quota type throttles."""
         return self._sizes.get(kind, 0)

@@ -1,9 +1,9 @@
-"""Which quotas there are, and which values each can have.
+"""Checks and formats of quota values.
 
-Owns the names and the limits, for whoever sets quotas: the cluster's rules, and the reader of quota
-files; it must never know who has one. Invariant: what is refused here, a broker refuses, in the
-same words. Echoes the checks of Kafka's ``ClientQuotaControlManager`` and ``QuotaConfigs``, but
-that a connection rate of zero, which shuts an address out, is allowed.
+Owns the rules for values, for the controller and for quota files; it must never know an entity's
+quota. Invariant: a value that is rejected here is rejected by a broker with the same message.
+Corresponds to Kafka's ``ClientQuotaControlManager`` and ``QuotaConfigs``, except that a connection
+rate of 0, which blocks an address, is allowed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def integer_max(key: str) -> int | None:
 
 
 def value_problem(key: str, value: float) -> str | None:
-    """Why a quota can't be that much, or None if it can."""
+    """Return why a value is invalid, or None if it is valid."""
     if key in BY_KEY and BY_KEY[key].row.zero_allowed:
         if not math.isfinite(value) or value < 0:
             return f"Quota {key} must be 0 or more"
@@ -48,17 +48,17 @@ def value_problem(key: str, value: float) -> str | None:
 
 
 def limit_text(value: float) -> str:
-    """A limit for people: every digit that was set, and no exponent."""
+    """Format a quota for display: all digits that were set, and no exponent."""
     return f"{value:.15g}" if value < _EXPONENT_FROM else f"{value:.0f}"
 
 
 def measured_text(value: float) -> str:
-    """A measured value for people: three digits, or all those before the point."""
+    """Format a measured value for display: three digits, or all integer digits."""
     return f"{value:.0f}" if abs(value) >= _WHOLE_FROM else f"{value:.3g}"
 
 
 def value_text(key: str, value: float) -> str:
-    """A value as it is kept and as every tool reads it."""
+    """Format a value as it is stored and as tools read it."""
     largest = integer_max(key)
-    # The largest double that is not above a LONG's maximum is one more than that.
+    # The double nearest to LONG_MAX is LONG_MAX + 1.
     return repr(float(value)) if largest is None else str(min(round(value), largest))
