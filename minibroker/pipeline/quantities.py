@@ -27,7 +27,9 @@ FETCH: Final = QuotaType.FETCH.row.config_key
 REQUEST: Final = QuotaType.REQUEST.row.config_key
 MUTATION: Final = QuotaType.CONTROLLER_MUTATION.row.config_key
 QUOTAS: Final = tuple(BY_KEY)
-CHECKS: Final = {key: kind.row.check_field for key, kind in CLIENT_QUOTA_KEYS.items()}
+CHECKS: Final = {
+    key: kind.row.check_field for key, kind in CLIENT_QUOTA_KEYS.items() if kind.row.check_field
+}
 """The event field that holds the broker's check of each client quota."""
 UNITS: Final = {REQUEST: 10_000_000}
 """Nanoseconds in one percent-second; other quantities are counted in their own unit."""

@@ -20,7 +20,7 @@ from minibroker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX
 from tests.quotas.conftest import MakeLedger, table
 from tests.quotas.oracle import OracleLedger
 
-P, F, R, M = CLIENT_QUOTA_TYPES
+P, F, R, M = CLIENT_QUOTA_TYPES[:4]
 WHO = ("ANONYMOUS", "client1")
 CLIENT = Entity(client="client1")
 MS = 1_000_000

@@ -21,6 +21,7 @@ from minibroker.pipeline.whatif.counters import Floats
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
     FETCHES,
+    KINDS,
     MUTATES,
     NEVER,
     NOBODY,
@@ -62,7 +63,7 @@ ALL: Final = tuple(
         (*COMMON, *OF_REQUESTS, *itertools.chain(*OF_KINDS.values()), *OF_CONNECTIONS, *OF_FACTS)
     )
 )
-CHECKS: Final = ("produce", "fetch", "request", "mutation")
+CHECKS: Final = tuple(kind.row.check_field for kind in KINDS)
 """In the order of the quota types."""
 
 LENGTH_BYTES: Final = 4

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from minibroker.pipeline.whatif.counters import Floats
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
-KINDS: Final = CLIENT_QUOTA_TYPES
-"""The quota types by their index here."""
+KINDS: Final = tuple(kind for kind in CLIENT_QUOTA_TYPES if kind.row.check_field)
+"""The quota types whose checks are in activity events, by their index here."""
 
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)
 NOBODY: Final = -1
