@@ -26,19 +26,25 @@ from protocol.messages.alter_client_quotas import (
 from protocol.registry import ApiKey
 
 
-class Part(NamedTuple):
+class AlterClientQuotasPart(NamedTuple):
     """The wishes of a request."""
 
     changes: tuple[QuotaChange, ...]
     validate_only: bool
 
 
-Reply = tuple[ChangeRejected | None, ...]
+AlterClientQuotasReply = tuple[ChangeRejected | None, ...]
 
 
-def split(_ctx: Context, request: AlterClientQuotasRequest) -> Mapping[Owner, Part]:
+def split(
+    _ctx: Context, request: AlterClientQuotasRequest
+) -> Mapping[Owner, AlterClientQuotasPart]:
     """All to the controller."""
-    return {CONTROLLER: Part(tuple(map(_change, request.entries)), request.validate_only)}
+    return {
+        CONTROLLER: AlterClientQuotasPart(
+            tuple(map(_change, request.entries)), request.validate_only
+        )
+    }
 
 
 def _change(entry: AlterClientQuotasRequestEntryData) -> QuotaChange:
@@ -48,7 +54,9 @@ def _change(entry: AlterClientQuotasRequestEntryData) -> QuotaChange:
     )
 
 
-async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+async def execute_at_controller(
+    scope: ControllerScope, part: AlterClientQuotasPart
+) -> AlterClientQuotasReply:
     """Look up host names, decide, keep, and wait until everybody knows."""
     names = {
         name
@@ -66,7 +74,9 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
 
 
 def merge(
-    _ctx: Context, request: AlterClientQuotasRequest, replies: Mapping[Owner, Reply]
+    _ctx: Context,
+    request: AlterClientQuotasRequest,
+    replies: Mapping[Owner, AlterClientQuotasReply],
 ) -> AlterClientQuotasResponse:
     """One answer an entry, in the order of the request."""
     return AlterClientQuotasResponse(
@@ -81,7 +91,12 @@ def merge(
     )
 
 
-API: Api[AlterClientQuotasRequest, Part, Reply, AlterClientQuotasResponse] = Api(
+API: Api[
+    AlterClientQuotasRequest,
+    AlterClientQuotasPart,
+    AlterClientQuotasReply,
+    AlterClientQuotasResponse,
+] = Api(
     key=ApiKey.ALTER_CLIENT_QUOTAS,
     versions=(0, 1),
     split=split,

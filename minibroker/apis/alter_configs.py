@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from minibroker.apis.base import CONTROLLER, Api, Context, Owner
 from minibroker.apis.config_alteration import (
     LEFT_OUT,
-    Part,
-    Reply,
-    Wish,
+    AlterConfigsPart,
+    AlterConfigsReply,
+    ConfigChange,
     answers,
     execute_at_controller,
 )
@@ -27,19 +27,19 @@ from protocol.messages.alter_configs import (
 from protocol.registry import ApiKey
 
 
-def split(_ctx: Context, request: AlterConfigsRequest) -> Mapping[Owner, Part]:
+def split(_ctx: Context, request: AlterConfigsRequest) -> Mapping[Owner, AlterConfigsPart]:
     """All to the controller."""
     wishes = tuple(map(_wish, request.resources))
-    return {CONTROLLER: Part(wishes, replace=True, validate_only=request.validate_only)}
+    return {CONTROLLER: AlterConfigsPart(wishes, replace=True, validate_only=request.validate_only)}
 
 
-def _wish(resource: AlterConfigsResource) -> Wish:
+def _wish(resource: AlterConfigsResource) -> ConfigChange:
     operations = (ConfigOperation(config.name, Op.SET, config.value) for config in resource.configs)
-    return Wish(resource.resource_type, resource.resource_name, tuple(operations))
+    return ConfigChange(resource.resource_type, resource.resource_name, tuple(operations))
 
 
 def merge(
-    _ctx: Context, request: AlterConfigsRequest, replies: Mapping[Owner, Reply]
+    _ctx: Context, request: AlterConfigsRequest, replies: Mapping[Owner, AlterConfigsReply]
 ) -> AlterConfigsResponse:
     """One answer a resource, in the order of the request."""
     return AlterConfigsResponse(
@@ -47,7 +47,7 @@ def merge(
     )
 
 
-API: Api[AlterConfigsRequest, Part, Reply, AlterConfigsResponse] = Api(
+API: Api[AlterConfigsRequest, AlterConfigsPart, AlterConfigsReply, AlterConfigsResponse] = Api(
     key=ApiKey.ALTER_CONFIGS,
     versions=(0, 2),
     split=split,

@@ -28,7 +28,7 @@ from protocol.registry import ApiKey
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-class Feature(NamedTuple):
+class AdvertisedFeature(NamedTuple):
     """A feature of KIP-584: the levels that could be chosen, and the one that is."""
 
     name: str
@@ -40,7 +40,7 @@ class Feature(NamedTuple):
 FEATURES: Final = (
     # Clients take Produce 12 and above for a sign of level 2 and some break without (franz-go
     # issue 1017); a level says how transactions would work, and none is served.
-    Feature("transaction.version", lowest=0, highest=2, finalized=2),
+    AdvertisedFeature("transaction.version", lowest=0, highest=2, finalized=2),
 )
 FINALIZED_EPOCH: Final = 0
 """Grows with every change of a finalized level; here nothing ever changes one."""

@@ -103,11 +103,11 @@ class Context:
     fetch_bytes_max: int = INT_MAX
     """The most that a quota lets the caller fetch at once."""
     authorizer: Authorizer | None = None
-    """Who may do what; None where everybody may do everything."""
+    """None if authorization is off."""
     denied: Callable[[Operation, Resource, str], None] = _nobody_asks
     """Tells people that the caller was refused something."""
     finish: Any = None
-    """What a guard (`apis.access`) has yet to do to the response."""
+    """Result of the authorization check (`apis.authorization`), which completes the response."""
     mutated: Mutated | None = None
     """What a request has changed of the cluster, for who tells of it."""
     unserved: Unserved | None = None

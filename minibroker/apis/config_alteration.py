@@ -32,7 +32,7 @@ LEFT_OUT: Final = (
 )
 
 
-class Wish(NamedTuple):
+class ConfigChange(NamedTuple):
     """What a request wants of one resource, whose type is what somebody sent."""
 
     resource_type: int
@@ -40,21 +40,23 @@ class Wish(NamedTuple):
     operations: tuple[ConfigOperation, ...]
 
 
-class Part(NamedTuple):
+class AlterConfigsPart(NamedTuple):
     """The wishes of a request; with ``replace`` nothing stays of what was set before."""
 
-    wishes: tuple[Wish, ...]
+    wishes: tuple[ConfigChange, ...]
     replace: bool
     validate_only: bool
 
 
-Reply = tuple[ChangeRejected | None, ...]
+AlterConfigsReply = tuple[ChangeRejected | None, ...]
 """Why each wish was not fulfilled, in the order of the request."""
 
 Answer = TypeVar("Answer")
 
 
-def answers(make: Callable[..., Answer], resources: Sequence[Any], reply: Reply) -> list[Answer]:
+def answers(
+    make: Callable[..., Answer], resources: Sequence[Any], reply: AlterConfigsReply
+) -> list[Answer]:
     """One answer a resource, in the order of the request; ``make`` is the request's own class."""
     return [
         make(
@@ -67,7 +69,9 @@ def answers(make: Callable[..., Answer], resources: Sequence[Any], reply: Reply)
     ]
 
 
-async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+async def execute_at_controller(
+    scope: ControllerScope, part: AlterConfigsPart
+) -> AlterConfigsReply:
     """Decide, keep, and wait until everybody knows."""
     refusals = _refused(part.wishes)
     fine = [wish for wish in part.wishes if wish not in refusals]
@@ -81,14 +85,14 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
         validate_only=part.validate_only,
     )
     await scope.publish(outcome.updates)
-    answers: dict[Wish, ChangeRejected | None] = {
+    answers: dict[ConfigChange, ChangeRejected | None] = {
         **refusals,
         **dict(zip(fine, outcome.refusals, strict=True)),
     }
     return tuple(answers[wish] for wish in part.wishes)
 
 
-def _refused(wishes: tuple[Wish, ...]) -> dict[Wish, ChangeRejected]:
+def _refused(wishes: tuple[ConfigChange, ...]) -> dict[ConfigChange, ChangeRejected]:
     times = Counter((wish.resource_type, wish.resource_name) for wish in wishes)
     found = {}
     for wish in wishes:

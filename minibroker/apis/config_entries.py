@@ -17,7 +17,7 @@ from minibroker.config.setting import broker_setting
 from minibroker.config.topics import synonyms_of, topic_value
 
 
-class Source(enum.IntEnum):
+class ConfigSource(enum.IntEnum):
     """Where a value was set, with Kafka's numbers."""
 
     TOPIC = 1
@@ -27,15 +27,15 @@ class Source(enum.IntEnum):
     DEFAULT = 5
 
 
-class Synonym(NamedTuple):
+class ConfigSynonym(NamedTuple):
     """A setting that has a say in a value, in its own unit; None stands for one not shown."""
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
 
 
-class Entry(NamedTuple):
+class ConfigEntry(NamedTuple):
     """One setting with the value in force, None if it has none or is not shown.
 
     ``name`` is the setting's own but for one that was given for one listener.
@@ -44,13 +44,13 @@ class Entry(NamedTuple):
     name: str
     setting: Setting[Any]
     value: str | None
-    source: Source
-    synonyms: tuple[Synonym, ...]
+    source: ConfigSource
+    synonyms: tuple[ConfigSynonym, ...]
 
 
 def topic_entries(
     settings: Settings, configs: Configs, overrides: Mapping[str, str]
-) -> Iterator[Entry]:
+) -> Iterator[ConfigEntry]:
     """Every setting of a topic, by name, for a topic with these overrides.
 
     ``settings`` are those that the broker was started with, ``configs`` what was changed since.
@@ -62,11 +62,11 @@ def topic_entries(
         value = setting.render(topic_value(in_force, overrides, setting))
         synonyms = tuple(_topic_synonyms(settings, changed, setting))
         if name in overrides:
-            synonyms = (Synonym(name, value, Source.TOPIC), *synonyms)
+            synonyms = (ConfigSynonym(name, value, ConfigSource.TOPIC), *synonyms)
         yield _entry(name, setting, value, synonyms)
 
 
-def broker_entries(settings: Settings, configs: Configs) -> Iterator[Entry]:
+def broker_entries(settings: Settings, configs: Configs) -> Iterator[ConfigEntry]:
     """Every setting of the broker, by name, and those given for one listener."""
     changed = layers(settings, configs)
     in_force = effective(settings, configs)
@@ -77,26 +77,26 @@ def broker_entries(settings: Settings, configs: Configs) -> Iterator[Entry]:
         yield _entry(name, setting, value, tuple(_broker_synonyms(settings, changed, name)))
 
 
-def default_entries(settings: Settings, configs: Configs) -> Iterator[Entry]:
+def default_entries(settings: Settings, configs: Configs) -> Iterator[ConfigEntry]:
     """What was changed for all brokers at once, by name."""
     for name, text in sorted(layers(settings, configs).default.items()):
         setting = broker_setting(name)
         assert setting is not None
         value = setting.render(setting.parse(text))
-        own = Synonym(name, value, Source.DYNAMIC_DEFAULT_BROKER)
+        own = ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
         yield _entry(name, setting, value, (own,))
 
 
 def _entry(
-    name: str, setting: Setting[Any], value: str | None, synonyms: tuple[Synonym, ...]
-) -> Entry:
-    source = synonyms[0].source if synonyms else Source.DEFAULT
-    return Entry(name, setting, value, source, synonyms)
+    name: str, setting: Setting[Any], value: str | None, synonyms: tuple[ConfigSynonym, ...]
+) -> ConfigEntry:
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+    return ConfigEntry(name, setting, value, source, synonyms)
 
 
 def _topic_synonyms(
     settings: Settings, changed: Layers, setting: Setting[Any]
-) -> Iterator[Synonym]:
+) -> Iterator[ConfigSynonym]:
     """What was given for any of the broker's stand-ins, the newest source first."""
     found = [
         synonym
@@ -107,27 +107,32 @@ def _topic_synonyms(
     yield from sorted(found, key=lambda synonym: synonym.source)
 
 
-def _broker_synonyms(settings: Settings, changed: Layers, name: str) -> Iterator[Synonym]:
+def _broker_synonyms(settings: Settings, changed: Layers, name: str) -> Iterator[ConfigSynonym]:
     setting = broker_setting(name)
     assert setting is not None
     for known in dict.fromkeys((name, setting.name)):
         yield from _sources(settings, changed, known)
 
 
-def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[Synonym]:
+def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[ConfigSynonym]:
     """The values that one name has in each source; a listener's name has no default."""
     setting = broker_setting(name)
     assert setting is not None
-    dynamic = (Source.DYNAMIC_BROKER, changed.own), (Source.DYNAMIC_DEFAULT_BROKER, changed.default)
+    dynamic = (
+        (ConfigSource.DYNAMIC_BROKER, changed.own),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER, changed.default),
+    )
     for source, config in dynamic:
         if name in config:
-            yield Synonym(name, _shown(setting, setting.parse(config[name])), source)
+            yield ConfigSynonym(name, _shown(setting, setting.parse(config[name])), source)
     static = settings.text(name) if name in settings.given else None
     if static is not None:
-        yield Synonym(name, _shown(setting, setting.parse(static)), Source.STATIC_BROKER)
+        yield ConfigSynonym(
+            name, _shown(setting, setting.parse(static)), ConfigSource.STATIC_BROKER
+        )
     default = settings.default(setting)
     if default is not None and name == setting.name:
-        yield Synonym(name, _shown(setting, default), Source.DEFAULT)
+        yield ConfigSynonym(name, _shown(setting, default), ConfigSource.DEFAULT)
 
 
 def _shown(setting: Setting[Any], value: object) -> str | None:

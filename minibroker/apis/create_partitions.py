@@ -26,7 +26,7 @@ STRICT_FROM = 3
 """Clients that ask in this version know what a refusal by quota is (KIP-599)."""
 
 
-class Part(NamedTuple):
+class CreatePartitionsPart(NamedTuple):
     """The wishes of a request."""
 
     topics: tuple[Growth, ...]
@@ -34,18 +34,18 @@ class Part(NamedTuple):
     mutator: Mutator
 
 
-class Reply(NamedTuple):
+class CreatePartitionsReply(NamedTuple):
     """Why a topic did not grow, None if it did, and what of it a quota counted."""
 
     topics: dict[str, ChangeRejected | None]
     mutated: Mutated
 
 
-def split(ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, CreatePartitionsPart]:
     """All to the controller."""
     wishes = tuple(map(_wish, request.topics))
     mutator = ctx.mutator(strict_from=STRICT_FROM)
-    return {CONTROLLER: Part(wishes, request.validate_only, mutator)}
+    return {CONTROLLER: CreatePartitionsPart(wishes, request.validate_only, mutator)}
 
 
 def _wish(topic: CreatePartitionsTopic) -> Growth:
@@ -55,7 +55,9 @@ def _wish(topic: CreatePartitionsTopic) -> Growth:
     return Growth(topic.name, topic.count, tuple(tuple(given.broker_ids) for given in assignments))
 
 
-async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+async def execute_at_controller(
+    scope: ControllerScope, part: CreatePartitionsPart
+) -> CreatePartitionsReply:
     """Decide, keep, and wait until everybody knows."""
     mutations = scope.mutations(part.mutator)
     outcome = await scope.cluster.create_partitions(
@@ -63,11 +65,11 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     )
     await scope.publish(outcome.updates)
     refusals = {grown.name: grown.refusal for grown in outcome.topics}
-    return Reply(refusals, mutations.mutated())
+    return CreatePartitionsReply(refusals, mutations.mutated())
 
 
 def merge(
-    ctx: Context, _request: CreatePartitionsRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, _request: CreatePartitionsRequest, replies: Mapping[Owner, CreatePartitionsReply]
 ) -> CreatePartitionsResponse:
     """One result a name, in the order of the request."""
     topics, ctx.mutated = replies[CONTROLLER]
@@ -84,7 +86,9 @@ def merge(
     )
 
 
-API: Api[CreatePartitionsRequest, Part, Reply, CreatePartitionsResponse] = Api(
+API: Api[
+    CreatePartitionsRequest, CreatePartitionsPart, CreatePartitionsReply, CreatePartitionsResponse
+] = Api(
     key=ApiKey.CREATE_PARTITIONS,
     versions=(0, 3),
     split=split,

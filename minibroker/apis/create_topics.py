@@ -30,7 +30,7 @@ STRICT_FROM = 6
 """Clients that ask in this version know what a refusal by quota is (KIP-599)."""
 
 
-class Part(NamedTuple):
+class CreateTopicsPart(NamedTuple):
     """The wishes of a request."""
 
     topics: tuple[NewTopic, ...]
@@ -38,18 +38,18 @@ class Part(NamedTuple):
     mutator: Mutator
 
 
-class Reply(NamedTuple):
+class CreateTopicsReply(NamedTuple):
     """What became of them, and what of it a quota counted."""
 
     topics: tuple[TopicOutcome, ...]
     mutated: Mutated
 
 
-def split(ctx: Context, request: CreateTopicsRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: CreateTopicsRequest) -> Mapping[Owner, CreateTopicsPart]:
     """All to the controller."""
     wishes = tuple(map(_wish, request.topics))
     mutator = ctx.mutator(strict_from=STRICT_FROM)
-    return {CONTROLLER: Part(wishes, request.validate_only, mutator)}
+    return {CONTROLLER: CreateTopicsPart(wishes, request.validate_only, mutator)}
 
 
 def _wish(topic: CreatableTopic) -> NewTopic:
@@ -62,18 +62,20 @@ def _wish(topic: CreatableTopic) -> NewTopic:
     )
 
 
-async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+async def execute_at_controller(
+    scope: ControllerScope, part: CreateTopicsPart
+) -> CreateTopicsReply:
     """Decide, keep, and wait until everybody knows."""
     mutations = scope.mutations(part.mutator)
     outcome = await scope.cluster.create_topics(
         part.topics, validate_only=part.validate_only, take=mutations.take
     )
     await scope.publish(outcome.updates)
-    return Reply(outcome.topics, mutations.mutated())
+    return CreateTopicsReply(outcome.topics, mutations.mutated())
 
 
 def merge(
-    ctx: Context, _request: CreateTopicsRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, _request: CreateTopicsRequest, replies: Mapping[Owner, CreateTopicsReply]
 ) -> CreateTopicsResponse:
     """One result a name, in the order of the request."""
     topics, ctx.mutated = replies[CONTROLLER]
@@ -101,7 +103,7 @@ def _result(ctx: Context, made: TopicOutcome) -> CreatableTopicResult:
     )
 
 
-API: Api[CreateTopicsRequest, Part, Reply, CreateTopicsResponse] = Api(
+API: Api[CreateTopicsRequest, CreateTopicsPart, CreateTopicsReply, CreateTopicsResponse] = Api(
     key=ApiKey.CREATE_TOPICS,
     versions=(2, 7),
     split=split,

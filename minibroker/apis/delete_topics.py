@@ -43,29 +43,31 @@ class Result(NamedTuple):
     refusal: ChangeRejected | None = None
 
 
-class Part(NamedTuple):
+class DeleteTopicsPart(NamedTuple):
     """The topics of a request."""
 
     targets: tuple[Target, ...]
     mutator: Mutator
 
 
-class Reply(NamedTuple):
+class DeleteTopicsReply(NamedTuple):
     """What became of them, and what of it a quota counted."""
 
     results: tuple[Result, ...]
     mutated: Mutated = UNCOUNTED
 
 
-def split(ctx: Context, request: DeleteTopicsRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: DeleteTopicsRequest) -> Mapping[Owner, DeleteTopicsPart]:
     """All to the controller, unless topics are not to be deleted at all."""
     targets = tuple(Target(topic.name, topic.topic_id) for topic in request.topics)
     targets += tuple(Target(name) for name in request.topic_names)
-    part = Part(targets, ctx.mutator(strict_from=STRICT_FROM))
+    part = DeleteTopicsPart(targets, ctx.mutator(strict_from=STRICT_FROM))
     return {CONTROLLER: part} if ctx.settings[DELETE_TOPIC_ENABLE] else {}
 
 
-async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+async def execute_at_controller(
+    scope: ControllerScope, part: DeleteTopicsPart
+) -> DeleteTopicsReply:
     """Find the topics, drop them, and wait until everybody knows."""
     results, found = _resolve(scope.image, part.targets)
     mutations = scope.mutations(part.mutator)
@@ -76,7 +78,7 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
         if gone.topic is not None:
             target = Target(gone.name, gone.topic.topic_id)
         results.append(Result(target, gone.refusal))
-    return Reply(tuple(results), mutations.mutated())
+    return DeleteTopicsReply(tuple(results), mutations.mutated())
 
 
 def _resolve(image: Image, targets: tuple[Target, ...]) -> tuple[list[Result], dict[str, Target]]:
@@ -112,7 +114,7 @@ def _refuse(image: Image, target: Target, times: int) -> ChangeRejected | None:
 
 
 def merge(
-    ctx: Context, request: DeleteTopicsRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, request: DeleteTopicsRequest, replies: Mapping[Owner, DeleteTopicsReply]
 ) -> DeleteTopicsResponse:
     """One result a topic."""
     reply = replies[CONTROLLER] if CONTROLLER in replies else _disabled(ctx, request)
@@ -131,15 +133,15 @@ def merge(
     )
 
 
-def _disabled(ctx: Context, request: DeleteTopicsRequest) -> Reply:
+def _disabled(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsReply:
     code = ErrorCode.TOPIC_DELETION_DISABLED if ctx.version >= 3 else ErrorCode.INVALID_REQUEST
     refusal = ChangeRejected(code, "Topic deletion is disabled (delete.topic.enable=false).")
     targets = [Target(topic.name, topic.topic_id) for topic in request.topics]
     targets += [Target(name) for name in request.topic_names]
-    return Reply(tuple(Result(target, refusal) for target in targets))
+    return DeleteTopicsReply(tuple(Result(target, refusal) for target in targets))
 
 
-API: Api[DeleteTopicsRequest, Part, Reply, DeleteTopicsResponse] = Api(
+API: Api[DeleteTopicsRequest, DeleteTopicsPart, DeleteTopicsReply, DeleteTopicsResponse] = Api(
     key=ApiKey.DELETE_TOPICS,
     versions=(1, 6),
     split=split,

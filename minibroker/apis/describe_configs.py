@@ -12,7 +12,12 @@ from collections.abc import Iterable, Mapping
 
 from minibroker.apis.base import Api, Context, Owner
 from minibroker.apis.config_alteration import BROKER_TYPE, TOPIC_TYPE
-from minibroker.apis.config_entries import Entry, broker_entries, default_entries, topic_entries
+from minibroker.apis.config_entries import (
+    ConfigEntry,
+    broker_entries,
+    default_entries,
+    topic_entries,
+)
 from minibroker.cluster.topics import ChangeRejected, name_problem
 from minibroker.config import NODE_ID, Scope
 from protocol.errors import ErrorCode
@@ -58,7 +63,9 @@ def _describe(
     return result
 
 
-def _entries(ctx: Context, resource: DescribeConfigsResource) -> Iterable[Entry] | ChangeRejected:
+def _entries(
+    ctx: Context, resource: DescribeConfigsResource
+) -> Iterable[ConfigEntry] | ChangeRejected:
     kind, name = resource.resource_type, resource.resource_name
     if kind == TOPIC_TYPE:
         problem = name_problem(name)
@@ -82,7 +89,7 @@ def _entries(ctx: Context, resource: DescribeConfigsResource) -> Iterable[Entry]
     return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
 
 
-def _config(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _config(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     setting = entry.setting
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(

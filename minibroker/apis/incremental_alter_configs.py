@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from minibroker.apis.base import CONTROLLER, Api, Context, Owner
 from minibroker.apis.config_alteration import (
     LEFT_OUT,
-    Part,
-    Reply,
-    Wish,
+    AlterConfigsPart,
+    AlterConfigsReply,
+    ConfigChange,
     answers,
     execute_at_controller,
 )
@@ -29,22 +29,28 @@ from protocol.messages.incremental_alter_configs import (
 from protocol.registry import ApiKey
 
 
-def split(_ctx: Context, request: IncrementalAlterConfigsRequest) -> Mapping[Owner, Part]:
+def split(
+    _ctx: Context, request: IncrementalAlterConfigsRequest
+) -> Mapping[Owner, AlterConfigsPart]:
     """All to the controller."""
     wishes = tuple(map(_wish, request.resources))
-    return {CONTROLLER: Part(wishes, replace=False, validate_only=request.validate_only)}
+    return {
+        CONTROLLER: AlterConfigsPart(wishes, replace=False, validate_only=request.validate_only)
+    }
 
 
-def _wish(resource: AlterConfigsResource) -> Wish:
+def _wish(resource: AlterConfigsResource) -> ConfigChange:
     operations = (
         ConfigOperation(config.name, config.config_operation, config.value)
         for config in resource.configs
     )
-    return Wish(resource.resource_type, resource.resource_name, tuple(operations))
+    return ConfigChange(resource.resource_type, resource.resource_name, tuple(operations))
 
 
 def merge(
-    _ctx: Context, request: IncrementalAlterConfigsRequest, replies: Mapping[Owner, Reply]
+    _ctx: Context,
+    request: IncrementalAlterConfigsRequest,
+    replies: Mapping[Owner, AlterConfigsReply],
 ) -> IncrementalAlterConfigsResponse:
     """One answer a resource, in the order of the request."""
     return IncrementalAlterConfigsResponse(
@@ -52,7 +58,12 @@ def merge(
     )
 
 
-API: Api[IncrementalAlterConfigsRequest, Part, Reply, IncrementalAlterConfigsResponse] = Api(
+API: Api[
+    IncrementalAlterConfigsRequest,
+    AlterConfigsPart,
+    AlterConfigsReply,
+    IncrementalAlterConfigsResponse,
+] = Api(
     key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
     versions=(0, 1),
     split=split,

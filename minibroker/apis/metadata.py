@@ -33,21 +33,21 @@ from protocol.registry import ApiKey
 from protocol.types import ZERO_UUID
 
 
-class Part(NamedTuple):
+class MetadataPart(NamedTuple):
     """Names of topics to create, and who wants them."""
 
     names: tuple[str, ...]
     mutator: Mutator
 
 
-class Reply(NamedTuple):
+class MetadataReply(NamedTuple):
     """Error codes of those that were not created, and what of it a quota counted."""
 
     refused: Mapping[str, int]
     mutated: Mutated
 
 
-def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, Part]:
+def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, MetadataPart]:
     """To the controller, the topics to create; with none, nobody needs to be asked."""
     if not (request.allow_auto_topic_creation and ctx.settings[AUTO_CREATE_TOPICS_ENABLE]):
         return {}
@@ -57,21 +57,21 @@ def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, Part]:
         name for name in _names(request) if name not in ctx.image.topics and not name_problem(name)
     )
     # In Kafka the broker asks its controller for them, in the newest version and the client's name.
-    return {CONTROLLER: Part(missing, ctx.mutator(strict_from=0))} if missing else {}
+    return {CONTROLLER: MetadataPart(missing, ctx.mutator(strict_from=0))} if missing else {}
 
 
-async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
+async def execute_at_controller(scope: ControllerScope, part: MetadataPart) -> MetadataReply:
     """Create the topics with the broker's defaults."""
     mutations = scope.mutations(part.mutator)
     wanted = [NewTopic(name) for name in part.names]
     outcome = await scope.cluster.create_topics(wanted, take=mutations.take)
     await scope.publish(outcome.updates)
     refused = {made.name: made.refusal.code for made in outcome.topics if made.refusal}
-    return Reply(refused, mutations.mutated())
+    return MetadataReply(refused, mutations.mutated())
 
 
 def merge(
-    ctx: Context, request: MetadataRequest, replies: Mapping[Owner, Reply]
+    ctx: Context, request: MetadataRequest, replies: Mapping[Owner, MetadataReply]
 ) -> MetadataResponse:
     """What the image knows by now."""
     refused: Mapping[str, int] = {}
@@ -201,7 +201,7 @@ def _partition(
     )
 
 
-API: Api[MetadataRequest, Part, Reply, MetadataResponse] = Api(
+API: Api[MetadataRequest, MetadataPart, MetadataReply, MetadataResponse] = Api(
     key=ApiKey.METADATA,
     versions=(0, 13),
     split=split,

@@ -51,8 +51,8 @@ from minibroker.apis import (
     sync_group,
     update_metadata,
 )
-from minibroker.apis.access.door import guarded
 from minibroker.apis.api_versions import unsupported_version
+from minibroker.apis.authorization.wrap import with_authorization_check
 from minibroker.apis.base import ServedApi
 from protocol import registry
 
@@ -71,7 +71,7 @@ def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
             raise ValueError(
                 f"{api.key.name} serves versions {low} to {high}, the protocol declares {declared}"
             )
-        found[api.key] = guarded(api)
+        found[api.key] = with_authorization_check(api)
     return found
 
 

@@ -23,7 +23,7 @@ def preload(settings: Settings) -> None:
 
     codecs.lookup("utf-16-le")  # Used for the partition of a group.
     if settings[AUTHORIZER_CLASS_NAME]:
-        import minibroker.apis.access.table
+        import minibroker.apis.authorization.table
     protocols = (settings.security_protocol(one.name) for one in settings.client_listeners)
     if any(map(has_tls, protocols)):
         import minibroker.network.tls  # noqa: F401

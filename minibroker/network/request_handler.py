@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
-from minibroker.apis.access.authorizers import Authorizers
+from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi, ServedVersions
 from minibroker.apis.registry import APIS, unsupported_version
 from minibroker.config.dynamic import InForce

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
-from minibroker.apis.access.authorizers import Authorizers
+from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update

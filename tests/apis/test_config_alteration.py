@@ -9,8 +9,8 @@ import pytest
 from minibroker.apis.config_alteration import (
     BROKER_TYPE,
     TOPIC_TYPE,
-    Part,
-    Wish,
+    AlterConfigsPart,
+    ConfigChange,
     execute_at_controller,
 )
 from minibroker.cluster.configs import ConfigOperation, Op
@@ -20,18 +20,18 @@ STEP = (ConfigOperation("max.connections", Op.SET, "5"),)
 
 
 async def ask(
-    desk: Any, *wishes: Wish, validate_only: bool = False
+    desk: Any, *wishes: ConfigChange, validate_only: bool = False
 ) -> list[tuple[int, str] | None]:
-    part = Part(wishes, replace=False, validate_only=validate_only)
+    part = AlterConfigsPart(wishes, replace=False, validate_only=validate_only)
     return list(await execute_at_controller(desk.controller, part))
 
 
 async def test_each_wish_is_answered_in_its_place(desk: Any) -> None:
     unknown, fine, topic = await ask(
         desk,
-        Wish(8, "1", STEP),
-        Wish(BROKER_TYPE, "1", STEP),
-        Wish(TOPIC_TYPE, "missing", (ConfigOperation("retention.ms", Op.SET, "5"),)),
+        ConfigChange(8, "1", STEP),
+        ConfigChange(BROKER_TYPE, "1", STEP),
+        ConfigChange(TOPIC_TYPE, "missing", (ConfigOperation("retention.ms", Op.SET, "5"),)),
     )
     assert unknown == (42, "Unknown resource type 8")
     assert fine is None
@@ -42,13 +42,15 @@ async def test_each_wish_is_answered_in_its_place(desk: Any) -> None:
 
 async def test_a_resource_named_twice_is_not_touched(desk: Any) -> None:
     other = (ConfigOperation("max.connections", Op.SET, "6"),)
-    answers = await ask(desk, Wish(BROKER_TYPE, "1", STEP), Wish(BROKER_TYPE, "1", other))
+    answers = await ask(
+        desk, ConfigChange(BROKER_TYPE, "1", STEP), ConfigChange(BROKER_TYPE, "1", other)
+    )
     assert answers == [(42, "Each resource must appear at most once.")] * 2
     assert ("brokers", "1") not in desk.cluster.image.configs
 
 
 async def test_what_is_only_validated_is_not_done(desk: Any) -> None:
-    assert await ask(desk, Wish(BROKER_TYPE, "1", STEP), validate_only=True) == [None]
+    assert await ask(desk, ConfigChange(BROKER_TYPE, "1", STEP), validate_only=True) == [None]
     assert desk.controller.published == []
 
 
@@ -62,9 +64,9 @@ async def test_limits_of_hosts_that_nobody_knows_are_refused(
 
     monkeypatch.setattr(hosts, "look_up", look_up)
 
-    def overrides(text: str) -> Wish:
+    def overrides(text: str) -> ConfigChange:
         name = "max.connections.per.ip.overrides"
-        return Wish(BROKER_TYPE, "1", (ConfigOperation(name, Op.SET, text),))
+        return ConfigChange(BROKER_TYPE, "1", (ConfigOperation(name, Op.SET, text),))
 
     text = "max.connections.per.ip.overrides: cannot resolve gone.test; name hosts that can be "
     text += "looked up, or their addresses"
@@ -81,7 +83,7 @@ async def test_keys_that_cannot_be_used_change_nothing(desk: Any) -> None:
     name = "listener.name.ssl.ssl.keystore.location"
     desk.controller.bad_keys = ["bad.pem"]
     bad, good = (
-        Wish(BROKER_TYPE, "1", (ConfigOperation(name, Op.SET, location), *STEP))
+        ConfigChange(BROKER_TYPE, "1", (ConfigOperation(name, Op.SET, location), *STEP))
         for location in ("bad.pem", "good.pem")
     )
     assert await ask(desk, bad) == [(42, "bad.pem")]

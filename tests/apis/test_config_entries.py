@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minibroker.apis.config_entries import (
-    Entry,
-    Source,
+    ConfigEntry,
+    ConfigSource,
     broker_entries,
     default_entries,
     topic_entries,
@@ -12,35 +12,35 @@ from minibroker.apis.config_entries import (
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Settings
 
 
-def topic_entry(name: str, *pairs: str, **overrides: str) -> Entry:
+def topic_entry(name: str, *pairs: str, **overrides: str) -> ConfigEntry:
     given = {key.replace("_", "."): value for key, value in overrides.items()}
     entries = topic_entries(Settings.from_sources(pairs=pairs), {}, given)
     return next(entry for entry in entries if entry.setting.name == name)
 
 
-def broker_entry(name: str, *pairs: str, profile: str = "laptop") -> Entry:
+def broker_entry(name: str, *pairs: str, profile: str = "laptop") -> ConfigEntry:
     settings = Settings.from_sources(pairs=pairs, profile=profile)
     return next(entry for entry in broker_entries(settings, {}) if entry.setting.name == name)
 
 
 def test_a_default_comes_from_the_brokers_default() -> None:
     entry = topic_entry("retention.ms")
-    assert (entry.value, entry.source) == ("604800000", Source.DEFAULT)
-    assert entry.synonyms == (("log.retention.hours", "168", Source.DEFAULT),)
+    assert (entry.value, entry.source) == ("604800000", ConfigSource.DEFAULT)
+    assert entry.synonyms == (("log.retention.hours", "168", ConfigSource.DEFAULT),)
 
 
 def test_what_was_given_to_the_broker_comes_before_defaults_in_its_own_unit() -> None:
     entry = topic_entry("retention.ms", "log.retention.minutes=5")
-    assert (entry.value, entry.source) == ("300000", Source.STATIC_BROKER)
+    assert (entry.value, entry.source) == ("300000", ConfigSource.STATIC_BROKER)
     assert entry.synonyms == (
-        ("log.retention.minutes", "5", Source.STATIC_BROKER),
-        ("log.retention.hours", "168", Source.DEFAULT),
+        ("log.retention.minutes", "5", ConfigSource.STATIC_BROKER),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
     )
 
 
 def test_a_topics_own_value_comes_first() -> None:
     entry = topic_entry("retention.ms", "log.retention.ms=7", retention_ms="9")
-    assert (entry.value, entry.source) == ("9", Source.TOPIC)
+    assert (entry.value, entry.source) == ("9", ConfigSource.TOPIC)
     assert [synonym.name for synonym in entry.synonyms] == [
         "retention.ms",
         "log.retention.ms",
@@ -50,23 +50,23 @@ def test_a_topics_own_value_comes_first() -> None:
 
 def test_a_setting_without_stand_in_is_a_default() -> None:
     entry = topic_entry("preallocate")
-    assert (entry.value, entry.source, entry.synonyms) == ("false", Source.DEFAULT, ())
+    assert (entry.value, entry.source, entry.synonyms) == ("false", ConfigSource.DEFAULT, ())
 
 
 def test_a_broker_setting_says_where_it_came_from() -> None:
     entry = broker_entry("num.io.threads", "num.io.threads=5")
-    assert (entry.value, entry.source) == ("5", Source.STATIC_BROKER)
+    assert (entry.value, entry.source) == ("5", ConfigSource.STATIC_BROKER)
     assert entry.synonyms == (
-        ("num.io.threads", "5", Source.STATIC_BROKER),
-        ("num.io.threads", "2", Source.DEFAULT),
+        ("num.io.threads", "5", ConfigSource.STATIC_BROKER),
+        ("num.io.threads", "2", ConfigSource.DEFAULT),
     )
     entry = broker_entry("num.io.threads", profile="kafka")
-    assert (entry.value, entry.source) == ("8", Source.DEFAULT)
+    assert (entry.value, entry.source) == ("8", ConfigSource.DEFAULT)
 
 
 def test_a_setting_without_a_value_has_none() -> None:
     entry = broker_entry("log.retention.ms")
-    assert (entry.value, entry.source, entry.synonyms) == (None, Source.DEFAULT, ())
+    assert (entry.value, entry.source, entry.synonyms) == (None, ConfigSource.DEFAULT, ())
 
 
 def test_every_setting_is_there_once_by_name() -> None:
@@ -84,13 +84,13 @@ STATIC = Settings.from_sources(pairs=["log.retention.ms=6", "log.retention.hours
 
 def test_what_was_changed_stands_before_what_was_given() -> None:
     [entry] = [e for e in topic_entries(STATIC, CHANGED, {}) if e.name == "retention.ms"]
-    assert (entry.value, entry.source) == ("1", Source.DYNAMIC_BROKER)
+    assert (entry.value, entry.source) == ("1", ConfigSource.DYNAMIC_BROKER)
     assert entry.synonyms == (
-        ("log.retention.ms", "1", Source.DYNAMIC_BROKER),
-        ("log.retention.ms", "3", Source.DYNAMIC_DEFAULT_BROKER),
-        ("log.retention.ms", "6", Source.STATIC_BROKER),
-        ("log.retention.hours", "7", Source.STATIC_BROKER),
-        ("log.retention.hours", "168", Source.DEFAULT),
+        ("log.retention.ms", "1", ConfigSource.DYNAMIC_BROKER),
+        ("log.retention.ms", "3", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("log.retention.ms", "6", ConfigSource.STATIC_BROKER),
+        ("log.retention.hours", "7", ConfigSource.STATIC_BROKER),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
     )
     [entry] = [e for e in broker_entries(STATIC, CHANGED) if e.name == "log.retention.ms"]
     assert [synonym.value for synonym in entry.synonyms] == ["1", "3", "6"]
@@ -100,16 +100,16 @@ def test_what_was_changed_stands_before_what_was_given() -> None:
 def test_a_listeners_value_has_the_brokers_as_synonym() -> None:
     name = "listener.name.inside.max.connections"
     [entry] = [e for e in broker_entries(STATIC, CHANGED) if e.name == name]
-    assert (entry.value, entry.source) == ("2", Source.DYNAMIC_BROKER)
+    assert (entry.value, entry.source) == ("2", ConfigSource.DYNAMIC_BROKER)
     assert entry.synonyms == (
-        (name, "2", Source.DYNAMIC_BROKER),
-        ("max.connections", "4", Source.DYNAMIC_DEFAULT_BROKER),
-        ("max.connections", "2147483647", Source.DEFAULT),
+        (name, "2", ConfigSource.DYNAMIC_BROKER),
+        ("max.connections", "4", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("max.connections", "2147483647", ConfigSource.DEFAULT),
     )
 
 
 def test_what_was_changed_for_all_brokers_stands_alone() -> None:
     assert [(e.name, e.value, e.source) for e in default_entries(STATIC, CHANGED)] == [
-        ("log.retention.ms", "3", Source.DYNAMIC_DEFAULT_BROKER),
-        ("max.connections", "4", Source.DYNAMIC_DEFAULT_BROKER),
+        ("log.retention.ms", "3", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("max.connections", "4", ConfigSource.DYNAMIC_DEFAULT_BROKER),
     ]

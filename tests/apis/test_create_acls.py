@@ -13,7 +13,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from protocol.messages.describe_acls import DescribeAclsRequest
-from tests.apis.access.callers import SETTINGS
+from tests.apis.authorization.callers import SETTINGS
 from tests.apis.conftest import DeskMaker
 
 ANY: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minibroker.apis.delete_acls import API
 from minibroker.security.acl import Operation, Resource
 from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from tests.apis.access.callers import SETTINGS, grant
+from tests.apis.authorization.callers import SETTINGS, grant
 from tests.apis.conftest import DeskMaker
 from tests.apis.test_create_acls import ANY
 

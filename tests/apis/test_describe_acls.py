@@ -8,7 +8,7 @@ from minibroker.apis.describe_acls import API as DESCRIBE
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.describe_acls import DescribeAclsRequest
-from tests.apis.access.callers import ALICE, SETTINGS, grant
+from tests.apis.authorization.callers import ALICE, SETTINGS, grant
 from tests.apis.conftest import DeskMaker
 from tests.apis.test_create_acls import ANY
 

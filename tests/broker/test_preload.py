@@ -24,13 +24,13 @@ print(*sys.modules)
         (
             (),
             {"difflib", "protocol.codecs", "encodings.utf_16_le"},
-            {"minibroker.apis.access.table", "minibroker.network.tls"},
+            {"minibroker.apis.authorization.table", "minibroker.network.tls"},
         ),
-        ((AUTHORIZER,), {"minibroker.apis.access.table"}, {"minibroker.network.tls"}),
+        ((AUTHORIZER,), {"minibroker.apis.authorization.table"}, {"minibroker.network.tls"}),
         (
             TLS,
             {"minibroker.network.tls", "encodings.utf_16_be", "encodings.utf_32_be"},
-            {"minibroker.apis.access.table"},
+            {"minibroker.apis.authorization.table"},
         ),
     ],
 )

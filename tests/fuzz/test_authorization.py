@@ -33,8 +33,8 @@ from protocol.messages.metadata import MetadataRequest
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import Record, build_batch
 from protocol.registry import schema
-from tests.apis.access.test_groups import commit
-from tests.apis.access.test_table import (
+from tests.apis.authorization.test_groups import commit
+from tests.apis.authorization.test_table import (
     ADMIN,
     ANY_RULE,
     CREDENTIAL,

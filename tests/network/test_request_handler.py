@@ -309,7 +309,7 @@ async def test_the_image_is_the_newest_when_the_answer_is_put_together(desk: Des
     async def create(part: Any) -> Any:
         follower = desk.exchanges._follower
         follower.image = apply(follower.image, TopicCreated(Topic("new", b"n" * 16, ())))
-        return metadata.Reply({}, UNCOUNTED)
+        return metadata.MetadataReply({}, UNCOUNTED)
 
     desk.controller.handler = create
     request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])

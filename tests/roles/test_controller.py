@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.apis import metadata
 from minibroker.apis.base import Mutator
-from minibroker.apis.config_alteration import BROKER_TYPE, Part, Wish
+from minibroker.apis.config_alteration import BROKER_TYPE, AlterConfigsPart, ConfigChange
 from minibroker.cluster import layout
 from minibroker.cluster.configs import ConfigOperation, Op
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, Update
@@ -45,7 +45,7 @@ from minibroker.storage.failures import StorageFailed
 from protocol.registry import ApiKey
 from tests.process.conftest import MakeEnvironment
 
-CREATION = metadata.Part(("t",), Mutator("ANONYMOUS", "", strict=True))
+CREATION = metadata.MetadataPart(("t",), Mutator("ANONYMOUS", "", strict=True))
 NAMES = ("worker-0", "processor-0", "acceptor")
 
 
@@ -190,7 +190,9 @@ async def test_configs_are_altered_and_their_old_notices_purged(
         followers = {name: (await at.follow(name))[0] for name in NAMES}
         for value in ("5", "6"):
             step = ConfigOperation("max.connections", Op.SET, value)
-            part = Part((Wish(BROKER_TYPE, "1", (step,)),), replace=False, validate_only=False)
+            part = AlterConfigsPart(
+                (ConfigChange(BROKER_TYPE, "1", (step,)),), replace=False, validate_only=False
+            )
             asked = ApiPart(ApiKey.INCREMENTAL_ALTER_CONFIGS, part)
             reply = await followers["processor-0"].ask(asked)
             assert reply.reply == (None,)

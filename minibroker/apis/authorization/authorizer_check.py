@@ -1,8 +1,8 @@
-"""What guards are made of: a guard takes out of a request what the caller may not have.
+"""Building blocks of authorization checks.
 
-Owns the pieces that the guards beside this module share; it must never know an API.  A guard leaves
-in the request what is allowed, and gives what is to be done to the response, or the whole response
-where nothing is left.  The invariant: who asks twice for the same is judged once.  Echoes
+A check removes unauthorized items from a request. It returns a function that adds their errors to
+the response, or the complete response if the whole request is denied. This module knows no API.
+Invariant: a resource that a request names twice is authorized once. Kafka's class is
 ``AuthHelper``.
 """
 
@@ -19,11 +19,11 @@ from protocol.errors import ErrorCode
 T = TypeVar("T")
 
 Finish = Callable[[Any], Any]
-"""From an API's response to the one to send; either may be None, where there is none."""
+"""Turns an API's response into the one to send. Either is None if the API sends no response."""
 
 
-Guard = Callable[[Context, Any], "Finish | Denied | None"]
-"""From a request, which it may change, to what is to be done to the response; None for nothing."""
+AuthorizationCheck = Callable[[Context, Any], "Finish | Denied | None"]
+"""Checks a request, and may remove items from it; None leaves the response as it is."""
 
 ERRORS: Mapping[Resource, ErrorCode] = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -42,7 +42,7 @@ def allowed(
     *,
     quietly: bool = False,
 ) -> tuple[list[T], list[T]]:
-    """Those of some items that the caller may do it to, and the others; who has no name is fine."""
+    """Split items into authorized and denied ones; items without a name are authorized."""
     fine, refused = list[T](), list[T]()
     known: dict[str, bool] = {}
     for item in items:
@@ -57,33 +57,34 @@ def allowed(
 
 
 def authorized(ctx: Context, resource: Resource, name: str = CLUSTER_NAME) -> int:
-    """The operations that the caller may do to a resource, as a bit field."""
+    """Operations on a resource that the caller is authorized for, as a bit field."""
     may = (one for one in SUPPORTED[resource] if ctx.allows(one, resource, name, quietly=True))
     return bits(may)
 
 
-def open_to_all(_ctx: Context, _request: Any) -> None:
-    """The guard of what anybody may ask for."""
+def allow_all(_ctx: Context, _request: Any) -> None:
+    """Allow every request."""
 
 
-def need(
+def require(
     operation: Operation,
     resource: Resource,
     name: Callable[[Any], str],
     refusal: Callable[..., Any],
-) -> Guard:
-    """The guard of a request that wants one right; ``refusal`` makes its response of the request
-    and an error.
+) -> AuthorizationCheck:
+    """Build the check of a request that requires one operation on one resource.
+
+    ``refusal`` builds the error response from the request and an error code.
     """
 
-    def guard(ctx: Context, request: Any) -> Denied | None:
+    def check(ctx: Context, request: Any) -> Denied | None:
         if ctx.allows(operation, resource, name(request)):
             return None
         return Denied(refusal(request, ERRORS[resource]))
 
-    return guard
+    return check
 
 
-def need_cluster(operation: Operation, refusal: Callable[..., Any]) -> Guard:
-    """The same of the cluster."""
-    return need(operation, Resource.CLUSTER, lambda _: CLUSTER_NAME, refusal)
+def require_cluster(operation: Operation, refusal: Callable[..., Any]) -> AuthorizationCheck:
+    """Build the check of a request that requires one operation on the cluster."""
+    return require(operation, Resource.CLUSTER, lambda _: CLUSTER_NAME, refusal)

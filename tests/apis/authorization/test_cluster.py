@@ -15,7 +15,7 @@ from protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.apis.access.callers import ALICE, SETTINGS, ask_as, grant
+from tests.apis.authorization.callers import ALICE, SETTINGS, ask_as, grant
 from tests.apis.conftest import DeskMaker
 
 KINDS = {(2, "mine"): 0, (2, "theirs"): 29, (4, "1"): 31, (32, "a-group"): 30, (8, "x"): 31}

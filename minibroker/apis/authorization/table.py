@@ -1,8 +1,8 @@
-"""Which guard stands before which API: all of them, so that none is open by oversight.
+"""Table of the authorization check of each API.
 
-Owns the table alone; what each guard asks for is for the modules beside this one.  The invariant:
-every API that is served has its line here, be it that anybody may ask.  Echoes the dispatch of
-``KafkaApis.handle``, each of whose methods begins with its own check.
+The checks are in the other modules of this package. Invariant: every served API has an entry, also
+if it requires no authorization, so no API is left open by oversight. In Kafka each handler method
+of ``KafkaApis`` starts with its own check.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.apis.access import cluster, groups, records, topics
-from minibroker.apis.access.guard import Guard, open_to_all
+from minibroker.apis.authorization import cluster, groups, records, topics
+from minibroker.apis.authorization.authorizer_check import AuthorizationCheck, allow_all
 from protocol.registry import ApiKey
 
-GUARDS: Final[Mapping[ApiKey, Guard]] = {
+CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.PRODUCE: records.produce,
     ApiKey.FETCH: records.fetch,
     ApiKey.LIST_OFFSETS: records.list_offsets,
@@ -32,8 +32,8 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.SYNC_GROUP: groups.sync_group,
     ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
     ApiKey.LIST_GROUPS: groups.list_groups,
-    ApiKey.SASL_HANDSHAKE: open_to_all,
-    ApiKey.API_VERSIONS: open_to_all,
+    ApiKey.SASL_HANDSHAKE: allow_all,
+    ApiKey.API_VERSIONS: allow_all,
     ApiKey.CREATE_TOPICS: topics.create_topics,
     ApiKey.DELETE_TOPICS: topics.delete_topics,
     ApiKey.DELETE_RECORDS: records.delete_records,
@@ -44,7 +44,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.DELETE_ACLS: cluster.delete_acls,
     ApiKey.DESCRIBE_CONFIGS: cluster.describe_configs,
     ApiKey.ALTER_CONFIGS: cluster.alter_configs,
-    ApiKey.SASL_AUTHENTICATE: open_to_all,
+    ApiKey.SASL_AUTHENTICATE: allow_all,
     ApiKey.CREATE_PARTITIONS: topics.create_partitions,
     ApiKey.DELETE_GROUPS: groups.delete_groups,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: cluster.incremental_alter_configs,
@@ -54,5 +54,5 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe_user_scram_credentials,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster.alter_user_scram_credentials,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: open_to_all,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: allow_all,
 }

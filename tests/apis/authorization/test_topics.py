@@ -14,7 +14,7 @@ from protocol.messages.create_partitions import CreatePartitionsRequest, CreateP
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.apis.access.callers import ALICE, ROOT, SETTINGS, ask_as, grant
+from tests.apis.authorization.callers import ALICE, ROOT, SETTINGS, ask_as, grant
 from tests.apis.conftest import DeskMaker
 
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,9 +1,8 @@
-"""The guards of configs, quotas, credentials, access rules, of the cluster, and between brokers.
+"""Authorization checks of configs, quotas, credentials, ACLs, the cluster, and broker requests.
 
-Owns which right each request wants, and where its errors stand: with each item, or above all of
-them.  It must never know what a config means.  The invariant: where Kafka answers each item, so
-does the guard.  Echoes ``ConfigAdminManager``, ``AclApis`` and the other handlers of ``KafkaApis``
-that look at the cluster.
+Defines the operation that each request requires, and whether its response reports the error per
+item or once at the top level. Invariant: errors are per item where Kafka reports them per item.
+Kafka has these checks in ``ConfigAdminManager``, ``AclApis`` and ``KafkaApis``.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from minibroker.apis import controlled_shutdown as shutdown
 from minibroker.apis import leader_and_isr as leaders
 from minibroker.apis import stop_replica as stop
 from minibroker.apis import update_metadata as update
-from minibroker.apis.access.guard import ERRORS, Finish, need_cluster
-from minibroker.apis.access.topics import cluster_operations
+from minibroker.apis.authorization.authorizer_check import ERRORS, Finish, require_cluster
+from minibroker.apis.authorization.topics import cluster_operations
 from minibroker.apis.base import Context
 from minibroker.apis.config_alteration import TOPIC_TYPE
 from minibroker.apis.operations import NOT_ASKED
@@ -44,7 +43,7 @@ _TEXT: Final = "Cluster authorization failed."
 
 
 def _config_resource(kind: int, name: str) -> tuple[Resource, str]:
-    """Of what a config of this kind wants a right."""
+    """Resource that must be authorized for a config resource of this type."""
     if kind == TOPIC_TYPE:
         return Resource.TOPIC, name
     if kind == GROUP_TYPE:
@@ -52,12 +51,13 @@ def _config_resource(kind: int, name: str) -> tuple[Resource, str]:
     return Resource.CLUSTER, CLUSTER_NAME
 
 
-def _config_guard(operation: Operation, make: Any, field: str) -> Any:
-    """The guard of a request about configs; ``make`` makes what answers one resource, ``field``
-    is where a response has such answers.
+def _config_check(operation: Operation, make: Any, field: str) -> Any:
+    """Build the check of a config request.
+
+    ``make`` is the class of the result of one resource, ``field`` the response's list of them.
     """
 
-    def guard(ctx: Context, request: Any) -> Finish | None:
+    def check(ctx: Context, request: Any) -> Finish | None:
         fine, refused = [], []
         for asked in request.resources:
             resource, name = _config_resource(asked.resource_type, asked.resource_name)
@@ -83,22 +83,22 @@ def _config_guard(operation: Operation, make: Any, field: str) -> Any:
 
         return finish
 
-    return guard
+    return check
 
 
-describe_configs: Final = _config_guard(
+describe_configs: Final = _config_check(
     Operation.DESCRIBE_CONFIGS, DescribeConfigsResult, "results"
 )
-alter_configs: Final = _config_guard(
+alter_configs: Final = _config_check(
     Operation.ALTER_CONFIGS, AlterConfigsResourceResponse, "responses"
 )
-incremental_alter_configs: Final = _config_guard(
+incremental_alter_configs: Final = _config_check(
     Operation.ALTER_CONFIGS, IncrementalResourceResponse, "responses"
 )
 
 
 def describe_cluster(ctx: Context, _request: Any) -> Finish:
-    """Anybody may; what the caller may do to the cluster is told if that is asked for."""
+    """Allow every caller; fill in the authorized operations if the request asks for them."""
 
     def finish(response: Any) -> Any:
         if response.cluster_authorized_operations != NOT_ASKED:
@@ -108,13 +108,13 @@ def describe_cluster(ctx: Context, _request: Any) -> Finish:
     return finish
 
 
-describe_client_quotas: Final = need_cluster(
+describe_client_quotas: Final = require_cluster(
     Operation.DESCRIBE_CONFIGS,
     lambda _, error: DescribeClientQuotasResponse(
         error_code=error, error_message=_TEXT, entries=None
     ),
 )
-alter_client_quotas: Final = need_cluster(
+alter_client_quotas: Final = require_cluster(
     Operation.ALTER_CONFIGS,
     lambda request, error: AlterClientQuotasResponse(
         entries=[
@@ -125,11 +125,11 @@ alter_client_quotas: Final = need_cluster(
         ]
     ),
 )
-describe_user_scram_credentials: Final = need_cluster(
+describe_user_scram_credentials: Final = require_cluster(
     Operation.DESCRIBE,
     lambda _, error: DescribeUserScramCredentialsResponse(error_code=error, error_message=_TEXT),
 )
-alter_user_scram_credentials: Final = need_cluster(
+alter_user_scram_credentials: Final = require_cluster(
     Operation.ALTER,
     lambda request, error: AlterUserScramCredentialsResponse(
         results=[
@@ -138,11 +138,11 @@ alter_user_scram_credentials: Final = need_cluster(
         ]
     ),
 )
-describe_acls: Final = need_cluster(
+describe_acls: Final = require_cluster(
     Operation.DESCRIBE,
     lambda _, error: DescribeAclsResponse(error_code=error, error_message=_TEXT),
 )
-create_acls: Final = need_cluster(
+create_acls: Final = require_cluster(
     Operation.ALTER,
     lambda request, error: CreateAclsResponse(
         results=[
@@ -150,7 +150,7 @@ create_acls: Final = need_cluster(
         ]
     ),
 )
-delete_acls: Final = need_cluster(
+delete_acls: Final = require_cluster(
     Operation.ALTER,
     lambda request, error: DeleteAclsResponse(
         filter_results=[
@@ -159,7 +159,7 @@ delete_acls: Final = need_cluster(
     ),
 )
 
-leader_and_isr: Final = need_cluster(Operation.CLUSTER_ACTION, leaders.refusal)
-stop_replica: Final = need_cluster(Operation.CLUSTER_ACTION, stop.refusal)
-update_metadata: Final = need_cluster(Operation.CLUSTER_ACTION, update.refusal)
-controlled_shutdown: Final = need_cluster(Operation.CLUSTER_ACTION, shutdown.refusal)
+leader_and_isr: Final = require_cluster(Operation.CLUSTER_ACTION, leaders.refusal)
+stop_replica: Final = require_cluster(Operation.CLUSTER_ACTION, stop.refusal)
+update_metadata: Final = require_cluster(Operation.CLUSTER_ACTION, update.refusal)
+controlled_shutdown: Final = require_cluster(Operation.CLUSTER_ACTION, shutdown.refusal)

@@ -13,7 +13,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.apis.access.callers import ALICE, SETTINGS, ask_as, grant
+from tests.apis.authorization.callers import ALICE, SETTINGS, ask_as, grant
 from tests.apis.conftest import DeskMaker
 
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,9 +1,9 @@
-"""How guards are put before APIs, and that none is loaded where nobody is to be stopped.
+"""Wraps each API in its authorization check; loaded only when an authorizer is configured.
 
-Owns the order guard, ``split``, ``merge``, what the guard has yet to do; which rights an API wants
-is for the modules beside this one, which are loaded with the first authorizer.  The invariant: an
-API that is guarded sees nothing that its caller may not ask for; without an authorizer no guard
-runs.  Echoes ``AuthHelper``.
+The order is: check, ``split``, ``merge``, then the completion function that the check returned.
+The checks themselves are in the other modules of this package, which are imported by the first
+request after an authorizer is configured. Invariant: a wrapped API sees only items that its caller
+is authorized for; without an authorizer no check runs. Kafka's class is ``AuthHelper``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from minibroker.apis.base import Context, Denied, Owner, Round, ServedApi
 
 
-def guarded(api: ServedApi) -> ServedApi:
-    """The API with its guard before it."""
+def with_authorization_check(api: ServedApi) -> ServedApi:
+    """Return the API with its authorization check."""
 
     def split(ctx: Context, request: Any) -> Mapping[Owner, Any]:
         if ctx.authorizer is not None:
-            from minibroker.apis.access.table import GUARDS
+            from minibroker.apis.authorization.table import CHECKS
 
-            ctx.finish = GUARDS[api.key](ctx, request)
+            ctx.finish = CHECKS[api.key](ctx, request)
             if isinstance(ctx.finish, Denied):
                 return {}
         return api.split(ctx, request)

@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
-from minibroker.apis.access import table
+from minibroker.apis.authorization import table
 from minibroker.apis.registry import APIS
 from minibroker.security.acl import Operation, Resource
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from protocol.messages.list_groups import ListGroupsRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.registry import ApiKey
-from tests.apis.access.callers import ALICE, SETTINGS
+from tests.apis.authorization.callers import ALICE, SETTINGS
 from tests.apis.conftest import DeskMaker
 
 
-async def test_without_an_authorizer_no_guard_runs(
+async def test_wrap_without_authorizer_runs_no_check(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(_ctx: Any, _request: Any) -> None:
-        raise AssertionError("a guard ran")
+        raise AssertionError("an authorization check ran")
 
-    monkeypatch.setattr(table, "GUARDS", dict.fromkeys(ApiKey, never))
+    monkeypatch.setattr(table, "CHECKS", dict.fromkeys(ApiKey, never))
     response = await desk.ask(APIS[ApiKey.DESCRIBE_CLUSTER], DescribeClusterRequest(), 0)
     assert response.brokers
 
 
-def test_guards_are_not_loaded_with_the_broker() -> None:
-    table_name = "minibroker.apis.access.table"
+def test_wrap_without_authorizer_does_not_load_the_table() -> None:
+    table_name = "minibroker.apis.authorization.table"
     look = f"import sys, minibroker.broker.processes; print({table_name!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

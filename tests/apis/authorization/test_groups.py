@@ -22,7 +22,7 @@ from protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from tests.apis.access.test_table import ADMIN, NOBODY, SETTINGS, caller, rule
+from tests.apis.authorization.test_table import ADMIN, NOBODY, SETTINGS, caller, rule
 from tests.network.secured import secured
 
 REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED

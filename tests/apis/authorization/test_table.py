@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 from trio.testing import MockClock
 
-from minibroker.apis.access.guard import open_to_all
-from minibroker.apis.access.table import GUARDS
+from minibroker.apis.authorization.authorizer_check import allow_all
+from minibroker.apis.authorization.table import CHECKS
 from minibroker.apis.registry import APIS
 from minibroker.runtime.stream import StreamClosed
 from minibroker.security.acl import CLUSTER_NAME, Operation, PatternType, Permission, Resource
@@ -466,9 +466,9 @@ async def test_offset_for_leader_epoch_with_cluster_action_needs_no_right_on_top
 
 
 def test_no_api_escapes_the_table() -> None:
-    open_ones = {key for key, guard in GUARDS.items() if guard is open_to_all}
-    assert {ApiKey(key) for key in APIS} == set(GUARDS)
-    assert set(GUARDS) == set(ROWS) | open_ones | SHOWN_IN_PART
+    open_ones = {key for key, check in CHECKS.items() if check is allow_all}
+    assert {ApiKey(key) for key in APIS} == set(CHECKS)
+    assert set(CHECKS) == set(ROWS) | open_ones | SHOWN_IN_PART
     assert open_ones == {
         ApiKey.API_VERSIONS,
         ApiKey.SASL_HANDSHAKE,

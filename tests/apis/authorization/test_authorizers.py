@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from minibroker.apis.access.authorizers import Authorizers
+from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.cluster.image import AclsChanged, BrokerGone, Image, apply
 from minibroker.config import Settings
 from minibroker.security.acl import AclRule, Operation, Pattern, Permission, Resource
 from minibroker.security.principal import ANONYMOUS
-from tests.apis.access.callers import ALICE, SETTINGS
+from tests.apis.authorization.callers import ALICE, SETTINGS
 
 PATTERN = Pattern(Resource.TOPIC, "cats")
 RULE = AclRule("User:*", "*", Operation.READ, Permission.ALLOW)

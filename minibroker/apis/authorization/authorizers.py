@@ -1,8 +1,8 @@
-"""The authorizer in force: none, or the one for the rules of the newest image.
+"""The current authorizer: None, or one built from the ACLs of the newest cluster image.
 
-Owns when a new one is made, and who the super users are; what it decides is ``security.acl``'s to
-know.  The invariant: a decision follows the rules of the very image that the request sees.  Echoes
-the authorizers that Kafka's brokers make at their start and tell of every change.
+A new authorizer is built when the image has new ACLs; ``security.acl`` takes the decisions.
+Invariant: a request is authorized by the ACLs of the same image that it reads. Kafka's brokers
+create one authorizer at start and notify it of ACL changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minibroker.security.principal import parse
 
 
 class Authorizers:
-    """The authorizers of one process, one after the other."""
+    """Keeps the authorizer of one process up to date with the image."""
 
     def __init__(self, settings: Settings) -> None:
         self._is_on = bool(settings[AUTHORIZER_CLASS_NAME])
@@ -30,7 +30,7 @@ class Authorizers:
         self._newest: Authorizer | None = None
 
     def of(self, image: Image) -> Authorizer | None:
-        """Who decides by the rules of an image; None where everybody may do everything."""
+        """Authorizer for the ACLs of an image; None if authorization is off."""
         if self._is_on and image.acls is not self._acls:
             self._acls = image.acls
             self._newest = Authorizer(

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from minibroker.apis.access.guard import (
+from minibroker.apis.authorization.authorizer_check import (
     ERRORS,
+    AuthorizationCheck,
     Finish,
-    Guard,
     allowed,
     authorized,
-    need,
+    require,
 )
 from minibroker.apis.base import Context, Denied
 from minibroker.apis.join_group import NULLABLE_PROTOCOL_SINCE
@@ -68,9 +68,9 @@ def _group_id(request: Any) -> str:
     return group_id
 
 
-def _member_guard(response: Callable[..., Any]) -> Guard:
+def _member_check(response: Callable[..., Any]) -> AuthorizationCheck:
     """READ of the group, for what its members do."""
-    return need(
+    return require(
         Operation.READ, Resource.GROUP, _group_id, lambda _, error: response(error_code=error)
     )
 
@@ -87,9 +87,9 @@ def join_group(ctx: Context, request: Any) -> Denied | None:
     )
 
 
-sync_group: Final = _member_guard(SyncGroupResponse)
-heartbeat: Final = _member_guard(HeartbeatResponse)
-leave_group: Final = _member_guard(LeaveGroupResponse)
+sync_group: Final = _member_check(SyncGroupResponse)
+heartbeat: Final = _member_check(HeartbeatResponse)
+leave_group: Final = _member_check(LeaveGroupResponse)
 
 
 def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.apis.access.guard import ERRORS, Finish, allowed
+from minibroker.apis.authorization.authorizer_check import ERRORS, Finish, allowed
 from minibroker.apis.base import CloseConnection, Context, Denied
 from minibroker.apis.fetch import is_follower_fetch
 from minibroker.security.acl import Operation, Resource

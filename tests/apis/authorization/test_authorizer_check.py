@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minibroker.apis.access.guard import allowed, authorized, open_to_all
+from minibroker.apis.authorization.authorizer_check import allow_all, allowed, authorized
 from minibroker.apis.operations import TOPIC_OPERATIONS
 from minibroker.security.acl import Operation, Resource
 from protocol.messages.describe_cluster import DescribeClusterRequest
-from tests.apis.access.callers import ALICE, ROOT, SETTINGS, ask_as, grant
+from tests.apis.authorization.callers import ALICE, ROOT, SETTINGS, ask_as, grant
 from tests.apis.conftest import DeskMaker
 
 
@@ -20,7 +20,7 @@ async def test_who_has_no_name_to_hide_is_fine(make_desk: DeskMaker) -> None:
         ["cats", None, "cats"],
         ["dogs"],
     )
-    open_to_all(ctx, None)
+    allow_all(ctx, None)
     assert ctx.finish is None
     assert authorized(ctx, Resource.TOPIC, "cats") == 1 << Operation.READ | 1 << Operation.DESCRIBE
     desk.principal = ROOT

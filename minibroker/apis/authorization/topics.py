@@ -1,9 +1,9 @@
-"""The guards of what makes, shows and removes topics.
+"""Authorization checks of Metadata, CreateTopics, DeleteTopics and CreatePartitions.
 
-Owns which right each request wants of a topic or of the cluster, and the errors of topics that lack
-it; it must never know what topics are made of.  The invariant: a topic that the caller may not see
-gives the same answer whether it exists or not.  Echoes the first lines of
-``handleTopicMetadataRequest``, ``handleCreateTopicsRequest`` and ``handleDeleteTopicsRequest``.
+Defines the operation that each request requires on a topic or on the cluster, and the errors of
+denied topics. Invariant: if the caller may not describe a topic, the response does not reveal
+whether the topic exists. Kafka has these checks in ``handleTopicMetadataRequest``,
+``handleCreateTopicsRequest`` and ``handleDeleteTopicsRequest``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from minibroker.apis.access.guard import Finish, allowed, authorized
+from minibroker.apis.authorization.authorizer_check import Finish, allowed, authorized
 from minibroker.apis.base import Context
 from minibroker.apis.operations import NOT_ASKED
 from minibroker.config import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
@@ -27,11 +27,11 @@ from protocol.types import ZERO_UUID
 _REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TEXT: Final = "Authorization failed."
 CONFIGS_SINCE: Final = 5
-"""From this version on CreateTopics shows what a new topic is like."""
+"""First version of CreateTopics whose response has the configs of the new topic."""
 
 
 def metadata(ctx: Context, request: Any) -> Finish:
-    """DESCRIBE of each topic; CREATE of those that would be made, or of the cluster."""
+    """Require DESCRIBE on each topic, and CREATE on the cluster or on each topic to be created."""
     wants_all = request.topics is None or (ctx.version == 0 and not request.topics)
     fine, hidden = allowed(
         ctx,
@@ -70,7 +70,7 @@ def metadata(ctx: Context, request: Any) -> Finish:
 
 
 def cluster_operations(ctx: Context) -> int:
-    """What the caller may do to the cluster, as far as it may know."""
+    """Authorized operations on the cluster; 0 if the caller may not describe the cluster."""
     if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER):
         return authorized(ctx, Resource.CLUSTER)
     return 0
@@ -84,7 +84,7 @@ def _asked_name(ctx: Context, asked: Any) -> str | None:
 
 
 def _not_to_be_made(ctx: Context, request: Any, asked: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Those that are there or may be made, and the others."""
+    """Split topics into those that exist or may be created, and the others."""
     if not (request.allow_auto_topic_creation and ctx.settings[AUTO_CREATE_TOPICS_ENABLE]):
         return asked, []
     if ctx.allows(Operation.CREATE, Resource.CLUSTER, quietly=True):
@@ -105,13 +105,16 @@ def _refusal(asked: Any) -> MetadataResponseTopic:
 
 
 def _name_if_once(topics: Iterable[Any]) -> Callable[[Any], str | None]:
-    """The name that a right is wanted of; what stands there twice is refused to anybody."""
+    """Return a function for the name to authorize; None for a name that the request repeats.
+
+    Repeated names pass the check because the API rejects them.
+    """
     times = Counter(topic.name for topic in topics)
     return lambda topic: topic.name if times[topic.name] == 1 else None
 
 
 def create_topics(ctx: Context, request: Any) -> Finish:
-    """CREATE of the cluster or of each topic; DESCRIBE_CONFIGS to be told what it is like."""
+    """Require CREATE on the cluster or on each topic, and DESCRIBE_CONFIGS to return configs."""
     refused = list[Any]()
     if not ctx.allows(Operation.CREATE, Resource.CLUSTER, quietly=True):
         request.topics, refused = allowed(
@@ -137,8 +140,9 @@ def create_topics(ctx: Context, request: Any) -> Finish:
 
 
 def delete_topics(ctx: Context, request: Any) -> Finish | None:
-    """DELETE of the cluster or of each topic; who may see a topic is told that it isn't there, and
-    the name of one that was asked for by id.
+    """Require DELETE on the cluster or on each topic.
+
+    Callers that may describe a topic learn that it does not exist, and the name behind a topic id.
     """
     if not ctx.settings[DELETE_TOPIC_ENABLE]:
         return None
@@ -171,8 +175,10 @@ def delete_topics(ctx: Context, request: Any) -> Finish | None:
 
 
 def _deleted_name(ctx: Context, topics: Iterable[Any]) -> Callable[[Any], str | None]:
-    """The name that a right is wanted of; what is asked for twice, or by name and id at once, is
-    refused to anybody.
+    """Return a function for the name to authorize.
+
+    It is None for a topic that the request repeats or gives by name and id at once: the API rejects
+    these.
     """
     times = Counter((topic.name, topic.topic_id) for topic in topics)
 
@@ -186,7 +192,7 @@ def _deleted_name(ctx: Context, topics: Iterable[Any]) -> Callable[[Any], str | 
 
 
 def _not_deleted(ctx: Context, name: str | None, topic_id: bytes) -> DeletableTopicResult:
-    """Of a topic that was asked for by name, or with a name of None by id."""
+    """Result of a denied topic, which is given by its id if the name is None."""
     error = _REFUSED
     shown = ctx.image.topic_names.get(topic_id) if name is None else name
     may_see = ctx.allows(Operation.DESCRIBE, Resource.TOPIC, shown or "")
@@ -198,7 +204,7 @@ def _not_deleted(ctx: Context, name: str | None, topic_id: bytes) -> DeletableTo
 
 
 def create_partitions(ctx: Context, request: Any) -> Finish | None:
-    """ALTER of each topic."""
+    """Require ALTER on each topic."""
     request.topics, refused = allowed(
         ctx, Operation.ALTER, Resource.TOPIC, request.topics, _name_if_once(request.topics)
     )
