@@ -1,7 +1,7 @@
-"""What DescribeAcls and DeleteAcls share: a filter as requests have it, and a refusal of both.
+"""Common part of DescribeAcls and DeleteAcls: the filter of a request, and an error of both.
 
-Owns the way from a message to a `Filter`; it must never look at a rule.  The invariant: a null in a
-request is a null in the filter, which means any.  Echoes ``AclBindingFilter``.
+Converts a message to a `Filter`. Invariant: a null in a request is a null in the filter, which
+matches anything. In Kafka: ``AclBindingFilter``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DISABLED: Final = ChangeRejected(ErrorCode.SECURITY_DISABLED, "No Authorizer is 
 
 
 def as_filter(given: Any, resource_type: int) -> Filter:
-    """The filter in a request or a part of it."""
+    """Filter of a request or of one of its elements."""
     return Filter(
         resource_type,
         given.resource_name_filter,

@@ -1,10 +1,10 @@
-"""AlterClientQuotas (49): set and remove the quotas of entities, each for itself.
+"""AlterClientQuotas (49): set and remove quotas, independently for each entity.
 
-Versions 0-1.  Users, clients, clients of users and the defaults of each, with byte rates,
-``request_percentage`` and ``controller_mutation_rate``; addresses, which may be given as host
-names, and their default, with ``connection_creation_rate``: 0 shuts one out.  With
-``validate_only`` nothing is changed.  The answer goes out when every process knows the quotas.
-Echoes ``ClientQuotaControlManager.alterClientQuotas``.
+Versions 0-1. Users, client-ids, pairs of both and the defaults of each have byte rates,
+``request_percentage`` and ``controller_mutation_rate``. IP addresses, which may be given as host
+names, and their default have ``connection_creation_rate``; 0 rejects every connection. With
+``validate_only`` nothing is changed. The response is sent when every process has applied the
+quotas. In Kafka: ``ClientQuotaControlManager.alterClientQuotas``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from protocol.registry import ApiKey
 
 
 class AlterClientQuotasPart(NamedTuple):
-    """The wishes of a request."""
+    """Requested quota changes."""
 
     changes: tuple[QuotaChange, ...]
     validate_only: bool
@@ -39,7 +39,7 @@ AlterClientQuotasReply = tuple[ChangeRejected | None, ...]
 def split(
     _ctx: Context, request: AlterClientQuotasRequest
 ) -> Mapping[Owner, AlterClientQuotasPart]:
-    """All to the controller."""
+    """Send everything to the controller."""
     return {
         CONTROLLER: AlterClientQuotasPart(
             tuple(map(_change, request.entries)), request.validate_only
@@ -57,7 +57,7 @@ def _change(entry: AlterClientQuotasRequestEntryData) -> QuotaChange:
 async def execute_at_controller(
     scope: ControllerScope, part: AlterClientQuotasPart
 ) -> AlterClientQuotasReply:
-    """Look up host names, decide, keep, and wait until everybody knows."""
+    """Resolve host names, validate, store, and wait until every process applied the quotas."""
     names = {
         name
         for change in part.changes
@@ -78,7 +78,7 @@ def merge(
     request: AlterClientQuotasRequest,
     replies: Mapping[Owner, AlterClientQuotasReply],
 ) -> AlterClientQuotasResponse:
-    """One answer an entry, in the order of the request."""
+    """One result per entry, in the order of the request."""
     return AlterClientQuotasResponse(
         entries=[
             AlterClientQuotasResponseEntryData(

@@ -1,7 +1,7 @@
-"""AlterConfigs (33): replace all that is set for a topic or a broker.
+"""AlterConfigs (33): replace all configs of a topic or a broker.
 
-Versions 0-2.  What a request does not name is unset, which is why IncrementalAlterConfigs came to
-be; all else is as there.  Echoes ``ConfigurationControlManager.legacyAlterConfigs``.
+Versions 0-2. Configs that the request does not name are reset to their defaults. Everything else is
+as in IncrementalAlterConfigs. In Kafka: ``ConfigurationControlManager.legacyAlterConfigs``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, request: AlterConfigsRequest) -> Mapping[Owner, AlterConfigsPart]:
-    """All to the controller."""
+    """Send everything to the controller."""
     wishes = tuple(map(_wish, request.resources))
     return {CONTROLLER: AlterConfigsPart(wishes, replace=True, validate_only=request.validate_only)}
 
@@ -41,7 +41,7 @@ def _wish(resource: AlterConfigsResource) -> ConfigChange:
 def merge(
     _ctx: Context, request: AlterConfigsRequest, replies: Mapping[Owner, AlterConfigsReply]
 ) -> AlterConfigsResponse:
-    """One answer a resource, in the order of the request."""
+    """One result per resource, in the order of the request."""
     return AlterConfigsResponse(
         responses=answers(AlterConfigsResourceResponse, request.resources, replies[CONTROLLER])
     )

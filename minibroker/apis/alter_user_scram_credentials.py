@@ -1,8 +1,8 @@
-"""AlterUserScramCredentials (51): set and remove SCRAM credentials, each user for itself.
+"""AlterUserScramCredentials (51): set and remove SCRAM credentials, independently for each user.
 
-Version 0.  Clients send salted passwords; what is kept is made of them here, so that nothing but
-that travels on.  The answer goes out when every process knows the credentials.  Echoes
-``ScramControlManager.alterCredentials``.
+Version 0. Clients send salted passwords. The stored and server keys are derived from them here, so
+the salted passwords never leave the network processor. The response is sent when every process has
+applied the credentials. In Kafka: ``ScramControlManager.alterCredentials``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Reply = dict[str, ChangeRejected | None]
 
 
 def split(_ctx: Context, request: AlterUserScramCredentialsRequest) -> Mapping[Owner, Part]:
-    """All to the controller."""
+    """Send everything to the controller."""
     deletions = (CredentialChange(one.name, one.mechanism, None) for one in request.deletions)
     return {CONTROLLER: (*deletions, *map(_upsertion, request.upsertions))}
 
 
 def _upsertion(wanted: ScramCredentialUpsertion) -> CredentialChange:
-    # One of an unknown mechanism is refused for that, whatever is made of it.
+    # A credential of an unknown mechanism is rejected later, whatever its keys are.
     mechanism = MECHANISM_NUMBERS.get(wanted.mechanism, MECHANISM_NUMBERS[1])
     made = credential(
         mechanism, bytes(wanted.salted_password), bytes(wanted.salt), wanted.iterations
@@ -42,7 +42,7 @@ def _upsertion(wanted: ScramCredentialUpsertion) -> CredentialChange:
 
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
-    """Decide, keep, and wait until everybody knows."""
+    """Validate, store, and wait until every process has applied the change."""
     refusals, updates = await scope.cluster.alter_credentials(part)
     await scope.publish(updates)
     return refusals
@@ -51,7 +51,7 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
 def merge(
     _ctx: Context, _request: AlterUserScramCredentialsRequest, replies: Mapping[Owner, Reply]
 ) -> AlterUserScramCredentialsResponse:
-    """One answer a user, in the order of the request."""
+    """One result per user, in the order of the request."""
     return AlterUserScramCredentialsResponse(
         results=[
             AlterUserScramCredentialsResult(

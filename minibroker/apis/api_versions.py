@@ -1,11 +1,12 @@
-"""ApiVersions (18): which APIs and versions this broker serves, the first thing a client asks.
+"""ApiVersions (18): the APIs and versions that this broker serves; usually the first request.
 
-Versions 0-4.  An unknown version of this very API is answered with a version-0 body that carries
-error 35 and this API's own range (KIP-511); the processor takes it from `unsupported_version`.
-From 3 on the client names its software, which must look like a name.  Produce is advertised from 0
-although 0-2 are refused, as without it older librdkafka compresses nothing (KAFKA-18659).  Features
-below 4 leave out what may be 0, which older clients cannot read (KAFKA-17492).  Echoes
-``KafkaApis.handleApiVersionsRequest`` and ``ApiVersionsResponse.Builder``.
+Versions 0-4. An unknown version of ApiVersions gets a version-0 response with error 35 and the
+range of ApiVersions itself (KIP-511); the processor takes it from `unsupported_version`. From
+version 3 on the client sends its software name and version, which are validated. Produce is
+advertised from 0 although 0-2 are rejected, because older librdkafka does not compress without it
+(KAFKA-18659). Below version 4, features with a minimum of 0 are omitted because older clients
+cannot read them (KAFKA-17492). In Kafka: ``KafkaApis.handleApiVersionsRequest`` and
+``ApiVersionsResponse.Builder``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class AdvertisedFeature(NamedTuple):
-    """A feature of KIP-584: the levels that could be chosen, and the one that is."""
+    """A feature of KIP-584: its supported levels and the finalized one."""
 
     name: str
     lowest: int
@@ -38,23 +39,23 @@ class AdvertisedFeature(NamedTuple):
 
 
 FEATURES: Final = (
-    # Clients take Produce 12 and above for a sign of level 2 and some break without (franz-go
-    # issue 1017); a level says how transactions would work, and none is served.
+    # Clients take Produce 12 and above as a sign of level 2, and some fail without the feature
+    # (franz-go issue 1017). The level has no other effect: transactions are not served.
     AdvertisedFeature("transaction.version", lowest=0, highest=2, finalized=2),
 )
 FINALIZED_EPOCH: Final = 0
-"""Grows with every change of a finalized level; here nothing ever changes one."""
+"""Version of the finalized levels; they never change here."""
 
 
 def split(_ctx: Context, _request: ApiVersionsRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     ctx: Context, request: ApiVersionsRequest, _replies: Mapping[Owner, None]
 ) -> ApiVersionsResponse:
-    """All that is advertised, and the features."""
+    """The advertised APIs and features."""
     if ctx.version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
@@ -82,7 +83,7 @@ def merge(
 
 
 def unsupported_version(served: ServedVersions) -> ApiVersionsResponse:
-    """The answer to a version that is not served, to be encoded as version 0."""
+    """Response to an unsupported version of ApiVersions, to be encoded as version 0."""
     key = ApiKey.API_VERSIONS
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_version(key, served[key])]
@@ -93,7 +94,7 @@ _ADVERTISED: Final[list[tuple[ServedVersions, list[ApiVersion]]]] = []
 
 
 def _advertised(served: ServedVersions) -> list[ApiVersion]:
-    # Every connection asks for it first, and what is served stays the same object for life.
+    # Cached: every connection requests it first, and `served` is the same object for life.
     if not _ADVERTISED or _ADVERTISED[0][0] is not served:
         _ADVERTISED[:] = [(served, [_version(*each) for each in sorted(served.items())])]
     return _ADVERTISED[0][1]

@@ -1,4 +1,4 @@
-"""What an API is to this broker: three steps, and who runs each of them.
+"""The three steps of an API, and the process that runs each of them.
 
 ``split`` and ``merge`` run at the network processor that read the request; they see the cluster
 image but own no state. ``execute`` runs at the owner of the state: at an I/O worker (partitions,
@@ -51,11 +51,11 @@ ServedVersions = Mapping["ApiKey", tuple[int, int]]
 
 
 class CloseConnection(Exception):
-    """The only honest answer is to hang up; the text says why, for the log."""
+    """Close the connection instead of responding; the text is the reason in the log."""
 
 
 class Caller(NamedTuple):
-    """Who sent a request, as far as the connection tells."""
+    """The client of a request, as known from its connection."""
 
     connection_id: str
     listener: str
@@ -65,11 +65,11 @@ class Caller(NamedTuple):
 
 
 def _nobody_asks(_operation: Operation, _resource: Resource, _name: str) -> None:
-    """Where there is no log."""
+    """Ignore a denied operation; the default where denials are not logged."""
 
 
 class Denied:
-    """The caller may do nothing of what a request asks for; ``response`` says so."""
+    """The whole request is denied; ``response`` carries the error."""
 
     def __init__(self, response: Any) -> None:
         self.response = response
@@ -77,19 +77,19 @@ class Denied:
 
 @dataclass(slots=True)
 class Context:
-    """What ``split``, ``again`` and ``merge`` may look at.
+    """Inputs of ``split``, ``again`` and ``merge``.
 
-    ``image`` and ``now`` are the newest when a step begins, so ``merge`` sees what ``execute`` at
-    the controller has changed; ``received`` (monotonic seconds) stays.
+    ``image`` and ``now`` are updated at the start of each step, so ``merge`` sees the changes that
+    ``execute_at_controller`` has made. ``received`` (monotonic seconds) does not change.
     """
 
     header: RequestHeader
     caller: Caller
     image: Image
     settings: Settings
-    """What the broker was started with."""
+    """Settings that the broker was started with."""
     in_force: InForce
-    """What holds once that was changed while it runs: ask it with ``image.configs``."""
+    """Settings after dynamic changes: call it with ``image.configs``."""
     workers: int
     received: float
     now: float
@@ -98,18 +98,18 @@ class Context:
     reference: Callable[[object], ArenaRef]
     """Turns a records field of the request into a reference that an owner can resolve.
 
-    The request's memory then stays as it is until all owners have answered.
+    The request's memory is then kept until all owners have replied.
     """
     fetch_bytes_max: int = INT_MAX
-    """The most that a quota lets the caller fetch at once."""
+    """Largest fetch that the caller's quota permits."""
     authorizer: Authorizer | None = None
     """None if authorization is off."""
     denied: Callable[[Operation, Resource, str], None] = _nobody_asks
-    """Tells people that the caller was refused something."""
+    """Logs a denied operation."""
     finish: Any = None
     """Result of the authorization check (`apis.authorization`), which completes the response."""
     mutated: Mutated | None = None
-    """What a request has changed of the cluster, for who tells of it."""
+    """Controller mutations of the request, for the activity event."""
     unserved: Unserved | None = None
     """Set by an API that refuses a request because it belongs to a protocol that is not served."""
 
@@ -118,7 +118,7 @@ class Context:
         return self.header.api_version
 
     def mutator(self, *, strict_from: int) -> Mutator:
-        """The caller; from that version on a client knows what to do when it is refused."""
+        """The caller; clients understand a quota error from version ``strict_from`` on."""
         strict = self.version >= strict_from
         return Mutator(self.caller.principal.name, self.header.client_id or "", strict)
 
@@ -130,9 +130,9 @@ class Context:
         *,
         quietly: bool = False,
     ) -> bool:
-        """Whether the caller may do something to a resource, or to the cluster.
+        """Whether the caller is authorized for an operation on a resource or the cluster.
 
-        With ``quietly`` nobody is told if not: it was not what the caller asked for.
+        With ``quietly`` a denial is not logged, because the caller did not request the operation.
         """
         if self.authorizer is None:
             return True
@@ -144,7 +144,7 @@ class Context:
         return False
 
     def allows_any(self, operation: Operation, resource: Resource) -> bool:
-        """Whether there could be a resource of this kind to which the caller may do it."""
+        """Whether the caller is authorized for the operation on any resource of this type."""
         if self.authorizer is None:
             return True
         principal, host = self.caller.principal, self.caller.client_host
@@ -158,7 +158,7 @@ class Context:
 
 
 class WorkerScope(Protocol):
-    """What ``execute`` at an I/O worker may use."""
+    """Interface to the I/O worker that runs ``execute``."""
 
     index: int
     settings: Settings
@@ -188,30 +188,30 @@ class WorkerScope(Protocol):
         ...
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
-        """Counts what a log has taken and wakes the fetches that wait for it."""
+        """Count the appended records and wake the fetches that wait for them."""
         ...
 
     async def off_loop(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in a thread, one at a time, so that other requests are served meanwhile.
+        """Run ``work`` in a thread, one at a time, while the worker serves other requests.
 
-        Its processor time is charged to the request. It must not use anything of the worker's.
+        Its processor time is charged to the request. It must not use the state of the worker.
         """
         ...
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
-        """Returns when one of the partitions has grown or the deadline has passed."""
+        """Return when one of the partitions has grown or the deadline has passed."""
         ...
 
     async def next_producer_id(self) -> int | None:
         """A unique producer id, from a block that the controller handed out.
 
-        None while no block can be had, because the config store cannot be written.
+        None while the controller has no block to give because the config store rejects writes.
         """
         ...
 
 
 class Mutator(NamedTuple):
-    """Who changes the cluster, by user and client-id, and whether too much of it is refused."""
+    """User and client-id that change the cluster; ``strict`` if excess changes are rejected."""
 
     user: str
     client_id: str
@@ -219,23 +219,23 @@ class Mutator(NamedTuple):
 
 
 class Mutations(Protocol):
-    """How much one request may still change."""
+    """Controller mutation quota of one request."""
 
     def take(self, permits: int) -> bool:
-        """Counts the partitions of a topic; whether it may be made or dropped."""
+        """Record the partitions of a topic; return False if the quota rejects its change."""
         ...
 
     def mutated(self) -> Mutated:
-        """What came of it, and how long the one who asked is to be held."""
+        """The recorded mutations and the throttle time of the caller."""
         ...
 
 
 class ControllerScope(Protocol):
-    """What ``execute_at_controller`` may use.
+    """Interface to the controller that runs ``execute_at_controller``.
 
-    Methods of ``cluster`` return updates; ``publish``, called before anything else is awaited,
-    broadcasts them and returns when every process has taken them over, so that any later request
-    on any connection sees them.
+    Methods of ``cluster`` return updates. ``publish`` must be called before anything else is
+    awaited. It broadcasts the updates and returns when every process has applied them, so any later
+    request on any connection sees them.
     """
 
     cluster: ClusterController
@@ -248,22 +248,22 @@ class ControllerScope(Protocol):
 
     @property
     def quotas(self) -> ClientQuotaManager:
-        """Those of users and clients that hold now."""
+        """Current quotas of users and clients."""
         ...
 
     def mutations(self, mutator: Mutator) -> Mutations: ...
 
     def unusable_keys(self, configs: Configs) -> Sequence[str]:
-        """Why listeners can't show what these configs would have them show, a sentence each."""
+        """Reasons why listeners cannot load the keys or certificates of these configs."""
         ...
 
     async def publish(self, updates: Sequence[Update]) -> None: ...
 
 
 class Round(NamedTuple):
-    """A further round of parts that a response still needs (a fetch that has to wait).
+    """A further round of parts that a response needs, such as a fetch that has to wait.
 
-    With ``first_only`` the first reply ends the round and the other owners are told to stop.
+    With ``first_only`` the first reply ends the round and the other parts are cancelled.
     """
 
     parts: Mapping[Owner, Any]
@@ -272,11 +272,11 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Api(Generic[Request, Part, Reply, Response]):
-    """One API as the registry knows it.
+    """One API as registered.
 
-    ``versions`` are advertised and, unless ``served_from`` says more, served. ``merge`` returns
-    None where the protocol knows no response (Produce with acks=0). ``again`` may ask for another
-    round after looking at the replies so far (newest per owner).
+    ``versions`` are advertised, and served from ``served_from`` on if that is set. ``merge``
+    returns None where the protocol has no response (Produce with acks=0). ``again`` may return
+    another round, given the newest reply of each owner.
     """
 
     key: ApiKey
@@ -287,16 +287,16 @@ class Api(Generic[Request, Part, Reply, Response]):
     execute_at_controller: Callable[[ControllerScope, Part], Awaitable[Reply]] | None = None
     again: Callable[[Context, Request, Mapping[Owner, Reply]], Round | None] | None = None
     served_from: int | None = None
-    """Lowest version really served where the advertised minimum is lower (Produce)."""
+    """Lowest served version where the lowest advertised version is not served (Produce)."""
     may_wait: bool = False
-    """Whether ``execute`` may wait for other clients or for time; such a wait is cut short when
-    the broker stops. Its requests keep no memory and take no turns from others meanwhile, so it
-    has no records that are read in place."""
+    """Whether ``execute`` may wait for other clients or for a deadline. The wait is cancelled when
+    the broker stops. A waiting request holds neither memory nor a request handler, so its API must
+    not read records in place."""
     cluster_action: bool = False
-    """Whether it is for brokers: who may ask for it is not held by quotas of request time."""
+    """Whether brokers send it: authorized callers are exempt from the request quota."""
     left_out: tuple[str, ...] = ()
-    """What is not done, each with its reason; the docs list them."""
+    """Parts of the API that are not served, each with its reason; listed in the reference."""
 
 
 ServedApi = Api[Any, Any, Any, Any]
-"""Any API, where its messages don't matter."""
+"""An API with messages of any type."""

@@ -1,8 +1,8 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: resources to the controller, and back.
+"""Common part of AlterConfigs and IncrementalAlterConfigs.
 
-Owns the numbers of resource types and the checks of a request as a whole; it must never know what
-a setting means, which is ``cluster.configs``.  The invariant: a resource that a request names
-twice is not touched, and every resource is answered in its place.  Echoes
+Defines the numbers of resource types and validates a request as a whole; ``cluster.configs``
+validates the settings. Invariant: a resource that a request names twice is not changed, and the
+response has one result per resource, in the order of the request. In Kafka:
 ``ConfigAdminManager.preprocess``.
 """
 
@@ -33,7 +33,7 @@ LEFT_OUT: Final = (
 
 
 class ConfigChange(NamedTuple):
-    """What a request wants of one resource, whose type is what somebody sent."""
+    """Requested change of one resource; the type is the client's and not validated yet."""
 
     resource_type: int
     resource_name: str
@@ -41,7 +41,7 @@ class ConfigChange(NamedTuple):
 
 
 class AlterConfigsPart(NamedTuple):
-    """The wishes of a request; with ``replace`` nothing stays of what was set before."""
+    """Requested changes; with ``replace`` they replace all configs that were set before."""
 
     wishes: tuple[ConfigChange, ...]
     replace: bool
@@ -49,7 +49,7 @@ class AlterConfigsPart(NamedTuple):
 
 
 AlterConfigsReply = tuple[ChangeRejected | None, ...]
-"""Why each wish was not fulfilled, in the order of the request."""
+"""Error of each change or None, in the order of the request."""
 
 Answer = TypeVar("Answer")
 
@@ -57,7 +57,7 @@ Answer = TypeVar("Answer")
 def answers(
     make: Callable[..., Answer], resources: Sequence[Any], reply: AlterConfigsReply
 ) -> list[Answer]:
-    """One answer a resource, in the order of the request; ``make`` is the request's own class."""
+    """One result per resource, in the order of the request; ``make`` is the class of a result."""
     return [
         make(
             error_code=refusal.code if refusal else ErrorCode.NONE,
@@ -72,7 +72,7 @@ def answers(
 async def execute_at_controller(
     scope: ControllerScope, part: AlterConfigsPart
 ) -> AlterConfigsReply:
-    """Decide, keep, and wait until everybody knows."""
+    """Validate, store, and wait until every process has applied the change."""
     refusals = _refused(part.wishes)
     fine = [wish for wish in part.wishes if wish not in refusals]
     wanted = [

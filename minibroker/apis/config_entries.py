@@ -1,8 +1,8 @@
-"""Settings as clients see them: value, type, where it came from, and what stood behind it.
+"""Configs as clients see them: value, type, source and synonyms.
 
-Owns the order of precedence that DescribeConfigs and CreateTopics show; it must never know either
-message.  The invariant: the first synonym of an entry, if there is one, is where its value came
-from.  Echoes Kafka's ``ConfigHelper``.
+Defines the order of precedence that DescribeConfigs and CreateTopics show, independently of both
+messages. Invariant: the first synonym of an entry, if there is one, is the source of its value.
+In Kafka: ``ConfigHelper``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConfigSource(enum.IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """A setting that has a say in a value, in its own unit; None stands for one not shown."""
+    """A setting that can determine a value, in its own unit; the value is None if sensitive."""
 
     name: str
     value: str | None
@@ -36,9 +36,9 @@ class ConfigSynonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One setting with the value in force, None if it has none or is not shown.
+    """One setting with its current value, which is None if it is unset or sensitive.
 
-    ``name`` is the setting's own but for one that was given for one listener.
+    ``name`` is the name of the setting, with the listener prefix if it was set for one listener.
     """
 
     name: str
@@ -51,9 +51,9 @@ class ConfigEntry(NamedTuple):
 def topic_entries(
     settings: Settings, configs: Configs, overrides: Mapping[str, str]
 ) -> Iterator[ConfigEntry]:
-    """Every setting of a topic, by name, for a topic with these overrides.
+    """Every setting of a topic with these overrides, by name.
 
-    ``settings`` are those that the broker was started with, ``configs`` what was changed since.
+    ``settings`` are those that the broker was started with, ``configs`` the dynamic changes.
     """
     changed = layers(settings, configs)
     in_force = effective(settings, configs)
@@ -67,7 +67,7 @@ def topic_entries(
 
 
 def broker_entries(settings: Settings, configs: Configs) -> Iterator[ConfigEntry]:
-    """Every setting of the broker, by name, and those given for one listener."""
+    """Every setting of the broker, by name, and the settings of single listeners."""
     changed = layers(settings, configs)
     in_force = effective(settings, configs)
     for name in sorted({*BROKER_SETTINGS, *in_force.given}):
@@ -78,7 +78,7 @@ def broker_entries(settings: Settings, configs: Configs) -> Iterator[ConfigEntry
 
 
 def default_entries(settings: Settings, configs: Configs) -> Iterator[ConfigEntry]:
-    """What was changed for all brokers at once, by name."""
+    """Dynamic defaults of all brokers, by name."""
     for name, text in sorted(layers(settings, configs).default.items()):
         setting = broker_setting(name)
         assert setting is not None
@@ -97,13 +97,13 @@ def _entry(
 def _topic_synonyms(
     settings: Settings, changed: Layers, setting: Setting[Any]
 ) -> Iterator[ConfigSynonym]:
-    """What was given for any of the broker's stand-ins, the newest source first."""
+    """Values of the broker settings that a topic falls back to, by precedence of the source."""
     found = [
         synonym
         for stand_in in synonyms_of(setting)
         for synonym in _broker_synonyms(settings, changed, stand_in.setting.name)
     ]
-    # Sorting is stable: the stand-ins of one source keep their order.
+    # Sorting is stable: the synonyms of one source keep their order.
     yield from sorted(found, key=lambda synonym: synonym.source)
 
 
@@ -115,7 +115,7 @@ def _broker_synonyms(settings: Settings, changed: Layers, name: str) -> Iterator
 
 
 def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[ConfigSynonym]:
-    """The values that one name has in each source; a listener's name has no default."""
+    """Values of one name in each source; a name with a listener prefix has no default."""
     setting = broker_setting(name)
     assert setting is not None
     dynamic = (

@@ -31,7 +31,7 @@ def split(_ctx: Context, _request: ConsumerGroupHeartbeatRequest) -> Mapping[Own
 def merge(
     ctx: Context, _request: ConsumerGroupHeartbeatRequest, _replies: Mapping[Owner, None]
 ) -> ConsumerGroupHeartbeatResponse:
-    """The refusal."""
+    """Reject the request."""
     ctx.unserved = CONSUMER_GROUPS
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=MESSAGE

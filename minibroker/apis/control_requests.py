@@ -1,10 +1,9 @@
-"""What LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown have in common.
+"""Common part of LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown.
 
-Owns whether a request of a controller comes too late, and how versions group the partitions that it
-names; it must never know what it asks for.  This broker is its own controller and tells itself
-nothing over the wire, so whoever sends such a request is another one, or a tool.  The invariant:
-nothing that such a request says changes what this broker knows, leads or keeps, and no answer says
-that it did.  Echoes ``ZkBrokerEpochManager`` and the first lines of ``ReplicaManager``'s methods.
+Validates the epochs of a controller request and reads its partitions in every version. This broker
+is its own controller and sends itself no such requests, so each comes from another broker or from
+a tool. Invariant: no such request changes the metadata, the leaders or the logs of this broker,
+and no response claims that it did. In Kafka: ``ZkBrokerEpochManager`` and ``ReplicaManager``.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from protocol.errors import ErrorCode
 from protocol.types import ZERO_UUID, Uuid
 
 UNKNOWN_BROKER_EPOCH: Final = -1
-"""What senders say that are older than broker epochs (KIP-380): it is never stale."""
+"""Broker epoch in requests from before KIP-380; it is never stale."""
 
 NOT_FROM_HERE: Final = ErrorCode.STALE_CONTROLLER_EPOCH
-"""What is answered to orders: "the controller moved", namely to this broker itself."""
+"""Error for a controller's commands: the controller is this broker itself."""
 
 
 def broker_epoch_problem(image: Image, broker_epoch: int) -> ErrorCode:
-    """Whether a request is meant for an earlier life of this broker.
+    """Whether the broker epoch of a request is stale.
 
-    With each start the broker registers anew and takes a higher controller epoch, which is its
-    broker epoch, too.
+    With each start the broker registers again and takes a higher controller epoch, which is also
+    its broker epoch.
     """
     if UNKNOWN_BROKER_EPOCH < broker_epoch < image.controller_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
@@ -35,15 +34,16 @@ def broker_epoch_problem(image: Image, broker_epoch: int) -> ErrorCode:
 
 
 def controller_epoch_problem(image: Image, controller_epoch: int) -> ErrorCode:
-    """Whether a request comes from a controller that is none any more."""
+    """Whether the controller epoch of a request is stale."""
     if controller_epoch < image.controller_epoch:
         return ErrorCode.STALE_CONTROLLER_EPOCH
     return ErrorCode.NONE
 
 
 def partition_states(request: Any) -> Iterator[tuple[str, Uuid, Any]]:
-    """The partitions of a LeaderAndIsr or UpdateMetadata, as old and as newer versions have them:
-    topic, its id, and the state of one.
+    """Topic, topic id and state of each partition in a LeaderAndIsr or UpdateMetadata request.
+
+    Older versions have a flat list, newer ones group the partitions by topic.
     """
     for state in request.ungrouped_partition_states:
         yield state.topic_name, ZERO_UUID, state

@@ -1,10 +1,10 @@
-"""ControlledShutdown (7): a broker that is to stop asks the controller to move its partitions.
+"""ControlledShutdown (7): ask the controller to move the leaders away from a stopping broker.
 
-Versions 0-3; before version 0 stands a header without a client id.  The only broker here is this
-one, and there is nobody to take over: the answer names the partitions that it still leads and of
-which there should be other copies, as Kafka does, none as a rule.  It stops nothing: who asks does
-that.  Another broker's id gets BROKER_NOT_AVAILABLE, also with a broker epoch, where Kafka stumbles
-(UNKNOWN_SERVER_ERROR).  Echoes ``KafkaController.doControlledShutdown``.
+Versions 0-3; the header of version 0 has no client id. The cluster has one broker, so no leader can
+move. As in Kafka, the response lists the partitions with several replicas that the broker still
+leads; there usually are none. The request stops nothing: the sender stops itself. The id of another
+broker gets BROKER_NOT_AVAILABLE, also with a broker epoch, where Kafka answers
+UNKNOWN_SERVER_ERROR. In Kafka: ``KafkaController.doControlledShutdown``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, _request: ControlledShutdownRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     ctx: Context, request: ControlledShutdownRequest, _replies: Mapping[Owner, None]
 ) -> ControlledShutdownResponse:
-    """What would be without a leader."""
+    """List the partitions that the broker still leads."""
     image = ctx.image
     if request.broker_id not in image.brokers:
         return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)

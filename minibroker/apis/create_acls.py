@@ -1,8 +1,8 @@
-"""CreateAcls (30): add access rules, each for itself.
+"""CreateAcls (30): add ACLs, independently of each other.
 
-Versions 1-3.  A rule that there is already is added by doing nothing.  The answer goes out when
-every process knows the rules.  Without an authorizer SECURITY_DISABLED says that they would have no
-effect.  Echoes ``AclApis.handleCreateAcls``.
+Versions 1-3. Adding an existing ACL succeeds without a change. The response is sent when every
+process has applied the ACLs. Without an authorizer the error is SECURITY_DISABLED. In Kafka:
+``AclApis.handleCreateAcls``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Reply = tuple[ChangeRejected | None, ...]
 
 
 def split(ctx: Context, request: CreateAclsRequest) -> Mapping[Owner, Part]:
-    """All to the controller."""
+    """Send everything to the controller."""
     return {} if ctx.authorizer is None else {CONTROLLER: tuple(map(_binding, request.creations))}
 
 
@@ -44,7 +44,7 @@ def _binding(wanted: AclCreation) -> Binding:
 
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
-    """Decide, keep, and wait until everybody knows."""
+    """Validate, store, and wait until every process has applied the change."""
     refusals, updates = await scope.cluster.create_acls(part)
     await scope.publish(updates)
     return refusals
@@ -53,7 +53,7 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
 def merge(
     _ctx: Context, request: CreateAclsRequest, replies: Mapping[Owner, Reply]
 ) -> CreateAclsResponse:
-    """One answer a rule, in the order of the request."""
+    """One result per rule, in the order of the request."""
     disabled = (DISABLED,) * len(request.creations)
     return CreateAclsResponse(
         results=[

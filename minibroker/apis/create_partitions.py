@@ -1,8 +1,8 @@
-"""CreatePartitions (37): give topics more partitions, each topic for itself.
+"""CreatePartitions (37): add partitions to topics, independently for each topic.
 
-Versions 0-3.  A topic only grows; replicas of the new partitions may be assigned by hand;
-``validate_only`` checks without adding.  The answer goes out when every process knows the
-partitions.  Echoes ``ReplicationControlManager.createPartitions``.
+Versions 0-3. The number of partitions cannot decrease. The request may assign the replicas of the
+new partitions. ``validate_only`` changes nothing. The response is sent when every process has
+applied the change. In Kafka: ``ReplicationControlManager.createPartitions``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from protocol.messages.create_partitions import (
 from protocol.registry import ApiKey
 
 STRICT_FROM = 3
-"""Clients that ask in this version know what a refusal by quota is (KIP-599)."""
+"""First version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 class CreatePartitionsPart(NamedTuple):
-    """The wishes of a request."""
+    """Requested numbers of partitions."""
 
     topics: tuple[Growth, ...]
     validate_only: bool
@@ -35,14 +35,14 @@ class CreatePartitionsPart(NamedTuple):
 
 
 class CreatePartitionsReply(NamedTuple):
-    """Why a topic did not grow, None if it did, and what of it a quota counted."""
+    """Error of each topic or None, and the recorded controller mutations."""
 
     topics: dict[str, ChangeRejected | None]
     mutated: Mutated
 
 
 def split(ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, CreatePartitionsPart]:
-    """All to the controller."""
+    """Send everything to the controller."""
     wishes = tuple(map(_wish, request.topics))
     mutator = ctx.mutator(strict_from=STRICT_FROM)
     return {CONTROLLER: CreatePartitionsPart(wishes, request.validate_only, mutator)}
@@ -58,7 +58,7 @@ def _wish(topic: CreatePartitionsTopic) -> Growth:
 async def execute_at_controller(
     scope: ControllerScope, part: CreatePartitionsPart
 ) -> CreatePartitionsReply:
-    """Decide, keep, and wait until everybody knows."""
+    """Validate, store, and wait until every process has applied the change."""
     mutations = scope.mutations(part.mutator)
     outcome = await scope.cluster.create_partitions(
         part.topics, validate_only=part.validate_only, take=mutations.take
@@ -71,7 +71,7 @@ async def execute_at_controller(
 def merge(
     ctx: Context, _request: CreatePartitionsRequest, replies: Mapping[Owner, CreatePartitionsReply]
 ) -> CreatePartitionsResponse:
-    """One result a name, in the order of the request."""
+    """One result per name, in the order of the request."""
     topics, ctx.mutated = replies[CONTROLLER]
     return CreatePartitionsResponse(
         throttle_time_ms=ctx.mutated.throttle_ms,

@@ -1,9 +1,9 @@
-"""CreateTopics (19): make topics, each for itself, and say what they are like.
+"""CreateTopics (19): create topics, independently of each other, and return their configs.
 
-Versions 2-7.  Counts of -1 take the broker's defaults, replicas may be assigned by hand, configs
-are checked; ``validate_only`` checks without making.  From 5 on the answer has the counts and all
-configs in force, from 7 on the topic id.  The answer goes out when every process knows the topic,
-so ``timeout_ms`` has nothing to wait for.  Echoes ``ControllerApis.createTopics`` and
+Versions 2-7. Counts of -1 take the broker's defaults. The request may assign replicas and set
+configs. ``validate_only`` changes nothing. From version 5 on the response has the counts and all
+configs, from 7 on the topic id. The response is sent when every process has applied the change, so
+``timeout_ms`` is not used. In Kafka: ``ControllerApis.createTopics`` and
 ``ReplicationControlManager``.
 """
 
@@ -27,11 +27,11 @@ from protocol.messages.create_topics import (
 from protocol.registry import ApiKey
 
 STRICT_FROM = 6
-"""Clients that ask in this version know what a refusal by quota is (KIP-599)."""
+"""First version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 class CreateTopicsPart(NamedTuple):
-    """The wishes of a request."""
+    """Requested topics."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool
@@ -39,14 +39,14 @@ class CreateTopicsPart(NamedTuple):
 
 
 class CreateTopicsReply(NamedTuple):
-    """What became of them, and what of it a quota counted."""
+    """Result of each topic, and the recorded controller mutations."""
 
     topics: tuple[TopicOutcome, ...]
     mutated: Mutated
 
 
 def split(ctx: Context, request: CreateTopicsRequest) -> Mapping[Owner, CreateTopicsPart]:
-    """All to the controller."""
+    """Send everything to the controller."""
     wishes = tuple(map(_wish, request.topics))
     mutator = ctx.mutator(strict_from=STRICT_FROM)
     return {CONTROLLER: CreateTopicsPart(wishes, request.validate_only, mutator)}
@@ -65,7 +65,7 @@ def _wish(topic: CreatableTopic) -> NewTopic:
 async def execute_at_controller(
     scope: ControllerScope, part: CreateTopicsPart
 ) -> CreateTopicsReply:
-    """Decide, keep, and wait until everybody knows."""
+    """Validate, store, and wait until every process has applied the change."""
     mutations = scope.mutations(part.mutator)
     outcome = await scope.cluster.create_topics(
         part.topics, validate_only=part.validate_only, take=mutations.take
@@ -77,7 +77,7 @@ async def execute_at_controller(
 def merge(
     ctx: Context, _request: CreateTopicsRequest, replies: Mapping[Owner, CreateTopicsReply]
 ) -> CreateTopicsResponse:
-    """One result a name, in the order of the request."""
+    """One result per name, in the order of the request."""
     topics, ctx.mutated = replies[CONTROLLER]
     results = {made.name: _result(ctx, made) for made in topics}
     return CreateTopicsResponse(

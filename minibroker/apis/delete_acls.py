@@ -1,8 +1,8 @@
-"""DeleteAcls (31): remove the access rules that filters find, each filter for itself.
+"""DeleteAcls (31): remove the ACLs that match filters, independently for each filter.
 
-Versions 1-3.  What was removed is told with each filter that found it.  The answer goes out when
-every process knows.  Without an authorizer SECURITY_DISABLED says that rules have no effect.
-Echoes ``AclApis.handleDeleteAcls``.
+Versions 1-3. A removed ACL is listed with every filter that it matches. The response is sent when
+every process has applied the change. Without an authorizer the error is SECURITY_DISABLED. In
+Kafka: ``AclApis.handleDeleteAcls``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Reply = list[Found | ChangeRejected]
 
 
 def split(ctx: Context, request: DeleteAclsRequest) -> Mapping[Owner, Part]:
-    """All to the controller."""
+    """Send everything to the controller."""
     if ctx.authorizer is None:
         return {}
     return {
@@ -36,7 +36,7 @@ def split(ctx: Context, request: DeleteAclsRequest) -> Mapping[Owner, Part]:
 
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
-    """Find, remove, and wait until everybody knows."""
+    """Find and remove the ACLs, and wait until every process has applied the change."""
     answers, updates = await scope.cluster.delete_acls(part)
     await scope.publish(updates)
     return answers
@@ -45,7 +45,7 @@ async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
 def merge(
     _ctx: Context, request: DeleteAclsRequest, replies: Mapping[Owner, Reply]
 ) -> DeleteAclsResponse:
-    """One answer a filter, in the order of the request."""
+    """One result per filter, in the order of the request."""
     disabled: Reply = [DISABLED] * len(request.filters)
     return DeleteAclsResponse(filter_results=list(map(_result, replies.get(CONTROLLER, disabled))))
 

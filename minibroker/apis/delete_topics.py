@@ -1,8 +1,8 @@
-"""DeleteTopics (20): drop topics with all their records, each for itself.
+"""DeleteTopics (20): delete topics with all their records, independently of each other.
 
-Versions 1-6, by name, and from 6 on by id.  ``delete.topic.enable=false`` refuses all.  The answer
-goes out when every process has let go of the topic, so one of the same name can be made at once.
-Echoes ``ControllerApis.deleteTopics``.
+Versions 1-6, by name, and from 6 on by id. ``delete.topic.enable=false`` rejects the request. The
+response is sent when every process has released the topic, so a topic of the same name can be
+created immediately. In Kafka: ``ControllerApis.deleteTopics``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from protocol.registry import ApiKey
 from protocol.types import ZERO_UUID
 
 STRICT_FROM = 5
-"""Clients that ask in this version know what a refusal by quota is (KIP-599)."""
+"""First version whose clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 class Target(NamedTuple):
-    """A topic by name, or with a name of None by id."""
+    """A topic by name, or by id if the name is None."""
 
     name: str | None
     topic_id: bytes = ZERO_UUID
 
 
 class Result(NamedTuple):
-    """What became of a target."""
+    """Result of deleting a target."""
 
     target: Target
     refusal: ChangeRejected | None = None
@@ -51,14 +51,14 @@ class DeleteTopicsPart(NamedTuple):
 
 
 class DeleteTopicsReply(NamedTuple):
-    """What became of them, and what of it a quota counted."""
+    """Result of each topic, and the recorded controller mutations."""
 
     results: tuple[Result, ...]
     mutated: Mutated = UNCOUNTED
 
 
 def split(ctx: Context, request: DeleteTopicsRequest) -> Mapping[Owner, DeleteTopicsPart]:
-    """All to the controller, unless topics are not to be deleted at all."""
+    """Send everything to the controller, unless ``delete.topic.enable`` is false."""
     targets = tuple(Target(topic.name, topic.topic_id) for topic in request.topics)
     targets += tuple(Target(name) for name in request.topic_names)
     part = DeleteTopicsPart(targets, ctx.mutator(strict_from=STRICT_FROM))
@@ -68,7 +68,7 @@ def split(ctx: Context, request: DeleteTopicsRequest) -> Mapping[Owner, DeleteTo
 async def execute_at_controller(
     scope: ControllerScope, part: DeleteTopicsPart
 ) -> DeleteTopicsReply:
-    """Find the topics, drop them, and wait until everybody knows."""
+    """Find and delete the topics, and wait until every process has released them."""
     results, found = _resolve(scope.image, part.targets)
     mutations = scope.mutations(part.mutator)
     outcome = await scope.cluster.delete_topics(list(found), take=mutations.take)
@@ -82,7 +82,7 @@ async def execute_at_controller(
 
 
 def _resolve(image: Image, targets: tuple[Target, ...]) -> tuple[list[Result], dict[str, Target]]:
-    """Results of targets that cannot be, and the others by the name of their topic."""
+    """Results of invalid targets, and the valid targets by topic name."""
     results: list[Result] = []
     found: dict[str, Target] = {}
     for target, times in Counter(targets).items():
@@ -116,7 +116,7 @@ def _refuse(image: Image, target: Target, times: int) -> ChangeRejected | None:
 def merge(
     ctx: Context, request: DeleteTopicsRequest, replies: Mapping[Owner, DeleteTopicsReply]
 ) -> DeleteTopicsResponse:
-    """One result a topic."""
+    """One result per topic."""
     reply = replies[CONTROLLER] if CONTROLLER in replies else _disabled(ctx, request)
     ctx.mutated = reply.mutated
     return DeleteTopicsResponse(

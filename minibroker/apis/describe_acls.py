@@ -1,8 +1,8 @@
-"""DescribeAcls (29): find access rules.
+"""DescribeAcls (29): list the ACLs that match a filter.
 
-Versions 1-3.  All parts of the filter must match; a pattern type of MATCH finds every pattern that
-a resource of the name falls under.  Without an authorizer SECURITY_DISABLED says that rules would
-have no effect.  Echoes ``AclApis.handleDescribeAcls``.
+Versions 1-3. All parts of the filter must match; the pattern type MATCH selects every pattern that
+applies to a resource of the name. Without an authorizer the error is SECURITY_DISABLED. In Kafka:
+``AclApis.handleDescribeAcls``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, _request: DescribeAclsRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked: the rules are at hand everywhere."""
+    """No owner is involved: every process has the image."""
     return {}
 
 
 def merge(
     ctx: Context, request: DescribeAclsRequest, _replies: Mapping[Owner, None]
 ) -> DescribeAclsResponse:
-    """The rules that are found, by pattern."""
+    """List the matching ACLs by resource pattern."""
     wanted = as_filter(request, request.resource_type_filter)
     refusal = DISABLED if ctx.authorizer is None else check_search(wanted)
     if refusal is not None:

@@ -1,8 +1,8 @@
-"""DescribeClientQuotas (48): the quotas of the entities that a filter finds.
+"""DescribeClientQuotas (48): list the quotas of the entities that match a filter.
 
-Versions 0-1.  Users, clients, clients of users, addresses, and the defaults of each: by exact
-name, as default, or all that have a quota; a strict filter finds entities of exactly its types.  A
-filter that is none is answered with one error and no entries.  Echoes
+Versions 0-1. Entities are users, client-ids, pairs of both, IP addresses and the defaults of each.
+A filter selects an exact name, the default, or all entities with a quota; a strict filter matches
+only entities of exactly its types. An invalid filter gets one error and no entries. In Kafka:
 ``ClientQuotasImage.describe``.
 """
 
@@ -23,14 +23,14 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, _request: DescribeClientQuotasRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked: the image is at hand everywhere."""
+    """No owner is involved: every process has the image."""
     return {}
 
 
 def merge(
     ctx: Context, request: DescribeClientQuotasRequest, _replies: Mapping[Owner, None]
 ) -> DescribeClientQuotasResponse:
-    """All that is found, by name."""
+    """List the matching entities by name."""
     components = [
         Component(given.entity_type, given.match_type, given.match) for given in request.components
     ]

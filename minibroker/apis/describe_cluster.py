@@ -1,8 +1,8 @@
 """DescribeCluster (60): the brokers, the controller and the cluster's id.
 
-Versions 0-2.  Brokers are those of the listener that the request came in on.  From 1 on a client
-says whether it thinks it speaks to a broker or a controller; here it always speaks to a broker.
-No broker is ever fenced, so asking for fenced ones (2) finds no more.  Echoes
+Versions 0-2. Brokers are listed with their endpoints on the listener of the request. From version 1
+on the client sends the expected endpoint type, which here is always a broker. No broker is ever
+fenced, so including fenced ones (version 2) adds none. In Kafka:
 ``AuthHelper.computeDescribeClusterResponse``.
 """
 
@@ -25,14 +25,14 @@ CONTROLLERS = 2
 
 
 def split(_ctx: Context, _request: DescribeClusterRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     ctx: Context, request: DescribeClusterRequest, _replies: Mapping[Owner, None]
 ) -> DescribeClusterResponse:
-    """What the image knows."""
+    """Describe the cluster from the image."""
     if request.endpoint_type != BROKERS:
         known = request.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(

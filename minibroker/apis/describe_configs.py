@@ -1,8 +1,8 @@
-"""DescribeConfigs (32): the settings in force, where they came from, and what they mean.
+"""DescribeConfigs (32): the current configs with their sources and documentation.
 
-Versions 1-4.  Topics and this broker are answered, with types and documentation from 3 on and
-synonyms when asked for.  The empty broker name stands for what was changed for all brokers.
-Settings of the broker that cannot be changed while it runs are read-only.  Echoes
+Versions 1-4. The resources are topics and this broker, with types and documentation from version 3
+on, and synonyms on request. The empty broker name selects the dynamic defaults of all brokers.
+Broker settings that cannot be changed dynamically are read-only. In Kafka:
 ``ConfigHelper.describeConfigs``.
 """
 
@@ -33,14 +33,14 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, _request: DescribeConfigsRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked: settings and image are at hand everywhere."""
+    """No owner is involved: every process has the image."""
     return {}
 
 
 def merge(
     ctx: Context, request: DescribeConfigsRequest, _replies: Mapping[Owner, None]
 ) -> DescribeConfigsResponse:
-    """Each resource for itself."""
+    """Describe each resource independently."""
     return DescribeConfigsResponse(
         results=[_describe(ctx, request, resource) for resource in request.resources]
     )

@@ -1,7 +1,7 @@
-"""DescribeUserScramCredentials (50): which users have SCRAM credentials, and of which iterations.
+"""DescribeUserScramCredentials (50): the SCRAM mechanisms and iteration counts of users.
 
-Version 0.  No users, or null, asks for all that have some.  Salts and keys are told to nobody.  A
-user without credentials, and one that is named twice, has an error of its own.  Echoes
+Version 0. An empty or null list selects all users with credentials. Salts and keys are never
+returned. A user without credentials or one that the request repeats gets its own error. In Kafka:
 ``ScramImage.describe``.
 """
 
@@ -23,14 +23,14 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, _request: DescribeUserScramCredentialsRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     ctx: Context, request: DescribeUserScramCredentialsRequest, _replies: Mapping[Owner, None]
 ) -> DescribeUserScramCredentialsResponse:
-    """Each user for itself."""
+    """Describe each user independently."""
     asked = Counter(user.name for user in request.users or ())
     if not asked:
         asked = Counter(users(ctx.image))

@@ -94,7 +94,7 @@ def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, FetchPart]:
                 continue
             owner = ctx.partition_owner(name, asked.partition)
             wanted.setdefault(owner, []).append(_wanted(name, asked))
-    # An error is answered at once, as in Kafka.
+    # A response with an error is sent immediately, as in Kafka.
     enough = _bytes_min(ctx, request) if len(wanted) == 1 and not failed else 0
     return {
         owner: FetchPart(tuple(entries), _bytes_max(ctx, request), enough, _deadline(ctx, request))

@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs (44): set, unset, append to and subtract from single settings.
 
-Versions 0-1.  Topics and this broker, or all brokers with an empty name; each resource is changed
-whole or not at all, whatever becomes of the others.  ``validate_only`` checks without changing.
-The answer goes out when every process follows the change.  Echoes
+Versions 0-1. The resources are topics and this broker, or all brokers with an empty name. Each
+resource is changed atomically and independently of the others. ``validate_only`` changes nothing.
+The response is sent when every process has applied the change. In Kafka:
 ``ConfigurationControlManager.incrementalAlterConfigs``.
 """
 
@@ -32,7 +32,7 @@ from protocol.registry import ApiKey
 def split(
     _ctx: Context, request: IncrementalAlterConfigsRequest
 ) -> Mapping[Owner, AlterConfigsPart]:
-    """All to the controller."""
+    """Send everything to the controller."""
     wishes = tuple(map(_wish, request.resources))
     return {
         CONTROLLER: AlterConfigsPart(wishes, replace=False, validate_only=request.validate_only)
@@ -52,7 +52,7 @@ def merge(
     request: IncrementalAlterConfigsRequest,
     replies: Mapping[Owner, AlterConfigsReply],
 ) -> IncrementalAlterConfigsResponse:
-    """One answer a resource, in the order of the request."""
+    """One result per resource, in the order of the request."""
     return IncrementalAlterConfigsResponse(
         responses=answers(AlterConfigsResourceResponse, request.resources, replies[CONTROLLER])
     )

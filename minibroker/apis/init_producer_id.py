@@ -1,10 +1,10 @@
-"""InitProducerId (22): an id for an idempotent producer.
+"""InitProducerId (22): allocate a producer id for an idempotent producer.
 
-Versions 0-5.  Without a transactional id a producer gets an id that nobody ever had, with epoch 0,
-whatever id it had before; an I/O worker takes it from a block that the controller handed out, so
-the answer seldom waits for anybody.  Transactions are not served: a transactional id is refused,
-with an error that the Java client does not retry.  Echoes ``KafkaApis.handleInitProducerIdRequest``
-and ``TransactionCoordinator.handleInitProducerId``.
+Versions 0-5. Without a transactional id a producer gets an unused id with epoch 0, whatever id it
+had before. An I/O worker takes the id from a block that the controller allocated to it, so most
+requests do not reach the controller. Transactions are not served: a transactional id is rejected
+with an error that the Java client does not retry. In Kafka:
+``KafkaApis.handleInitProducerIdRequest`` and ``TransactionCoordinator.handleInitProducerId``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NONE = -1
 
 
 def split(ctx: Context, request: InitProducerIdRequest) -> Mapping[Owner, None]:
-    """Any worker can answer; connections are spread over them."""
+    """Choose an I/O worker by connection; any of them can allocate an id."""
     if _is_refused(request):
         return {}
     return {crc32(ctx.caller.connection_id.encode()) % ctx.workers: None}
@@ -35,14 +35,14 @@ def _is_refused(request: InitProducerIdRequest) -> bool:
 
 
 async def execute(scope: WorkerScope, _part: None) -> int | None:
-    """A fresh producer id, or None if there is none now."""
+    """Allocate a producer id; None if no block is available."""
     return await scope.next_producer_id()
 
 
 def merge(
     ctx: Context, request: InitProducerIdRequest, replies: Mapping[Owner, int | None]
 ) -> InitProducerIdResponse:
-    """The id with epoch 0, or the refusal."""
+    """Return the id with epoch 0, or the error."""
     for producer_id in replies.values():
         if producer_id is None:  # Kafka's error for this: clients retry after a pause.
             return InitProducerIdResponse(

@@ -1,10 +1,10 @@
-"""LeaderAndIsr (4): a controller tells the broker which partitions it leads or follows.
+"""LeaderAndIsr (4): a controller assigns leaders and followers of partitions to the broker.
 
-Versions 0-7.  This broker is its own controller, so nobody else makes it lead or follow anything:
-a partition that isn't here gets UNKNOWN_TOPIC_OR_PARTITION, and is not made; another topic id
-INCONSISTENT_TOPIC_ID; what is here STALE_CONTROLLER_EPOCH, as in Kafka for a leader epoch that is
-not newer.  Only a KRaft controller, which may repeat itself, is told that what it says holds, if it
-does.  Requests with an old epoch are refused as a whole.  Echoes
+Versions 0-7. This broker is its own controller, so no request changes a leader. An unknown
+partition gets UNKNOWN_TOPIC_OR_PARTITION and is not created, a different topic id gets
+INCONSISTENT_TOPIC_ID, and a known partition STALE_CONTROLLER_EPOCH, as in Kafka for a leader epoch
+that is not newer. A KRaft controller may repeat a request, so it gets no error if its state equals
+that of the image. Requests with a stale epoch are rejected as a whole. In Kafka:
 ``ReplicaManager.becomeLeaderOrFollower``.
 """
 
@@ -35,14 +35,14 @@ Decide = Callable[[str, Uuid, LeaderAndIsrPartitionState], ErrorCode]
 
 
 def split(_ctx: Context, _request: LeaderAndIsrRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     ctx: Context, request: LeaderAndIsrRequest, _replies: Mapping[Owner, None]
 ) -> LeaderAndIsrResponse:
-    """An error a partition, or one for all."""
+    """One error per partition, or one for the whole request."""
     image = ctx.image
     stale = broker_epoch_problem(image, request.broker_epoch)
     stale = stale or controller_epoch_problem(image, request.controller_epoch)
@@ -56,7 +56,7 @@ def merge(
 
 
 def refusal(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
-    """The same error above all and for each partition."""
+    """The same error at the top level and for each partition."""
     return _response(request, error, lambda _name, _id, _state: error)
 
 

@@ -1,12 +1,12 @@
-"""Metadata (3): the brokers, and who leads which partition of which topic.
+"""Metadata (3): the brokers, and the topics with their partitions and leaders.
 
-Versions 0-13.  All topics are meant by null, in version 0 by an empty list.  A topic that does not
-exist is made if the request (from 4 on) and ``auto.create.topics.enable`` allow it, and is then in
-the answer at once; Kafka answers with an error first and lets the client ask again.  Its partitions
-count as those of CreateTopics do: what is too much for the client's quota is not made, whatever the
-version, and the client, which is not held for it, goes on asking (KIP-599).  From 12 on
-topics may be asked for by id; with any id in a request its names are passed over, as in Kafka.
-Brokers are those of the listener that the request came in on.  Echoes
+Versions 0-13. Null selects all topics, in version 0 an empty list. A topic that does not exist is
+created if the request (from version 4 on) and ``auto.create.topics.enable`` permit it, and the
+response contains it; Kafka first returns an error and the client retries. Its partitions count
+against the controller mutation quota as in CreateTopics. If the quota is exceeded, the topic is not
+created in any version, and the client is not throttled but retries (KIP-599). From version 12 on
+topics may be given by id; if a request has any id, its names are ignored, as in Kafka. Brokers are
+listed with their endpoints on the listener of the request. In Kafka:
 ``KafkaApis.handleTopicMetadataRequest`` and ``AutoTopicCreationManager``.
 """
 
@@ -34,21 +34,21 @@ from protocol.types import ZERO_UUID
 
 
 class MetadataPart(NamedTuple):
-    """Names of topics to create, and who wants them."""
+    """Names of topics to create, and the caller that creates them."""
 
     names: tuple[str, ...]
     mutator: Mutator
 
 
 class MetadataReply(NamedTuple):
-    """Error codes of those that were not created, and what of it a quota counted."""
+    """Errors of topics that were not created, and the recorded controller mutations."""
 
     refused: Mapping[str, int]
     mutated: Mutated
 
 
 def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, MetadataPart]:
-    """To the controller, the topics to create; with none, nobody needs to be asked."""
+    """Send the topics to create, if any, to the controller."""
     if not (request.allow_auto_topic_creation and ctx.settings[AUTO_CREATE_TOPICS_ENABLE]):
         return {}
     if _wants_all(ctx, request) or _is_malformed(ctx, request) or _ids(request):
@@ -56,7 +56,7 @@ def split(ctx: Context, request: MetadataRequest) -> Mapping[Owner, MetadataPart
     missing = tuple(
         name for name in _names(request) if name not in ctx.image.topics and not name_problem(name)
     )
-    # In Kafka the broker asks its controller for them, in the newest version and the client's name.
+    # In Kafka the broker forwards the newest version of CreateTopics to the controller.
     return {CONTROLLER: MetadataPart(missing, ctx.mutator(strict_from=0))} if missing else {}
 
 
@@ -73,7 +73,7 @@ async def execute_at_controller(scope: ControllerScope, part: MetadataPart) -> M
 def merge(
     ctx: Context, request: MetadataRequest, replies: Mapping[Owner, MetadataReply]
 ) -> MetadataResponse:
-    """What the image knows by now."""
+    """Describe the brokers and topics from the current image."""
     refused: Mapping[str, int] = {}
     if CONTROLLER in replies:
         refused, ctx.mutated = replies[CONTROLLER]
@@ -124,7 +124,7 @@ def _wants_all(ctx: Context, request: MetadataRequest) -> bool:
 
 
 def _is_malformed(ctx: Context, request: MetadataRequest) -> bool:
-    """Whether ids or missing names came in a version that has the fields but not the meaning."""
+    """Whether the request has topic ids or null names in a version that does not support them."""
     return ctx.version < 12 and any(
         asked.name is None or asked.topic_id != ZERO_UUID for asked in request.topics or ()
     )
@@ -146,10 +146,10 @@ def _why_missing(name: str, refused: Mapping[str, int]) -> int:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     error = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if error == ErrorCode.TOPIC_ALREADY_EXISTS:
-        # Somebody else has just made it and this process is about to hear of it.
+        # Another request has just created it and this process has not applied it yet.
         return ErrorCode.LEADER_NOT_AVAILABLE
     if error == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
-        # No client expects that here; with this one it asks again, and later it is made.
+        # Clients do not expect a quota error here; with this one they retry.
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return error
 
@@ -182,7 +182,7 @@ def _partition(
     replicas, isr = list(partition.replicas), list(partition.isr)
     error, leader = ErrorCode.NONE, partition.leader
     if ctx.version == 0 and offline:
-        # Version 0 has no field for replicas that are offline, so it leaves them out and says so.
+        # Version 0 has no field for offline replicas, so it omits them and returns an error.
         replicas = [broker_id for broker_id in replicas if broker_id in reachable]
         isr = [broker_id for broker_id in isr if broker_id in reachable]
         error = ErrorCode.REPLICA_NOT_AVAILABLE

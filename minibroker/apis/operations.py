@@ -1,8 +1,8 @@
-"""What a caller may do, as the bit fields that responses carry (KIP-430).
+"""Authorized operations as the bit fields of responses (KIP-430).
 
-Owns the operations that make sense for each kind of resource; who may do which of them is an
-`Authorizer`'s to know, without which everybody may do everything.  The invariant: bit n stands for
-the operation that Kafka numbers n.  Echoes ``AclEntry.supportedOperations``.
+Defines the operations that each resource type supports; an `Authorizer` decides which of them are
+authorized. Without one, all are. Invariant: bit n is the operation with Kafka's number n. In Kafka:
+``AclEntry.supportedOperations``.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SUPPORTED: Final = {
         Operation.DESCRIBE,
     ),
 }
-"""What can be done to each kind of resource."""
+"""Supported operations of each resource type."""
 
 
 def bits(operations: Iterable[Operation]) -> int:
-    """Operations as one number."""
+    """Operations as a bit field."""
     return sum(1 << operation for operation in operations)
 
 
 NOT_ASKED: Final = -0x80000000
-"""What a field holds when the request did not ask for operations."""
+"""Value of the field if the request does not ask for operations."""
 
 TOPIC_OPERATIONS: Final = bits(SUPPORTED[Resource.TOPIC])
 GROUP_OPERATIONS: Final = bits(SUPPORTED[Resource.GROUP])

@@ -1,7 +1,7 @@
-"""The reference page of the APIs, printed from the registry: what is served and what is left out.
+"""Reference page of the APIs, generated from the registry.
 
-Owns the page's words; every fact comes from the APIs themselves. Invariant: the committed page is
-what this prints (``make docs``, and a test).
+Every fact comes from the APIs themselves. Invariant: the committed page equals the output of this
+module (``make docs``, and a test).
 """
 
 from __future__ import annotations

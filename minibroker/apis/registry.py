@@ -1,7 +1,7 @@
-"""The APIs that this broker serves, by key: what is not in here is not advertised.
+"""Registry of the served APIs by key; only these are advertised.
 
-Owns the list and one check of it: every advertised version has a schema. Invariant: a key is
-served by exactly one module. Kafka's ``ApiKeys`` and the dispatch of ``KafkaApis.handle``.
+Checks that every advertised version has a schema. Invariant: exactly one module serves a key.
+In Kafka: ``ApiKeys`` and the dispatch of ``KafkaApis.handle``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = ["APIS", "unsupported_version"]
 
 
 def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
-    """APIs by key. Raises ``ValueError`` for one that serves what the protocol does not declare."""
+    """APIs by key. Raises ``ValueError`` if one serves versions that the protocol lacks."""
     found: dict[int, ServedApi] = {}
     for api in apis:
         if api.key in found:

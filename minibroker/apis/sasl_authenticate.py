@@ -1,8 +1,8 @@
-"""SaslAuthenticate (36): a step of a SASL exchange, which is refused wherever it comes by here.
+"""SaslAuthenticate (36): a step of a SASL exchange; rejected outside of authentication.
 
-Versions 0-2.  A client that has yet to prove who it is, or does so again, is answered by
-`network.sasl` before any API sees its bytes; any other has nothing to prove, and ILLEGAL_SASL_STATE
-says so.  The invariant: nothing here changes who anybody is.  Echoes
+Versions 0-2. `network.sasl` handles the request while a client authenticates or re-authenticates,
+before any API reads it. Any other request arrives here and gets ILLEGAL_SASL_STATE. Invariant: the
+API never changes the principal of a connection. In Kafka:
 ``KafkaApis.handleSaslAuthenticateRequest``.
 """
 
@@ -17,14 +17,14 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, _request: SaslAuthenticateRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     _ctx: Context, _request: SaslAuthenticateRequest, _replies: Mapping[Owner, None]
 ) -> SaslAuthenticateResponse:
-    """There is nothing to prove."""
+    """Reject the request with ILLEGAL_SASL_STATE."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate request received after successful authentication",

@@ -1,9 +1,8 @@
-"""SaslHandshake (17): choose a SASL mechanism, which is refused wherever it comes by here.
+"""SaslHandshake (17): choose a SASL mechanism; rejected outside of authentication.
 
-Versions 0-1.  A client that has yet to prove who it is, or may prove it again, is answered by
-`network.sasl` before any API sees its bytes; any other has nothing to prove, and ILLEGAL_SASL_STATE
-says so.  The invariant: nothing here changes who anybody is.  Echoes
-``KafkaApis.handleSaslHandshakeRequest``.
+Versions 0-1. `network.sasl` handles the request while a client authenticates or re-authenticates,
+before any API reads it. Any other request arrives here and gets ILLEGAL_SASL_STATE. Invariant: the
+API never changes the principal of a connection. In Kafka: ``KafkaApis.handleSaslHandshakeRequest``.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, _request: SaslHandshakeRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     _ctx: Context, _request: SaslHandshakeRequest, _replies: Mapping[Owner, None]
 ) -> SaslHandshakeResponse:
-    """There is nothing to choose."""
+    """Reject the request with ILLEGAL_SASL_STATE."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 

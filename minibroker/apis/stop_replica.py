@@ -1,10 +1,10 @@
-"""StopReplica (5): a controller tells the broker to stop partitions, or to delete them.
+"""StopReplica (5): a controller stops or deletes replicas of the broker.
 
-Versions 0-4.  This broker has the only copy of what it keeps and is its own controller, so it stops
-and deletes nothing that anybody tells it to: topics go by DeleteTopics.  Of a partition that isn't
-here nothing is left to stop, which is no error in Kafka either; one that is here gets
-FENCED_LEADER_EPOCH for an old leader epoch, else STALE_CONTROLLER_EPOCH.  Requests with an old
-epoch are refused as a whole, without a word on partitions.  Echoes ``ReplicaManager.stopReplicas``.
+Versions 0-4. This broker has the only replica and is its own controller, so the request stops and
+deletes nothing; DeleteTopics deletes topics. An unknown partition gets no error, as in Kafka. A
+known one gets FENCED_LEADER_EPOCH for an old leader epoch, else STALE_CONTROLLER_EPOCH. Requests
+with a stale epoch are rejected as a whole, without results per partition. In Kafka:
+``ReplicaManager.stopReplicas``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from protocol.registry import ApiKey
 
 NO_LEADER_EPOCH: Final = -1
 DURING_DELETION: Final = -2
-"""Leader epochs that are none: requests before version 3 have no other."""
+"""Leader epochs with a special meaning; requests before version 3 have no leader epoch."""
 
 
 def split(_ctx: Context, _request: StopReplicaRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     ctx: Context, request: StopReplicaRequest, _replies: Mapping[Owner, None]
 ) -> StopReplicaResponse:
-    """An error a partition, or one for all."""
+    """One error per partition, or one for the whole request."""
     image = ctx.image
     stale = broker_epoch_problem(image, request.broker_epoch)
     stale = stale or controller_epoch_problem(image, request.controller_epoch)
@@ -53,7 +53,7 @@ def merge(
 
 
 def refusal(request: StopReplicaRequest, error: ErrorCode) -> StopReplicaResponse:
-    """The same error above all and for each partition."""
+    """The same error at the top level and for each partition."""
     response = _response({(name, index): error for name, index, _ in _partitions(request)})
     response.error_code = error
     return response
@@ -70,7 +70,7 @@ def _decision(image: Image, name: str, index: int, leader_epoch: int) -> ErrorCo
 
 
 def _partitions(request: StopReplicaRequest) -> Iterator[tuple[str, int, int]]:
-    """Topic, number and leader epoch of each, as every version has them."""
+    """Topic, index and leader epoch of each partition, in every version of the request."""
     for one in request.ungrouped_partitions:
         yield one.topic_name, one.partition_index, NO_LEADER_EPOCH
     for topic in request.topics:

@@ -1,7 +1,7 @@
-"""Protocols that clients ask for and this broker does not serve, and what to do about each.
+"""Protocols that this broker does not serve, with advice for the client.
 
-Owns the words. It must never know who asked. Invariant: every text names the protocol and a way to
-do without it. Kafka answers such requests with UNSUPPORTED_VERSION or closes the connection.
+Invariant: every text names the protocol and a way to work without it. Kafka answers such requests
+with UNSUPPORTED_VERSION or closes the connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STREAMS_GROUPS: Final = Unserved(
 COMPARE_VERSIONS: Final = (
     "use a client whose versions of the API overlap with docs/reference/apis.md"
 )
-"""Advice for an API that is unknown or asked for in another version."""
+"""Advice for an unknown API or an unsupported version."""
 
 _BY_KEY: Final[Mapping[int, Unserved]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: TRANSACTIONS,
@@ -55,9 +55,9 @@ _BY_KEY: Final[Mapping[int, Unserved]] = {
 
 
 def unserved_request(api_key: int | None, problem: str) -> Unserved:
-    """The protocol to which a refused request belongs; ``problem`` describes any other request.
+    """The protocol of a rejected request; ``problem`` describes a request of no known protocol.
 
-    ``api_key`` is None where not even the request's header could be read.
+    ``api_key`` is None if the request's header could not be read.
     """
     known = None if api_key is None else _BY_KEY.get(api_key)
     return known or Unserved(problem, COMPARE_VERSIONS)

@@ -1,10 +1,10 @@
-"""UpdateMetadata (6): a controller tells the broker of all brokers and of partitions.
+"""UpdateMetadata (6): a controller sends the brokers and the changed partitions.
 
-Versions 0-8.  This broker is its own controller and takes nothing over from another: an update that
-says what is known here is answered without an error, any other with what is wrong with it:
-UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID, else STALE_CONTROLLER_EPOCH.  Brokers are told
-whole, partitions only as far as they changed; a partition that is told to be gone, and is, agrees.
-Echoes ``ReplicaManager.maybeUpdateMetadataCache`` and ``ZkMetadataCache``.
+Versions 0-8. This broker is its own controller and applies no update. An update that equals the
+image gets no error; any other gets UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID, or else
+STALE_CONTROLLER_EPOCH. The list of brokers is complete, that of partitions has changes only. A
+deleted partition equals the image if the image does not have it. In Kafka:
+``ReplicaManager.maybeUpdateMetadataCache`` and ``ZkMetadataCache``.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ GONE: Final = -2
 
 
 def split(_ctx: Context, _request: UpdateMetadataRequest) -> Mapping[Owner, None]:
-    """Nobody needs to be asked."""
+    """No owner is involved."""
     return {}
 
 
 def merge(
     ctx: Context, request: UpdateMetadataRequest, _replies: Mapping[Owner, None]
 ) -> UpdateMetadataResponse:
-    """One error for all: the first there is."""
+    """Return the first error found, for the whole request."""
     image = ctx.image
     error = broker_epoch_problem(image, request.broker_epoch)
     error = error or controller_epoch_problem(image, request.controller_epoch)
@@ -54,7 +54,7 @@ def merge(
 
 
 def refusal(_request: UpdateMetadataRequest, error: ErrorCode) -> UpdateMetadataResponse:
-    """All that this response says."""
+    """A response with an error."""
     return UpdateMetadataResponse(error_code=error)
 
 
@@ -73,7 +73,7 @@ def _partition_problem(
 
 
 def _are_known(image: Image, told: list[UpdateMetadataBroker], version: int) -> bool:
-    """Whether these are the brokers that there are, as far as this version can tell them."""
+    """Whether the brokers equal those of the image, in the fields that this version has."""
     if {one.id for one in told} != set(image.brokers):
         return False
     return all(_is_known(image.brokers[one.id], one, version) for one in told)

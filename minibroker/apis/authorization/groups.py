@@ -1,8 +1,8 @@
-"""The guards of consumer groups and their offsets.
+"""Authorization checks of consumer groups and their offsets.
 
-Owns which right each request wants of a group, and of the topics whose offsets it is about; it must
-never know who is in a group.  The invariant: a group that the caller may not see gives the same
-answer whether it exists or not.  Echoes the first lines of the group handlers of ``KafkaApis``.
+Defines the operation that each request requires on a group and on the topics of its offsets.
+Invariant: if the caller may not describe a group, the response does not reveal whether the group
+exists. Kafka has these checks in the group handlers of ``KafkaApis``.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _GROUP_REFUSED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
 _TOPIC_REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 KEY_RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID, 2: Resource.CLUSTER}
-"""Of what a right is wanted to find a coordinator, by the type of its key: of the third, a share
-group's, CLUSTER_ACTION. A key of any other type is refused to anybody.
+"""Resource to authorize for FindCoordinator by key type. The third, a share group, requires
+CLUSTER_ACTION. The API rejects any other key type.
 """
 
-"""From this version on OffsetFetch can say of a whole group what is wrong."""
+"""First version of OffsetFetch with an error code per group."""
 
 
 def _group_id(request: Any) -> str:
@@ -69,14 +69,14 @@ def _group_id(request: Any) -> str:
 
 
 def _member_check(response: Callable[..., Any]) -> AuthorizationCheck:
-    """READ of the group, for what its members do."""
+    """Require READ on the group."""
     return require(
         Operation.READ, Resource.GROUP, _group_id, lambda _, error: response(error_code=error)
     )
 
 
 def join_group(ctx: Context, request: Any) -> Denied | None:
-    """READ of the group."""
+    """Require READ on the group."""
     if ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
         return None
     name = None if ctx.version >= NULLABLE_PROTOCOL_SINCE else ""
@@ -93,7 +93,7 @@ leave_group: Final = _member_check(LeaveGroupResponse)
 
 
 def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:
-    """DESCRIBE of each group or transactional id."""
+    """Require DESCRIBE on each group or transactional id."""
     resource = KEY_RESOURCES.get(request.key_type)
     if resource is None:
         return None
@@ -128,7 +128,7 @@ def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:
 
 
 def describe_groups(ctx: Context, request: Any) -> Finish:
-    """DESCRIBE of each group, and what else the caller may do to it if that is asked for."""
+    """Require DESCRIBE on each group; fill in the authorized operations on request."""
     fine, refused = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, str)
     request.groups = fine
 
@@ -148,7 +148,7 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
 
 
 def list_groups(ctx: Context, _request: Any) -> Finish | None:
-    """DESCRIBE of the cluster shows all; without it those groups of which it is allowed."""
+    """Show all groups with DESCRIBE on the cluster, otherwise those with DESCRIBE on the group."""
     if ctx.allows(Operation.DESCRIBE, Resource.CLUSTER, quietly=True):
         return None
 
@@ -167,7 +167,7 @@ def list_groups(ctx: Context, _request: Any) -> Finish | None:
 
 
 def delete_groups(ctx: Context, request: Any) -> Finish | None:
-    """DELETE of each group."""
+    """Require DELETE on each group."""
     fine, refused = allowed(ctx, Operation.DELETE, Resource.GROUP, request.groups_names, str)
     if not refused:
         return None
@@ -184,7 +184,7 @@ def delete_groups(ctx: Context, request: Any) -> Finish | None:
 
 
 def offset_commit(ctx: Context, request: Any) -> Finish | Denied | None:
-    """READ of the group, and of each topic."""
+    """Require READ on the group and on each topic."""
     if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
         topics = [_not_committed(topic, _GROUP_REFUSED) for topic in request.topics]
         return Denied(OffsetCommitResponse(topics=topics))
@@ -217,7 +217,7 @@ def _not_committed(topic: Any, error: ErrorCode) -> OffsetCommitResponseTopic:
 
 
 def offset_delete(ctx: Context, request: Any) -> Finish | Denied | None:
-    """DELETE of the group, READ of each topic."""
+    """Require DELETE on the group and READ on each topic."""
     if not ctx.allows(Operation.DELETE, Resource.GROUP, request.group_id):
         return Denied(OffsetDeleteResponse(error_code=_GROUP_REFUSED))
     fine, refused = allowed(
@@ -247,8 +247,9 @@ def offset_delete(ctx: Context, request: Any) -> Finish | Denied | None:
 
 
 def offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
-    """DESCRIBE of each group, and of each topic; those that are not asked for by name are left
-    out unless they may be seen.
+    """Require DESCRIBE on each group and topic.
+
+    If the request asks for all topics, those without DESCRIBE are omitted.
     """
     if ctx.version < SEVERAL_GROUPS_SINCE:
         return _older_offset_fetch(ctx, request)
@@ -294,7 +295,7 @@ def _topic_name(ctx: Context, topic: Any) -> str | None:
 
 
 def _hide_topics(ctx: Context, asked: Any) -> list[Any]:
-    """Takes out of what is asked for the topics that may not be seen; those."""
+    """Remove the topics without DESCRIBE from the request and return them."""
     if asked.topics is None:
         return []
     asked.topics, hidden = allowed(
@@ -308,7 +309,7 @@ def _hide_topics(ctx: Context, asked: Any) -> list[Any]:
 
 
 def _visible(ctx: Context, topics: list[Any]) -> list[Any]:
-    """What was found without being asked for by name."""
+    """Topics of the response that the caller may describe."""
     seen, _ = allowed(
         ctx,
         Operation.DESCRIBE,

@@ -1,9 +1,9 @@
-"""The guards of what reads and writes records: Produce, Fetch, ListOffsets and their kin.
+"""Authorization checks of Produce, Fetch, ListOffsets, DeleteRecords and InitProducerId.
 
-Owns which right each of them wants of a topic, and the errors of partitions that lack it; it must
-never look at records.  The invariant: a topic that the caller may not see gives the same answer
-whether it exists or not.  Echoes the first lines of ``handleProduceRequest``,
-``handleFetchRequest`` and ``handleListOffsetRequest``.
+Defines the operation that each request requires on a topic, and the errors of denied partitions.
+Invariant: if the caller may not describe a topic, the response does not reveal whether the topic
+exists. Kafka has these checks in ``handleProduceRequest``, ``handleFetchRequest`` and
+``handleListOffsetRequest``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from protocol.messages.produce import (
 )
 
 TOPIC_IDS_SINCE = 13
-"""From this version on Produce and Fetch name topics by their ids."""
+"""First version of Produce and Fetch that gives topics by id."""
 
 NO_ID = -1
 
@@ -45,14 +45,14 @@ _TOPIC_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _name(ctx: Context, name: Callable[[Any], str]) -> Callable[[Any], str | None]:
-    """A topic's name; None for an id that nobody has, which tells nothing."""
+    """Return a function for a topic's name; None for an unknown id, which the API rejects."""
     if ctx.version < TOPIC_IDS_SINCE:
         return name
     return lambda topic: ctx.image.topic_names.get(topic.topic_id)
 
 
 def produce(ctx: Context, request: Any) -> Finish | Denied | None:
-    """WRITE of each topic, and of the transactional id."""
+    """Require WRITE on each topic and on the transactional id."""
     if request.transactional_id is not None and not ctx.allows(
         Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
     ):
@@ -100,7 +100,7 @@ def _or_hang_up(request: Any, response: ProduceResponse) -> ProduceResponse:
 
 
 def fetch(ctx: Context, request: Any) -> Finish | None:
-    """READ of each topic; of a follower CLUSTER_ACTION."""
+    """Require READ on each topic, or CLUSTER_ACTION for a follower fetch."""
     name = _name(ctx, lambda topic: topic.topic)
     if not is_follower_fetch(request):
         fine, refused = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
@@ -111,7 +111,7 @@ def fetch(ctx: Context, request: Any) -> Finish | None:
     if not refused:
         return None
     request.topics = fine
-    request.max_wait_ms = 0  # An error is answered at once.
+    request.max_wait_ms = 0  # A response with an error is sent immediately.
 
     def finish(response: FetchResponse) -> FetchResponse:
         if response.error_code == ErrorCode.NONE:
@@ -138,7 +138,7 @@ def _not_read(topic: Any) -> FetchableTopicResponse:
 
 
 def list_offsets(ctx: Context, request: Any) -> Finish | None:
-    """DESCRIBE of each topic."""
+    """Require DESCRIBE on each topic."""
 
     def refusal(topic: Any) -> ListOffsetsTopicResponse:
         return ListOffsetsTopicResponse(
@@ -155,7 +155,7 @@ def list_offsets(ctx: Context, request: Any) -> Finish | None:
 
 
 def delete_records(ctx: Context, request: Any) -> Finish | None:
-    """DELETE of each topic."""
+    """Require DELETE on each topic."""
 
     def refusal(topic: Any) -> DeleteRecordsTopicResult:
         return DeleteRecordsTopicResult(
@@ -197,7 +197,7 @@ def _each_topic(
     refusal: Callable[[Any], Any],
     name: Callable[[Any], str] = lambda topic: topic.name,
 ) -> Finish | None:
-    """Answers the topics that are not allowed apart from the others."""
+    """Remove denied topics from the request and add their errors to the response."""
     fine, refused = allowed(ctx, operation, Resource.TOPIC, request.topics, name)
     if not refused:
         return None
@@ -211,7 +211,7 @@ def _each_topic(
 
 
 def init_producer_id(ctx: Context, request: Any) -> Denied | None:
-    """WRITE of the transactional id; without one IDEMPOTENT_WRITE, or WRITE of any topic."""
+    """Require WRITE on the transactional id, else IDEMPOTENT_WRITE or WRITE on any topic."""
     if request.transactional_id is not None:
         resource = Resource.TRANSACTIONAL_ID
         fine = ctx.allows(Operation.WRITE, resource, request.transactional_id)

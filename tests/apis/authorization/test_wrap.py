@@ -1,4 +1,4 @@
-"""Guards are neither run nor loaded where nobody is to be stopped."""
+"""Authorization checks run and are loaded only if an authorizer is configured."""
 
 from __future__ import annotations
 
