@@ -27,7 +27,7 @@ class ConfigSource(enum.IntEnum):
     DEFAULT = 5
 
 
-class ConfigSynonym(NamedTuple):
+class ConfigEntrySynonym(NamedTuple):
     """A setting that can determine a value, in its own unit; the value is None if sensitive."""
 
     name: str
@@ -45,7 +45,7 @@ class ConfigEntry(NamedTuple):
     setting: Setting[Any]
     value: str | None
     source: ConfigSource
-    synonyms: tuple[ConfigSynonym, ...]
+    synonyms: tuple[ConfigEntrySynonym, ...]
 
 
 def topic_entries(
@@ -62,7 +62,7 @@ def topic_entries(
         value = setting.render(topic_value(in_force, overrides, setting))
         synonyms = tuple(_topic_synonyms(settings, changed, setting))
         if name in overrides:
-            synonyms = (ConfigSynonym(name, value, ConfigSource.TOPIC), *synonyms)
+            synonyms = (ConfigEntrySynonym(name, value, ConfigSource.TOPIC), *synonyms)
         yield _entry(name, setting, value, synonyms)
 
 
@@ -83,12 +83,12 @@ def default_entries(settings: Settings, configs: Configs) -> Iterator[ConfigEntr
         setting = broker_setting(name)
         assert setting is not None
         value = setting.render(setting.parse(text))
-        own = ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+        own = ConfigEntrySynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
         yield _entry(name, setting, value, (own,))
 
 
 def _entry(
-    name: str, setting: Setting[Any], value: str | None, synonyms: tuple[ConfigSynonym, ...]
+    name: str, setting: Setting[Any], value: str | None, synonyms: tuple[ConfigEntrySynonym, ...]
 ) -> ConfigEntry:
     source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
     return ConfigEntry(name, setting, value, source, synonyms)
@@ -96,7 +96,7 @@ def _entry(
 
 def _topic_synonyms(
     settings: Settings, changed: Layers, setting: Setting[Any]
-) -> Iterator[ConfigSynonym]:
+) -> Iterator[ConfigEntrySynonym]:
     """Values of the broker settings that a topic falls back to, by precedence of the source."""
     found = [
         synonym
@@ -107,14 +107,16 @@ def _topic_synonyms(
     yield from sorted(found, key=lambda synonym: synonym.source)
 
 
-def _broker_synonyms(settings: Settings, changed: Layers, name: str) -> Iterator[ConfigSynonym]:
+def _broker_synonyms(
+    settings: Settings, changed: Layers, name: str
+) -> Iterator[ConfigEntrySynonym]:
     setting = broker_setting(name)
     assert setting is not None
     for known in dict.fromkeys((name, setting.name)):
         yield from _sources(settings, changed, known)
 
 
-def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[ConfigSynonym]:
+def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[ConfigEntrySynonym]:
     """Values of one name in each source; a name with a listener prefix has no default."""
     setting = broker_setting(name)
     assert setting is not None
@@ -124,15 +126,15 @@ def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[ConfigS
     )
     for source, config in dynamic:
         if name in config:
-            yield ConfigSynonym(name, _shown(setting, setting.parse(config[name])), source)
+            yield ConfigEntrySynonym(name, _shown(setting, setting.parse(config[name])), source)
     static = settings.text(name) if name in settings.given else None
     if static is not None:
-        yield ConfigSynonym(
+        yield ConfigEntrySynonym(
             name, _shown(setting, setting.parse(static)), ConfigSource.STATIC_BROKER
         )
     default = settings.default(setting)
     if default is not None and name == setting.name:
-        yield ConfigSynonym(name, _shown(setting, default), ConfigSource.DEFAULT)
+        yield ConfigEntrySynonym(name, _shown(setting, default), ConfigSource.DEFAULT)
 
 
 def _shown(setting: Setting[Any], value: object) -> str | None:
