@@ -1,9 +1,9 @@
-"""The control API as an ASGI application: requests in, operations run, answers out.
+"""The control API as an ASGI application: reads requests, runs operations, writes responses.
 
-Owns reading bodies, refusing what is malformed or comes from elsewhere, and turning every outcome
-into JSON. Must never know a particular operation, nor sockets. The invariant: whatever is asked,
-the answer is bounded, says what was wrong, and never shows a traceback. Import it only in the
-process that serves it: Starlette costs 3 MB. Nothing of Kafka's.
+Owns the reading of bodies, the rejection of malformed and foreign requests, and the conversion of
+every outcome to JSON. It must never know a particular operation, or sockets. Invariant: every
+response is bounded, describes the error, and never shows a traceback. Import it only in the process
+that serves it: Starlette takes 3 MB. Kafka has no equivalent.
 """
 
 from __future__ import annotations
@@ -180,10 +180,10 @@ async def _fault(_: Request, __: Exception) -> Response:
 
 
 class _Guard:
-    """Refuses what a web page of somebody else could make a browser on this machine send.
+    """Rejects requests that a foreign web page could make a browser on this machine send.
 
-    A name in ``Host`` that isn't ours is DNS rebinding: a page whose name was made to point here.
-    A foreign ``Origin`` on a request that changes something is a page that sends us a form.
+    An unknown name in ``Host`` is DNS rebinding: a page whose name was made to point here. A
+    foreign ``Origin`` on a changing request is a form sent by another page.
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str]) -> None:

@@ -1,8 +1,8 @@
-"""The reference page of the control API, written from the table of operations.
+"""Reference page of the control API, generated from the table of operations.
 
-Owns the layout of ``docs/reference/control-api.md``, which running this module prints. Must never
-say about an operation what the table and the records don't. The invariant: the committed page
-is what this module prints, which a test holds. Nothing of Kafka's.
+Owns the layout of ``docs/reference/control-api.md``, which this module prints. It must never
+describe an operation itself. Invariant: the committed page is the output of this module (a test
+compares them). Kafka has no equivalent.
 """
 
 from __future__ import annotations

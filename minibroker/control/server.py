@@ -1,10 +1,10 @@
 """HTTP/1.1 for one ASGI application on trio: small, bounded, and independent of any clock.
 
-Owns the control API's sockets and the bytes on them, by way of h11. Must never know what the
-application does. The invariant: at most ``CONNECTIONS_MAX`` connections are open, and a client
-that is slow or silent holds a place only until another wants it. So nothing here is timed: the
-broker's clock can be frozen or turned by years, and idle timeouts on it would cut or keep
-connections at random. That, and 3 to 4 MB less to load than hypercorn, is why this is our own.
+Owns the sockets of the control API and their bytes, using h11. It must never know what the
+application does. Invariant: at most ``CONNECTIONS_MAX`` connections are open, and a slow or silent
+client keeps its connection only until another client needs it. Nothing has a timeout, because the
+broker's clock can be frozen or advanced by years. For that reason, and because it loads 3 to 4 MB
+less than hypercorn, this is not a library.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ async def serve_app(
 ) -> None:
     """Serve ``app`` on a listening socket until ``stopping`` is set.
 
-    Then idle connections close at once and requests being answered are finished; whoever cannot
-    wait for them cancels. The socket is not closed: it may belong to the process that forked us.
+    Then idle connections are closed at once and current requests are completed; the caller may
+    cancel that. The socket is not closed: it may belong to the parent process.
     """
     listening = trio.socket.from_stdlib_socket(listener.dup())
     server = _Server(app)
@@ -70,7 +70,7 @@ class _Server:
         self._app = app
         self._open: set[_Connection] = set()
         self._changed = trio.Event()
-        """Set when a connection ends or begins to wait for its client."""
+        """Set when a connection ends or starts to wait for its client."""
         self._ticks = count()
 
     async def accept(self, listening: trio.socket.SocketType, nursery: trio.Nursery) -> None:
@@ -123,7 +123,7 @@ class _Server:
         return True
 
     def stop(self) -> None:
-        """Close what waits for a client; let what is at work finish."""
+        """Close connections that wait for a client; let running requests finish."""
         for connection in self._open:
             connection.stop()
 
@@ -146,9 +146,9 @@ class _Connection:
         self._began_waiting = began_waiting
         self._stopping = False
         self.waits = True
-        """Whether the client is who keeps us waiting."""
+        """Whether the server waits for the client."""
         self.since = next(ticks)
-        """When that began, in steps of the server."""
+        """Start of the wait, in steps of the server."""
 
     def cancel(self) -> None:
         """Close the connection whatever it is doing."""
@@ -182,14 +182,14 @@ class _Connection:
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def _drop_body(self) -> None:
-        """Read what the application didn't want, so that the next request can be found."""
+        """Read the rest of the body, so that the next request can be found."""
         left = LINGER_MAX_BYTES
         while self._http.their_state is h11.SEND_BODY and left > 0:
             event = await self.next_event()
             left -= len(event.data) if isinstance(event, h11.Data) else 0
 
     async def next_event(self) -> h11.Event:
-        """What the client sends next. Raises ``h11.RemoteProtocolError`` where it isn't HTTP."""
+        """Return the client's next event. Raises ``h11.RemoteProtocolError`` if it is not HTTP."""
         while True:
             event = self._http.next_event()
             if event is not h11.NEED_DATA:
@@ -223,7 +223,7 @@ class _Connection:
             await self.send(*_plain_answer(status, "BAD_HTTP", str(error)))
 
     async def _linger(self) -> None:
-        """Read what is still coming, since closing on unread bytes would destroy our answer."""
+        """Read remaining bytes, because closing with unread bytes would destroy the response."""
         await self._stream.send_eof()
         left = LINGER_MAX_BYTES
         while left > 0:

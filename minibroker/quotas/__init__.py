@@ -1,1 +1,1 @@
-"""Quotas: how rates are measured, and how long who exceeds one must wait (KIP-124)."""
+"""Quotas: rates, and the throttle times of clients that exceed them (KIP-124)."""

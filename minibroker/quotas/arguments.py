@@ -1,10 +1,9 @@
-"""Whose configs a command line means, and what it wants of them: the rules of kafka-configs.sh.
+"""Entities and operations in quota command lines, by the rules of kafka-configs.sh.
 
 Owns the pairing of entity types with names, the checks between options, and the syntax of
-``--add-config``, on a command line and in the lines of a quota file alike; it must never ask a
-broker or look a host up.  The invariant: what it gives has one entity type, or users with clients,
-and at most one name for each; a default's name is empty.  Echoes the option checks of Kafka's
-``ConfigCommand``.
+``--add-config``, on a command line and in the lines of a quota file. It must never contact a broker
+or resolve a host. Invariant: the result has one entity type, or users with clients, and at most one
+name for each; a default's name is empty. The option checks of Kafka's ``ConfigCommand``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DEFAULTS: Final = (CLIENTS, USERS, BROKERS, IPS)
 """Types that have a default entity."""
 
 _LIST_AWARE: Final = r"(?=[^\]]*(?:\[|$))"
-"""What follows a separator that stands outside of square brackets."""
+"""Follows a separator outside of square brackets."""
 
 
 class ArgumentMistake(ValueError):
@@ -130,7 +129,7 @@ def check_keys(names: Iterable[str]) -> None:
 
 
 def parse_quota(key: str, text: str) -> float:
-    """A quota's value; `ArgumentMistake` for what is no number."""
+    """Parse a quota's value. Raises `ArgumentMistake` if it is not a number."""
     try:
         value = math.nan if "_" in text else float(text)  # Java knows no such digits
     except ValueError:

@@ -97,6 +97,6 @@ class MutationQuota:
         return max(0, self._throttle_ms - (now_ms - self._since_ms))
 
     def mutated(self, now_ms: int) -> Mutated:
-        """Return what the request changed and the throttle time that results."""
+        """Return what the request changed, and the resulting throttle time."""
         throttle_ms = self.throttle_ms(now_ms)
         return Mutated(self._wanted, self._refused, self._strict, self._look, throttle_ms)

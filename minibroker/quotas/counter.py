@@ -1,16 +1,15 @@
-"""The counters of one sharing group: what is recorded in them, and how, word by word.
+"""Counters of one sharing group in shared memory, and how values are recorded in them.
 
-Owns the order of the stores; where a group lies and who may write there now is the ledger's, the
-figures are those of ``quotas.rate``.  It must never know a bound, a clock or a request.
-Invariants: while somebody has promised to record and not done so, only others who promised do, too;
-whoever is killed between two stores leaves a counter that the next one repairs or finds whole:
-every store is of one aligned word, and a sample is filled and dated before it is the current one.
+Owns the order of stores. The ledger decides where a group is stored and who may write there; the
+figures are those of ``quotas.rate``. It must never know a bound, a clock or a request. Invariants:
+while a process has deferred a record, only other deferred records are written; a process that is
+killed between two stores leaves a counter consistent, or in a state that the next process repairs:
+every store is one aligned word, and a sample is filled and dated before it becomes the current one.
 Kafka's ``Sensor`` with a ``Rate``, a ``TokenBucket`` and an ``Avg``.
 
-What every request does touches as little memory as can be, as with ten thousand groups none of it
-is in the processor's caches; and it does as little as can be, as a broker comes to it with its code
-in no cache either: some words are read and written by one call of `struct`, whole and one after the
-other.
+Each request touches as little memory as possible, because with ten thousand groups none of it is in
+the processor's caches; and it executes as little code as possible, because the code is in no cache
+either: consecutive words are read and written by one call of `struct`.
 """
 
 from __future__ import annotations
@@ -31,57 +30,57 @@ if TYPE_CHECKING:
     from minibroker.quotas.rate import Cause
 
 WORD: Final = 8
-"""Bytes of what is stored at once."""
+"""Bytes of one store."""
 
 COUNTERS: Final = len(CLIENT_QUOTA_TYPES)
 """Of a group."""
 
 # Words of a group before its counters.
 DIGEST, ORDINAL = range(2)
-"""Whose it is, and the order in which it is entered, as integers; see `Group.ordinal`."""
+"""Hash of the group, and the order of its last record, as integers; see `CounterGroup.ordinal`."""
 
 MOST, CURRENT = range(2)
-"""Of each counter, words that follow these.
+"""Words of each counter.
 
-``CURRENT`` says where its current sample lies: so many bytes from where the group begins.
-``MOST`` is what its samples hold together at most: what was added to them is in it, but not all of
-what ended since they were last looked at is out of it. Only once it is too much are they looked at.
-As it is one word, it holds also for who reads it while others write.
+``CURRENT`` is the position of its current sample, in bytes from the start of the group. ``MOST`` is
+an upper bound of the sum of its samples: it contains everything that was added, and some of what
+has expired since samples were last read. Only if it is too large are samples read. It is a single
+word, so reads without the lock are consistent.
 """
 GROUP_HEAD: Final = ORDINAL + 1
 PLACE: Final = 2
 _MOST: Final = tuple(GROUP_HEAD + PLACE * number + MOST for number in range(COUNTERS))
 """Where that word of each counter is; its place follows."""
 
-# Bytes of a slot that stand for locks: who has both has it alone.
+# Bytes of a slot that serve as locks: holding both is exclusive.
 DEFERRED: Final = 1
-"""The second, which those share who have promised to record; they do so with what is before it."""
+"""The second one is shared by all deferred records."""
 LOCKED: Final = 2
 """How many there are."""
 
 ORDINALS_PER_MS: Final = 1000
-"""Of different groups, so that their ordinals are nearly in the order of time."""
+"""Ordinals of different groups are nearly in the order of time."""
 
 # Words of a counter: its head, and a ring of samples.
 CHECK, FIRST, OLDEST = range(3)
-"""``FIRST`` says where the oldest sample that counts lies, as ``CURRENT`` does.
+"""``FIRST`` is the position of the oldest sample that counts, in bytes like ``CURRENT``.
 
-Its start stands in ``OLDEST``, which holds until the time in ``CHECK``. Samples begin one after the
-other, so from the oldest to the current one all count, and no other does.
+``OLDEST`` is its start, valid until the time in ``CHECK``. Samples follow each other, so all from
+the oldest to the current one count, and no others.
 """
 HEAD: Final = 3
 
 START, TOTAL, LAST = range(3)
-"""Words of a sample: when it began, what was recorded in it, and when the last event was.
+"""Words of a sample: its start, its sum, and the time of its last event.
 
-It counts for so long after that: so this one is stored last.
+A sample expires a window after its last event, so ``LAST`` is stored last.
 """
 SAMPLE: Final = 3
 SAMPLE_BYTES: Final = SAMPLE * WORD
 
-# Words of what is kept beside: throttles, the bucket of tokens, the ring of the throttle times.
+# Words stored separately: throttles, the token bucket, and the ring of throttle times.
 THROTTLED, DELAY, AVERAGE_AT, TOKENS, TOKENS_MS = range(5)
-"""When the last throttle began, and for how long it was; what was in the bucket, and when."""
+"""Start and duration of the last throttle; tokens in the bucket, and the time of that."""
 ASIDE: Final = 5
 AVERAGE_RING: Final = AVERAGE_SAMPLES + 1
 ASIDE_WORDS: Final = ASIDE + 4 * AVERAGE_RING
@@ -109,16 +108,17 @@ _HEAD_OF_TWO: Final = tuple(
     ).unpack_from
     for number in range(_REQUEST)
 )
-"""For each counter before that of request time: the digest, and what both hold at most."""
+"""For each counter before that of request time: the hash, and the bounds of both sums."""
 
 NOTHING: Final = -math.inf
 """Is free: the rate is always wanted."""
 
 
 def fresh_places(offsets: Sequence[int], ring: int) -> bytes:
-    """The words ``MOST`` and ``CURRENT`` of counters that nobody has used, and begin there.
+    """Return the words ``MOST`` and ``CURRENT`` of unused counters.
 
-    Each seems to be in its last sample since ever, so that the first record begins the first one.
+    Each seems to have been in its last sample forever, so that the first record starts the first
+    sample.
     """
     return b"".join(Struct("dQ").pack(0.0, _last_sample(at, ring)) for at in offsets)
 
@@ -134,7 +134,7 @@ def _last_sample(at: int, ring: int) -> int:
 
 
 def fresh_aside() -> list[float]:
-    """The words kept beside it."""
+    """Return the separate words of an unused counter."""
     words = [0.0] * ASIDE_WORDS
     words[THROTTLED] = -math.inf
     words[TOKENS] = words[TOKENS_MS] = math.inf
@@ -178,9 +178,9 @@ class CounterMemory(Protocol):
 
 
 class CounterGroup:
-    """Where the counters of one sharing group lie; any number of these may stand for the same.
+    """The counters of one sharing group; several objects may refer to the same group.
 
-    A counter is told by its number, which is that of a type of quotas.
+    A counter is identified by the number of its quota type.
     """
 
     __slots__ = ("base", "digest", "ledger", "name", "ordinal", "tags")
@@ -190,17 +190,17 @@ class CounterGroup:
         self.name = name
         self.tags = tags
         self.ordinal = 0
-        """The place of what this process recorded last among all that was, by any process.
+        """Position of this process's last record among the records of all processes.
 
-        It is found while the lock is held, for the time is not: who looks at the clock first may
+        It is assigned with the lock held; times are not: the process that reads the clock first may
         record last.
         """
         self.digest, self.base = ledger.place(name, tags, now_ms)
 
     def enter(self, now_ms: int) -> tuple[Any, ...]:
-        """Locks the slot, which is another one if the group was given up meanwhile.
+        """Lock the slot, which is another one if the group was evicted and added again.
 
-        The words before its counters.
+        Return the words before its counters.
         """
         ledger = self.ledger
         while True:
@@ -225,11 +225,11 @@ class CounterGroup:
             lockf(ledger.lock_fd, LOCK_UN, LOCKED, self.base)
 
     def defer(self, number: int, limits: Sequence[float]) -> bool:
-        """Whether the samples of a counter and of that of request time hold so little that values
-        may be recorded in both later, by `keep`.
+        """Whether a value of this counter and request time may be recorded later, by
+        `record_deferred`.
 
-        Then nobody else records or looks before that but who has promised, too. Do nothing with any
-        group of this process until then: a process's locks don't hold for itself.
+        If so, both sums are small enough, and until then only other deferred records are written.
+        Access no group of this process before that: a process's own locks do not exclude it.
         """
         ledger, base = self.ledger, self.base
         if ledger.lock_fd >= 0:
@@ -241,8 +241,10 @@ class CounterGroup:
         return False
 
     def record_deferred(self, number: int, value: float, percent: float, now_ms: int) -> None:
-        """Adds what was promised to both counters, without an ordinal, as nobody is told of it."""
-        ledger, base = self.ledger, self.base  # Which stays as long as somebody has promised.
+        """Add deferred values to both counters, without an ordinal, because they are in no
+        activity event.
+        """
+        ledger, base = self.ledger, self.base  # Unchanged while any record is deferred.
         if ledger.lock_fd >= 0:
             lockf(ledger.lock_fd, LOCK_EX, DEFERRED, base)
         try:
@@ -278,9 +280,9 @@ class CounterGroup:
     def record_both(
         self, number: int, value: float, percent: float, capacity: Sequence[float], now_ms: int
     ) -> tuple[RateAndSpan, RateAndSpan] | None:
-        """The same for a counter and that of request time, with one lock.
+        """Record in a counter and in request time, with one lock.
 
-        What is free is given for each number; None if what either holds is free.
+        ``capacity`` is given for each number; None if the sum of both is within it.
         """
         head = self.enter(now_ms)
         try:
@@ -301,7 +303,7 @@ class CounterGroup:
         start, total, _ = _SAMPLE(ledger.memory, place)
         if now_ms - start >= ledger.window_ms:
             return self._begin(head[at + 1], most, number, value, now_ms)
-        # Who is killed between the two stores leaves ``MOST`` too large.
+        # A process killed between the two stores leaves ``MOST`` too large.
         if value >= 0:
             most += value
             put_number(ledger.memory, self.base + at * WORD, most)
@@ -313,10 +315,10 @@ class CounterGroup:
         return most
 
     def _begin(self, current: int, most: float, number: int, value: float, now_ms: int) -> float:
-        """Begins the sample after one with a value; what all hold then at most.
+        """Start the next sample with a value; return the new bound of the sum.
 
-        It counts once it is the current one: if not, the next one to begin a sample will do so
-        there.
+        It counts once it is the current one; otherwise the next process that starts a sample starts
+        it there.
         """
         ledger, base = self.ledger, self.base
         memory, at = ledger.memory, base + ledger.offsets[number]
@@ -346,10 +348,9 @@ class CounterGroup:
         return sum(totals) / (span_ms / 1000), span_ms
 
     def _pass_over(self, number: int, now_ms: int) -> float:
-        """Empties samples that count no more, up to the first that does, as the current one must.
+        """Reset expired samples, up to the first valid one, and return its start.
 
-        When that began. Kafka would date them anew, too. It makes no difference: the current one is
-        older than that.
+        Kafka would also date them again, which makes no difference: the current one is older.
         """
         ledger, base = self.ledger, self.base
         memory, at = ledger.memory, base + ledger.offsets[number]
@@ -368,7 +369,7 @@ class CounterGroup:
     def throttled(
         self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int
     ) -> None:
-        """A throttle begins: it is the last one, and counts for their average."""
+        """Note the start of a throttle: it is the last one, and counts for the average."""
         ledger, ring = self.ledger, AVERAGE_RING
         doubles = ledger.doubles
         self.enter(now_ms)
@@ -395,9 +396,9 @@ class CounterGroup:
         ledger.note_throttle(self.digest | number, api_key, throttle_ms, cause, now_ms)
 
     def tokens(self, number: int, quota: float, burst: float, now_ms: int, permits: float) -> float:
-        """Fills a bucket of ``burst`` tokens at ``quota`` a second, and takes ``permits``.
+        """Fill a bucket of ``burst`` tokens at ``quota`` per second, and take ``permits``.
 
-        What is in it afterwards, which may be negative.
+        Return the remaining tokens, which may be negative.
         """
         ledger = self.ledger
         doubles = ledger.doubles
@@ -407,7 +408,7 @@ class CounterGroup:
             before, since = doubles[at + TOKENS], doubles[at + TOKENS_MS]
             filled = burst if before == math.inf else before + quota * (now_ms - since) / 1000
             left = min(burst, filled) - permits
-            # The time first: who is killed between gives tokens away late, never twice.
+            # The time first: a process killed in between adds tokens late, never twice.
             doubles[at + TOKENS_MS] = now_ms
             doubles[at + TOKENS] = left
             return left

@@ -1,10 +1,10 @@
-"""Whose quota a request falls under: the eight levels, and who shares a counter.
+"""Entities of quotas: the eight levels of precedence, and which clients share a counter.
 
-Owns the precedence of KIP-55 as brokers have it, the deprecated defaults as the last resort, and
-how users' and clients' names are written in paths and labels; it must never know a rate, a store
-or a request.  Invariant: the sharing group (the tags) follows from the kinds of quotas that were
-ever set, not from those that are set now, so a counter never changes hands because a quota went.
-Echoes ``ClientQuotaManager.DefaultQuotaCallback`` and Kafka's ``Sanitizer``.
+Owns the precedence of KIP-55 as brokers implement it, the deprecated defaults as the last level,
+and how names of users and clients are written in paths and labels. It must never know a rate, a
+store or a request. Invariant: the sharing group (the tags) follows from the kinds of quotas that
+were ever set, not from those set now, so a counter never changes its group because a quota was
+removed. Kafka's ``ClientQuotaManager.DefaultQuotaCallback`` and ``Sanitizer``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from urllib.parse import quote, unquote_plus
 from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
 
 DEFAULT: Final = "<default>"
-"""Stands for all of a kind that have nothing of their own; no encoded name is equal to it."""
+"""The default of all entities of a kind; no encoded name is equal to it."""
 
 CLIENTS_OF: Final = "/clients/"
-"""What stands between a user and a client in the name of an entity that is both."""
+"""Separates user and client in the name of an entity with both."""
 
 
 CLIENT, USER, USER_AND_CLIENT = 1, 2, 4
@@ -29,7 +29,7 @@ CLIENT, USER, USER_AND_CLIENT = 1, 2, 4
 
 
 class Entity(NamedTuple):
-    """Who has a quota: encoded names, ``DEFAULT``, or nothing where it is of the other kind."""
+    """Entity of a quota: encoded names, ``DEFAULT``, or nothing if the kind does not apply."""
 
     user: str = ""
     client: str = ""
@@ -43,7 +43,7 @@ class Entity(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it lies in the config store, below ``/config``."""
+        """Path in the config store, below ``/config``."""
         if not self.user:
             return f"clients/{self.client}"
         return f"users/{self.user}" + (f"{CLIENTS_OF}{self.client}" if self.client else "")
@@ -58,10 +58,10 @@ class Tags(NamedTuple):
 
 @dataclass(frozen=True)
 class QuotaTable:
-    """What is set: bounds by entity for each type, and the defaults of the broker's settings.
+    """Quotas in force: bounds by entity for each type, and the defaults of the broker's settings.
 
-    ``kinds`` are those of all entities that have any quota, or had one in the table that this one
-    was made from.  A default of None is unlimited.
+    ``kinds`` are the kinds of all entities with quotas, now or in the table that this one was made
+    from. A default of None is unlimited.
     """
 
     bounds: Mapping[QuotaType, Mapping[Entity, float]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class QuotaTable:
     defaults: Mapping[QuotaType, float] = field(default_factory=dict)
 
     def bound(self, kind: QuotaType, entity: Entity) -> float | None:
-        """What is set for an entity itself."""
+        """Return the quota of the entity itself."""
         return self.bounds.get(kind, _NONE).get(entity)
 
     def bits(self, kind: QuotaType) -> int:
@@ -81,9 +81,9 @@ class QuotaTable:
         return self.kinds | (CLIENT if kind in self.defaults else 0)
 
     def with_configs(self, changed: Mapping[tuple[str, str], Mapping[str, str]]) -> QuotaTable:
-        """The table after the configs of some resources, by kind and name, have become these.
+        """Return the table after the configs of some resources, by kind and name, have changed.
 
-        Only those of users and clients matter, and of what stands in them the quotas.
+        Only quotas in configs of users and clients matter.
         """
         bounds = {kind: dict(self.bounds.get(kind, _NONE)) for kind in CLIENT_QUOTA_TYPES}
         kinds = self.kinds
@@ -107,7 +107,7 @@ _number: Final = lru_cache(1024)(float)
 
 
 class Level(NamedTuple):
-    """One of the eight places where a request's quota may be set, and who would share it."""
+    """One of the eight levels at which a request's quota may be set, and who would share it."""
 
     entity: Entity
     tags: Tags
@@ -148,7 +148,7 @@ def levels(user: str, client: str) -> tuple[Level, ...]:
 
 
 def sharing_group(table: QuotaTable, kind: QuotaType, bits: int, user: str, client: str) -> Tags:
-    """Who shares a counter with a request; ``bits`` are the kinds for which quotas ever were."""
+    """Return the sharing group of a request; ``bits`` are the kinds of quotas ever set."""
     if bits in (0, CLIENT):
         return Tags("", client)
     if bits == USER:
@@ -162,9 +162,10 @@ def sharing_group(table: QuotaTable, kind: QuotaType, bits: int, user: str, clie
 
 
 def candidates(tags: Tags) -> tuple[Entity, ...]:
-    """The entities whose quota a sharing group may have, the first that has one decides.
+    """Return the entities whose quota may apply to a sharing group; the first one with a quota
+    decides.
 
-    An entity without a name, as that of an empty client-id, is none.
+    An entity without a name, such as that of an empty client-id, is none.
     """
     user, client = tags.user, sanitize(tags.client)
     if user and client:
@@ -177,7 +178,7 @@ def candidates(tags: Tags) -> tuple[Entity, ...]:
 
 
 class Bound(NamedTuple):
-    """What a sharing group may use, and what says so: an entity, or the settings if None."""
+    """Quota of a sharing group, and its entity, or None if it is a setting's default."""
 
     value: float
     entity: Entity | None

@@ -1,9 +1,9 @@
-"""Quota files: quotas to set and to remove, a line each, with the reason above it.
+"""Quota files: quotas to set and to remove, one line each, with the reason above it.
 
-Owns the format: every line that is neither blank nor begins with ``#`` is the arguments of one
-alteration by kafka-configs.sh, quoted as for a shell, so that Kafka's own tool takes the file line
-by line. It must never open a file or ask a broker. Invariant: what `parse` gives, a broker can
-have, and `render` writes so that `parse` and Kafka's tool read the same from it. Echoes the options
+Owns the format: every line that is neither blank nor a comment contains the arguments of one
+alteration by kafka-configs.sh, quoted as for a shell, so that Kafka's own tool can process the file
+line by line. It must never open a file or contact a broker. Invariant: a broker accepts what
+`parse` returns, and `parse` and Kafka's tool read the same from what `render` writes. The options
 of Kafka's ``ConfigCommand``.
 """
 
@@ -54,11 +54,13 @@ _ELSEWHERE: Final = {
 
 
 class QuotaFileError(ValueError):
-    """A line that is none; says the file, the line, what is wrong and how to mend it."""
+    """An invalid line; the message contains the file, the line, the error and its correction."""
 
 
 class QuotaLine(NamedTuple):
-    """What one entity, whose default has an empty name, gets and loses; why, if somebody said."""
+    """Quotas that one entity gets and loses, and the reason if there is one; a default's name is
+    empty.
+    """
 
     entities: Entities
     additions: Mapping[str, float]
@@ -73,7 +75,7 @@ class QuotaLine(NamedTuple):
 
     @property
     def entity(self) -> Entity:
-        """Whose quotas these are; not for addresses."""
+        """Entity of these quotas; not for addresses."""
         assert not self.is_of_ips
         names = dict(zip(*self.entities, strict=True))
         user, client = (
@@ -275,7 +277,7 @@ def can_be_written(name: str) -> bool:
 
 
 def render(lines: Iterable[QuotaLine], head: Iterable[str] = ()) -> str:
-    """The text of a file; ``head`` says what it is."""
+    """Return the text of a file; ``head`` is its first comment."""
     parts = ["".join(f"# {text}\n" for text in head)]
     parts += ["".join(f"# {text}\n" for text in line.reason) + _arguments(line) for line in lines]
     return "\n".join(part for part in parts if part)

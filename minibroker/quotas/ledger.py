@@ -1,24 +1,25 @@
-"""The rates of all quota entities in memory that every process of a broker shares.
+"""Rates of all quota entities, in memory shared by all processes of a broker.
 
-Owns the mapping, where each counter lies in it, and the locks; it must never know a bound, a clock
-or a request.  Invariant: a counter's figures are those of ``quotas.rate`` whichever processes
-recorded, and a process that is killed at any point leaves every counter whole: what it was about
-to record is in it, or isn't.  Kafka's ``Metrics`` with its ``Sensor``s, which live in one process.
+Owns the mapping, the position of each counter in it, and the locks. It must never know a bound, a
+clock or a request. Invariant: the figures of a counter are those of ``quotas.rate`` whichever
+processes recorded, and a process that is killed at any point leaves every counter consistent: its
+last record is included or not. Kafka's ``Metrics`` with its ``Sensor``s, which belong to one
+process.
 
-A slot carries a group: the counters of all types of quotas for those who share them, side by side,
-so a request that counts for two types takes one lock.  It is found by a hash of who they are: the
-hash picks a set of ``WAYS`` slots, and one slot of the set carries the group.  A full set gives up
-the group that was used least recently, so the memory is bounded and looking for a counter takes
-the same time however many there are.
+A slot contains a group: the counters of all quota types of the clients that share them, side by
+side, so a request that counts for two types takes one lock. It is found by a hash of the group: the
+hash selects a set of ``WAYS`` slots, one of which contains the group. A full set evicts the least
+recently used group, so memory is bounded and looking up a counter takes constant time.
 
-Locks are POSIX record locks on bytes of a file that has no name: those where a slot begins, or the
-list of a set, or the page before them.  The kernel frees them when a process dies.  They would also
-vanish if a process closed any descriptor of that file, so there is one, made before the fork and
-never closed or duplicated.  (Locks of open file descriptions would be shared by all that were
-forked.)
+Locks are POSIX record locks on bytes of a file without a name: bytes at the start of a slot, of the
+list of a set, or of the page before them. The kernel releases them when a process dies. They would
+also be released if a process closed any descriptor of that file, so there is one, opened before the
+fork and never closed or duplicated. (Locks of open file descriptions would be shared by all forked
+processes.)
 
-Killed half-way: see ``quotas.counter``; and a slot carries its hash only while what lies in it
-belongs to that hash.  The list of hashes that is searched may be ahead of that, or behind it.
+For processes killed during a change, see ``quotas.counter``; a slot contains its hash only while
+its content belongs to that hash. The list of hashes that is searched may be ahead of that, or
+behind.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ GROUPS_MAX: Final = 32_768
 """Groups kept; with long windows fewer, see `BYTES_MAX`."""
 
 BYTES_MAX: Final = 128 * 1024 * 1024
-"""The most that the mapping may take; pages nobody has used take nothing."""
+"""Maximal size of the mapping; unused pages take no memory."""
 
 WAYS: Final = 64
 """Slots of a set."""
@@ -77,7 +78,7 @@ EXPIRES_MS: Final = 3_600_000
 """How long after its last record a counter is shown, as in Kafka."""
 
 NOBODY: Final = Tags("", "")
-"""Of a counter that nobody's requests have to themselves."""
+"""Tags of counters that no single client has to itself."""
 
 TEXT_BYTES: Final = 256
 """How much of the names of a group is kept for people to read."""
@@ -90,11 +91,11 @@ _SIDE_BY_SIDE: Final = (QuotaType.PRODUCE, QuotaType.REQUEST, QuotaType.FETCH)
 """Types whose counters most requests need two of, which then share a page of memory."""
 _ORDER: Final = (*_SIDE_BY_SIDE, *(kind for kind in _KINDS if kind not in _SIDE_BY_SIDE))
 
-# Words of a slot: its head, the counters, what is kept beside each, and then these.
+# Words of a slot: its head, the counters, the separate words of each, and then these.
 _GIVEN, _TEXT_LENGTH, _TEXT = range(3)
 _REST: Final = _TEXT + TEXT_BYTES // WORD
 
-# Words of the page before the sets: what is kept for the ledger as a whole.
+# Words of the page before the sets, for the ledger as a whole.
 _BITS: Final = 0
 _RECENT_THROTTLES: Final = 8
 _PAGE_WORDS: Final = mmap.PAGESIZE // WORD
@@ -112,14 +113,14 @@ class Usage(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was recorded from ``start_ms`` on for one window."""
+    """Sum recorded from ``start_ms`` on, for one window."""
 
     start_ms: int
     total: float
 
 
 class LastThrottle(NamedTuple):
-    """When it began, and for how long it is, or was."""
+    """Start and duration of the last throttle."""
 
     at_ms: int
     throttle_ms: int
@@ -137,7 +138,7 @@ class NamedThrottle(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """A counter as it is shown; NaN stands for no throttle in the last minute."""
+    """A counter as it is shown; NaN means no throttle in the last minute."""
 
     kind: str
     tags: Tags
@@ -160,7 +161,7 @@ class QuotaLedger:
         self.ring = samples + 1
         self.span_min_ms = shortest_span_ms(samples, window_ms)
         self.lasting_ms = samples * window_ms
-        """How long a sample counts after what was last recorded in it."""
+        """How long a sample counts after its last record."""
         counter = HEAD + SAMPLE * self.ring
         places = [_ORDER.index(kind) for kind in _KINDS]
         counters_at = GROUP_HEAD + PLACE * len(_KINDS)
@@ -170,7 +171,7 @@ class QuotaLedger:
         self._ring_bytes = SAMPLE_BYTES * self.ring
         asides_at = counters_at + len(_KINDS) * counter
         self.asides = tuple(asides_at + at * ASIDE_WORDS for at in places)
-        """Where what is kept beside each begins, in words."""
+        """Positions of the separate words of each counter, in words."""
         self._rest = asides_at + len(_KINDS) * ASIDE_WORDS
         self._fresh = self._fresh_slot()
         self.words = self._rest + _REST
@@ -191,12 +192,12 @@ class QuotaLedger:
         self.integers: memoryview[int] = whole.cast("Q")
         self._page = whole[: mmap.PAGESIZE].cast("Q")
         self.hashes = whole[mmap.PAGESIZE : mmap.PAGESIZE + self.slots * WORD].cast("Q")
-        """Whose a slot may be; whose it is, the slot says."""
+        """Hash of the group that a slot may contain; the slot itself is authoritative."""
         self._bytes = whole
         self._recent_throttles = RecentThrottles(self._page[_RECENT_THROTTLES:])
 
     def _fresh_slot(self) -> bytes:
-        """What a slot has behind its hash and its ordinal when it is given to a group."""
+        """Return the content of an unused slot after its hash and ordinal."""
         places = fresh_places(self.offsets, self.ring)
         counters = b"".join(fresh_counter(at, self.ring) for at in sorted(self.offsets))
         asides = fresh_aside() * len(_KINDS)
@@ -209,7 +210,7 @@ class QuotaLedger:
         return int(self._page[_BITS + number])
 
     def note_set(self, number: int, bits: int) -> int:
-        """Adds to them; what they are now."""
+        """Add kinds of quotas ever set; return all of them."""
         self.lock(0)
         try:
             self._page[_BITS + number] |= bits
@@ -220,7 +221,7 @@ class QuotaLedger:
     def note_throttle(
         self, digest: int, api_key: int, throttle_ms: int, cause: Cause, now_ms: int
     ) -> None:
-        """A throttle of a counter begins."""
+        """Note the start of a throttle."""
         self.lock(0)
         try:
             self._recent_throttles.record(digest, api_key, throttle_ms, cause, now_ms)
@@ -228,7 +229,7 @@ class QuotaLedger:
             self.unlock(0)
 
     def recent_throttles(self) -> Iterator[NamedThrottle]:
-        """The last throttles, newest first, but those of counters that were given up since."""
+        """Return the recent throttles, newest first, without those of evicted counters."""
         self.lock(0)
         try:
             found = self._recent_throttles.newest_first()
@@ -244,7 +245,7 @@ class QuotaLedger:
     # Locks -----------------------------------------------------------------------------------
 
     def lock(self, at: int) -> None:
-        """Waits until nobody else has what begins at a byte."""
+        """Wait for the lock at a byte."""
         if self.lock_fd >= 0:
             lockf(self.lock_fd, LOCK_EX, LOCKED, at)
 
@@ -264,7 +265,7 @@ class QuotaLedger:
         return CounterGroup(self, name, NOBODY, now_ms)
 
     def place(self, name: str, tags: Tags, now_ms: int) -> tuple[int, int]:
-        """A group's hash, and where its slot begins; it is given one if it has none."""
+        """Return a group's hash and the position of its slot, which is assigned if it has none."""
         digest = digest_of(name, tags)
         first = self._first(digest)
         self.lock(mmap.PAGESIZE + first * WORD)
@@ -325,19 +326,19 @@ class QuotaLedger:
             self.unlock(base)
 
     def base(self, slot: int) -> int:
-        """The byte where a slot begins."""
+        """Return the byte position of a slot."""
         return self._slots_at + slot * self.words * WORD
 
     def _word(self, slot: int) -> int:
         return self.base(slot) // WORD
 
     def next_sample(self, number: int, place: int) -> int:
-        """Where the sample after one lies, in bytes from where the slot begins."""
+        """Return the position of the next sample, in bytes from the start of the slot."""
         ring, place = self._rings[number], place + SAMPLE_BYTES
         return place if place < ring + self._ring_bytes else ring
 
     def totals(self, at: int) -> tuple[float, ...]:
-        """What is in each sample of the counter that begins at a byte."""
+        """Return the sums of all samples of the counter at a byte."""
         return self._totals(self.memory, at)
 
     # Looking ---------------------------------------------------------------------------------
@@ -361,7 +362,7 @@ class QuotaLedger:
                         yield where
 
     def entry(self, kind: str, tags: Tags, now_ms: int) -> QuotaUsage | None:
-        """The same of one counter; None if it has not been used."""
+        """Return one counter, or None if it has not been used."""
         slot = self._slot_of(digest_of("", tags))
         return None if slot is None else self._entry(slot, _KINDS.index(kind), now_ms)
 
@@ -430,7 +431,7 @@ def _nameless_file(called: str) -> int:
 
 
 def digest_of(name: str, tags: Tags) -> int:
-    """What a group is found by: never 0, and without the bits for one of its counters."""
+    """Return the hash of a group: never 0, and without the bits for one of its counters."""
     text = "\0".join((name, *tags)).encode()
     digest = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
     return digest & ~_NUMBER_BITS or _NUMBER_BITS + 1
