@@ -49,7 +49,7 @@ def _compress_snappy(data: bytes) -> bytes:
 
 
 def _compress_lz4(data: bytes) -> bytes:
-    # Kafka's reader refuses frames whose blocks depend on each other.
+    # Kafka's reader rejects frames with dependent blocks.
     compressor = cramjam.lz4.Compressor(
         level=_LZ4_LEVEL, content_checksum=False, block_linked=False
     )
@@ -113,8 +113,8 @@ def _growing(
 ) -> Callable[[memoryview | bytes, int], memoryview]:
     """Decompress into a buffer that doubles until the data fits or the limit is reached.
 
-    cramjam has no output limit and its stream objects want whole input, so the output buffer's
-    size is the limit: what it can't hold makes cramjam stop.
+    cramjam has no output limit and its stream objects need the complete input, so the size of the
+    output buffer is the limit: cramjam stops when it is full.
     """
 
     def decompress_growing(data: memoryview | bytes, limit: int) -> memoryview:
@@ -154,7 +154,7 @@ INTO: Final[dict[int, Callable[[memoryview | bytes, memoryview | bytearray], int
     LZ4: cramjam.lz4.decompress_into,
     ZSTD: cramjam.zstd.decompress_into,
 }
-"""Those which write where they are told to."""
+"""Codecs that write into a given buffer."""
 
 DECOMPRESSORS: Final[dict[int, Callable[[memoryview | bytes, int], memoryview | bytes]]] = {
     GZIP: _decompress_gzip,

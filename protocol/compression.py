@@ -1,9 +1,9 @@
-"""The compression codecs a record batch can carry.
+"""The compression codecs of record batches.
 
-Owns the codec numbers of a batch's attributes and the step between a batch's records section and
-its compressed form. It must never know what the bytes mean, nor where they came from. Its
-invariant: decompressing never allocates more than the limit it was given, whatever the input
-claims or contains, and every failure is a DecodeError. Echoes Kafka's ``CompressionType``.
+Owns the codec numbers in a batch's attributes, and compression and decompression of its records
+section. It must never know what the bytes mean, or their source. Invariant: decompression never
+allocates more than its limit, whatever the input claims or contains, and every failure is a
+DecodeError. Kafka's ``CompressionType``.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def decompress(
 
 
 def decompress_into(codec: Compression, data: memoryview, room: memoryview) -> int | None:
-    """``decompress`` into memory that is there already: how many bytes, or None if it's too small.
+    """Decompress into existing memory: return the size, or None if the memory is too small.
 
-    Who reads many batches saves more time by this than decompressing takes.
+    For readers of many batches this saves more time than decompression takes.
     """
     if codec in (Compression.ZSTD, Compression.LZ4) and len(data):
         from protocol import codecs

@@ -1,9 +1,10 @@
-"""Error codes as they stand on the wire, and this library's exceptions.
+"""Kafka's error codes, and the exceptions of this library.
 
-It owns Kafka's table of codes with what a client may conclude from each, and the exceptions that
-coding and decoding raise. It never knows which request met an error. Invariant: a code that this
-table lacks is still a number that can be decoded, so readers look codes up with `describe`.
-Kafka's table is ``org.apache.kafka.common.protocol.Errors``; `definite` is Maelstrom's idea.
+Owns Kafka's table of codes with what a client may conclude from each, and the exceptions that
+encoding and decoding raise. It must never know which request failed. Invariant: a code that is
+missing in the table is still a number that can be decoded, so readers look codes up with
+`describe`. Kafka's table is ``org.apache.kafka.common.protocol.Errors``; `definite` is Maelstrom's
+idea.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class ErrorCode(enum.IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether Kafka's clients try the same request again after this error."""
+        """Whether Kafka's clients retry the same request after this error."""
         return self in _RETRIABLE
 
     @property
@@ -206,9 +207,10 @@ _RETRIABLE = frozenset(
     }
 )
 
-# After these a write may exist. A leader that loses its partition or its disk, or waits in vain
-# for its followers, has appended already; a group coordinator reports the same mishaps of its own
-# log as NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE; a duplicate was written the first time.
+# After these errors a write may have happened. A leader that loses its partition or its disk, or
+# waits in vain for its followers, has already appended; a group coordinator reports the same
+# failures of its own log as NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE; a duplicate was written
+# the first time.
 _INDEFINITE = frozenset(
     {
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -229,7 +231,7 @@ class ProtocolError(Exception):
 
 
 class DecodeError(ProtocolError):
-    """Bytes that are not what they should be: what was being read, and where it begins."""
+    """Invalid bytes; the text contains what was being read, and its position."""
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(what, offset)
@@ -241,7 +243,7 @@ class DecodeError(ProtocolError):
 
 
 class EncodeError(ProtocolError):
-    """An object that can't be written as the version asked for; it says which field and why."""
+    """An object that cannot be encoded in a version; the text contains the field and the reason."""
 
 
 class UnsupportedVersion(ProtocolError):

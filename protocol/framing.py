@@ -1,9 +1,9 @@
 """Frames: the four bytes of size before every request and response.
 
-It owns cutting a stream of bytes into frames and putting the size before what is sent. It does no
-I/O and looks into no frame. Invariant: any bytes whatever yield frames, a wish for more, or one
-`DecodeError`, after which nothing more is yielded; and a size is held against the limit before
-anything of that size is kept. Kafka's class is ``org.apache.kafka.common.network.NetworkReceive``.
+Owns the splitting of a stream of bytes into frames, and the size before what is sent. It does no
+I/O and reads no frame. Invariant: any bytes result in frames, a request for more bytes, or one
+`DecodeError`, after which nothing follows; a size is compared with the limit before memory of that
+size is used. Kafka's ``org.apache.kafka.common.network.NetworkReceive``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _SIZE: Final = struct.Struct(">i")
 
 
 def frame_size(prefix: Buffer, *, limit: int = FRAME_SIZE_MAX) -> int:
-    """The size that the first four bytes of a frame tell; `DecodeError` outside 0..`limit`."""
+    """Return the size in the first four bytes of a frame.
+
+    Raises `DecodeError` outside 0..`limit`.
+    """
     if len(prefix) < SIZE_BYTES:
         raise DecodeError(f"a frame begins with {SIZE_BYTES} bytes of size", len(prefix))
     size = int(_SIZE.unpack_from(prefix)[0])

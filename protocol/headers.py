@@ -1,10 +1,9 @@
 """Request and response headers.
 
-It owns what stands between a frame's length and its body: which API and version follow, and the
-correlation id. It never looks into bodies. Every request passes through here, so decoding is
-written out by hand; the declarations below are the same schema for the dissector and the tests.
-Tagged fields in headers are read and dropped. Kafka's classes are
-``org.apache.kafka.common.requests.{RequestHeader,ResponseHeader}``.
+Owns the bytes between a frame's length and its body: API, version and correlation id. It must never
+read bodies. Every request passes through here, so decoding is hand-written; the declarations below
+are the same schema for the dissector and the tests. Tagged fields in headers are read and dropped.
+Kafka's ``org.apache.kafka.common.requests.{RequestHeader,ResponseHeader}``.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ResponseHeaderSchema(Message, versions="0-1", flexible="1+"):
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what. `client_id` is None when the client sent null, or could send none."""
+    """API, version and client of a request. `client_id` is None if it was null or missing."""
 
     api_key: int
     api_version: int
@@ -52,11 +51,11 @@ _CORRELATION: Final = struct.Struct(">i")
 
 
 def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
-    """The header and where the body begins.
+    """Return the header and the position of the body.
 
-    `DecodeError` for bytes that are no header, `UnsupportedVersion` for an API that is not
-    declared: without its schema nobody knows where its header ends. A version that is not
-    declared is read with the newest known header, so that ApiVersions can be answered.
+    Raises `DecodeError` for invalid bytes, `UnsupportedVersion` for an undeclared API: without its
+    schema the end of its header is unknown. An undeclared version is read with the newest known
+    header, so that ApiVersions can be answered.
     """
     try:
         key, version, correlation_id, length = _FIXED.unpack_from(buf, pos)
@@ -107,7 +106,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 def decode_response_header(
     buf: Buffer, api_key: int, api_version: int, pos: int = 0
 ) -> tuple[int, int]:
-    """The correlation id and where the body begins."""
+    """Return the correlation id and the position of the body."""
     try:
         (correlation_id,) = _CORRELATION.unpack_from(buf, pos)
     except struct.error:

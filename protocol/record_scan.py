@@ -1,13 +1,14 @@
-"""One pass over the records of a batch: is each of them readable, and which is the latest.
+"""One pass over the records of a batch: checks that each can be read, and finds the latest.
 
 Owns the checks that Kafka makes of every record that a producer sends. It must never know topics,
 configs or error codes. Invariant: a records section that passes is read completely and without
-error by ``records.iter_records``, which gives the same timestamps. Echoes
+error by ``records.iter_records``, which returns the same timestamps. Kafka's
 ``DefaultRecord.readFrom`` and the loops of ``LogValidator``.
 
-Reading a record takes Python about a microsecond, more than storing it. But producers send runs of
-records of one size and layout. So after one record is read, the bytes that decide the layout of up
-to 63 records behind it are compared, column by column, which the interpreter does in C.
+Reading a record takes Python about a microsecond, more than storing it. But producers send
+sequences of records of one size and layout. So after one record is read, the bytes that decide the
+layout of up to 63 following records are compared, column by column, which the interpreter does in
+C.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from protocol.errors import DecodeError
 from protocol.records import Buffer, read_varint
 
 RUN_MAX: Final = 64
-"""Records whose offset deltas differ in the lowest seven bits of their varint only."""
+"""Records whose offset deltas differ only in the lowest seven bits of their varint."""
 
 _RUN_MIN: Final = 4
 """Fewer records are read one by one in less time than their columns are compared."""
 
 _LOW_BITS: Final = bytes(range(0, 128, 2))
-"""First bytes of the zigzag varints of 0 to 63: those of the numbers with the same higher bits."""
+"""First bytes of the zigzag varints of 0 to 63: those of all numbers with the same higher bits."""
 
 _LOW_BITS_CONTINUED: Final = bytes(byte | 0x80 for byte in _LOW_BITS)
-"""The same bytes where more bytes of the varint follow."""
+"""The same bytes if more bytes of the varint follow."""
 
 _LOWEST: Final = -(2**80)
 """Below every varint of ten bytes."""
 
 
 class RecordScan(NamedTuple):
-    """What a pass found. Timestamps are relative to the batch's base timestamp, in ms.
+    """Result of a pass. Timestamps are relative to the batch's base timestamp, in ms.
 
     ``latest`` is the position of the first record with the largest timestamp. ``keyless`` and
-    ``untimely`` are the first positions of records without a key, and with a timestamp outside
-    the range that was given.
+    ``untimely`` are the first positions of records without a key, and with a timestamp outside the
+    given range.
     """
 
     max_timestamp_delta: int
@@ -72,7 +73,7 @@ def scan_records(
 
 
 class _Scan:
-    """One pass: where it is, and what it has found so far."""
+    """State of one pass: its position and results."""
 
     __slots__ = (
         "_allowed",
@@ -122,7 +123,7 @@ class _Scan:
                 raise DecodeError(f"record {self.index} claims {length} bytes", start)
             fields = self._read_fields(body, end)
             following = 0
-            # Worth a look if the record behind and the fourth one begin with the same length.
+            # Worth a check if the next record and the fourth one start with the same length.
             fifth = end + 3 * (end - start)
             if fifth < size and data[end] == data[start] == data[fifth] and fields is not None:
                 following = self._run_length(start, body, end, fields)
@@ -245,6 +246,6 @@ def _varint_range(data: bytes, at: int) -> range:
 
 
 def _common(found: bytes, expected: bytes) -> int:
-    """How many leading bytes are the same in both, which are of one length."""
+    """Return the number of equal leading bytes of two texts of one length."""
     pairs = enumerate(zip(found, expected, strict=True))
     return next((i for i, (a, b) in pairs if a != b), len(found))

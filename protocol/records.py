@@ -35,7 +35,7 @@ LENGTH_OVERHEAD_BYTES: Final = 12
 """Base offset and length, which the length field doesn't count."""
 MAGIC_POSITION: Final = 16
 PREFIX_BYTES: Final = MAGIC_POSITION + 1
-"""What must be there to tell a batch's length and format."""
+"""Bytes required to read a batch's length and format."""
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _CHECKED: Final = Struct(">hiqqqhii")
@@ -57,14 +57,14 @@ _VARINT_MAX_SHIFT: Final = 63
 
 
 class TimestampType(IntEnum):
-    """Whose clock the timestamps of a batch are from."""
+    """Clock of a batch's timestamps."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch as it lies in the buffer; offsets and times as Kafka names them."""
+    """Header of one batch in the buffer; offsets and times have Kafka's names."""
 
     base_offset: int
     batch_length: int
@@ -284,7 +284,7 @@ def _varint(value: int) -> bytes:
 _NULL: Final = _varint(-1)
 _ZERO: Final = _varint(0)
 _VARINTS: Final = tuple(map(_varint, range(1024)))
-"""What most of those in a batch are: looked up in a fifth of the time."""
+"""The most frequent varints, looked up in a fifth of the time."""
 
 
 def build_batch(
@@ -391,9 +391,9 @@ def stamped_header(
 def recompressed(
     batch: Buffer, compression: Compression, limit: int = DECOMPRESSED_MAX_BYTES
 ) -> bytes:
-    """The same batch with its records section in another codec.
+    """Return the batch with its records section in another codec.
 
-    Raises DecodeError when the section can't be decompressed within ``limit`` bytes.
+    Raises DecodeError if the section cannot be decompressed within ``limit`` bytes.
     """
     header = parse_batch_header(batch)
     if header.codec not in _CODECS:

@@ -1,10 +1,9 @@
-"""Which APIs there are, and where their schemas stand.
+"""All APIs, and the modules of their schemas.
 
-It owns the API keys and finds an API's request and response class when first asked, so that what
-nobody uses is never imported. It never knows what a broker serves: ranges here are what is
-declared. Invariant: the module of an API is its key's name in small letters, and its classes are
-that name in camel case with ``Request`` and ``Response``. Kafka's table is
-``org.apache.kafka.common.protocol.ApiKeys``.
+Owns the API keys, and imports an API's request and response class at its first use, so that unused
+ones are never imported. It must never know what a broker serves: ranges here are declared versions.
+Invariant: the module of an API is its key's name in lower case, and its classes are that name in
+camel case with ``Request`` and ``Response``. Kafka's ``org.apache.kafka.common.protocol.ApiKeys``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from protocol.versions import Versions
 
 
 class ApiKey(enum.IntEnum):
-    """The number of each API, under Kafka's name. 4 to 7 are those of its ZooKeeper mode."""
+    """The number of each API, under Kafka's name. 4 to 7 belong to its ZooKeeper mode."""
 
     PRODUCE = 0
     FETCH = 1
@@ -140,9 +139,10 @@ class ApiSchema(NamedTuple):
         return 2 if self.flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:
-        """Which response header goes before a response of `version`.
+        """Return the version of the header of a response of `version`.
 
-        Always 0 for ApiVersions: a client reads that answer before it knows what the broker can.
+        Always 0 for ApiVersions: a client reads that response before it knows the broker's
+        versions.
         """
         return 1 if self.flexible(version) and self.key != ApiKey.API_VERSIONS else 0
 

@@ -1,10 +1,10 @@
-"""How messages are declared: classes whose annotated fields are the schema.
+"""Declarations of messages: classes whose annotated fields are the schema.
 
-It owns the declaration language (`Struct`, `Message`, `field`, `array`) and what it yields: slotted
-classes with cheap creation and pickling, and for every version a construct tree. It never knows any
-particular message. Invariant: a field is declared once, and everything else (construct's
-interpretation, the generated codecs, defaults, the dissector's names) comes from that declaration.
-Kafka's counterpart is its message generator, ``org.apache.kafka.message.MessageGenerator``.
+Owns the declaration language (`Struct`, `Message`, `field`, `array`) and its results: slotted
+classes that are cheap to create and pickle, and a construct tree for every version. It must never
+know a particular message. Invariant: a field is declared once, and everything else (construct's
+interpretation, the generated codecs, defaults, the dissector's names) follows from that
+declaration. Kafka's message generator, ``org.apache.kafka.message.MessageGenerator``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Kind = Type | Array | type["Struct"]
 
 
 class Field:
-    """One field as declared; `name` is filled in by the class it stands in."""
+    """One declared field; its class sets `name`."""
 
     __slots__ = ("default", "kind", "name", "nullable", "tag", "tagged", "versions")
 
@@ -96,10 +96,10 @@ def field(
     tag: int | None = None,
     default: Any = _UNSET,
 ) -> Any:
-    """Declare a field: its kind, the versions that have it, may null it or write it as `tag`.
+    """Declare a field: its type, and its versions, nullable versions and tag.
 
-    The default is what the field holds when a version lacks it: Kafka's default where its schema
-    names one, else zero, the empty string, an empty list or a struct of defaults.
+    The default is the value in versions without the field: Kafka's default if its schema has one,
+    else zero, the empty string, an empty list or a struct of defaults.
     """
     if default is _UNSET and isinstance(kind, Type):
         default = kind.default
@@ -183,11 +183,11 @@ def _restore(cls: type[Struct], *values: Any) -> Struct:
 
 
 class Struct(metaclass=_StructType):
-    """A group of fields. Objects compare by value, print as they are written, and pickle.
+    """A group of fields. Objects compare by value, have a readable repr, and can be pickled.
 
-    One class stands for all versions of a struct. A field that a version lacks keeps its default
-    when that version is decoded and is left out when it is encoded. Tagged fields that no schema
-    knows are kept as bytes by tag and written back.
+    One class represents all versions of a struct. A field that a version lacks has its default when
+    that version is decoded and is omitted when it is encoded. Unknown tagged fields are kept as
+    bytes by tag and written back.
     """
 
     __slots__ = ("unknown_tagged_fields",)
@@ -228,9 +228,9 @@ class Struct(metaclass=_StructType):
 
 
 class Message(Struct):
-    """A struct that stands alone: a request, a response, a header, or data kept in records.
+    """An independent struct: a request, a response, a header, or data in records.
 
-    `versions` are those declared, `flexible` those in the compact encoding of KIP-482.
+    `versions` are the declared versions, `flexible` those in the compact encoding of KIP-482.
     """
 
     __slots__ = ()

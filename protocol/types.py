@@ -1,10 +1,10 @@
 """Kafka's primitive types, as construct nodes.
 
-It owns how a single value lies in bytes: integers, varints, strings, byte strings, record sets,
-arrays, nullable structs and sections of tagged fields, each in its plain and its compact form.
-It never knows which message a value belongs to. Nodes raise construct's own errors and refuse a
-length or count that the rest of the bytes can't hold before anything is allocated. Kafka's class
-of the same name is ``org.apache.kafka.common.protocol.types.Type``; the compact forms are KIP-482.
+Owns the encoding of single values: integers, varints, strings, byte strings, record sets, arrays,
+nullable structs and sections of tagged fields, each in its plain and its compact form. It must
+never know the message of a value. Nodes raise construct's errors and reject a length or count that
+exceeds the remaining bytes before anything is allocated. Kafka's
+``org.apache.kafka.common.protocol.types.Type``; the compact forms are KIP-482.
 """
 
 # ruff: noqa: SLF001, ARG002, ARG005
@@ -21,8 +21,8 @@ import construct as cs
 
 Uuid: TypeAlias = bytes
 Records: TypeAlias = "bytes | bytearray | memoryview"
-# What may stand in a records field when a message is encoded: bytes, or anything with a length
-# that whoever sends the message knows how to send (a slice of a file).
+# Value of a records field to encode: bytes, or anything with a length that the caller can send (a
+# slice of a file).
 RecordsOut: TypeAlias = "bytes | bytearray | memoryview | Sized"
 
 ZERO_UUID: Final[Uuid] = bytes(16)
@@ -105,7 +105,7 @@ UVARINT: Final = UnsignedVarint()
 
 
 class _Length(NamedTuple):
-    """How the length before a value is written: its node, and what is added to it."""
+    """Encoding of the length before a value: its node, and the number added to it."""
 
     node: Any
     code: str  # as the struct module has it; the first byte if compact
@@ -190,7 +190,7 @@ class StringNode(LengthPrefixed):
 
 
 class BytesNode(LengthPrefixed):
-    """A byte string; with `records`, a record set, which is left where it lies when decoded."""
+    """A byte string; with `records`, a record set, which is not copied when decoded."""
 
     what = "bytes"
 

@@ -1,8 +1,7 @@
 """Version ranges as Kafka's schema files write them: ``"3+"``, ``"0-12"``, ``"4"`` or ``""``.
 
-It owns the parsing and the membership test, and knows nothing of messages. A range is never
-reversed; the empty range (low above high) holds nothing. Kafka's generator has the same thing in
-``org.apache.kafka.message.Versions``.
+Owns the parsing and the membership test, and knows nothing of messages. A range is never reversed;
+the empty range (low above high) contains nothing. Kafka's ``org.apache.kafka.message.Versions``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Versions(NamedTuple):
         return _parse(text)
 
     def has(self, version: int) -> bool:
-        """Whether `version` lies in the range."""
+        """Whether `version` is in the range."""
         return self.low <= version <= self.high
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
-"""The helpers that generated codecs call where a value is not the common, short one.
+"""Helpers that generated codecs call for values that are not the common, short ones.
 
-It owns reading and writing of varints, the arrays of fixed-width numbers, and tagged fields that
-nobody declared. It knows positions in buffers and nothing of messages. Invariant: bytes that end
-too early raise IndexError or `Malformed`, which the caller turns into a `DecodeError` that knows
-the field. Kafka's class is ``org.apache.kafka.common.utils.ByteUtils``.
+Owns reading and writing of varints, arrays of fixed-width numbers, and undeclared tagged fields. It
+knows positions in buffers and nothing of messages. Invariant: bytes that end too early raise
+IndexError or `Malformed`, which the caller turns into a `DecodeError` with the field. Kafka's
+``org.apache.kafka.common.utils.ByteUtils``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ELEMENTS_MAX: Final = 1_000_000
 
 
 class Malformed(Exception):
-    """What is wrong with the value being read; whoever catches it knows which value that is."""
+    """An invalid value; the caller knows which value it is."""
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
@@ -83,7 +83,7 @@ def varint(value: int, bits: int = 32) -> bytes:
 
 
 def read_unknown_tagged(buf: Buffer, pos: int) -> tuple[dict[int, bytes] | None, int]:
-    """A section of tagged fields that nobody declared: bytes by tag, and the position after it."""
+    """Return an undeclared section of tagged fields: bytes by tag, and the position after it."""
     count, pos = read_uvarint(buf, pos)
     if count * 2 > len(buf) - pos:
         raise Malformed(f"{count} tagged fields do not fit the {len(buf) - pos} bytes left")

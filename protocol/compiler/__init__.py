@@ -1,9 +1,9 @@
 """Codecs for traffic: one flat Python function for each message, version and direction.
 
-It owns turning the construct tree of a message into functions, when a version is first met, and
-keeping them. It never declares anything: what it can't find in the tree doesn't exist. Invariant:
-a generated function and construct's interpretation of the same tree agree on every input, and any
-bytes at all give an object or a `DecodeError`. Kafka writes the like ahead of time, in
+Owns the compilation of a message's construct tree to functions, at the first use of a version, and
+their cache. It must never declare anything. Invariant: a generated function and construct's
+interpretation of the same tree agree on every input, and any bytes result in an object or a
+`DecodeError`. Kafka generates the same ahead of time, in
 ``org.apache.kafka.message.MessageDataGenerator``.
 """
 
@@ -38,22 +38,22 @@ def decoder(cls: type[MessageT], version: int) -> Decoder[MessageT]:
 def locating_decoder(cls: type[MessageT], version: int) -> Decoder[MessageT]:
     """As `decoder`, but a records field becomes the ``range`` of its positions in `buf`.
 
-    For a broker that tells another process where records lie instead of carrying them there.
+    For a broker that passes positions of records to another process instead of the records.
     """
     return cast("Decoder[MessageT]", _decoder(cls, version, locates=True))
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
-    """``encode(message) -> chunks`` for one version, whose lengths sum up to the message's.
+    """Return ``encode(message) -> chunks`` for one version; the lengths of the chunks add up.
 
-    What stands in a records field is a chunk of its own, not looked at beyond its length, and the
-    bytes between two such are one chunk. `UnsupportedVersion` here, `EncodeError` there.
+    The value of a records field is a separate chunk, of which only the length is used, and the
+    bytes between two of them are one chunk. Raises `UnsupportedVersion` here, `EncodeError` there.
     """
     return _encoder(cls, version)
 
 
 def decode(cls: type[MessageT], version: int, buf: Buffer, pos: int = 0) -> MessageT:
-    """The message that begins at `pos`; what follows it is not looked at."""
+    """Decode the message at `pos`; the bytes after it are ignored."""
     return decoder(cls, version)(buf, pos)[0]
 
 

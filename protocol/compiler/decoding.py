@@ -1,10 +1,10 @@
-"""Writes the function that decodes one version of a message.
+"""Generates the function that decodes one version of a message.
 
-It owns the shape of decoding: positions instead of streams, neighbours of fixed width read by one
-`unpack_from`, objects made without `__init__`, a compact length of one byte read without a call.
-It knows construct's nodes and no message. Invariants: every length and count is held against the
-bytes that are left before it is used, all elements together have a limit, and no exception but
-`DecodeError` comes out. A line that fails leaves `pos` at what it was reading.
+Owns the shape of decoding: positions instead of streams, adjacent fields of fixed width read by one
+`unpack_from`, objects created without `__init__`, a compact length of one byte read without a call.
+It knows construct's nodes and no message. Invariants: every length and count is compared with the
+remaining bytes before it is used, the number of all elements is limited, and no exception but
+`DecodeError` is raised. When a line fails, `pos` is the position of its value.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class _Writer:
         return var
 
     def counted(self, node: LengthPrefixed, target: str, path: str) -> None:
-        """Write the decoding of what has its length before it."""
+        """Generate the decoding of a value with its length before it."""
         source = self.source
         var = self.length(node, path)
         if isinstance(node, ArrayNode):
@@ -283,7 +283,7 @@ class _Writer:
             self.source.line('raise Malformed("the message has too many elements")', path)
 
     def tagged(self, node: TaggedFieldsNode, var: str, path: str) -> None:
-        """Write the decoding of a section of tagged fields, which is nearly always empty."""
+        """Generate the decoding of a section of tagged fields, which is nearly always empty."""
         source = self.source
         path += "tagged fields"
         count = source.fresh("n")
@@ -333,7 +333,7 @@ class _Writer:
 
 
 def has_records(node: Any) -> bool:
-    """Whether a records field lies anywhere below `node`."""
+    """Whether there is a records field anywhere below `node`."""
     if isinstance(node, BytesNode):
         return node.records
     if isinstance(node, ArrayNode):

@@ -1,8 +1,8 @@
-"""What both generators write with: lines, the names they use, and which line is which field.
+"""Writer for both generators: lines, the names they use, and the field of each line.
 
-It owns the text of one function and the names bound for it, and knows no type of the protocol.
-Invariant: a line that can fail on bad input carries the path of the field it is about, so that a
-failure can be told by its line number and the working path pays nothing for it.
+Owns the text of one function and the names bound for it, and knows no type of the protocol.
+Invariant: a line that can fail on bad input is mapped to the path of its field, so that a failure
+is located by its line number and successful decoding costs nothing for it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Source:
 
     @contextmanager
     def block(self, opening: str, path: str = "") -> Iterator[None]:
-        """A line and, one deeper, what is written inside."""
+        """Write a line, and indent what is written inside."""
         self.line(opening, path)
         self._indent += 1
         yield
@@ -79,7 +79,7 @@ class Source:
         return "\n".join(self.lines) + "\n"
 
     def function(self) -> Callable[..., Any]:
-        """Compile what was written and give the function, which stands first in it."""
+        """Compile the written text and return its first function."""
         name = self.lines[0].split("(")[0].removeprefix("def ")
         environment = dict(self.names)
         code = compile(self.text(), f"<{name} {self.title}>", "exec")
@@ -92,7 +92,7 @@ def fixed_code(node: Any) -> str | None:
     """The struct code of a fixed-width construct node, None for any other node."""
     if isinstance(node, cs.FormatField):
         code = str(node.fmtstr[-1])
-        return {"l": "i", "L": "I"}.get(code, code)  # the same four bytes, in one spelling
+        return {"l": "i", "L": "I"}.get(code, code)  # equivalent codes, in one spelling
     if isinstance(node, cs.Flag.__class__):
         return "?"
     if isinstance(node, cs.Bytes):

@@ -1,9 +1,9 @@
-"""Takes a frame apart: what every byte of it means, as a tree.
+"""Dissects a frame: the meaning of each byte, as a tree.
 
-It owns finding out what a frame is (with its size before it or without, request or response) and
-reading it as far as it can be read. It raises nothing about the bytes: damage, missing bytes and
-bytes too many stand in the result. construct interprets the schema here, so what is shown is what
-the declarations say, independent of the codecs that traffic goes through.
+Owns the detection of a frame's kind (with or without size, request or response) and reads it as far
+as possible. It raises no error about the bytes: damage, missing bytes and extra bytes are part of
+the result. construct interprets the schema here, so the result follows the declarations,
+independent of the generated codecs.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def dissect(
     api_key: int | None = None,
     version: int | None = None,
 ) -> Dissection:
-    """Take `frame` apart, whether or not its size stands before it, even if its end is missing.
+    """Dissect `frame`, with or without its size, even if its end is missing.
 
-    A response doesn't say what it answers: give its API and version. With direction ``auto`` a
-    frame is a response when they are given and it doesn't read better as a request.
+    A response does not contain its API: pass API and version. With direction ``auto`` a frame is a
+    response if they are given and it is not more plausible as a request.
     """
     data = bytes(frame)
     wanted = Direction(direction)
@@ -63,7 +63,8 @@ class _Try:
         self.prefixed = prefixed
         self.size: int | None = None
         self.problem: str | None = None
-        # Of several readings, the one that leaves nothing over is best, then one whose size fits.
+        # Of several readings, the one without remaining bytes is best, then one with the right
+        # size.
         self.merit: tuple[int, ...] = (0,)
 
     def request(self) -> _Try:

@@ -1,8 +1,8 @@
-"""Opens the record batches inside a records field.
+"""Dissects the record batches of a records field.
 
-It owns the layout as a reader wants to see it: each header field with its place, then the records.
-Records of a compressed batch lie nowhere in the frame, so their nodes have no place. Everything is
-read by `protocol.records`, which is loaded only when there are records to show.
+Owns the layout as a reader needs it: each header field with its position, then the records. Records
+of a compressed batch have no position in the frame, so their nodes have none. Everything is read by
+`protocol.records`, which is loaded only if there are records to show.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ def _record_text(record: Any) -> str:
 
 
 def _places(header: Any, whole: bytes, pos: int) -> list[tuple[int, int]]:
-    """Where each record lies in the frame; nowhere if the batch is compressed."""
+    """Return the positions of records in the frame; empty if the batch is compressed."""
     if header.codec:
         return []
     places = []
     at = sum(width for _, width in _LAYOUT)
-    # What is wrong with a record is told where it is decoded; here it only ends the search.
+    # Errors of a record are reported where it is decoded; here they only end the search.
     with contextlib.suppress(IndexError, Malformed):
         while at < len(whole):
             length, body = read_varint(whole, at)

@@ -1,7 +1,7 @@
-"""What a file of bytes is made of: one frame, several frames, or a log segment.
+"""Splits a file of bytes into its parts: one frame, several frames, or a log segment.
 
-Owns the recognition, never what a piece means. Invariant: the pieces of a file are all of its
-bytes, in their order.
+Owns the recognition. It must never know what a part means. Invariant: the parts of a file are all
+of its bytes, in order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A dissection as text for a terminal: offset, bytes and tree side by side.
 
-It owns the looks and knows nothing of the protocol. `lines` gives the parts of every line for
-whoever wants to colour them; `render` joins them. Nothing is wider than it must be: long runs of
-bytes are cut short with how many there are.
+Owns the layout and knows nothing of the protocol. `lines` returns the parts of every line for
+callers that colour them; `render` joins them. Long sequences of bytes are truncated with their
+number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def lines(dissection: Dissection) -> Iterator[Line]:
 
 
 def render(dissection: Dissection) -> str:
-    """The whole dissection, one line a node, ending with what is wrong if anything is."""
+    """Return the text of a dissection, one line per node, with the error at the end if there is
+    one.
+    """
     parts = list(lines(dissection))
     offset_width = max((len(line.offset) for line in parts), default=0)
     hex_width = max((len(line.bytes) for line in parts), default=0)

@@ -1,8 +1,8 @@
-"""What a dissection is made of.
+"""The nodes of a dissection.
 
-It owns the shape of the result and knows nothing of how it came about or is shown. Invariant: a
-node's own bytes (`start` to `own_end`) come first, its children's lie behind them up to `end`, and
-siblings follow each other without gaps unless one carries an error.
+Owns the shape of the result. It must never know how it is made or shown. Invariant: a node's own
+bytes (`start` to `own_end`) come first, those of its children follow up to `end`, and siblings
+follow each other without gaps unless one has an error.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Direction(enum.Enum):
 
 @dataclass(slots=True)
 class Node:
-    """One thing in a frame: what it is called, where it lies, what it says.
+    """One value of a frame: its name, position and text.
 
-    `start` is None for what doesn't lie in the frame as such: records inside a compressed batch.
+    `start` is None for values without a position in the frame: records inside a compressed batch.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Node:
 
 @dataclass(slots=True)
 class Dissection:
-    """A frame taken apart: its bytes and their tree, and what is wrong, in a sentence."""
+    """A dissected frame: its bytes, their tree, and the error as a sentence."""
 
     data: bytes
     root: Node

@@ -1,6 +1,6 @@
-"""How single values read: error codes by name, times as dates, UUIDs as Kafka writes them.
+"""Texts of single values: error codes by name, times as dates, UUIDs as Kafka writes them.
 
-It owns the wording of leaves and knows nothing of where they lie. Fields are told by Kafka's
+Owns the texts of leaves. It must never know their positions. Fields are recognized by Kafka's
 names, which say what an integer means (``error_code``, ``..._timestamp_ms``).
 """
 

@@ -1,9 +1,9 @@
-"""Walks a construct tree over bytes and notes where everything lies.
+"""Walks a construct tree over bytes and notes the position of every value.
 
-It owns the third reading of the schema, beside construct's own and the compiled one: leaves are
-parsed by construct, one after the other, and each becomes a node with its place. It knows nothing
-of frames. Invariant: whatever happens, the nodes read so far stand in the tree, and the one that
-failed carries the reason.
+Owns the third reading of the schema, beside construct's and the compiled one: leaves are parsed by
+construct, one after the other, and each becomes a node with its position. It must never know
+frames. Invariant: in any case, the nodes read so far are in the tree, and the one that failed has
+the reason.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Walker:
                 entry.children.append(value)
 
     def _contents(self, made: Node, node: BytesNode) -> None:
-        """Open what a byte string holds, where that is known."""
+        """Dissect the content of a byte string if its format is known."""
         length = len(made.value)
         start = self.position - length
         if node.records:

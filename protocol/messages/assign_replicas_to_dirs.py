@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs (API key 73): tell the controller where replicas lie (KIP-858).
+"""AssignReplicasToDirs (API key 73): report log directories of replicas (KIP-858).
 
 Version 0, in the compact encoding.
 """

@@ -1,4 +1,4 @@
-"""BeginQuorumEpoch (API key 53): tell KRaft voters of a new leader.
+"""BeginQuorumEpoch (API key 53): announce a new leader to KRaft voters.
 
 Versions 0 to 1, in the compact encoding from 1 on.
 

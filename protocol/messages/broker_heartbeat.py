@@ -1,4 +1,4 @@
-"""BrokerHeartbeat (API key 63): a broker tells the controller that it lives.
+"""BrokerHeartbeat (API key 63): a broker reports to the controller that it is alive.
 
 Versions 0 to 2, all in the compact encoding.
 

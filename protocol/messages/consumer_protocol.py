@@ -1,4 +1,4 @@
-"""What consumers tell each other through JoinGroup and SyncGroup.
+"""Messages of consumers to each other, in JoinGroup and SyncGroup.
 
 These travel as bytes inside a group's metadata and assignments, with their version (int16) before
 them; brokers pass them on unread. Versions 0 to 3, none of them in the compact encoding.

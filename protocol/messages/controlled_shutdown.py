@@ -1,7 +1,7 @@
-"""ControlledShutdown (API key 7): a broker that is to stop asks the controller for leave.
+"""ControlledShutdown (API key 7): a broker announces its shutdown to the controller.
 
 Versions 0 to 3, in the compact encoding from 3 on. Kafka has it up to 3.9, in ZooKeeper mode.
-Before version 0 of the request stands a header without a client id.
+Version 0 of the request has a header without a client id.
 
 What changed:
   2  request adds broker_epoch

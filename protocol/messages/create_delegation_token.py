@@ -1,4 +1,4 @@
-"""CreateDelegationToken (API key 38): get a token that stands for a principal.
+"""CreateDelegationToken (API key 38): create a token for a principal.
 
 Versions 1 to 3, in the compact encoding from 2 on.
 

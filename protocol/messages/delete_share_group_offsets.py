@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets (API key 92): forget where a share group stands.
+"""DeleteShareGroupOffsets (API key 92): delete the offsets of a share group.
 
 Version 0, in the compact encoding.
 """

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (API key 35): what lies in a broker's directories.
+"""DescribeLogDirs (API key 35): describe the log directories of a broker.
 
 Versions 1 to 5, in the compact encoding from 2 on.
 

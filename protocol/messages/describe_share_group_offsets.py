@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets (API key 90): where a share group stands.
+"""DescribeShareGroupOffsets (API key 90): describe the offsets of a share group.
 
 Versions 0 to 1, all in the compact encoding.
 

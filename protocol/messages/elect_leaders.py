@@ -1,4 +1,4 @@
-"""ElectLeaders (API key 43): have partitions choose their leader anew.
+"""ElectLeaders (API key 43): elect the leaders of partitions.
 
 Versions 0 to 2, in the compact encoding from 2 on.
 

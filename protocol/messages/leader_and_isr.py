@@ -1,4 +1,4 @@
-"""LeaderAndIsr (API key 4): a controller tells a broker which partitions it leads or follows.
+"""LeaderAndIsr (API key 4): a controller assigns partitions to a broker.
 
 Versions 0 to 7, in the compact encoding from 4 on. Kafka has it up to 3.9, in ZooKeeper mode.
 

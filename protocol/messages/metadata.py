@@ -1,4 +1,4 @@
-"""Metadata (API key 3): brokers, topics, and who leads which partition.
+"""Metadata (API key 3): brokers, topics, and the leaders of partitions.
 
 Versions 0 to 13, in the compact encoding from 9 on.
 

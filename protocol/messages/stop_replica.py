@@ -1,4 +1,4 @@
-"""StopReplica (API key 5): a controller tells a broker to stop, or delete, partitions.
+"""StopReplica (API key 5): a controller stops or deletes partitions of a broker.
 
 Versions 0 to 4, in the compact encoding from 2 on. Kafka has it up to 3.9, in ZooKeeper mode.
 

@@ -1,4 +1,4 @@
-"""UpdateMetadata (API key 6): a controller tells a broker of all brokers and partitions.
+"""UpdateMetadata (API key 6): a controller sends cluster metadata to a broker.
 
 Versions 0 to 8, in the compact encoding from 6 on. Kafka has it up to 3.9, in ZooKeeper mode.
 
