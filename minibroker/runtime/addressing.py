@@ -31,7 +31,7 @@ BACKLOG: Final = 128
 End = TypeVar("End")
 
 
-class Listener(Generic[End]):
+class ChannelListener(Generic[End]):
     """Where calls to one name arrive."""
 
     def __init__(self, accept: Callable[[], Awaitable[End]]) -> None:
@@ -46,11 +46,11 @@ class Switchboard(ABC):
     """Names of roles to channels and handoffs between them."""
 
     @abstractmethod
-    def listen(self, name: str) -> Listener[Channel]:
+    def listen(self, name: str) -> ChannelListener[Channel]:
         """Takes the channel calls to a name."""
 
     @abstractmethod
-    def listen_handoff(self, name: str) -> Listener[Handoff]:
+    def listen_handoff(self, name: str) -> ChannelListener[Handoff]:
         """Takes the handoff calls to a name."""
 
     @abstractmethod
@@ -82,17 +82,17 @@ class UnixSwitchboard(Switchboard):
         sock.setblocking(False)
         return sock
 
-    def listen(self, name: str) -> Listener[Channel]:
+    def listen(self, name: str) -> ChannelListener[Channel]:
         async def accept() -> Channel:
             return SocketChannel(await _accept(self._listening[name]))
 
-        return Listener(accept)
+        return ChannelListener(accept)
 
-    def listen_handoff(self, name: str) -> Listener[Handoff]:
+    def listen_handoff(self, name: str) -> ChannelListener[Handoff]:
         async def accept() -> Handoff:
             return SocketHandoff(await _accept(self._listening[name]))
 
-        return Listener(accept)
+        return ChannelListener(accept)
 
     async def dial(self, name: str) -> Channel:
         return SocketChannel(await self._connect(name, socket.SOCK_STREAM))
@@ -131,11 +131,11 @@ class MemorySwitchboard(Switchboard):
         self._channels: dict[str, _Queue[Channel]] = {}
         self._handoffs: dict[str, _Queue[Handoff]] = {}
 
-    def listen(self, name: str) -> Listener[Channel]:
-        return Listener(self._channels.setdefault(name, _Queue()).receive.receive)
+    def listen(self, name: str) -> ChannelListener[Channel]:
+        return ChannelListener(self._channels.setdefault(name, _Queue()).receive.receive)
 
-    def listen_handoff(self, name: str) -> Listener[Handoff]:
-        return Listener(self._handoffs.setdefault(name, _Queue()).receive.receive)
+    def listen_handoff(self, name: str) -> ChannelListener[Handoff]:
+        return ChannelListener(self._handoffs.setdefault(name, _Queue()).receive.receive)
 
     async def dial(self, name: str) -> Channel:
         here, there = memory_channel_pair()

@@ -14,12 +14,12 @@ from kazoo.exceptions import ConnectionLoss
 from minibroker.cluster.store.tree import (
     Create,
     EventsLostError,
-    Node,
     Set,
     Store,
     StoreError,
     StoreEvent,
     StoreEventKind,
+    StoreNode,
     UnavailableError,
 )
 from minibroker.cluster.store.zookeeper import ZooKeeperStore
@@ -79,7 +79,7 @@ async def test_while_the_server_is_down_operations_wait_and_are_then_done(
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert results == []
             await trio.to_thread.run_sync(own_server.start)
-        assert results == ["/a", Node(b"one", 0)]
+        assert results == ["/a", StoreNode(b"one", 0)]
         await hear_the_loss(events)
     assert store._session == session  # suspended is not lost
     assert await store.exists("/e")
@@ -209,7 +209,7 @@ async def test_what_was_asked_is_done_once_when_the_answer_is_lost(
     )
     assert results == ["/q/n-0000000000", "/e", 1]
     assert await store.children("/q") == ["n-0000000000"]
-    assert await store.get("/v") == Node(b"1", 1)
+    assert await store.get("/v") == StoreNode(b"1", 1)
     assert "/e" in store._own
     await store.close()
 
@@ -246,7 +246,7 @@ async def test_an_ensemble_goes_on_when_its_leader_is_killed(
                 leader.kill()
             version = await store.set("/counter", str(number).encode(), version=number - 1)
             assert version == number
-        assert await store.get("/counter") == Node(b"199", 199)
+        assert await store.get("/counter") == StoreNode(b"199", 199)
         assert await store.exists("/e")
         await store.close()
     finally:

@@ -26,7 +26,6 @@ from minibroker.cluster.store.tree import (
     Delete,
     EphemeralParentError,
     EventsLostError,
-    Node,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -36,6 +35,7 @@ from minibroker.cluster.store.tree import (
     StoreError,
     StoreEvent,
     StoreEventKind,
+    StoreNode,
     TooLargeError,
 )
 
@@ -73,7 +73,7 @@ async def store(maker: Maker, tmp_path: Path) -> AsyncIterator[Store]:
 
 async def test_a_created_node_is_read_with_version_0(store: Store) -> None:
     assert await store.create("/a", b"one") == "/a"
-    assert await store.get("/a") == Node(b"one", 0)
+    assert await store.get("/a") == StoreNode(b"one", 0)
     assert await store.exists("/a")
 
 
@@ -107,7 +107,7 @@ async def test_versions_count_changes_of_data_and_guard_them(store: Store) -> No
     assert await store.set("/a", b"two", version=1) == 2
     with pytest.raises(BadVersionError):
         await store.set("/a", b"three", version=1)
-    assert await store.get("/a") == Node(b"two", 2)
+    assert await store.get("/a") == StoreNode(b"two", 2)
     with pytest.raises(BadVersionError):
         await store.delete("/a", version=1)
     await store.delete("/a", version=2)
@@ -161,7 +161,7 @@ async def test_several_operations_are_one(store: Store) -> None:
         Delete("/b"),
     ])  # fmt: skip
     assert results == ["/a", "/a/n-0000000000", 1, None, "/b", None]
-    assert await store.get("/a") == Node(b"y", 1)
+    assert await store.get("/a") == StoreNode(b"y", 1)
     assert not await store.exists("/b")
 
 
@@ -183,7 +183,7 @@ async def test_one_failure_undoes_all(
     with pytest.raises(error) as caught:
         await store.multi([Set("/a", b"two"), Create("/new"), Delete("/p/q"), Create("/p/r"), last])
     assert caught.value.path == last.path or isinstance(caught.value, NoNodeError)
-    assert await store.get("/a") == Node(b"one", 0)
+    assert await store.get("/a") == StoreNode(b"one", 0)
     assert not await store.exists("/new")
     assert await store.children("/p") == ["q"]
     await store.create("/new")
@@ -291,7 +291,7 @@ async def test_what_was_written_lasts_but_ephemeral_nodes_go(
     await first.create("/e", ephemeral=True)
     await first.close()
     second = await lasting_maker(tmp_path)
-    assert await second.get("/a") == Node(b"two", 1)
+    assert await second.get("/a") == StoreNode(b"two", 1)
     assert await second.children("/a") == ["n-0000000000"]
     assert not await second.exists("/e")
     assert await second.create("/a/n-", sequential=True) == "/a/n-0000000001"
@@ -307,7 +307,7 @@ OPERATIONS = st.one_of(
 )
 
 
-def _model(tree: dict[str, Node], operations: list[Operation]) -> dict[str, Node] | None:
+def _model(tree: dict[str, StoreNode], operations: list[Operation]) -> dict[str, StoreNode] | None:
     """The tree after the operations as a dictionary would have it, or None if one fails."""
     tree = dict(tree)
     for operation in operations:
@@ -316,12 +316,12 @@ def _model(tree: dict[str, Node], operations: list[Operation]) -> dict[str, Node
             parent = path.rpartition("/")[0]
             if path in tree or (parent and parent not in tree):
                 return None
-            tree[path] = Node(operation.data, 0)
+            tree[path] = StoreNode(operation.data, 0)
             continue
         if path not in tree or operation.version not in (-1, tree[path].version):
             return None
         if isinstance(operation, Set):
-            tree[path] = Node(operation.data, tree[path].version + 1)
+            tree[path] = StoreNode(operation.data, tree[path].version + 1)
         elif isinstance(operation, Delete):
             if any(other.startswith(path + "/") for other in tree):
                 return None
@@ -340,7 +340,7 @@ def test_a_store_does_what_a_dictionary_would(
 ) -> None:
     async def compare() -> None:
         store = await maker(tmp_path_factory.mktemp("store"))
-        tree: dict[str, Node] = {}
+        tree: dict[str, StoreNode] = {}
         for batch in batches:
             after = _model(tree, batch)
             if after is None:

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.cluster import layout
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import EventsLostError, Node, StoreError, UnavailableError
+from minibroker.cluster.store.tree import EventsLostError, StoreError, StoreNode, UnavailableError
 from minibroker.controller.leadership import hold_leadership
 
 MINE = layout.broker_path(1)
@@ -21,7 +21,7 @@ class FlakyStore(SqliteStore):
 
     away = False
 
-    async def get(self, path: str) -> Node:
+    async def get(self, path: str) -> StoreNode:
         if self.away:
             raise UnavailableError(path, "away")
         return await super().get(path)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.runtime.addressing import Listener, MemorySwitchboard
+from minibroker.runtime.addressing import ChannelListener, MemorySwitchboard
 from minibroker.runtime.channel import Channel, ChannelStatistics
 
 LAG_S: Final = 0.02
@@ -55,13 +55,13 @@ class LaggingSwitchboard(MemorySwitchboard):
         super().__init__()
         self._random = random
 
-    def listen(self, name: str) -> Listener[Channel]:
+    def listen(self, name: str) -> ChannelListener[Channel]:
         inner = super().listen(name)
 
         async def accept() -> Channel:
             return LaggingChannel(await inner.accept(), self._random)
 
-        return Listener(accept)
+        return ChannelListener(accept)
 
     async def dial(self, name: str) -> Channel:
         return LaggingChannel(await super().dial(name), self._random)

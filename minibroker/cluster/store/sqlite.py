@@ -28,7 +28,6 @@ from minibroker.cluster.store.tree import (
     Create,
     Delete,
     EphemeralParentError,
-    Node,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -39,6 +38,7 @@ from minibroker.cluster.store.tree import (
     StoreError,
     StoreEvent,
     StoreEventKind,
+    StoreNode,
     UnavailableError,
     UnwritableError,
     check_data,
@@ -158,13 +158,13 @@ class SqliteStore(Store):
         # Their owner is gone: a file has one user at a time.
         self._db.execute("DELETE FROM node WHERE ephemeral")
 
-    async def get(self, path: str) -> Node:
+    async def get(self, path: str) -> StoreNode:
         await trio.lowlevel.checkpoint()
         check_path(path)
         rows = self._read("SELECT data, version FROM node WHERE path = ?", path)
         if not rows:
             raise NoNodeError(path, "does not exist")
-        return Node(*rows[0])
+        return StoreNode(*rows[0])
 
     async def exists(self, path: str) -> bool:
         await trio.lowlevel.checkpoint()

@@ -72,7 +72,7 @@ class EventsLostError(Exception):
     """A watch has lost events; read the tree again and create a new watch."""
 
 
-class Node(NamedTuple):
+class StoreNode(NamedTuple):
     """Data of a node and its version, which starts at 0 and is incremented by every `Set`."""
 
     data: bytes
@@ -134,7 +134,7 @@ class Store(abc.ABC):
     """A tree of nodes; every method may raise `StoreError`."""
 
     @abc.abstractmethod
-    async def get(self, path: str) -> Node:
+    async def get(self, path: str) -> StoreNode:
         """A node's data and version; `NoNodeError` if it does not exist."""
 
     @abc.abstractmethod

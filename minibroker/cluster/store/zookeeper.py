@@ -32,7 +32,6 @@ from minibroker.cluster.store.tree import (
     Create,
     Delete,
     EventsLostError,
-    Node,
     NodeExistsError,
     NoNodeError,
     Operation,
@@ -41,6 +40,7 @@ from minibroker.cluster.store.tree import (
     Store,
     StoreError,
     StoreEvent,
+    StoreNode,
     TooLargeError,
     UnavailableError,
     check_data,
@@ -121,10 +121,10 @@ class ZooKeeperStore(Store):
             raise
         return store
 
-    async def get(self, path: str) -> Node:
+    async def get(self, path: str) -> StoreNode:
         check_path(path)
         data, stat = await self._read(path, lambda: self._client.get_async(self._full(path)))
-        return Node(data or b"", stat.version)
+        return StoreNode(data or b"", stat.version)
 
     async def exists(self, path: str) -> bool:
         check_path(path)
