@@ -1,8 +1,8 @@
-"""What every test may ask for, and how hard hypothesis tries.
+"""Fixtures of all tests, and the effort of hypothesis.
 
-Owns the profiles (``HYPOTHESIS_PROFILE=deep`` for a long look), the ``seed`` fixture, and files
-that tests of several parts write alike. Knows nothing of the broker. Invariant: two runs with the
-same ``--randomly-seed`` see the same seed.
+Owns the profiles (``HYPOTHESIS_PROFILE=deep`` for many examples), the ``seed`` fixture, and files
+that tests of several packages write alike. Knows nothing of the broker. Invariant: two runs with
+the same ``--randomly-seed`` have the same seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def properties(tmp_path: Path) -> Callable[..., str]:
-    """Write a client's properties line by line; gives the file, always the same."""
+    """Write a client's properties line by line; return the file, always the same."""
 
     def write(*lines: str) -> str:
         file = tmp_path / "client.properties"

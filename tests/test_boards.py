@@ -1,4 +1,4 @@
-"""The Grafana board and the Prometheus rules ask for what the broker measures, in valid PromQL."""
+"""The Grafana board and the Prometheus rules use metrics of the broker, in valid PromQL."""
 
 from __future__ import annotations
 

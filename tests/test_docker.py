@@ -117,6 +117,6 @@ def test_the_broker_of_the_project_finds_the_zookeeper_of_the_project() -> None:
     [server] = map(str, connect.servers)
     assert server == "zookeeper:2181"
     assert service()["depends_on"] == {"zookeeper": {"condition": "service_healthy"}}
-    # Without kazoo it would not come up, and what it keeps must outlive it as ZooKeeper's does.
+    # Without kazoo it would not start, and its data must be persistent as ZooKeeper's is.
     assert re.search(r"pip install .*\[zookeeper\]", DOCKERFILE)
     assert f"broker-data:{settings.data_dir}" in service()["volumes"]

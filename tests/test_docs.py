@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """What stands between the fences of ``language`` on a page."""
+    """Return the code blocks of ``language`` on a page."""
     return re.findall(
         rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
     )

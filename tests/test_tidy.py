@@ -1,4 +1,4 @@
-"""House rules as tests: what a reviewer would otherwise have to look for every time.
+"""House rules as tests: what a reviewer would otherwise have to check every time.
 
 Owns the limits on length, the pairing of files and tests, and the words that may not stay in the
 tree. It reads sources as text and syntax trees and imports none of them. Invariant: an excuse here
@@ -26,7 +26,7 @@ FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
 OPENING_SENTENCES_MIN = 2
 
-# Assembled, so that this file may name what it looks for.
+# Assembled, so that this file may contain the words it searches for.
 UNFINISHED = re.compile(
     r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")) + r")\b"
 )
@@ -50,7 +50,7 @@ SIMULATION = Path("tests/simulation")
 """Everything in here runs on a mock clock."""
 
 PAGE = Path("minibroker/control/console")
-"""A page for browsers: files of other languages, held to the same limits."""
+"""A page for browsers: files of other languages, with the same limits."""
 
 CLOCKS_OF_TESTS = ("MockClock", "autojump_clock", "mock_clock", "SharedClock")
 
@@ -184,12 +184,12 @@ def test_no_file_is_dead() -> None:
 
 
 def module(path: Path) -> str:
-    """The name of the module in a file; that of a package is its folder's."""
+    """Return the name of the module in a file; that of a package is its folder's."""
     return dotted(path).removesuffix(".__init__")
 
 
 def imports(path: Path) -> Iterator[str]:
-    """What a file imports, wherever the statement is; names of packages and of their modules."""
+    """Yield the imports of a file, wherever the statement is; names of packages and of modules."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""Events of all sorts, as processes tell them."""
+"""Activity events of all kinds, as processes send them."""
 
 from __future__ import annotations
 

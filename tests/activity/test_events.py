@@ -1,4 +1,4 @@
-"""What is packed for another process is what it unpacks."""
+"""Packed events are unpacked unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A share of connections is told of, evenly spread, and everywhere the same ones."""
+"""A share of connections is recorded, evenly distributed and the same in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is JSON by the schema: its fields, in its order, of its types."""
+"""Written events are JSON of the schema: its fields, in its order, of its types."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REQUEST: Request = (
 
 
 def check_fields(found: Mapping[str, object], fields: Iterable[ActivityField]) -> None:
-    """What is there is in order and of its type, and only what may lack is missing."""
+    """Check that fields are in order and of their type, and that only optional ones are missing."""
     known = {field.name: field for field in fields}
     names = [name for name in known if name in found]
     assert list(found) == names

@@ -1,8 +1,8 @@
-"""What the tests of APIs share: a cluster to look at, and a request's way through the three steps.
+"""Fixtures of API tests: a cluster, and the three steps of a request.
 
-`Desk` stands in for processor, controller and worker at once: it splits, executes each part at its
-owner, and merges, encoding every response in its version so that a field which that version lacks
-or cannot hold fails the test.
+`Desk` replaces processor, controller and worker: it splits, executes each part at its owner, and
+merges, encoding every response in its version so that a field which that version lacks or cannot
+hold fails the test.
 """
 
 from __future__ import annotations
@@ -220,9 +220,9 @@ GROUPS_WALL_MS = 1_700_000_000_000
 
 @pytest.fixture
 async def group_desk(make_desk: DeskMaker, tmp_path: Path) -> AsyncIterator[Desk]:
-    """A desk whose workers coordinate groups, with topics ``t`` (3 partitions) and ``u`` (1).
+    """Yield a desk whose workers coordinate groups, with topics ``t`` (3 partitions) and ``u`` (1).
 
-    Members need not wait for others: there is no initial delay.
+    Members do not wait for others: there is no initial delay.
     """
     desk: Desk = await make_desk("group.initial.rebalance.delay.ms=0")
     outcome = await desk.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
@@ -284,7 +284,7 @@ class LogWorker:
 
 
 class LogDesk(Desk):
-    """A desk whose workers keep logs; records lie in ``memory``, as they would in the arena."""
+    """A desk whose workers keep logs; records are in ``memory``, as they would be in the arena."""
 
     def __init__(self, scope: DeskControllerScope) -> None:
         super().__init__(scope)
@@ -361,7 +361,7 @@ def _read(chunk: Any) -> bytes:
 
 @pytest.fixture
 async def log_desk(make_desk: DeskMaker, tmp_path: Path) -> AsyncIterator[LogDesk]:
-    """A desk whose workers keep the logs of topics ``t`` (3 partitions) and ``u`` (1)."""
+    """Yield a desk whose workers keep the logs of topics ``t`` (3 partitions) and ``u`` (1)."""
     made = LogDesk((await make_desk()).controller)
     outcome = await made.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
     await made.controller.publish(outcome.updates)

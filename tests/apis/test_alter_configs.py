@@ -1,4 +1,4 @@
-"""AlterConfigs: what is not named is unset."""
+"""AlterConfigs: configs that are not named are removed."""
 
 from __future__ import annotations
 

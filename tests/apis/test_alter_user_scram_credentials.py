@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials: what is kept is no password, and each user is answered."""
+"""AlterUserScramCredentials: no password is stored, and each user is answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's resources as a whole: what is refused before anybody looks at a setting."""
+"""Resources of a request: rejections before any config is validated."""
 
 from __future__ import annotations
 

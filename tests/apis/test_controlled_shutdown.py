@@ -1,4 +1,4 @@
-"""Every version of ControlledShutdown tells what nobody would lead, and stops nothing."""
+"""Every version of ControlledShutdown returns the remaining partitions, and stops nothing."""
 
 from __future__ import annotations
 

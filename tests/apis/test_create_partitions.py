@@ -1,4 +1,4 @@
-"""CreatePartitions: growth, refusals beside it, and validation that changes nothing."""
+"""CreatePartitions: growth, rejections, and validation that changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateTopics: what is made, what is answered in each version, and that only wishes are made."""
+"""CreateTopics: created topics, the response of each version, and validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteAcls: a rule that two filters find is told with both; see also ``test_create_acls``."""
+"""DeleteAcls: an ACL that two filters match is in both results; see also ``test_create_acls``."""
 
 from __future__ import annotations
 

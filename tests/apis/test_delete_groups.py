@@ -1,4 +1,4 @@
-"""Every version of DeleteGroups removes what has no members."""
+"""Every version of DeleteGroups deletes groups without members."""
 
 from __future__ import annotations
 

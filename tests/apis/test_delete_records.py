@@ -23,7 +23,7 @@ from protocol.records import Record, build_batch
 
 
 class Worker:
-    """A worker whose logs are real ones in a directory."""
+    """A worker with real logs in a directory."""
 
     def __init__(self, directory: Path, index: int) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""DescribeAcls: what a filter finds; that rules come and go, see ``test_create_acls``."""
+"""DescribeAcls: matches of filters; for creation and deletion see ``test_create_acls``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: what a filter finds, and one error for one that is none."""
+"""DescribeClientQuotas: matches of filters, and one error for an invalid one."""
 
 from __future__ import annotations
 

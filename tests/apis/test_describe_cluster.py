@@ -1,4 +1,4 @@
-"""DescribeCluster: what the image knows, for brokers' endpoints only."""
+"""DescribeCluster: brokers of the image, for brokers' endpoints only."""
 
 from __future__ import annotations
 

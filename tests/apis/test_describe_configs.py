@@ -1,4 +1,4 @@
-"""DescribeConfigs: topics and the broker, with what each version adds, and what is refused."""
+"""DescribeConfigs: topics and the broker, the fields of each version, and rejections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every version of DescribeGroups shows state and members, and what is not there as dead."""
+"""Every version of DescribeGroups returns state and members, and missing groups as dead."""
 
 from __future__ import annotations
 

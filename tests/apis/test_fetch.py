@@ -1,4 +1,4 @@
-"""Fetch: what is read, how much of it, and how long is waited for more."""
+"""Fetch: the records returned, their size, and the wait for more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Append = Callable[..., Awaitable[int]]
 
 @pytest.fixture
 def append(log_desk: Any) -> Append:
-    """Append a batch with a value of so many bytes; how long the batch is."""
+    """Append a batch with a value of ``size`` bytes; return the size of the batch."""
 
     async def add(topic: str, partition: int, size: int = 10) -> int:
         records = build_batch([Record(0, 1, None, bytes(size))])
@@ -38,7 +38,7 @@ def append(log_desk: Any) -> Append:
 
 
 def request(desk: Any, *wanted: tuple[str, int, int], **options: Any) -> FetchRequest:
-    """Topic, partition and offset each; ``partition_max_bytes`` beside the request's fields."""
+    """Each of ``wanted`` is topic, partition and offset; ``options`` are fields of the request."""
     bytes_max = options.pop("partition_max_bytes", WHOLE)
     topics: dict[str, FetchTopic] = {}
     for name, index, offset in wanted:
@@ -163,7 +163,7 @@ async def test_offsets_outside_of_the_log(
     assert found(response) == [(ErrorCode.OFFSET_OUT_OF_RANGE, 0)]
     refused = response.responses[0].partitions[0]
     bounds = (refused.high_watermark, refused.last_stable_offset, refused.log_start_offset)
-    assert bounds == (-1, -1, -1)  # As Kafka; who wants them asks ListOffsets.
+    assert bounds == (-1, -1, -1)  # As Kafka; clients get them by ListOffsets.
     assert trio.current_time() == 0
 
 
@@ -210,7 +210,7 @@ async def test_an_owner_waits_until_there_is_enough(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fetch)
         await trio.sleep(1)
-        await append("t", 1)  # Nobody waits for it.
+        await append("t", 1)  # No fetch waits for it.
         await trio.sleep(1)
         assert answers == []
         await append("t", 2)

@@ -1,4 +1,4 @@
-"""Every version finds a coordinator at the caller's listener, and says what it can't find."""
+"""Every version finds a coordinator at the caller's listener, and reports missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every version of LeaderAndIsr says of each partition that others don't decide who leads it."""
+"""Every version of LeaderAndIsr rejects each partition: other brokers do not assign leaders."""
 
 from __future__ import annotations
 

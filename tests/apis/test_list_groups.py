@@ -1,4 +1,4 @@
-"""Every version of ListGroups shows the groups of all owners, filtered as asked."""
+"""Every version of ListGroups returns the groups of all owners, filtered as requested."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def test_large_batches_are_searched_in_a_thread(desk: Any, codec: Compress
 
 async def test_search_goes_on_behind_a_large_batch_without_the_record(desk: Any) -> None:
     count = SEARCHED_IN_STEP_MAX + 1
-    # The latest record of the first batch is below the log's start when the search begins.
+    # The latest record of the first batch is below the log's start when the search starts.
     batches = [
         [Record(0, 9000, None, b"")] + [Record(0, 4000, None, b"")] * count,
         [Record(0, 8000, None, b"")],

@@ -1,4 +1,4 @@
-"""Metadata: which topics are meant, what is made on the way, and whose addresses are told."""
+"""Metadata: requested topics, automatically created ones, and advertised addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every version of OffsetCommit stores what it can, and says what it could not."""
+"""Every version of OffsetCommit stores what it can, and reports the rest."""
 
 from __future__ import annotations
 

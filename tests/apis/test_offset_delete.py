@@ -1,4 +1,4 @@
-"""OffsetDelete forgets offsets that nobody consumes, and says why it keeps others."""
+"""OffsetDelete deletes offsets of unsubscribed topics, and reports why it keeps others."""
 
 from __future__ import annotations
 

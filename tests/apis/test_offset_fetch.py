@@ -1,4 +1,4 @@
-"""Every version of OffsetFetch finds what was committed, for one group or several."""
+"""Every version of OffsetFetch returns committed offsets, for one group or several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce: what is appended where, and what each partition is told."""
+"""Produce: appended batches, and the response of each partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served is declared, and each API once."""
+"""Every served API is declared, and each once."""
 
 from __future__ import annotations
 

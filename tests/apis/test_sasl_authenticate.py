@@ -1,4 +1,4 @@
-"""SaslAuthenticate: refused where nobody has anything to prove."""
+"""SaslAuthenticate is rejected without SASL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SaslHandshake: refused where nobody has anything to prove."""
+"""SaslHandshake is rejected without SASL."""
 
 from __future__ import annotations
 

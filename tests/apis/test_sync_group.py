@@ -1,4 +1,4 @@
-"""Every version of SyncGroup hands out what the leader brought."""
+"""Every version of SyncGroup returns the assignments of the leader."""
 
 from __future__ import annotations
 

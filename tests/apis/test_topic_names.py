@@ -1,4 +1,4 @@
-"""Topics are found by what the version goes by, and misses are called accordingly."""
+"""Topics are found by name or id depending on the version, with the error of each."""
 
 from __future__ import annotations
 

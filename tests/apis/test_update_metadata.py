@@ -1,4 +1,4 @@
-"""Every version of UpdateMetadata takes nothing over, and is content with what is known anyway."""
+"""Every version of UpdateMetadata changes nothing, and accepts what is known already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access rules as they are sent: which are none, whom filters find, and what is left."""
+"""Requested ACLs: invalid ones, matches of filters, and what remains."""
 
 from __future__ import annotations
 

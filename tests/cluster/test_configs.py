@@ -1,4 +1,4 @@
-"""Alterations of configs: the four operations, and Kafka's words for what is refused."""
+"""Alterations of configs: the four operations, and Kafka's texts of rejections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller: what it decides is in the store, in the image, and numbered in order."""
+"""The controller: its changes are in the store, in the image, and numbered in order."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_who_follows_configs_sees_that_a_topic_without_any_changed_none() -> Non
 
 
 def test_configs_that_say_the_same_share_their_words() -> None:
-    """As those of many users do, which every process gets in messages of their own."""
+    """As the configs of many users, which every process receives in separate messages."""
     changes = [ConfigChanged(USER, "alice", {"key": f"{10**6}"}) for _ in range(2)]
     images = [apply(Image(), pickle.loads(pickle.dumps(change))) for change in changes]
     (one,), (other,) = (image.configs[USER, "alice"].items() for image in images)

@@ -1,4 +1,4 @@
-"""Formats in the store: Kafka's own, in both directions, and what is refused."""
+"""Formats in the store: Kafka's own, in both directions, and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may change: asked once for each topic, and not at all if it is only a try."""
+"""The mutation quota is asked once for each topic, and not for a validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producer ids are given once, also by one who comes after another."""
+"""Producer ids are returned once, also by a later controller."""
 
 from __future__ import annotations
 

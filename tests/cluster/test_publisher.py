@@ -1,4 +1,4 @@
-"""Acknowledgements: what is complete, with subscribers coming, going and answering late."""
+"""Acknowledgements: completed updates with new, dead and slow subscribers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas of users, clients and addresses: what may be set, and whom a filter finds."""
+"""Quotas of users, clients and addresses: valid ones, and matches of filters."""
 
 from __future__ import annotations
 

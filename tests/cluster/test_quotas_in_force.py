@@ -1,4 +1,4 @@
-"""Which quotas hold: those of the image, over the defaults; the table is made only when it must."""
+"""Quotas in force: those of the image, over the defaults; the table is rebuilt only if needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_quotas_follow_the_image() -> None:
     assert in_force.quotas.table is before
     in_force.follow(apply(image, ConfigChanged("users", "u", {})))
     assert in_force.quotas.table.bound(QuotaType.PRODUCE, Entity("u")) is None
-    assert in_force.quotas.enabled  # there were some: who shares a counter stays as it is
+    assert in_force.quotas.enabled  # quotas existed: the sharing groups stay the same
 
 
 def test_defaults_hold_without_any_image() -> None:

@@ -1,4 +1,4 @@
-"""Settings of the activity topic: off unless asked for, and bounded."""
+"""Settings of the activity topic: disabled by default, and bounded."""
 
 from __future__ import annotations
 

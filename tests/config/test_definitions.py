@@ -1,4 +1,4 @@
-"""Declarations of the broker's settings: what is promised to act is read, and the rest says so."""
+"""Declarations of the broker's settings: those that are effective are read by the code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DECLARATIONS = (
 
 @cache
 def words_read() -> frozenset[str]:
-    """Every name that stands in the broker's source, its declarations of settings aside."""
+    """Return every name in the broker's source, except for the declarations of settings."""
     texts = (
         path.read_text(encoding="utf-8")
         for path in PACKAGE.rglob("*.py")
@@ -75,7 +75,7 @@ TOPIC = constants(topics)
 
 
 def acts(name: str, setting: Setting[Any]) -> bool:
-    """Whether anything reads the setting, itself or through the topic setting it stands in for."""
+    """Whether the code reads the setting, or the topic setting that it is the default of."""
     return name in words_read() or any(
         not topic.no_effect and topic_name in words_read()
         for topic_name, topic in TOPIC.items()

@@ -1,4 +1,4 @@
-"""JAAS lines: read, written back, and refused without showing what is in them."""
+"""JAAS lines: parsed, written back, and rejected without showing their content."""
 
 from __future__ import annotations
 

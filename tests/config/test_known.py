@@ -1,4 +1,4 @@
-"""Names of Kafka that are not served: told apart from those that are, and from misspelt ones."""
+"""Kafka's settings that are not served are distinguished from served and misspelt ones."""
 
 from __future__ import annotations
 

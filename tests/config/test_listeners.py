@@ -1,4 +1,4 @@
-"""Listener lists: syntax, the rules between listeners and what is advertised, and the result."""
+"""Listener lists: syntax, the rules between listeners and advertised ones, and the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of SASL: for which listener and mechanism a value holds, and what is never shown."""
+"""Settings of SASL: the listener and mechanism of a value, and hidden values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of values: what is read, what is refused in which words, and that text goes both ways."""
+"""Types of values: parsing, texts of errors, and formatting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of ZooKeeper: Kafka's defaults, what belongs together, and what is never shown."""
+"""Settings of ZooKeeper: Kafka's defaults, dependencies, and hidden values."""
 
 from __future__ import annotations
 

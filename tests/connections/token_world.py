@@ -1,10 +1,10 @@
-"""Several processors' tokens, the links between them, and who may do what next.
+"""Tokens of several processors, the links between them, and the possible next events.
 
 Owns the truth that no processor knows: which connections are open anywhere. Links deliver in order
 and one message at a time; a killed processor's last messages may still arrive, or be lost, before
 its end is noticed; each side notices a new link at its own moment. Invariant, checked at every
-step: nobody is let in while as many are open as the highest limit says of all terms from the one
-that the last living processor is in to the one of the first.
+step: no connection is admitted while as many are open as the highest limit of all terms between
+those of the last and the first living processor.
 """
 
 from __future__ import annotations

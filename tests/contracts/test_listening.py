@@ -1,4 +1,4 @@
-"""What a source of connections promises, over TCP and in memory."""
+"""The contract of connection sources, over TCP and in memory."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_tcp_connection_waits_for_nothing() -> None:
 
 
 class Fickle(socket.socket):
-    """A listening socket whose first clients give trouble."""
+    """A listening socket whose first clients cause errors."""
 
     troubles: list[int]
 

@@ -1,8 +1,8 @@
-"""What every config store promises, whatever stands behind it.
+"""The contract of config stores.
 
-A store joins by a maker in `MAKERS`: an async function from a fresh directory to an open store.
-Opening the same directory twice in a row gives the same tree; a store that keeps nothing says so
-in `FORGETFUL`.
+A store is added by a maker in `MAKERS`: an async function from an empty directory to an open store.
+Opening the same directory twice results in the same tree; a store that keeps nothing is listed in
+`FORGETFUL`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     authority.issue_cert("localhost").configure_cert(ours)
     authority.configure_trust(theirs)
     theirs.check_hostname = False
-    ours.num_tickets = 0  # One that nobody reads would make a close a reset.
+    ours.num_tickets = 0  # An unread session ticket would turn a close into a reset.
     return theirs, ours
 
 
@@ -86,7 +86,7 @@ async def test_bytes_that_arrived_are_known_before_all_have_come(pair: Pair) -> 
     client, server = pair
     size = LOW_WATER_FROM_BYTES * 2
     view = memoryview(bytearray(size))
-    for _ in range(2):  # The second count begins anew.
+    for _ in range(2):  # The second count starts again.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.receive_exactly, view)
             await wait_all_tasks_blocked()

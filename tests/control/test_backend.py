@@ -1,4 +1,4 @@
-"""What a backend may say, and what it is asked with."""
+"""Requests and responses of the backend."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_what_is_not_named_is_not_read(name: str) -> None:
 def test_a_file_names_no_other_place(name: str) -> None:
     content = read(name)[0].decode()
     named = set(re.findall(r"https?://[^\s\"']+", content))
-    assert named <= {"http://www.w3.org/2000/svg"}  # the name of a language, fetched by nobody
+    assert named <= {"http://www.w3.org/2000/svg"}  # the name of a language, never fetched
 
 
 async def test_the_page_and_its_files_come_with_their_types_and_bounds(
@@ -71,5 +71,5 @@ def test_texts_and_marks_stand_out_from_what_they_stand_on(scheme: int) -> None:
     assert contrast(colours["waiting-ink"], colours["waiting-wash"]) >= 4.5
     for mark in ("busy", "refused"):
         assert contrast(colours[mark], colours["panel"]) >= 3, mark
-    # Where a mark's fill is pale, its edge has to do; a waiting one has words beside it.
+    # If the fill of a mark is pale, its edge is visible; a waiting one has a text.
     assert contrast(colours["quiet-edge"], colours["panel"]) >= 2

@@ -1,4 +1,4 @@
-"""The description is valid, whole, and what the application does."""
+"""The OpenAPI description is valid, complete, and matches the application."""
 
 from __future__ import annotations
 

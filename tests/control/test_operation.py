@@ -6,7 +6,7 @@ from minibroker.control.operation import ApiOperation
 
 
 async def delete_topic() -> None:
-    """Stands for what an operation runs."""
+    """Represents the function of an operation."""
 
 
 ROW = ApiOperation("DELETE", "/v1/topics/{name}", "Delete a topic.", None, delete_topic)

@@ -1,4 +1,4 @@
-"""Quotas over HTTP: seen at once, explained by what a query asks, and told what it may."""
+"""Quotas over HTTP: usage, explanations of a query, and its parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records, JSON and JSON Schema tell the same story."""
+"""Records, JSON and JSON Schema are consistent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minibroker.control.schema import (
 
 
 class Inner(NamedTuple):
-    """What is inside."""
+    """A nested record."""
 
     text: Annotated[str, Length(1, 5)]
 

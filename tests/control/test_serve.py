@@ -1,4 +1,4 @@
-"""What the launcher imports before the fork stays small."""
+"""Imports of the launcher before the fork stay small."""
 
 from __future__ import annotations
 

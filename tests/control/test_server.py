@@ -235,7 +235,7 @@ async def test_the_clock_of_the_broker_means_nothing_to_it(
 ) -> None:
     async with await served.connect() as stream:
         for _ in range(2):
-            await stream.send_all(get())  # while time stands still
+            await stream.send_all(get())  # while the clock is frozen
             assert (await read_answer(stream))[0] == 200
             mock_clock.jump(10 * 365 * 86_400)
 

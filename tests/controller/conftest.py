@@ -1,4 +1,4 @@
-"""What the tests of roles share."""
+"""Fixtures of roles, which tests of this folder need too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are shown of a broker, asked from roles that the test plays."""
+"""The backend of the control API, with roles played by the test."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ STATUSES = (
 
 
 class Scope:
-    """The controller's side: facts, and who is told of them."""
+    """The controller's part: facts, and the recipients of changes."""
 
     def __init__(self, settings: Settings, cluster: ClusterController) -> None:
         self.settings = settings
@@ -108,7 +108,7 @@ class Scope:
 
 
 class Roles:
-    """Those who are asked; each answers what was put down for it, by type of question."""
+    """Roles that answer each type of request as the test determines."""
 
     def __init__(self, nursery: trio.Nursery, subscribers: MetadataPublisher) -> None:
         self._nursery = nursery
@@ -190,7 +190,7 @@ async def test_health_is_that_of_the_processes(at: At, autojump_clock: MockClock
         shown.ProcessHealth("worker-0", None, "restarting", 1),
     )
     recorder = STATUSES[1]._replace(name="recorder")
-    for statuses in (STATUSES[:1], (STATUSES[0], recorder)):  # for which nobody waits
+    for statuses in (STATUSES[:1], (STATUSES[0], recorder)):  # not needed by clients
         at.env.statuses = partial(tuple, statuses)
         assert (await at.backend.health()).ready
 

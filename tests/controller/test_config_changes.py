@@ -22,7 +22,7 @@ from minibroker.controller.config_changes import KEPT_S, ConfigChanges
 
 
 class Failing(AsyncIterator[StoreEvent]):
-    """What a watch gives whose store goes away when the gate opens."""
+    """A watch whose store becomes unavailable when the gate opens."""
 
     def __init__(self, gate: trio.Event, error: Exception) -> None:
         self._gate = gate
@@ -38,7 +38,7 @@ RATE = b'{"version":1,"config":{"connection_creation_rate":"%d"}}'
 
 
 class Desk:
-    """A controller with its store, and the image of somebody who follows what is published."""
+    """A controller with its store, and the image of a subscriber."""
 
     def __init__(self, store: SqliteStore, cluster: ClusterController) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""What several processes tell becomes one row with numbers that stay."""
+"""Events of several processes are merged into one sequence with constant numbers."""
 
 from __future__ import annotations
 

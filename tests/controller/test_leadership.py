@@ -1,4 +1,4 @@
-"""A controller's office: who is deposed ends, whoever is merely out of touch does not."""
+"""Leadership: a replaced controller ends, a disconnected one does not."""
 
 from __future__ import annotations
 

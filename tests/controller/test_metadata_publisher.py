@@ -1,4 +1,4 @@
-"""Updates reach everybody, in order, before anybody is told that they are done."""
+"""Updates reach all processes, in order, before they are reported as published."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Controller:
         return role
 
     async def change(self, count: int = 1) -> None:
-        """Starts publishing so many updates together; ``done`` gets the last number."""
+        """Publish ``count`` updates together; ``done`` gets the last number."""
         updates = []
         for _ in range(count):
             update = Update(1, self.image.number + 1, (BrokerGone(9),))
@@ -199,14 +199,14 @@ async def test_nothing_is_done_before_all_have_taken_an_image_of_this_life(
     late = controller.dial("worker-1")
     await late.greet(takes=False)
     await wait_all_tasks_blocked()
-    assert controller.done == []  # What it was sent has not arrived yet, for all one knows.
+    assert controller.done == []  # The update may not have arrived yet.
     await late.take()
     await wait_all_tasks_blocked()
     assert controller.done == [1]
     late.conversation.close()
     await wait_all_tasks_blocked()
     await controller.change()
-    assert controller.done == [1, 2]  # Its next life serves nobody before it has an image.
+    assert controller.done == [1, 2]  # Its next process serves nothing before it has an image.
 
 
 async def test_all_or_some_are_asked_and_the_lost_are_left_out(controller: Controller) -> None:

@@ -17,7 +17,7 @@ from minibroker.observability.log import EventLog
 
 
 class Follower:
-    """Notes what it is called for; pauses until it is let go on."""
+    """Notes its calls; pauses until the test continues it."""
 
     def __init__(self) -> None:
         self.noted: list[str] = []

@@ -1,4 +1,4 @@
-"""The choice of the config store, and what a user is told whose ZooKeeper is not to be had."""
+"""The choice of the config store, and the error if ZooKeeper is unavailable."""
 
 from __future__ import annotations
 

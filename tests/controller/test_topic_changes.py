@@ -40,7 +40,7 @@ class SharedStore(SqliteStore):
     def __init__(self) -> None:
         super().__init__(MEMORY)
         self.before: list[Any] = []
-        """What others do before each of our next transactions."""
+        """What other programs do before each of the next transactions."""
 
     async def multi(self, operations: Sequence[Operation]) -> list[Result]:
         if self.before:
@@ -49,7 +49,7 @@ class SharedStore(SqliteStore):
 
 
 class Desk:
-    """A controller, somebody who follows it, and hands that write into its store."""
+    """A controller, a subscriber, and programs that write to its store."""
 
     def __init__(self, store: SharedStore, cluster: ClusterController) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""Fuzz tests draw the same messages that the protocol's own tests draw."""
+"""Fuzz tests draw the same messages as the tests of the protocol."""
 
 from __future__ import annotations
 

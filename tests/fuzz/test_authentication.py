@@ -1,8 +1,8 @@
-"""Law: before a client has proven who it is, no bytes get it an answer of any API but three.
+"""Before authentication, no bytes are answered by any API but three.
 
 Random bytes, hostile requests of every API and mutated handshakes and tokens are sent over a
-listener with SASL, in every order. What comes back is an answer to ApiVersions, SaslHandshake or
-SaslAuthenticate, or nothing; the connection ends or waits, and nobody is let in.
+listener with SASL, in every order. They are answered by ApiVersions, SaslHandshake or
+SaslAuthenticate, or not at all; the connection is closed or waits, and no client is authenticated.
 """
 
 from __future__ import annotations

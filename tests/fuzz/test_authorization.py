@@ -1,8 +1,8 @@
-"""Law: whoever may do nothing learns no name and changes nothing, whatever it asks.
+"""A client without rights learns no name and changes nothing, whatever it requests.
 
-Well-formed nonsense of every API and version, and the same damaged, is sent by somebody without any
-right. No answer may hold a name that was not in
-its request, and afterwards the cluster is what it was.
+Well-formed random requests of every API and version, and damaged ones, are sent by a client without
+any right. No response may contain a name that was not in its request, and afterwards the cluster is
+unchanged.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def furnish(admin: SimulatedClient) -> None:
 
 
 async def state(admin: SimulatedClient) -> list[object]:
-    """All that somebody could have changed."""
+    """Return everything that the client could have changed."""
     end = ListOffsetsRequest(
         topics=[ListOffsetsTopic(name=HIDDEN, partitions=[ListOffsetsPartition(timestamp=-1)])]
     )

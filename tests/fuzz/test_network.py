@@ -1,8 +1,8 @@
-"""Law: any bytes on a connection give answers or a close with one counted reason, nothing else.
+"""Any bytes on a connection result in responses or in a close with one counted reason.
 
-Whole brokers of tasks are given random bytes, absurd lengths, valid requests of every API and
-version with hostile contents, and the same mutated, cut short and half-closed. Nothing may be
-logged as an error, no memory may stay taken, and a bystander must be served all the while.
+Complete brokers of tasks get random bytes, absurd lengths, valid requests of every API and version
+with hostile contents, and the same mutated, truncated and half-closed. Nothing may be logged as an
+error, no memory may stay taken, and another client must be served meanwhile.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Target:
         await self.bystander.ask(CreateTopicsRequest(topics=topics), 7)
 
     async def serve_bystander(self) -> None:
-        """Somebody else is served as ever, and soon."""
+        """Another client is served as usual, and soon."""
         data = PartitionProduceData(index=0, records=build_batch([Record(0, 0, None, b"v")]))
         topics = [TopicProduceData(name=SAFE, partition_data=[data])]
         with trio.fail_after(PATIENCE_S):
@@ -75,7 +75,7 @@ class Target:
         self.produced += 1
 
     async def attack(self, data: bytes) -> bytes:
-        """What the broker says to these bytes, after which the client half-closes."""
+        """Return the broker's response to these bytes, after which the client half-closes."""
         client = await self.connect()
         answer = b""
         with trio.move_on_after(PATIENCE_S):
@@ -83,7 +83,7 @@ class Target:
                 await client.stream.send_all(data)
                 client.end_sending()
             except StreamClosed:
-                pass  # It hung up before it was told everything.
+                pass  # It disconnected before it got everything.
             answer = await client.wait_closed()
         client.close()
         return answer
@@ -157,7 +157,7 @@ async def test_silent_clients_that_claim_all_memory_hold_up_nobody_and_are_evict
     for client in silent:
         await client.stream.send_all((90 * 1024 * 1024).to_bytes(4, "big") + b"\0\0")
     for _ in range(4):
-        # Connections alternate between processors, so both are asked.
+        # Connections alternate between processors, so both are tested.
         other = await target.connect()
         with trio.fail_after(30):
             request = ApiVersionsRequest(client_software_name="a", client_software_version="1")

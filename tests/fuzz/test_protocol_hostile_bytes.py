@@ -31,7 +31,7 @@ def versions_of(cls: type[Message]) -> range:
 
 
 def try_decoding(cls: type[Message], version: int, data: bytes) -> None:
-    """Decode; what can be decoded can also be encoded, and stays what it is."""
+    """Decode; a decoded message can be encoded again, and stays the same."""
     error = None
     try:
         message, end = compiler.decoder(cls, version)(data)

@@ -1,9 +1,9 @@
-"""Law: a listener with TLS answers in TLS alone, and no API hears of who has no certificate.
+"""A listener with TLS answers in TLS only, and no API executes requests without certificate.
 
-Random bytes, plain requests, and beginnings of a handshake, whole, cut short and damaged, are sent
-to a listener that wants certificates of clients; then clients come that finish the handshake with
-none, or with one that is expired or signed by strangers.  What comes back are whole TLS records, or
-nothing; the connection ends, and nothing is logged as the broker's own error.
+Random bytes, plain requests, and starts of a handshake, complete, truncated and damaged, are sent
+to a listener that requires client certificates; then clients finish the handshake without a
+certificate, or with an expired or untrusted one. Responses are complete TLS records, or none; the
+connection is closed, and nothing is logged as an error of the broker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def settings(directory: Path) -> tuple[str, ...]:
 
 
 def client_hello(context: ssl.SSLContext) -> bytes:
-    """What a client says first."""
+    """Return the first message of a client."""
     due = ssl.MemoryBIO()
     client = context.wrap_bio(ssl.MemoryBIO(), due)
     with suppress(ssl.SSLWantReadError):
@@ -63,7 +63,7 @@ def record(random: Random) -> bytes:
 
 
 def pieces(random: Random, hello: bytes) -> Iterator[bytes]:
-    """What a client might send that knows no better, or better than is good."""
+    """Yield what a broken or hostile client might send."""
     for _ in range(random.randrange(1, 4)):
         match random.randrange(5):
             case 0:
@@ -120,7 +120,7 @@ async def test_what_is_no_handshake_is_answered_in_tls_or_not_at_all(
 
 
 def strangers() -> ssl.SSLContext:
-    """A client whose certificate is signed by somebody unknown here."""
+    """Return the context of a client with a certificate of an untrusted authority."""
     context = client_context()
     trustme.CA().issue_cert(common_name="alice").configure_cert(context)
     return context

@@ -1,4 +1,4 @@
-"""What is wrong in a process, kept within bounds."""
+"""Conditions of a process, and their bounds."""
 
 from __future__ import annotations
 

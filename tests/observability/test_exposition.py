@@ -1,4 +1,4 @@
-"""What a scrape shows is what was counted, under the names of the catalogue."""
+"""A scrape contains what was counted, under the names of the catalogue."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from minibroker.storage.recovery import Truncation
 
 
 class Watched:
-    """A storage's health, and what it said."""
+    """A storage's health, and its reports."""
 
     def __init__(self, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
         self.conditions = Conditions()

@@ -1,4 +1,4 @@
-"""Oracle tests draw the same messages that the protocol's own tests draw."""
+"""Oracle tests draw the same messages as the tests of the protocol."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Our bytes, read by others and written by them again: they must be the same bytes.
+"""Encoded messages, read by other libraries and written by them again, are the same bytes.
 
-kio reads and writes every API that Kafka 4 has; kafka-python those it has classes for. Nobody
-translates between our objects and theirs, so only the bytes are compared. The APIs of Kafka's
-ZooKeeper mode are left to Kafka 3.9, whose classes have written the bytes beside this file. Values
-are kept to what kio's types hold: error codes that exist, times that are none before 1970.
+kio reads and writes every API of Kafka 4; kafka-python those it has classes for. Objects are not
+converted, so only the bytes are compared. The APIs of Kafka's ZooKeeper mode are compared with
+bytes written by the classes of Kafka 3.9, which are beside this file. Values are limited to those
+of kio's types: existing error codes, no times before 1970.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def zookeeper_mode() -> list[tuple[type[Message], int, bytes, Any]]:
 
 
 def as_kafka_says(value: Any, version: int) -> Any:
-    """What Kafka's ``JsonConverter`` makes of the same object."""
+    """Return what Kafka's ``JsonConverter`` makes of the same object."""
     if isinstance(value, list):
         return [as_kafka_says(element, version) for element in value]
     if isinstance(value, Struct):

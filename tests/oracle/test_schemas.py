@@ -1,11 +1,10 @@
-"""Every field of every version of every API, against other descriptions of the protocol.
+"""Every field of every version of every API, compared with other descriptions of the protocol.
 
-kafka-python ships Kafka's own schema files for what clients use; kio ships classes generated from
-Kafka's for everything that Kafka 4 has. What went with Kafka's ZooKeeper mode stands beside this
-file, as the schema files of Kafka 3.8 and 3.9 have it. All are read by program into the same table
-of facts that our declarations are read into, and the tables must be equal. Where the oracles are
-known to say something else, `DIFFERENCES` says what and why, and fails as soon as it is no longer
-true.
+kafka-python contains Kafka's schema files of APIs for clients; kio contains classes generated from
+Kafka's files for all APIs of Kafka 4. The schema files of Kafka's ZooKeeper mode, of Kafka 3.8 and
+3.9, are beside this file. All are converted by program to the same table of facts as the
+declarations, and the tables must be equal. `DIFFERENCES` gives known differences of the oracles
+with their reasons, and fails as soon as one no longer exists.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ DIFFERENCES: dict[tuple[str, str, str], str] = {
 
 
 class Fact(NamedTuple):
-    """What a version of a schema says about one field."""
+    """A fact about one field in a version of a schema."""
 
     type: str
     is_array: bool
@@ -107,7 +106,7 @@ def our_facts(cls: type[Struct], version: int, path: str = "") -> Iterator[tuple
 
 def fact(name: str, is_array: bool, nullable: bool, tag: int | None, default: Any) -> Fact:
     if name == "uuid" and not is_array:
-        nullable = False  # kio reads the zero UUID as None, so what it says of null means nothing
+        nullable = False  # kio reads the zero UUID as None, so its nullability means nothing
     if name == "records":
         default = None
     return Fact(name, is_array, nullable, tag, default)

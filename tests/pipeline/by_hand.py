@@ -1,4 +1,4 @@
-"""What an event counts for which quota, one at a time, and percentiles: the oracle of Arrow."""
+"""Values that an event adds to each quota, one at a time, and percentiles: the oracle of Arrow."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def for_all(value: float, event: Event) -> int:
 
 
 def names(event: Event) -> dict[str, str | None]:
-    """Whose it is."""
+    """Return the user and client id of an event."""
     connection = event["kind"] == "connection"
     return {
         "user": event["user"],

@@ -1,6 +1,6 @@
-"""Events that never happened, as tests of the jobs want them: few, and the same each time.
+"""Made-up events for tests of the jobs: few, and the same each time.
 
-Every event has all fields of the schema; what isn't said is what a plain one has.
+Every event has all fields of the schema, with plain values by default.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def produced(seconds: float, user: str, client_id: str, size: int, **more: Any) 
 
 
 def fetched(seconds: float, user: str, client_id: str, size: int, **more: Any) -> Event:
-    """``size`` is what a consumer's quota counts."""
+    """Make a fetch; ``size`` is the value that a consumer's quota counts."""
     return request(seconds, user, client_id, **{"api_key": 1, "response_bytes": size - 4, **more})
 
 
@@ -83,13 +83,13 @@ def frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:
 
 
 def parquet(path: Path, events: Iterable[Event]) -> Path:
-    """The same as one file, written without Spark."""
+    """Write the events as one file, without Spark."""
     pq.write_table(arrow(events), path)
     return path
 
 
 def table(path: Path, events: Iterable[Event]) -> Path:
-    """The same as an activity table of one folder."""
+    """Write the events as an activity table of one folder."""
     folder = path / "hour=2026-11-02-00" / "bucket=00"
     folder.mkdir(parents=True)
     parquet(folder / "part-00000.parquet", events)
@@ -97,7 +97,7 @@ def table(path: Path, events: Iterable[Event]) -> Path:
 
 
 def arrow(events: Iterable[Event]) -> pa.Table:
-    """The same without Spark or a file."""
+    """Return the events as an Arrow table."""
     schema = pa.schema([(field.name, _arrow(field.dataType)) for field in ACTIVITY.fields])
     return pa.Table.from_pylist(list(events), schema)
 

@@ -49,7 +49,7 @@ def value(field: ActivityField, chance: random.Random) -> Any:
 def event(
     sequence: int, chance: random.Random, *, broker: int = 1, hours: int = 2
 ) -> dict[str, Any]:
-    """A whole event of some kind, with some of what it may lack."""
+    """Return a complete event of some kind, with some of its optional fields."""
     kind = chance.choice(
         [ActivityKind.REQUEST] * 8 + [ActivityKind.CONNECTION, ActivityKind.DROPPED]
     )
@@ -97,7 +97,7 @@ def append(
 
 
 def run_of(values: list[bytes | None]) -> tuple[EventRun, dict[int, str]]:
-    """Events that were read, and number and reason of those that are malformed."""
+    """Return the events that were read, and number and reason of malformed ones."""
     run = EventRun(max(len(values), 1))
     return run, dict(run.read(raw_of(pa.array(values, pa.binary()))))
 

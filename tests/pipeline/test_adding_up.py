@@ -1,4 +1,4 @@
-"""Adding up in Arrow: what a loop over the events finds, however they are cut and ordered."""
+"""Aggregation in Arrow has the results of a loop over the events, however they are split."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def added_up(events: list[Row]) -> dict[tuple[Any, ...], Row]:
 
 
 def by_parts(events: list[Row], size: int) -> dict[tuple[Any, ...], Row]:
-    """As the job does it, with tables of so many events."""
+    """Aggregate as the job does, with tables of ``size`` events."""
     table = arrow(events)
     tables = (table.slice(at, size) for at in range(0, len(table), size))
     parts = pa.Table.from_batches(list(adding_up.parts(tables, EVERY_S)))
@@ -136,7 +136,7 @@ def test_more_combinations_than_a_number_holds_are_told_apart(
 def test_nothing_is_held_of_what_was_sent() -> None:
     table = arrow(many(100, seed=1))
     for _ in adding_up.parts([table], EVERY_S):
-        pass  # What is made once is made.
+        pass  # Created once.
     before = pa.total_allocated_bytes()
     for sent in adding_up.parts([table] * 5, EVERY_S):
         assert len(sent)

@@ -1,4 +1,4 @@
-"""Cells: what they hold of some events, and that each event is in one of them."""
+"""Cells: their content, and that each event is in exactly one."""
 
 from __future__ import annotations
 

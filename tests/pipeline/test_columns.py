@@ -1,4 +1,4 @@
-"""The compiled reader against ``parse_event``: the same events and the same faults."""
+"""The compiled reader compared with ``parse_event``: the same events and the same errors."""
 
 from __future__ import annotations
 

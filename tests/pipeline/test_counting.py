@@ -1,4 +1,4 @@
-"""What events count for quotas in Arrow: what a look at each of them finds."""
+"""Values that events add to quotas in Arrow, compared with the check of each event."""
 
 from __future__ import annotations
 

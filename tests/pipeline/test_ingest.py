@@ -58,7 +58,7 @@ def test_of_another_topic_of_the_name_nothing_is_passed_over(
         ([], {0: 9}, 0),
         ([0, 1], {0: 40, 1: 7}, 0),
         ([0, 1], {0: 45, 1: 8, 2: 90}, 6),
-        ([0], {0: 45, 1: 0}, 25),  # of step 1 nobody knows that it was done
+        ([0], {0: 45, 1: 0}, 25),  # it is unknown whether step 1 was done
     ],
 )
 def test_what_a_broker_removed_before_it_was_read_is_counted(

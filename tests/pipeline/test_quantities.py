@@ -1,4 +1,4 @@
-"""What is counted, in words."""
+"""Quantities, in words."""
 
 from __future__ import annotations
 

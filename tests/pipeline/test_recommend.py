@@ -1,4 +1,4 @@
-"""What is recommended: rates as a broker averages them, who gets how much, and that it fits."""
+"""Recommendations: rates as a broker averages them, each entity's quota, and that they fit."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def test_everybody_gets_the_rate_of_the_brokers_that_saw_most(spark: SparkSessio
     heavy, default = by_quota[PRODUCE]
     assert (heavy.user, heavy.client_id, heavy.ip) == ("heavy", None, None)
     assert (heavy.usual, heavy.most, heavy.busy_s, heavy.value) == (2e6, 2e6, 100, 2.5e6)
-    # Who was seen too shortly has the default, which is made for the largest of those.
+    # Entities seen too briefly have the default, which is made for the largest of them.
     assert (default.is_default, default.user, default.entities) == (True, "brief", 2)
     assert default.usual == pytest.approx(2.5e6, rel=0.02)
     assert default.value == default.usual * 1.25
-    # Its quota for who has one; the others are not expected to use the whole default.
+    # An entity with a quota needs its quota; the others are not expected to use the whole default.
     assert found.together[PRODUCE].needed == heavy.value + default.value + 12.5
     assert found.together[PRODUCE].entities == 3
     assert REQUEST not in by_quota
@@ -139,7 +139,7 @@ def test_who_gets_a_line_and_how_much(spark: SparkSession) -> None:
         # The maximum at any broker, limited by the policy.
         (PRODUCE, "big"): (True, 900_000, 3e6, 99, 3),
         (PRODUCE, "middling"): (True, 50_000, 40_000, 60, 0),
-        # Others share what the largest of them needs.
+        # The others share the need of their largest.
         (PRODUCE, "small"): (False, 75_000, 1, 60, 0),
         (PRODUCE, "brief"): (False, 75_000, 60_000, 59, 0),
         # A line can't hold this name, however large.

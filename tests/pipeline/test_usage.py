@@ -1,4 +1,4 @@
-"""Usage: worked out by hand, the same however it is cut, and what DuckDB makes of it."""
+"""Usage: calculated by hand, the same however it is split, and as read by DuckDB."""
 
 from __future__ import annotations
 

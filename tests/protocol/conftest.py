@@ -1,7 +1,7 @@
-"""Messages of any kind for tests: how to draw one, and what each version keeps of it.
+"""Messages of any kind for tests: how to draw one, and its value in each version.
 
-A message is drawn with every field set, whatever the version, and is then written in all versions:
-`project` says what must come back. Both are told by the declarations alone.
+A message is drawn with every field set, and is then written in all versions: `project` returns what
+each version keeps. Both follow from the declarations alone.
 """
 
 from __future__ import annotations

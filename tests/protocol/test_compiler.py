@@ -1,4 +1,4 @@
-"""Generated codecs against construct's reading of the same tree, for every API and version."""
+"""Generated codecs compared with construct's interpretation, for every API and version."""
 
 from __future__ import annotations
 

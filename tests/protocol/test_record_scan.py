@@ -32,7 +32,7 @@ def section_of(batch: bytes) -> bytes:
 
 
 def plain(section: bytes, count: int) -> tuple[int, int, list[int]] | None:
-    """What decoding every record gives: the same three figures, or None if one is bad."""
+    """Return the same three figures by decoding every record, or None if one is invalid."""
     head = bytearray(build_batch([Record(timestamp=0)])[:HEADER_BYTES])
     head[8:12] = (HEADER_BYTES - 12 + len(section)).to_bytes(4, "big")
     head[57:61] = count.to_bytes(4, "big")

@@ -1,6 +1,6 @@
 """Batches of real clients decode to what was produced, and ours decode with their readers.
 
-``golden_batches.json`` holds one batch per client and codec, all of the same four records.
+``golden_batches.json`` contains one batch per client and codec, all with the same four records.
 librdkafka's were produced to its mock cluster (the uncompressed one idempotently) and fetched back;
 the others come from the record builder inside the client's own producer.
 """

@@ -1,4 +1,4 @@
-"""The registry finds every API, and loads none before it is asked for."""
+"""The registry finds every API, and loads none before its first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declaration language: what a class body of fields becomes."""
+"""The declaration language: classes made from declared fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Primitive types as construct nodes: known bytes, limits, and lengths that lie."""
+"""Primitive types as construct nodes: known bytes, limits, and false lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The helpers of generated codecs, against construct's nodes of the same types."""
+"""The helpers of generated codecs, compared with construct's nodes of the same types."""
 
 from __future__ import annotations
 

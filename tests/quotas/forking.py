@@ -1,7 +1,7 @@
-"""Processes that record beside the test's own.
+"""Processes that record at the same time as the test.
 
-Owns how they begin and end; knows nothing of what they do.  Invariant: whatever they do, none of
-them goes on with the test it came from.
+Owns how they start and end. It must never know what they do. Invariant: no forked process continues
+with the test.
 """
 
 from __future__ import annotations

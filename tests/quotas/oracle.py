@@ -45,7 +45,7 @@ class OracleCounter:
 
 
 class OracleGroup:
-    """Those of one sharing group."""
+    """The counters of one sharing group."""
 
     def __init__(self, ledger: OracleLedger, name: str, tags: Tags) -> None:
         self.tags = tags

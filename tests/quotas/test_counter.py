@@ -1,4 +1,4 @@
-"""What is recorded in a counter: the figures of the oracle, and whoever is killed, whole ones."""
+"""Values recorded in a counter: the oracle's figures, and consistent ones after any kill."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_samples_are_looked_at_only_when_what_was_added_may_be_too_much(
     assert len(looks) == 2
     group.add(NUMBER, -4, 4000)
     group.add(NUMBER, 1, 5000)
-    # The others hold 2, and what was taken back from one of them may end before they do.
+    # The others hold 2, and what was removed from one of them may expire before they do.
     assert group.record(NUMBER, 1, 5000, 3.5) == (1.0, 2000)
 
 
@@ -211,7 +211,7 @@ def test_no_two_processes_have_the_same_number() -> None:
 
 
 def for_ever(ledger: QuotaLedger, done: int) -> None:
-    """Counts aloud what it has recorded: one byte after each record."""
+    """Record forever, and report each record by one byte."""
     groups = [ledger.group(Tags("", str(n)), 1000) for n in range(3)]
     now_ms = 1000
     while True:
@@ -295,14 +295,14 @@ def test_what_is_said_to_be_in_samples_at_most_is_so_after_every_store(
         most = ledger.doubles[group.base // WORD + GROUP_HEAD + PLACE * NUMBER + MOST]
         entry = ledger.entry(KIND, TAGS, now_ms)
         held = sum(max(each.total, 0.0) for each in entry.samples) if entry else 0.0
-        # Of who was killed it may lack what was to be recorded.
+        # A killed process may not have recorded its value.
         assert held <= most + (max(value, 0.0) if torn else 0.0) + 1e-6
         if not torn:
             return
 
 
 def was_torn(patch: pytest.MonkeyPatch, stores: int, work: Callable[[], object]) -> bool:
-    """Does some work as a process that is killed before one of its stores, if there are so many."""
+    """Do some work as a process that is killed before its n-th store, if there are so many."""
     with patch.context() as patched:
         Torn(stores).patch(patched)
         try:

@@ -1,4 +1,4 @@
-"""What is promised and recorded later: no order of processes makes it matter."""
+"""Deferred records: no order of processes makes a difference."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_whatever_is_promised_at_once_is_within_the_bounds_when_it_is_kept(
         if not at_once or len(deferred) == PROCESSES_MAX:
             keep_all()
             now_ms += waited_ms
-            # Who is refused a promise records when nobody has one.
+            # A process that may not defer records when no record is deferred.
             value, percent = share * bound, share_of_time * bound_of_time
             ours.record_both(PRODUCE, value, percent, NO_MATTER_WHAT, now_ms)
             theirs.record_both(PRODUCE, value, percent, NO_MATTER_WHAT, now_ms)
@@ -264,7 +264,7 @@ def test_nothing_is_promised_to_who_has_used_much(quotas: ClientQuotaManager) ->
     quotas.produced(WHO, 2, 0)
     assert not defer(quotas).start(0, 0, 0)
     assert quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 0) is None
-    # That has found out how near it is; until it is not, nobody tries.
+    # This process knows how near it is; until that changes, no record is deferred.
     assert quotas.defer(PRODUCE, WHO) is None
     assert quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 12_000) is None
     assert defer(quotas).start(0, 0, 12_000)
@@ -283,7 +283,7 @@ def test_nothing_is_promised_by_quotas_that_have_changed_meanwhile(
     old = defer(quotas)
     quotas.set_table(table())
     assert not old.start(0, 0, 0)
-    assert quotas.defer(PRODUCE, WHO) is None  # Nobody has been looked up yet.
+    assert quotas.defer(PRODUCE, WHO) is None  # The state of this client is not cached yet.
     quotas.produced(WHO, 0, 0)
     assert defer(quotas).start(0, 0, 0)
 
@@ -295,7 +295,7 @@ def test_nothing_is_promised_where_a_type_is_not_counted_or_somewhere_else() -> 
     quotas.set_table(QuotaTable(defaults={QuotaType.PRODUCE: 100.0}))
     quotas.produced(WHO, 0, 0)
     assert quotas.defer(PRODUCE, WHO) is None
-    # Bytes are the user's with all its clients, time is that of each client.
+    # Bytes count for the user with all its clients, time for each client.
     bounds = {
         QuotaType.PRODUCE: {Entity("ANONYMOUS"): 100.0},
         QuotaType.REQUEST: {Entity(client="c"): 50.0},

@@ -1,4 +1,4 @@
-"""Whose quota a request falls under: eight levels, the last resort, and who shares a counter."""
+"""The quota of a request: eight levels, the deprecated defaults, and shared counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quota files: what their lines mean, what is wrong with one, and that they are read as written."""
+"""Quota files: the meaning of lines, their errors, and that they are read as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared ledger: the figures of its oracle, whoever records, and whoever is killed."""
+"""The shared ledger: its oracle's figures, whichever processes record or are killed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def test_a_full_set_gives_up_the_counter_used_least_recently(
     ledger.group(Tags("", "new"), 3000).add(NUMBER, 1, 3000)
     assert ledger.entry(KIND, Tags("", "1"), 3000) is None
     assert ledger.entry(KIND, Tags("", "0"), 3000) is not None
-    # Its holder does not know yet, and must not write into another's: it begins anew.
+    # Its user does not know yet that it was evicted, and must not write to another's: it starts
+    # again.
     assert groups[1].record(NUMBER, 8, 3000) == OracleCounter(3, 1000).record(8, 3000)
     entry = ledger.entry(KIND, Tags("", "new"), 3000)
     assert entry is not None

@@ -1,4 +1,4 @@
-"""What is recorded, and who is held for how long: Kafka's cases, on oracle and ledger."""
+"""Records and throttle times: Kafka's cases, on oracle and ledger."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 4000), st.integers(-3, 2000), st.boole
 
 
 class Plain:
-    """The rules as they are told, with a list of all samples there ever were."""
+    """The rules as documented, with a list of all samples ever."""
 
     def __init__(self, samples: int, window_ms: int) -> None:
         self.samples, self.window_ms = samples, window_ms
@@ -227,11 +227,12 @@ def gets(
     fetches: bool = False,
     grows: bool = True,
 ) -> float:
-    """Which part of its quota somebody gets in a minute who sends, or fetches, so much at a time,
-    and is so late each time that a throttle has ended.
+    """Return the share of its quota that a client gets in a minute.
 
-    The quota grows for as long as it is an average over, and what passes is an average over half a
-    minute after that, as it is for real clients. A fetch that is held is taken back and made again.
+    It sends or fetches requests of one size, and is late by the given times each time that a
+    throttle has ended. The quota grows as long as it is an average over, and the result is an
+    average over half a minute after that, as for real clients. A throttled fetch is given back and
+    repeated.
     """
     rate, now, late = Rate(11, 1000), 0, cycle(late_ms)
     came: list[int] = []
@@ -254,7 +255,7 @@ def test_who_is_never_late_gets_its_whole_quota() -> None:
 
 
 def test_who_is_late_loses_some_of_it_for_good() -> None:
-    # What a minute of real clients is late is of this size: their timers, and other programs.
+    # The delays of real clients in a minute are of this size: their timers, and other programs.
     assert gets(154_000, 10_100, [20]) == pytest.approx(0.997, abs=0.001)
     assert gets(154_000, 10_100, [0, 0, 0, 200]) == pytest.approx(0.988, abs=0.001)
 
@@ -270,11 +271,11 @@ def test_a_burst_at_the_start_costs_a_part_of_the_minute_after_it() -> None:
 
 
 def shared(bound: float, cost: float, together: int, late_ms: int, *, early_ms: int = 0) -> float:
-    """Which part of a quota of time those get who share it, each held for itself.
+    """Return the share of a request quota that clients get who share it, each throttled separately.
 
-    The broker works for one at a time, and each asks again so late after its throttle or answer;
-    half of what that costs is only known when the answer has gone, and isn't checked. They may
-    begin a while before the quota begins to grow.
+    The broker works for one at a time, and each requests again this late after its throttle or
+    response; half of the cost is known only after the response, and is not checked. They may start
+    a while before the quota starts to grow.
     """
     rate, free_ms = Rate(11, 1000), 0
     took_ms = math.ceil(cost * 10)
@@ -312,13 +313,13 @@ def shared(bound: float, cost: float, together: int, late_ms: int, *, early_ms: 
 def test_who_share_a_quota_of_time_make_up_for_each_other_and_get_a_little_more(
     cost: float, together: int, late_ms: int, expected: float
 ) -> None:
-    # Who is above the bound is told for how long, and those who come meanwhile are served, too.
+    # A client over the quota gets its throttle time, and others are served meanwhile.
     assert shared(6.6, cost, together, late_ms) == pytest.approx(expected, abs=0.0005)
 
 
 @pytest.mark.parametrize(("together", "expected"), [(1, 0.583), (2, 0.999), (3, 1.001)])
 def test_who_ask_too_late_for_their_quota_do_not_get_it(together: int, expected: float) -> None:
-    # It is 66 requests a second, and one who is 25 ms late makes 39 at most.
+    # It is 66 requests per second, and a client that is 25 ms late makes 39 at most.
     assert shared(6.6, 0.1, together, 25) == pytest.approx(expected, abs=0.001)
 
 
@@ -326,5 +327,5 @@ def test_who_ask_too_late_for_their_quota_do_not_get_it(together: int, expected:
 def test_who_begins_before_a_quota_grows_loses_some_of_the_whole_minute(
     early_ms: int, expected: float
 ) -> None:
-    # They use at once what there is, and for the rest of those seconds they are held.
+    # They use the available quota at once, and are throttled for the rest of those seconds.
     assert shared(4.0, 0.06, 2, 3, early_ms=early_ms) == pytest.approx(expected, abs=0.0005)

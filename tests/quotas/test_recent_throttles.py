@@ -1,4 +1,4 @@
-"""The last throttles: bounded, in order, and whole whoever was killed while writing one."""
+"""Recent throttles: bounded, in order, and consistent after a kill during a write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_torn_one_is_left_out_and_written_over() -> None:
     for n in range(1, RECENT_THROTTLES_MAX + 2):
         lately.record(n, 0, 5, NO_CAUSE, n)
     before = lately.newest_first()
-    # As far as a process comes that is killed: what lies where the next is to be is torn.
+    # A process killed during a write leaves a torn entry in the next place.
     memory[1 + (RECENT_THROTTLES_MAX + 2) % RECENT_THROTTLES_MAX * 8] = 0
     assert lately.newest_first() == before[:-1]
     lately.record(7, 0, 5, NO_CAUSE, 9)

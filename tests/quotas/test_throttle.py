@@ -1,4 +1,4 @@
-"""Who is let go, and when; the first case is Kafka's own (``ThrottledChannelExpirationTest``)."""
+"""The end of throttles; the first case is Kafka's own (``ThrottledChannelExpirationTest``)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ GOOD, MORE, BAD = b"good", b"more", b"bad"
 
 
 class Fake:
-    """A mechanism of one or more tokens; ``user`` is who it proves."""
+    """A mechanism of one or more tokens; ``user`` is the authenticated user."""
 
     def __init__(self, proven: Proven) -> None:
         self.proven = proven

@@ -1,4 +1,4 @@
-"""What a client's properties say; words for mistakes are tested with the commands' use of it."""
+"""Settings in a client's properties; error texts are tested with the commands."""
 
 from __future__ import annotations
 

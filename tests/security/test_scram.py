@@ -71,7 +71,7 @@ def test_unknown_users_fail_as_late_as_wrong_passwords_and_in_the_same_words() -
     )
     unknown = failure(exchange(mechanism), ScramClient(mechanism, "alice", "w"))
     assert (str(unknown), unknown.told) == (str(wrong), wrong.told)
-    # Not even the decoy's own keys, whoever might know them, let anybody in.
+    # Not even the keys of the fake credential authenticate a client.
     ask = ScramClient(mechanism, "nobody", "w").first()
     challenges = {exchange(mechanism).respond(ask).response for _ in range(3)}
     assert len(challenges) == 1

@@ -1,4 +1,4 @@
-"""Whom certificates are for, as ``cryptography`` reads them too; and bytes that are none."""
+"""Names in certificates, as ``cryptography`` reads them too; and invalid bytes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def plain(user: str, password: str, acting_as: str = "") -> bytes:
 
 
 def unsigned(claims: Mapping[str, Any]) -> str:
-    """A token that nobody has signed."""
+    """Return an unsigned token."""
     return f"{_base64url({'alg': 'none'})}.{_base64url(claims)}."
 
 
@@ -54,7 +54,7 @@ class ScramClient:
         return (self.gs2 + self.bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof; keeps what the server must answer."""
+        """Return the proof, and keep what the server must answer."""
         challenge = server_first.decode()
         fields = dict(part.partition("=")[::2] for part in challenge.split(","))
         salt, count = base64.b64decode(fields["s"]), int(fields["i"])

@@ -1,9 +1,9 @@
-"""Who takes part in a run: producers, consumers, an admin, and one who breaks things.
+"""Actors of a run: producers, consumers, an admin, and one that causes faults.
 
-Owns what each does and what it reports to the history; knows nothing of how roles work inside.
-Actors act at multiples of ``TICK_S``, because requests take no virtual time: only so do they meet
-each other and the kills in the same moments. Invariant: an actor's chances come from the seed and
-its own name, so that a run is repeated by its seed.
+Owns what each does and what it reports to the history. It must never know how roles work. Actors
+act at multiples of ``TICK_S``, because requests take no virtual time: only so do they act in the
+same moments as each other and as kills. Invariant: an actor's randomness comes from the seed and
+its name, so that a run is repeated by its seed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ HOPELESS_S: Final = 300.0
 
 
 AWAY: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
-"""What a partition that exists may be called while its owner is being reborn."""
+"""Errors for an existing partition while its owner restarts."""
 
 
 class HopelessError(Exception):
-    """Somebody tries for ever what should succeed."""
+    """An actor retries forever what should succeed."""
 
 
 class Actor:
@@ -94,7 +94,7 @@ class Actor:
             self.client = None
 
     async def pause(self, ticks_max: int = 4) -> None:
-        """Lets up to so many ticks pass, and at least one."""
+        """Wait for at least one tick and at most so many."""
         await trio.sleep(TICK_S * self.random.randint(1, ticks_max))
 
     async def until(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
@@ -125,7 +125,7 @@ class Actor:
 
 
 class Admin(Actor):
-    """Creates, deletes and creates again, and looks whether everybody knows at once."""
+    """Creates, deletes and recreates topics, and checks that all connections know at once."""
 
     async def run(self) -> None:
         number = 0
@@ -134,7 +134,7 @@ class Admin(Actor):
             await self._one_topic(f"extra-{number}")
 
     async def create(self, topic: str, partitions: int) -> bool:
-        """Returns when the topic exists; whether this client was told that it made it."""
+        """Wait until the topic exists; return whether this client got the success."""
 
         async def attempt() -> bool | None:
             wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
@@ -293,7 +293,7 @@ class Consumer(Actor):
         *,
         patience_s: float = STUCK_S,
     ) -> None:
-        """Takes what there is and moves ``positions`` on."""
+        """Read what there is and advance ``positions``."""
         history = self.world.history
         known = {partition: history.known_end(partition) for partition in positions}
         response = await self.ask(request, (4, 18), patience_s=patience_s)

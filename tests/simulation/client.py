@@ -1,7 +1,7 @@
-"""A small Kafka client for one connection in memory: a request, its response, one at a time.
+"""A small Kafka client for one connection in memory: a request and its response at a time.
 
-Owns framing, headers and correlation ids; knows no retries, no metadata and no time. Invariant:
-a response belongs to the request before it, in the same version, and is decoded whole.
+Owns framing, headers and correlation ids. It must never know retries, metadata or time. Invariant:
+a response belongs to the request before it, in the same version, and is decoded completely.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def frame(
 
 
 class SimulatedClient:
-    """One connection. Every call raises ``StreamClosed`` once the broker has hung up."""
+    """One connection. Every call raises ``StreamClosed`` when the broker has disconnected."""
 
     def __init__(self, stream: ByteStream, client_id: str = "t") -> None:
         self.stream = stream
         self.client_id = client_id
         self._correlation_id = 0
         self.received = b""
-        """The last frame, for those who want to compare every byte."""
+        """The last frame, for comparing every byte."""
 
     async def ask(self, request: Message, version: int) -> Any:
         """The response to a request."""
@@ -83,7 +83,7 @@ class SimulatedClient:
         return bytes(data)
 
     async def wait_closed(self) -> bytes:
-        """Returns when the broker has hung up, with what it sent before."""
+        """Wait until the broker has disconnected; return what it sent before."""
         received = bytearray()
         room = memoryview(bytearray(4096))
         while True:

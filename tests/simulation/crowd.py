@@ -1,7 +1,7 @@
-"""Clients that come from a few addresses, are served for a while and go, over and over.
+"""Clients that connect from a few addresses, send requests and disconnect, repeatedly.
 
-It owns their comings and goings, all by chance of a seed; who else acts upon the broker, and what
-must hold, is the test's. The invariant: a client that is turned away or cut off comes again.
+Owns their connections, all by randomness of a seed; other actors and the checks belong to the test.
+Invariant: a rejected or disconnected client connects again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What clients of a run were told, and whether it can be true.
+"""The history of a run's clients, and its verification.
 
-Owns the facts and the verdict; knows no clients and no broker. Pure: actors report as things
-happen, ``judge`` compares with what the logs hold in the end. Invariant: an anomaly is named for
-what is wrong (lost, moved, doubled, disordered, skipped, stale, shared), never for what caused it.
-After Kafka's ``validate_delivery`` and Maelstrom's ``workload/kafka.clj``.
+Owns the facts and the verdict. It must never know clients or broker. Pure: actors report events,
+``judge`` compares them with the logs at the end. Invariant: an anomaly is named for what is wrong
+(lost, moved, doubled, disordered, skipped, stale, shared), never for its cause. After Kafka's
+``validate_delivery`` and Maelstrom's ``workload/kafka.clj``.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class History:
         self.anomalies.append(Anomaly(kind, text))
 
     def appended(self, partition: Partition, base_offset: int, values: Sequence[str]) -> None:
-        """A producer was told where its records are."""
+        """A producer got the offset of its records."""
         for offset, value in enumerate(values, base_offset):
             self.acknowledged[partition, value] = offset
         self.saw_end(partition, base_offset + len(values))
 
     def saw_end(self, partition: Partition, end: int) -> None:
-        """Somebody was shown this end of a partition."""
+        """A client got this end of a partition."""
         self._ends[partition] = max(self._ends.get(partition, 0), end)
 
     def known_end(self, partition: Partition) -> int:
-        """The end below which nobody who asks from now on may be shown one."""
+        """Return the lowest end that later requests may get."""
         return self._ends.get(partition, 0)
 
     def shown_end(self, partition: Partition, known: int, end: int) -> None:
-        """Somebody who asked when ``known`` was known is shown ``end``."""
+        """A client that requested when ``known`` was known gets ``end``."""
         if end < known:
             self.wrong("stale", f"{partition} ends at {end}, but {known} was shown before")
         self.saw_end(partition, end)
@@ -81,11 +81,11 @@ class History:
         self._committed[group, partition] = offset
 
     def known_commit(self, group: str, partition: Partition) -> int:
-        """The offset below which nobody who asks from now on may be shown one; -1 for none."""
+        """Return the lowest committed offset that later requests may get; -1 for none."""
         return self._committed.get((group, partition), -1)
 
     def shown_commit(self, group: str, partition: Partition, known: int, offset: int) -> None:
-        """Somebody who asked when ``known`` was known is shown ``offset``."""
+        """A client that requested when ``known`` was known gets ``offset``."""
         if offset < known:
             self.wrong(
                 "forgotten", f"{group} is shown {offset} in {partition}; {known} was committed"

@@ -1,7 +1,7 @@
-"""Channels between roles on which messages take their time, so that roles fall out of step.
+"""Channels between roles with delayed messages, so that roles get out of step.
 
-Owns the delays, which come from a seed; order is kept. Invariant: what is delayed arrives as it
-was sent, or never if an end is closed meanwhile, as on a real channel.
+Owns the delays, which come from a seed; order is kept. Invariant: a delayed message arrives
+unchanged, or never if an end is closed meanwhile, as on a real channel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Members of a consumer group: they join, share partitions, consume, commit, leave and vanish.
 
 Owns one member's part in the classic group protocol and what it reports to the history; the
-assignment is a plain round robin. Invariant: a member works only with what its last generation
-gave it, starting from what is committed, so commits never go back.
+assignment is a plain round robin. Invariant: a member uses only what its last generation assigned,
+starting from committed offsets, so commits never go back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXPECTED: Final = {
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.MEMBER_ID_REQUIRED,
 }
-"""Refusals that are part of a member's life, beside the retriable ones."""
+"""Errors that are part of a member's life, in addition to the retriable ones."""
 
 
 class Member(Consumer):

@@ -1,9 +1,9 @@
-"""A second opinion on rates: which connections may come when, from the description of them alone.
+"""A second implementation of rates: which connections are admitted when, by the documentation.
 
-Owns a plain re-telling of how Kafka 3.8 measures a rate (samples that begin at events, the oldest
-overwritten, stale ones emptied) and of who waits for it; it shares no line with the broker. Every
-sample is an object and nothing is clever. Invariant: integers of milliseconds throughout, so that
-broker and model can be asked to agree exactly.
+Owns a plain version of how Kafka 3.8 measures a rate (samples that start at events, the oldest
+overwritten, expired ones emptied) and of the resulting delays; it shares no code with the broker.
+Every sample is an object. Invariant: integers of milliseconds throughout, so that broker and model
+agree exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SAMPLES, WINDOW_MS = 11, 1000
 
 @dataclass
 class Sample:
-    """What happened from ``began`` on, and when the last of it did."""
+    """Events from ``began`` on, and the time of the last one."""
 
     began: int
     last: int
@@ -24,7 +24,7 @@ class Sample:
 
 
 class Model:
-    """One rate of so many a second."""
+    """One rate per second."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

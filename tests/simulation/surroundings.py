@@ -21,7 +21,7 @@ TOPICS: Final = {"a": 3, "b": 2}
 
 
 class World:
-    """What the actors of one run share."""
+    """State that the actors of one run share."""
 
     def __init__(self, broker: TaskBroker, clock: SimulatedClock, seed: int) -> None:
         self.broker = broker
@@ -33,7 +33,7 @@ class World:
         self.calm = False
         """Nothing is broken any more."""
         self.quiet = False
-        """Who goes on and on may come to an end."""
+        """Endless actors may end."""
         self.topics = TOPICS
         self.partitions = [(topic, index) for topic in TOPICS for index in range(TOPICS[topic])]
         self._clients = count(1)

@@ -1,7 +1,7 @@
-"""What a whole broker tells of its activity: each request once, with what quotas counted exactly.
+"""The activity of a complete broker: each request once, with exactly what quotas recorded.
 
-The broker tells of itself into its own log, which is read when it has ended. Replayed with the
-plain arithmetic of rates, the events give every rate and every throttle that the broker saw.
+The broker writes events to its own log, which is read when it has ended. Replayed with the plain
+arithmetic of rates, the events result in every rate and every throttle that the broker had.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ async def test_records_and_errors_are_recorded(
 
 
 def replayed(told: Events, kind: str, *, mutes: bool) -> Iterator[tuple[str, float, int]]:
-    """Of each look at a quota who, the rate and the throttle, by plain arithmetic."""
+    """Yield entity, rate and throttle of each quota check, by plain arithmetic."""
     steps: list[tuple[int, int, float, dict[str, Any] | None, tuple[str, str]]] = []
     for each in told:
         check = each.get(kind)

@@ -1,4 +1,4 @@
-"""Topics that are made because somebody asks for them, where a quota bounds what may be made."""
+"""Automatic topic creation, with a quota for topic changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_automatic_topic_is_not_created_over_the_quota(
 
         assert await ask("a", "b") == {"a": 0, "b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert await ask("b") == {"b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        assert it.ms == 0  # nobody is held for it
+        assert it.ms == 0  # no client is throttled
         await trio.sleep(3.999)
         assert await ask("b") == {"b": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         await trio.sleep(0.001)

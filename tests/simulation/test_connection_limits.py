@@ -1,7 +1,7 @@
-"""Limits of connections on a whole broker whose processes are killed: no count is ever wrong.
+"""Limits of connections of a complete broker with kills: counts are never wrong.
 
-Clients come and go and kills strike acceptor, processors and controller; whatever happened, in
-the end exactly those connections are counted that are open, and never were there too many.
+Clients connect and disconnect while acceptor, processors and controller are killed; at the end
+exactly the open connections are counted, and there were never too many.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS = (f"max.connections={TOTAL}", f"max.connections.per.ip={PER_IP}")
 
 
 class Crowd(Visitors):
-    """Beside them, one who kills."""
+    """Clients, and an actor that kills roles."""
 
     async def killer(self) -> None:
         for _ in range(ROUNDS):

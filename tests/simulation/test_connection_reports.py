@@ -1,8 +1,8 @@
-"""What people are shown of connections on a whole broker, at the very moment that it happens.
+"""Reports of connections of a complete broker, at the moment of each event.
 
-The controller's backend is asked as its HTTP server would, on a clock that stands still between
-two steps: who waits, is held or is refused is seen then and there, and what was seen is not lost
-with the process that saw it.
+The controller's backend is called as its HTTP server would, on a clock that stands still between
+two steps: waiting, delayed and rejected connections are reported at once, and reported events are
+not lost with the process that recorded them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1
 
 
 class Seen(TaskBroker):
-    """A broker whose control API is asked without HTTP."""
+    """A broker whose control API is called without HTTP."""
 
     backend: ControllerBackend
 
@@ -49,7 +49,7 @@ class Seen(TaskBroker):
         return env
 
     async def look(self) -> ConnectionsView:
-        """What there is to see when everybody has done what there was to do."""
+        """Return the report when all tasks are idle."""
         await wait_all_tasks_blocked()
         return await self.backend.connections()
 
@@ -142,7 +142,7 @@ async def test_connection_that_waits_for_slot_is_shown_as_waiting(
         (listener,) = seen.listeners
         assert (listener.connections, listener.waiting) == (1, 0)
         assert listener.blocked_share == pytest.approx(4 / 9.5)
-        # Both at the same moment of a clock that stands, so in either order.
+        # Both at the same time of a frozen clock, so in either order.
         assert {(kind, ago_ms) for kind, _, ago_ms in told(seen)[-2:]} == {
             ("closed", 1000),
             ("handed", 1000),
@@ -218,7 +218,7 @@ async def test_processors_that_accept_for_themselves_are_seen_together(
         assert [each.reason for each in seen.refusals] == ["kafka_connections_max_per_ip"] * 2
         assert "it had 2 connections" in seen.refusals[0].text
         assert {each.kind for each in seen.happenings} >= {"accepted", "handed", "refused"}
-        # All are of one home, so those of the other processor have to ask.
+        # All have one home, so those of the other processor have to request tokens.
         assert "tokens" in {each.reason for each in seen.happenings if each.kind == "waiting"}
         assert seen.listeners[0].waiting == 0
         broker.kill("processor-0")

@@ -1,8 +1,8 @@
-"""Half a minute of storm on a whole broker with limits of every kind, on a clock of its own.
+"""Half a minute of connection storm on a complete broker with all limits, on a mock clock.
 
-What comes in is held against a second opinion on rates to the millisecond, and against each limit
-of numbers at every single event, seen from the clients: a connection is open from its answer until
-just before its client closes it, so what is seen is never more than what the broker has.
+Admissions are compared with a second implementation of rates to the millisecond, and with each
+count limit at every event, as clients see it: a connection is open from its response until just
+before its client closes it, so clients never see more than the broker has.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LISTENERS = ("listeners=PLAINTEXT://:9092,EXTERNAL://:9093", "inter.broker.liste
 ADMIN = "10.9.9.9"
 PATIENCE_S = 5.0
 CALM_S = 90.0
-"""Until all who hung up while they waited to be accepted have come to the door, one a second."""
+"""Until all clients that disconnected while they waited are accepted, one per second."""
 
 BROKER_RATE = 20
 LISTENER_RATES = {PLAINTEXT: 10, EXTERNAL: 15}
@@ -126,7 +126,7 @@ def test_rates_are_those_of_the_description_to_the_millisecond(seed: int, tmp_pa
                         nursery.start_soon(dial, broker, listener, f"10.0.0.{number}")
 
     on_broker(tmp_path, seed, RATES, act)
-    # The broker's rate is that of clients' connections alone: the other listener is protected.
+    # The broker's rate applies to clients' connections only: the other listener is protected.
     for listener, limits in ((EXTERNAL, [BROKER_RATE, 15]), (PLAINTEXT, [10])):
         first = came[listener][0]
         times = [round((at - first) * 1000) for at in came[listener]]
@@ -135,7 +135,7 @@ def test_rates_are_those_of_the_description_to_the_millisecond(seed: int, tmp_pa
 
 
 class Watch:
-    """Counts what is open as clients see it, and holds it against every limit at every event."""
+    """Counts open connections as clients see them, and checks every limit at every event."""
 
     def __init__(self) -> None:
         self.open: Counter[str] = Counter()
@@ -205,7 +205,7 @@ class Storming:
                 self.watch.answered(listener, host)
                 try:
                     with trio.move_on_after(stay_s):
-                        await client.wait_closed()  # as may be, for a protected one's sake
+                        await client.wait_closed()  # allowed, in favour of a protected one
                 finally:
                     self.watch.closing(listener, host)
         except StreamClosed:
@@ -226,7 +226,7 @@ def test_no_limit_is_exceeded_at_any_moment(
         nonlocal fullest
         before = counts.by_listener().get(EXTERNAL, 0)
         refusal = admit(counts, number)
-        # Only a protected newcomer comes in beyond the total, for whom others are sent away.
+        # Only a protected connection is admitted over the total, and another one is closed for it.
         by_listener = counts.by_listener()
         assert counts.total <= TOTAL or by_listener.get(EXTERNAL, 0) == before
         assert all(counted <= OF_LISTENER[name] for name, counted in by_listener.items())

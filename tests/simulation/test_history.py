@@ -1,4 +1,4 @@
-"""The judge of histories must find what it is there for, or every simulation passes."""
+"""The verification of histories finds each anomaly; otherwise every simulation would pass."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def produce(payload: bytes, *, acks: int = 1, topic: str = "none") -> ProduceReq
 
 
 def sized(size: int, version: int) -> ProduceRequest:
-    """A Produce request whose header and body are so many bytes."""
+    """Return a Produce request with this size of header and body."""
     for room in range(size, 0, -1):
         if len(frame(produce(bytes(room)), version, client_id="c")) - 4 == size:
             return produce(bytes(room))
@@ -224,7 +224,7 @@ async def test_a_kill_leaves_no_mute_and_loses_no_count(
         await it.broker.wait_ready()
         at = it.ms
         again = await it.connect()
-        # What was counted before is counted still, and by now that is a little ago.
+        # Earlier records still count, a little later.
         assert (await again.ask(sized(10240, 9), 9)).throttle_time_ms == 10_000 - at
         assert it.ms == at
 
@@ -402,7 +402,7 @@ async def test_inter_broker_requests_are_throttled_only_for_clients(
         ):
             client = await it.connect(host=host)
             at = it.ms
-            for _ in range(3):  # What is known only afterwards counts for the next.
+            for _ in range(3):  # Work that is known only afterwards counts for the next request.
                 response = await client.ask(plainest(api), version)
                 denied = response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 assert denied == bool(error)
@@ -415,7 +415,7 @@ def _has_field(response: Message, version: int) -> bool:
     from protocol.compiler import decode, encode
 
     if not hasattr(response, "throttle_time_ms"):
-        return False  # SASL's, whose clients are to notice only that they must wait
+        return False  # SASL requests, whose clients should only notice that they wait
     told = type(response)(throttle_time_ms=7)  # type: ignore[call-arg]
     back = decode(type(response), version, encode(told, version))
     return bool(cast("Any", back).throttle_time_ms == 7)

@@ -1,7 +1,8 @@
-"""A storm of clients who dial again the moment that they are hung up on, on a whole broker.
+"""A storm of clients that reconnect as soon as they are disconnected, on a complete broker.
 
-Who may not come in is closed in his turn, and so dials seldom; who may come in is served at once
-all the same, counts say nothing of those who are held, and whatever ends the broker ends them.
+Rejected connections are closed with a delay, so these clients reconnect less often; admitted
+clients are served at once, counts exclude delayed connections, and they are closed when the broker
+ends.
 """
 
 from __future__ import annotations

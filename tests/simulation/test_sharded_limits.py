@@ -1,8 +1,8 @@
-"""Processors that accept for themselves hold limits together, whoever is killed, whatever is set.
+"""Limits shared by processors that accept connections themselves, with kills and changes.
 
-Clients come and go at all of them, limits change and kills strike, on channels that lag. Never are
-more connections open than the highest limit that was set; and when all has come to rest, exactly
-as many come in as the limit says, through whichever processor.
+Clients connect to all of them and disconnect, limits change and roles are killed, on channels with
+delays. There are never more open connections than the highest limit that was set; and when nothing
+is in flight, exactly as many are admitted as the limit allows, through any processor.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def gauge(broker: TaskBroker, name: str) -> int:
 
 
 async def come(broker: TaskBroker, host: str, part: int | None = None) -> SimulatedClient | None:
-    """A client that was served, or None if the broker hung up."""
+    """Return a client that was served, or None if the broker disconnected it."""
     client = SimulatedClient(await broker.sources[LISTENER].connect(host, part))
     try:
         await client.ask(HELLO, 4)
@@ -96,7 +96,7 @@ async def alter(client: SimulatedClient, **configs: str) -> list[int]:
 
 
 class Crowd(Visitors):
-    """Beside them, one who kills and one who changes limits."""
+    """Clients, and actors that kill roles and change limits."""
 
     async def changer(self) -> None:
         while not self.over:

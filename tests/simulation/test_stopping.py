@@ -1,4 +1,4 @@
-"""A broker that is told to stop ends at once, whoever waits for whatever."""
+"""A broker that is stopped ends at once, whatever its clients wait for."""
 
 from __future__ import annotations
 

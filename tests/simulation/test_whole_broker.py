@@ -1,7 +1,7 @@
-"""Whole brokers on a mock clock: what clients are told is true, and a seed tells it all again.
+"""Complete brokers on a mock clock: clients get correct responses, and a seed repeats a run.
 
-Each run has a broker of tasks with laggy channels, producers, consumers, a group, an admin, and
-somebody who kills roles and turns the clock. A failure names its seed: ``make sim SEED=…``.
+Each run has a broker of tasks with slow channels, producers, consumers, a group, an admin, and an
+actor that kills roles and changes the clock. A failure names its seed: ``make sim SEED=…``.
 """
 
 from __future__ import annotations

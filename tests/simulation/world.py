@@ -1,8 +1,8 @@
-"""One run: a whole broker of tasks, its clients and its breaker, on a mock clock with a seed.
+"""One run: a complete broker of tasks, its clients and faults, on a mock clock with a seed.
 
-Owns the beginning and the end of a run and its transcript: every response that any client got,
-with the virtual time. Invariant: the transcript depends on the seed alone, not on the machine, the
-hash seed or the real time. ``python -m tests.simulation.world 7`` prints that of seed 7.
+Owns the start and the end of a run and its transcript: every response of any client, with the
+virtual time. Invariant: the transcript depends on the seed alone, not on the machine, the hash seed
+or the real time. ``python -m tests.simulation.world 7`` prints that of seed 7.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def read_logs(world: World) -> Log:
 
 
 async def play(world: World, producers: int, *, breaks: bool) -> list[Anomaly]:
-    """Lets the actors act until producers are done and all is calm; what was wrong."""
+    """Let the actors act until producers are done and all is calm; return the anomalies."""
     admin = Admin(world, "maker")
     for topic, partitions in TOPICS.items():
         await admin.create(topic, partitions)
@@ -133,7 +133,7 @@ def layout(seed: int) -> list[str]:
 
 @contextmanager
 def logged_errors() -> Iterator[list[str]]:
-    """What the broker logs as errors within this: whatever clients do, it should be nothing."""
+    """Return the broker's errors in the log of this context: there should be none."""
     errors: list[str] = []
 
     class Collector(logging.Handler):
@@ -167,7 +167,7 @@ def scheduled_by(seed: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Prints the transcript of a seed and what was wrong."""
+    """Print the transcript of a seed and its anomalies."""
     run = simulate(int(sys.argv[1]))
     sys.stdout.write("\n".join([*run.transcript, *map(str, run.anomalies)]) + "\n")
 

@@ -1,4 +1,4 @@
-"""Desks with an authorizer, and who stands at them."""
+"""Desks with an authorizer, and clients with different rights."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.apis.authorization.callers import ALICE, SETTINGS, ask_as, grant
 from tests.apis.conftest import DeskMaker
 
 KINDS = {(2, "mine"): 0, (2, "theirs"): 29, (4, "1"): 31, (32, "a-group"): 30, (8, "x"): 31}
-"""Resources by type and name, and the error of who may do something to the first alone."""
+"""Resources by type and name, and the error of a client with rights to the first one only."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Groups and offsets: what may be seen beside what may not."""
+"""Groups and offsets: visible ones and hidden ones in one response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records: topics that are allowed go on beside those that are not."""
+"""Records: allowed topics are served beside denied ones."""
 
 from __future__ import annotations
 

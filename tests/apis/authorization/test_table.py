@@ -94,7 +94,7 @@ Make = Callable[[int, bytes], Any]
 
 
 class Row(NamedTuple):
-    """A request, the error that who may do nothing gets, and the rights that suffice."""
+    """A request, the error of a client without rights, and the rights that suffice."""
 
     make: Make
     error: ErrorCode
@@ -384,7 +384,7 @@ ROWS: dict[ApiKey, Row] = {
     ),
 }
 SHOWN_IN_PART = {ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_CLUSTER}
-"""What they show depends on rights, but nobody is refused."""
+"""Their responses depend on rights, but no client is rejected."""
 
 
 def error_codes(part: Any) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Topics: what is hidden, what is shown, and what may be made."""
+"""Topics: hidden, shown, and created ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is SQLite's own: files that are no store, formats, and a process that died."""
+"""The SQLite store: files that are not a store, formats, and a killed process."""
 
 from __future__ import annotations
 

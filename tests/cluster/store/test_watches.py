@@ -1,4 +1,4 @@
-"""Watches by themselves: who hears what, and what a slow reader is told."""
+"""Watches: the events of each, and the error of a slow reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store on ZooKeeper does without a server; with one, see ``system_tests/zookeeper``."""
+"""The ZooKeeper store without a server; with a server, see ``system_tests/zookeeper``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How kazoo is set up: from settings, with certificates that can be read, and who may do what."""
+"""The set-up of kazoo: settings, readable certificates, and ACLs of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a transaction was done whose answer was lost: judged by what the tree shows."""
+"""Whether a transaction without answer was executed, as the tree shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``minibroker pipeline usage``: a table, a few lines, and what it says of mistakes."""
+"""``minibroker pipeline usage``: a table, a few lines, and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_table_is_written_and_told_of(run: Any, spark: SparkSession, tmp_path:
     found = spark.read.parquet(str(into))
     assert found.columns == [column.name for column in COLUMNS]
     assert {row.seconds for row in found.select("seconds").collect()} == {60}
-    # A second time it would be over what is there.
+    # A second run would overwrite the result.
     again = run("--table", activity, "--into", into)
     assert again.exit_code == 1
     assert "usage is there already: remove it, or name another" in again.output

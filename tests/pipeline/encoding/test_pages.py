@@ -66,7 +66,7 @@ def chunk_of(how: int, values: list[Any], path: tuple[str, ...]) -> Chunk:
     there = [each is not None and each is not OUTER_LACKS for each in values]
     real = [each for each, real in zip(values, there, strict=True) if real]
     dictionary, width = None, 0
-    room = np.full(len(real) + pages.SPARE, -1, np.int64)  # What was there before is no matter.
+    room = np.full(len(real) + pages.SPARE, -1, np.int64)  # The former content does not matter.
     if how == pages.PLACES:
         texts = sorted(set(real)) or ["none"]
         room[: len(real)] = [texts.index(each) for each in real]

@@ -26,7 +26,7 @@ def request(sequence: int, **others: Any) -> dict[str, Any]:
 
 
 def check(**fields: Any) -> tuple[Any, ...]:
-    """A look at one quota, alice's unless it is said whose; what isn't given is null."""
+    """Return a quota check, of alice by default; fields that are not given are null."""
     found = {"user": "alice", "client_id": "", "throttle_ms": 0, **fields}
     return tuple(found.get(field.name) for field in CHECK_FIELDS)
 

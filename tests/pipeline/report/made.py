@@ -71,7 +71,7 @@ def figures() -> Figures:
 
 
 def calm() -> Figures:
-    """The same without a throttle, without connections, proposals and a recommendation."""
+    """Return figures without throttles, connections, proposals and recommendation."""
     return replace(figures(), heat=(), connections=(), fits=None, outcomes=(), proposals=())
 
 

@@ -40,7 +40,7 @@ def test_a_quota_stands_beside_the_rates_that_it_was_made_from(spark: SparkSessi
     alice = found[1]
     assert (alice.recommended, alice.in_force) == (2000, 4029)
     assert alice.reason == "99 % of busy seconds and a quarter more"
-    # A broker's average of eleven seconds, or of the ten before: of so many bytes in each.
+    # A broker's average over eleven seconds, or the ten before, with these bytes in each.
     assert (alice.p50, alice.p99, alice.most) == pytest.approx((1000, 1000, 1000))
     assert found[0].in_force is None
     assert found[2].most == pytest.approx(1)

@@ -14,7 +14,7 @@ from tests.pipeline.report.made import ALICE, MALLORY, START_S, figures, lonely
 
 
 def told(svg: str) -> list[str]:
-    """What the marks say."""
+    """Return the texts of the marks."""
     return [unescape(each) for each in re.findall(r'<path aria-label="([^"]*)"', svg)]
 
 

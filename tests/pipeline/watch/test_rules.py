@@ -36,7 +36,9 @@ def told(alerts: Sequence[Alert]) -> Told:
 
 
 def used(*shares: float | None) -> list[WatchInterval]:
-    """One entity whose rate is these shares of its quota; None is an interval without it."""
+    """Return intervals of an entity with these shares of its quota; None is an interval without
+    it.
+    """
     return [
         WatchInterval(
             start_s=n * EVERY_S,

@@ -81,7 +81,7 @@ def test_an_alert_is_told_once_over_restarts_and_again_if_telling_failed(place: 
 
 
 def test_of_another_topic_of_the_name_nothing_is_passed_over(place: Place) -> None:
-    """And what was raised before is cleared."""
+    """Alerts that were raised before are cleared."""
     told: list[Alert] = []
     place.arrive(0, 1, 2, 3)
     place.look(told.extend)

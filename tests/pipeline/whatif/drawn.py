@@ -48,7 +48,7 @@ def proposal(chance: random.Random, name: str = "p", *, most: int = 4) -> Propos
 
 
 def events(chance: random.Random, number: int, *, step_ms: int = 60) -> list[Event]:
-    """Requests of a few senders over a few connections, some at the same millisecond."""
+    """Return requests of a few clients over a few connections, some in the same millisecond."""
     found, now_ms = [], 1_000_000
     for sequence in range(number):
         gap = chance.random()

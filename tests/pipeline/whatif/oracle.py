@@ -108,7 +108,9 @@ class Broker:
 
 
 def open_loop(events: list[Event], proposal: Proposal, counting: Counting) -> dict[int, Decision]:
-    """By sequence what is decided, as senders are muted or, with ``delays``, answers kept back."""
+    """Return the decisions by sequence; clients are muted or, with ``delays``, responses
+    delayed.
+    """
     brokers = {event.broker: Broker(proposal, counting) for event in events}
     numbers = count()
     happen = [

@@ -62,7 +62,7 @@ def test_the_fifty_first_at_once_is_held_where_five_a_second_may_come(
     rows = [connection_row(n, 1000, n, IP) for n in range(51)]
     found = told(Proposal("p", ips={IP: 5.0}), Counting(rechecks=rechecks), *rows)
     assert found is not None
-    # 200 ms later the rate is just what it may be, so that it may come if it is looked at again.
+    # 200 ms later the rate is just at its limit, so a recheck admits the connection.
     assert (found.seen, found.throttled, found.longest_ms) == (51, 1, 200)
     assert found.refused == refused
     assert found.minutes == {1_700_000_001_000 // 60_000: (1, 200)}

@@ -28,7 +28,7 @@ SLOW_MS = 4
 
 
 def table(bytes_of: str, time_of: str) -> QuotaTable:
-    """Quotas of bytes and of time, of users or of clients: those who share aren't the same."""
+    """Return quotas of bytes and of time, of users or of clients: the sharing groups differ."""
 
     def entities(whose: str, bound: float) -> dict[Entity, float]:
         if whose == "user":

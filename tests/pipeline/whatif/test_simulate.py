@@ -120,7 +120,7 @@ def fetched(sequence: int, clock_ms: int, size: int, **more: bool | int) -> Even
 def test_who_fetched_nothing_fetches_again_when_the_throttle_is_over() -> None:
     events = [fetched(0, 0, 10_000), fetched(1, 100, 10_000)]
     row = outcome(events, of_client(QuotaType.FETCH, 1000))
-    # The second is held until the first is nearly forgotten, and then gets its bytes.
+    # The second is throttled until the first has almost expired, and then gets its bytes.
     assert row["requests"] > 2
     assert row["throttled"] == row["requests"] - 2
     assert row["given_up"] == 0

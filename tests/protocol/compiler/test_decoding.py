@@ -1,4 +1,4 @@
-"""Decoding: what bad bytes are told, and what is kept of the input."""
+"""Decoding: errors of invalid bytes, and references to the input."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from protocol.types import INT32, UNSIGNED_VARINT, VARINT, VARLONG
 
 
 class Slice:
-    """Stands for a part of a file: the encoder may ask its length and nothing else."""
+    """Represents a part of a file: the encoder may use its length only."""
 
     def __len__(self) -> int:
         return 1_000

@@ -1,9 +1,9 @@
-"""Captures what real clients send, for ``test_golden.py``.
+"""Captures requests of real clients, for ``test_golden.py``.
 
 Run with ``python -m tests.protocol.golden.capture``. A listener records each kind of request once
-and answers with our own encoder, just enough for a client to create a topic, produce, join a
-group, consume, commit and leave. Each client runs in a process of its own; what it sent goes to
-``<client>.txt`` beside this file, one frame a line.
+and responds with this project's encoder, just enough for a client to create a topic, produce, join
+a group, consume, commit and leave. Each client runs in its own process; its requests are written to
+``<client>.txt`` beside this file, one frame per line.
 """
 
 from __future__ import annotations
