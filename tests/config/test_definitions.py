@@ -24,6 +24,7 @@ from minibroker.config import (
     zookeeper_definitions,
 )
 from minibroker.config.topics import synonyms_of
+from minibroker.quotas.types import QuotaType
 
 PACKAGE = Path(__file__).parents[2] / "minibroker"
 DECLARATIONS = (
@@ -75,11 +76,16 @@ TOPIC = constants(topics)
 
 
 def acts(name: str, setting: Setting[Any]) -> bool:
-    """Whether the code reads the setting, or the topic setting that it is the default of."""
-    return name in words_read() or any(
-        not topic.no_effect and topic_name in words_read()
-        for topic_name, topic in TOPIC.items()
-        if setting in [synonym.setting for synonym in synonyms_of(topic)]
+    """Whether the code reads the setting, or what it is the default of: a quota, a topic config."""
+    defaults_of_quotas = {kind.row.default_setting for kind in QuotaType}
+    return (
+        name in words_read()
+        or setting.name in defaults_of_quotas
+        or any(
+            not topic.no_effect and topic_name in words_read()
+            for topic_name, topic in TOPIC.items()
+            if setting in [synonym.setting for synonym in synonyms_of(topic)]
+        )
     )
 
 

@@ -186,7 +186,7 @@ async def test_deferred_record_is_kept_before_a_connection_waits(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[bool] = []
-    monkeypatch.setattr(ClientQuotaManager, "keep_promise", lambda _: kept.append(True))
+    monkeypatch.setattr(ClientQuotaManager, "complete_deferred", lambda _: kept.append(True))
     async with house(make_env) as at:
         client = await at.connect()
         await client.ask(HELLO, 4)
