@@ -1,10 +1,9 @@
-"""Which broker the system tests run against, and what they may ask of the machine.
+"""The broker of the system tests, and the requirements of the machine.
 
-It owns the choice (`--broker minibroker`, the default, or `--broker kafka`, which shows that a test
-is true of Kafka itself), the shared broker of a run and the rule for missing toolchains: a test
-that needs one is skipped with the reason, and fails where CI is set, since there it must not be
-left out. The invariant: every test gets topics and groups of its own, so that all can share one
-broker.
+Owns the choice (`--broker minibroker`, the default, or `--broker kafka`, which shows that a test is
+true of Kafka itself), the shared broker of a run and the rule for missing toolchains: a test that
+needs one is skipped with the reason, and fails if CI is set. Invariant: every test gets its own
+topics and groups, so that all can share one broker.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from system_tests.harness.brokers import RunningBroker, start_kafka, start_minib
 from system_tests.harness.jars import ToolchainMissing, kafka_jars
 from tests.foreground import heed_interrupts
 
-# Kafka's shipped server.properties does the same: nobody tests by waiting three seconds a group.
+# Kafka's shipped server.properties does the same: tests need not wait three seconds per group.
 KAFKA_TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
 
 
@@ -87,7 +86,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
     try:
         running.stop()
         printed = running.printed()
-        # Whatever was done to it, and whoever did it: this is never the answer.
+        # Whatever a test or a client did: a traceback is never right.
         assert running.kind != "minibroker" or "Traceback" not in printed, printed[-4000:]
     finally:
         running.forget()

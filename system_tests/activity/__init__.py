@@ -1,1 +1,1 @@
-"""What a broker tells of itself, read by real clients, whoever is killed meanwhile."""
+"""Activity of a broker, read by real clients, with kills."""

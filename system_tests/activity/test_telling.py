@@ -1,4 +1,4 @@
-"""Real clients are told of, and processes that are killed cost what the guide says they do."""
+"""Activity of real clients is recorded, and kills cost what the guide says."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def produce(broker: RunningBroker, client_id: str, count: int) -> int:
 
 
 def told(broker: RunningBroker) -> Iterator[Event]:
-    """All events up to that of one more client, who comes last."""
+    """Yield all events up to that of another client, which connects last."""
     last = f"last-{time.monotonic_ns()}"
     produce(broker, last, 1)
     consumer = Consumer(
@@ -86,8 +86,10 @@ def counter(broker: RunningBroker, name: str) -> float:
 
 
 def told_with_all_drops(broker: RunningBroker) -> tuple[list[Event], int]:
-    """All events, and how many they say were dropped: each that was counted is told of. A process
-    may tell later of its own than others of theirs, and if the recorder dies over it, once more.
+    """Return all events, and how many were dropped: each counted drop is recorded.
+
+    A process may report its drops later than other processes, and once more if the recorder dies
+    meanwhile.
     """
 
     def look() -> tuple[list[Event], int] | None:
@@ -133,7 +135,7 @@ def test_a_recorder_that_is_killed_says_what_is_missing(start: Starter) -> None:
         wait_ready(broker)
     events, dropped = told_with_all_drops(broker)
     found = judge(events)["client"]
-    # What is missing was dropped and counted; and of what was, some may be there.
+    # Missing events were dropped and counted; some of the dropped ones may exist.
     assert found <= acknowledged <= found + dropped
 
 
@@ -149,7 +151,7 @@ def test_owners_that_are_killed_cost_no_event(start: Starter) -> None:
     assert acknowledged == 2000
     events = list(told(broker))
     judge(events)
-    # A request whose owner died was tried again, and is told of if it was answered at all.
+    # A request whose owner died was retried, and is recorded if it was answered at all.
     answered = [
         event
         for event in events
@@ -160,7 +162,7 @@ def test_owners_that_are_killed_cost_no_event(start: Starter) -> None:
 
 
 def send_ahead(broker: RunningBroker, count: int) -> None:
-    """Asks without waiting for answers, but that so many come in the end."""
+    """Send requests without waiting for each response, but for all of them at the end."""
     hello = frame(ApiVersionsRequest(), 0, client_id="fast")
     with socket.create_connection(broker.address) as sock, sock.makefile("rb") as answers:
         sock.sendall(hello)
@@ -185,7 +187,7 @@ def test_a_recorder_that_stands_still_holds_nobody_up(start: Starter) -> None:
     found = sum(event.get("client_id") == "fast" for event in events)
     assert found > PENDING_MAX
     assert dropped > 0
-    # Beside them a connection is told of, and who came after them.
+    # In addition to the events of a connection and of later clients.
     assert asked <= found + dropped <= asked + 20
 
 

@@ -1,1 +1,1 @@
-"""Measurements of the broker, beside others that speak the same protocol."""
+"""Measurements of the broker and of others that speak the same protocol."""

@@ -1,8 +1,8 @@
-"""``python -m system_tests.benchmarks``: minibroker beside its peers, in one run of minutes.
+"""``python -m system_tests.benchmarks``: minibroker and its peers, in one run of minutes.
 
-It owns the order of things: all peers run side by side, idle but for the one that is measured, and
-take turns, so that whatever else the machine does falls on all alike. The invariant: the whole ends
-within its time; a peer that can't be had, or fails a measure, leaves dashes and a note.
+Owns the order of measures: all peers run at the same time, idle except for the one that is
+measured, and take turns, so that other work of the machine affects all alike. Invariant: a run ends
+within its time; a peer that cannot be started, or fails a measure, has dashes and a note.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def measure_running(peers: list[Peer], session: Session, options: argparse.Names
 
 
 def measure_limits(names: Sequence[str], folder: Path, session: Session, runs: int) -> None:
-    """Accept rates of brokers with and without limits in turn; then what a storm does to each."""
+    """Measure accept rates of brokers with and without limits in turn; then the effect of a
+    storm.
+    """
     kinds = [kind for kind in accepting.KINDS if kind.peer in names]
     pairs = start_kinds(kinds, folder / "limits", session, [accepting.NONE, accepting.ALL_GENEROUS])
     nobody = Session(60)

@@ -1,9 +1,9 @@
-"""How fast connections come in, with and without limits, and what a storm does to who is there.
+"""Rate of accepted connections with and without limits, and the effect of a connection storm.
 
-It owns the brokers that are set up for this, every limit set but none of them reached in the one
-kind, all of them reached in the other, and the measures of them. The invariant: a cost is a ratio
-of two rates measured one right after the other, and the storm takes no processor time that anybody
-else wants, so that what is slower beside it is slower because of the broker.
+Owns the brokers for this (every limit set but none exceeded in one kind, all exceeded in the other)
+and their measures. Invariant: a cost is a ratio of two rates measured one right after the other,
+and the storm uses only processor time that no other process wants, so that a slowdown beside it is
+caused by the broker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ALL_GENEROUS: Final[Limits] = (GENEROUS, GENEROUS_IPS)
 ALL_TIGHT: Final[Limits] = (TIGHT, TIGHT_IPS)
 
 STORM_MS: Final = 60_000
-"""Longer than any measure beside it, whose end ends the storm."""
+"""Longer than any measure beside it; the measure ends the storm."""
 STORMING_AT_ONCE: Final = 256
 STORMING_ADDRESSES: Final = 100
 HOLD_MS: Final = 200
@@ -106,8 +106,9 @@ class Kind:
         return sharded(name) if self.sharded else name
 
     def start(self, folder: Path, limits: Limits) -> RunningBroker:
-        """Start it with those of the limits that it has: Kafka all but Redpanda's, processors
-        that accept for themselves only those.
+        """Start it with the limits that it has:
+
+        Kafka all but Redpanda's, the sharded mode only those.
         """
         settings, ips = limits
         redpandas = {name: limit for name, limit in settings.items() if REDPANDA in name}
@@ -137,7 +138,9 @@ def accept_rate(broker: RunningBroker) -> float:
 def cost_of_limits(
     kind: Kind, plain: RunningBroker, limited: RunningBroker, *, limited_first: bool
 ) -> dict[str, float]:
-    """Both rates and what the limits take of the one without, in per cent."""
+    """Return both rates, and the share that the limits take of the rate without limits, in per
+    cent.
+    """
     if limited_first:
         with_limits, without = accept_rate(limited), accept_rate(plain)
     else:

@@ -1,14 +1,13 @@
-"""What telling of activity costs: ``python -m system_tests.benchmarks.activity``.
+"""Cost of activity: ``python -m system_tests.benchmarks.activity``.
 
-Brokers that tell of all connections, of a share of them and of none take the same small Produce
-requests in turns: several connections that send ahead of their answers, and one that does not.
-There are several brokers of each kind, as two of one kind differ by some microseconds a request.
-Prints what came of the brokers that tell of none, and the differences of the others from those of
-the same round: medians, and the quarter and three quarters that they lay below. Processor time is
-what other work on the machine disturbs least; it is told apart by process, as the recorder yields
-to whatever serves clients, and what is left to it when the answers are there is counted, too. How
-much of the machine everything else took is told at the end. The invariant: all brokers do the same
-work in every round, and who is first changes with each round.
+Brokers that record all connections, a share of them and none get the same small Produce requests in
+turns: several connections that pipeline requests, and one that does not. There are several brokers
+of each kind, because two of one kind differ by some microseconds per request. Prints the figures of
+the brokers without activity, and the differences of the others in the same round: medians and
+quartiles. Processor time is least affected by other work on the machine; it is given by process,
+because the recorder has a lower priority, and the work that remains after the responses is counted
+too. The share of the machine that other work took is printed at the end. Invariant: all brokers do
+the same work in every round, and the order changes with each round.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Bench:
         self.figures[f"{way}: us worked in all"].append(sum(worked.values()) / count)
 
     def settle(self) -> None:
-        """Waits until nothing is left to be told, so that no work falls into another's turn."""
+        """Wait until no event is left to send, so that no work is done in another's turn."""
         while "recorder" in self.pids:
             before = self.worked_us()["recorder"]
             time.sleep(QUIET_S)
@@ -128,7 +127,7 @@ class Bench:
                 return
 
     def worked_us(self) -> dict[str, float]:
-        """What the processes have worked so far, by part."""
+        """Return the work of the processes so far, by part."""
         worked = dict.fromkeys(PARTS, 0.0)
         for name, pid in self.pids.items():
             part = next((part for part in PARTS if name.startswith(part.removesuffix("s"))), None)
@@ -144,7 +143,7 @@ def metric(broker: RunningBroker, name: str) -> float:
 
 
 def taken_by_others(benches: Sequence[Bench]) -> float:
-    """What others on this machine took of its processors so far, in seconds."""
+    """Return the processor time that other work on this machine took so far, in seconds."""
     user, nice, system, _, _, interrupts, soft, steal = (
         int(ticks) / os.sysconf("SC_CLK_TCK")
         for ticks in Path("/proc/stat").read_text(encoding="ascii").split(None, 9)[1:9]
@@ -154,7 +153,7 @@ def taken_by_others(benches: Sequence[Bench]) -> float:
 
 
 def measure(benches: Sequence[Bench], turns: int, requests: int, seconds: float) -> int:
-    """Rounds for so many seconds, two at least, and how many that were; one before warms up."""
+    """Run rounds for ``seconds``, at least two, after one to warm up; return their number."""
     order, ends = list(benches), time.monotonic() + seconds
     rounds = -1
     while rounds < ROUNDS_MIN or time.monotonic() < ends:

@@ -1,8 +1,9 @@
-"""``python -m system_tests.benchmarks.addresses``: the memory that so many addresses' books take.
+"""``python -m system_tests.benchmarks.addresses``: memory of the counts and rates of many
+addresses.
 
-It owns filling the books of a process of its own, rates in every sample and one open connection
-of each address, and forgetting them again an hour of their clock later. The invariant: what it
-prints is the growth of this process's memory as the kernel sees it, never an estimate.
+Owns filling the counts of a separate process, with rates in every sample and one open connection of
+each address, and their expiry an hour of their clock later. Invariant: it prints the growth of this
+process's memory as the kernel sees it, never an estimate.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LISTENER: Final = "PLAINTEXT"
 
 
 def address(number: int) -> str:
-    """Spelt anew each time, as it comes from the kernel."""
+    """A new text each time, as from the kernel."""
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
 

@@ -1,8 +1,7 @@
 """The C client and its runs.
 
-It owns finding the librdkafka that the confluent-kafka package brings; what a run
-means is its callers' affair. The invariant: a run that fails raises with what the client printed,
-and never counts as a figure.
+Owns finding the librdkafka of the confluent-kafka package; the meaning of a run belongs to its
+callers. Invariant: a failed run raises with the client's output, and never counts as a figure.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PATIENCE_S = 90
 
 
 class RunFailed(Exception):
-    """The client, or the broker under it, did not do what was asked."""
+    """The client, or the broker under it, failed."""
 
 
 def compiled() -> Path:
@@ -39,7 +38,7 @@ def compiled() -> Path:
 
 
 def run(mode: str, servers: str, topic: str = "-", *numbers: int) -> dict[str, float]:
-    """Run the client once; see the head of `client.c` for modes and what they print."""
+    """Run the client once; see the head of `client.c` for modes and their output."""
     command = [str(compiled()), mode, servers, topic, *map(str, numbers)]
     try:
         done = subprocess.run(
@@ -54,7 +53,7 @@ def run(mode: str, servers: str, topic: str = "-", *numbers: int) -> dict[str, f
 
 
 class Paced:
-    """A client that is connected and produces at an even pace when it is asked to."""
+    """A connected client that produces at an even pace when requested."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -93,7 +92,7 @@ def paced(servers: str, topic: str, count: int, size: int, pause_us: int) -> Ite
 
 
 def waiting_for_servers(topic: str) -> subprocess.Popen[bytes]:
-    """Start a client that produces one record as soon as it is told where."""
+    """Start a client that produces one record as soon as it gets the address."""
     return subprocess.Popen(
         [str(compiled()), "first", "-", topic], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -1,16 +1,16 @@
-"""What is left for a neighbour: ``python -m system_tests.benchmarks.fairness``.
+"""Share of a neighbor beside abusive clients: ``python -m system_tests.benchmarks.fairness``.
 
-A neighbour without quota produces, and beside it in turn: nobody; an abuser held by a quota of
-bytes; nobody; one held by a quota of request time, which sends a request for each small record;
-nobody; both, held by nothing; nobody.  Apache Kafka and minibroker take turns with the same.  On
-few cores the clients compete with each other and with the broker for processors, whoever the broker
-is fair to, so there are two neighbours: one that offers a fixed load, of which it should get all,
-and one that takes whatever it can, whose share shows what an abuser costs in processor time, too.
-That share is also told for as much processor time of broker and neighbour, which is what it would
-be if the abusers' programs ran elsewhere, and means something on a busy machine.  The invariant: a
-share is of what the same neighbour had alone right before and right after, the order changes from
-run to run, and brokers keep little, in memory that was touched before, so that nobody waits for a
-disk or for memory of the machine underneath.
+A neighbor without quota produces while, in turn, there are: no other client; an abuser limited by a
+byte quota; none; one limited by a request quota, which sends a request for each small record; none;
+both without limits; none. Apache Kafka and minibroker take turns with the same situations. On few
+cores the clients compete with each other and with the broker for processors, whatever the broker
+does, so there are two neighbors: one offers a fixed load, of which it should get all, and one takes
+whatever it can, whose share shows the cost of an abuser in processor time too. That share is also
+given for the same processor time of broker and neighbor, which is what it would be if the abusers
+ran elsewhere, and is meaningful on a busy machine. Invariant: a share is relative to the same
+neighbor alone right before and right after, the order changes from run to run, and brokers keep
+little data, in memory that was touched before, so that no client waits for a disk or for memory of
+the host.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from system_tests.harness.jars import ToolchainMissing
 from system_tests.quotas.setting import set_quota
 
 AHEAD_S = 0.4
-"""What the clients have to start and connect."""
+"""How long clients need to start and connect."""
 
-# A rate is an average over about as long as a situation takes, so that each has of a quota what it
-# allows: much at once, and nothing for a while. What was dropped is gone at once, so that all write
-# to the same memory.
+# A rate is an average over about as long as a situation takes, so that each situation gets what a
+# quota allows: a burst, and nothing for a while. Deleted segments are removed at once, so that all
+# write to the same memory.
 SETTINGS = {
     "quota.window.num": "2",
     "quota.window.size.seconds": "1",
@@ -64,7 +64,7 @@ SETTINGS = {
     "log.segment.delete.delay.ms": "0",
 }
 AT_ONCE = {"log.initial.task.delay.ms": "100"}
-"""For Kafka, which begins to look for what it need not keep after half a minute."""
+"""For Kafka, which starts to look for expired segments after half a minute."""
 MEMORY_BYTES = 2 * 10**9
 RECORD_BYTES, SMALL_BYTES = 1000, 100
 LEAST_SHARE = 0.95
@@ -135,7 +135,7 @@ class Peer:
             run("produce", self.servers, "neighbour", 500_000, RECORD_BYTES, 1)
 
     def measure(self, rate: int, order: Sequence[str]) -> Timeline:
-        """One neighbour beside everything, in an order."""
+        """Measure one neighbor beside every situation, in an order."""
         total_s = BEFORE_S + SITUATION_S * len(order)
         with self.emptied(), ExitStack() as stack:
             began = time.monotonic() + AHEAD_S
@@ -195,7 +195,7 @@ class Peer:
 
 
 def _flow(process: subprocess.Popen[str]) -> tuple[Flow, float]:
-    """What a client got through, and its processor seconds."""
+    """Return a client's throughput, and its processor seconds."""
     printed, _ = process.communicate(timeout=PATIENCE_S)
     if process.returncode != 0:
         raise RunFailed(f"{process.args!r}: status {process.returncode}")
@@ -237,7 +237,7 @@ def table(found: Timelines) -> str:
 
 
 def measure(peers: Sequence[Peer], runs: int) -> Timelines:
-    """Peers and neighbours in turns; each run begins with another situation."""
+    """Measure peers and neighbors in turns; each run starts with another situation."""
     found: Timelines = defaultdict(list)
     for peer in peers:
         peer.warm_up()

@@ -1,8 +1,7 @@
-"""What passed over time in a run of `fairness`, as a picture.
+"""Throughput over time in a run of `fairness`, as a picture.
 
-It owns colours and axes and nothing that is measured; matplotlib is needed by nothing else.  The
-invariant: all peers are drawn on the same scale, stretched below 1 MB/s by being even there and
-logarithmic above.
+Owns colours and axes and nothing that is measured; only this needs matplotlib. Invariant: all peers
+are drawn on the same scale, which is linear below 1 MB/s and logarithmic above.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TICKS = (0, 1, 10, 100, 1000)
 
 
 def draw(found: Timelines, file: Path) -> None:
-    """Draw the first run of each neighbour (a row) beside each peer (a column)."""
+    """Draw the first run of each neighbor (a row) and each peer (a column)."""
     peers = list(dict.fromkeys(peer for peer, _ in found))
     neighbours = list(dict.fromkeys(neighbour for _, neighbour in found))
     size = (7.0 * len(peers), 3.0 * len(neighbours) + 0.6)

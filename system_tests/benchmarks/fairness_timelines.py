@@ -19,7 +19,7 @@ Flow = list[float]
 
 
 class Timeline(NamedTuple):
-    """One neighbour's time beside each situation in some order, and what all got through."""
+    """Throughput of one neighbor and of all others, in each situation in some order."""
 
     order: Sequence[str]
     neighbour: Flow
@@ -32,15 +32,15 @@ class Timeline(NamedTuple):
         return self._rate_at(self.order.index(situation), flow)
 
     def alone(self, situation: str) -> float:
-        """The same of the neighbour alone, right before and right after one."""
+        """Return the neighbor's throughput alone, right before and right after a situation."""
         return statistics.fmean(self._rate_at(at, self.neighbour) for at in self._beside(situation))
 
     def share(self, situation: str) -> float:
-        """What the neighbour got of what it got alone."""
+        """Return the neighbor's throughput relative to its throughput alone."""
         return self.rate(situation, self.neighbour) / self.alone(situation)
 
     def share_of_work(self, situation: str) -> float:
-        """The same, of what it got for as much work, which other programs don't change."""
+        """Return that share for the same amount of work, which other programs do not change."""
         worked_s = statistics.fmean(self.worked_s[at] for at in self._beside(situation))
         return self.share(situation) * worked_s / self.worked_s[self.order.index(situation)]
 

@@ -1,8 +1,8 @@
-"""What is measured, one function each, alike for every peer.
+"""The measures, one function each, the same for every peer.
 
-It owns amounts, warm-ups and units; it starts no peer (but for cold starts, which are about that)
-and prints nothing. The invariant: a measure leaves the peer as it found it, but for topics of its
-own, and returns figures by row name, so that runs can be repeated and peers interleaved.
+Owns amounts, warm-ups and units; it starts no peer (except for cold starts) and prints nothing.
+Invariant: a measure leaves the peer unchanged, except for its own topics, and returns figures by
+row name, so that runs can be repeated and peers interleaved.
 """
 
 from __future__ import annotations

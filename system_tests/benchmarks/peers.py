@@ -1,8 +1,8 @@
-"""Those who are measured: minibroker and its peers, each as a process of its own.
+"""The measured peers: minibroker and others, each as a separate process.
 
-It owns starting and ending them and saying what they are; what is measured is no affair of its.
-The invariant: every peer is reached over a TCP socket of this machine and runs with its own
-defaults, so that one client measures all alike; data lies on the same kind of storage for all.
+Owns their start, end and description. It must never know the measures. Invariant: every peer is
+reached over a TCP socket of this machine and runs with its own defaults, so that one client
+measures all alike; data is on the same kind of storage for all.
 """
 
 from __future__ import annotations

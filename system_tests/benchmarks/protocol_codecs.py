@@ -1,10 +1,10 @@
-"""How fast the protocol is coded, beside construct's own ``.compile()``.
+"""Speed of encoding and decoding, compared with construct's own ``.compile()``.
 
 Run with ``python system_tests/benchmarks/protocol_codecs.py``. A Metadata response of 50 topics
 with 6 partitions each is decoded and encoded by generated code and by construct compiling the same
-tree; also by construct compiling a plain declaration of the same bytes, which knows no nulls, no
-compact encoding and no bounds and so can be flattened. Then a Produce request of one partition
-with its header, the cost of generating a codec, and of importing. Prints medians of several runs.
+tree; also by construct compiling a plain declaration of the same bytes, which has no nulls, no
+compact encoding and no bounds and so can be flattened. Then a Produce request of one partition with
+its header, the cost of generating a codec, and of importing. Prints medians of several runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocol.schema import construct_for
 
 RUNS = 9
 TOPICS, PARTITIONS = 50, 6
-PLAIN_VERSION = 1  # the newest whose bytes a plain construct declaration can say
+PLAIN_VERSION = 1  # the newest version that a plain construct declaration can describe
 REQUIRED_SPEEDUP = 10
 REQUIRED_PRODUCE_US = 12
 
@@ -124,7 +124,7 @@ def measure_metadata(version: int) -> float:
 
 
 def measure_plain() -> None:
-    """Print the figures of construct compiling what it can flatten."""
+    """Print the figures of construct compiling a declaration that it can flatten."""
     data = compiler.encode(metadata(), PLAIN_VERSION)
     compiled = plain_metadata().compile()
     parsed = compiled.parse(data)

@@ -109,7 +109,7 @@ class Bench:
         self.ask(MANY, MANY)  # so that every counter is there
 
     def ask(self, clients: int, count: int) -> list[float]:
-        """Sends so many requests, each client-id in turn; the time of each."""
+        """Send requests, each client-id in turn; return the time of each."""
         first = self._sent[clients]
         self._sent[clients] += count
         took = []
@@ -145,7 +145,7 @@ Figures = list[float]
 
 
 def less(figures: Figures, others: Figures) -> Figures:
-    """How much more than in the same rounds of another."""
+    """Return the differences to the same rounds of another kind."""
     return [each - other for each, other in zip(figures, others, strict=True)]
 
 
@@ -156,7 +156,7 @@ def spread(differences: Figures) -> str:
 
 
 def sure_of_median(figures: Figures) -> tuple[float, float]:
-    """Between what the true median lies with 95 % certainty, whatever their distribution."""
+    """Return the 95 % confidence interval of the median, for any distribution."""
     ordered, count = sorted(figures), len(figures)
     beyond = max(0, math.floor((count - 1.96 * math.sqrt(count)) / 2))
     return ordered[beyond], ordered[-1 - beyond]
@@ -205,14 +205,15 @@ def print_times(what: str, found: Mapping[tuple[bool, int], Figures]) -> None:
 
 
 def time_counting() -> None:
-    """Prints what it takes to count one request."""
+    """Print the cost of recording one request."""
     quotas = ClientQuotaManager(QuotaLedger(11, 1000, shared=True))
     bounds = {kind: {Entity(DEFAULT, DEFAULT): BOUND} for kind in CLIENT_QUOTA_TYPES}
     quotas.set_table(QuotaTable(bounds, USER_AND_CLIENT))
     other_work = bytes(500_000)
     now_ms = 0.0
     took: dict[tuple[str, int], Figures] = {}
-    # The first time makes counters. Ten that ask as seldom as ten thousand tell code from caches.
+    # The first round creates counters. Ten clients at the pace of ten thousand separate code from
+    # caches.
     for how, clients, every_ms in (
         ("", MANY, COUNTED_EVERY_MS),
         ("", FEW, COUNTED_EVERY_MS),
@@ -244,7 +245,7 @@ def count(quotas: ClientQuotaManager, who: QuotaUser, now_ms: int) -> None:
 
 
 def measure_memory(clients: int) -> None:
-    """Prints the memory of all processes, each shared page divided by those who share it."""
+    """Print the memory of all processes, each shared page divided by its users."""
     with ExitStack() as stack:
         broker = start_minibroker()
         stack.callback(broker.forget)
@@ -285,10 +286,10 @@ def client_id(number: int) -> str:
 
 
 def use_all(dialled: Sequence[Client], clients: int) -> None:
-    """Every client uses every type of quotas, on each connection.
+    """Let every client use every type of quota, on each connection.
 
-    But that only some change topics, which takes long: each client's four counters lie in one
-    piece of memory, whether they are used or not.
+    Only some of them change topics, which takes long: a client's four counters are in one piece of
+    memory, whether they are used or not.
     """
     for number in range(clients):
         for client in dialled:

@@ -72,7 +72,7 @@ def compact(value: float) -> str:
 
 
 def summary(row: Row, by_peer: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Return what is known of one row: per peer median, least, most; ratio; target; reached."""
+    """Return the summary of one row: per peer median, least, most; ratio; target; reached."""
     medians = {peer: statistics.median(values) for peer, values in by_peer.items() if values}
     ours, kafkas = medians.get(MINIBROKER), medians.get(KAFKA)
     ratio = ours / kafkas if ours is not None and kafkas else None

@@ -1,8 +1,8 @@
-"""What the log's operations cost: ``python -m system_tests.benchmarks.storage``.
+"""Cost of the log's operations: ``python -m system_tests.benchmarks.storage``.
 
 Prints the median over several runs of the time of one call, in microseconds, in memory-backed
-storage where the machine has it (``--folder`` takes another). Nothing but the storage package and
-the record batches runs here: no loop, no sockets, one process.
+storage if the machine has it (``--folder`` sets another). Only the storage package and the record
+batches run here: no loop, no sockets, one process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the scenarios ask of a Kafka client, whatever language it is written in.
+"""Interface of Kafka clients for the scenarios, in any language.
 
-It owns the vocabulary (records, refusals, groups, members) and the two interfaces that each
-client's adapter fulfils; it knows no client and no broker. The invariant: an adapter changes
-nothing on the way, so that what a scenario sees is what the client saw; errors are Kafka's own
-codes. What a client cannot do is said by a flag here and never discovered by a failing test.
+Owns the vocabulary (records, errors, groups, members) and the two interfaces that each client's
+adapter implements; it knows no client and no broker. Invariant: an adapter changes nothing, so that
+a scenario sees what the client saw; errors are Kafka's own codes. What a client cannot do is a flag
+here and never discovered by a failing test.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Group(NamedTuple):
 
 
 class Member(ABC):
-    """One consumer in a group. It commits what it has handed over whenever partitions are taken.
+    """A consumer in a group. It commits what it has returned whenever partitions are revoked.
 
-    `assignments` counts the times that the client was told of an assignment.
+    `assignments` counts the assignments that the client got.
     """
 
     assignments: int = 0
@@ -123,7 +123,8 @@ class Client(ABC):
     name: str
     has_cooperative: bool = True
     sends_zero_partitions: bool = True
-    # Whether heartbeats and commits carry the static member's name, so that a double is told.
+    # Whether heartbeats and commits contain the static member's name, so that a duplicate is
+    # fenced.
     notices_fencing: bool = True
     # Whether an error in the answer to DescribeConfigs reaches the caller.
     reports_config_errors: bool = True
@@ -190,7 +191,7 @@ class Client(ABC):
 
     @abstractmethod
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record is no older, or None when there is none."""
+        """Return the first offset whose record is no older, or None if there is none."""
 
     @abstractmethod
     def join(

@@ -59,7 +59,7 @@ def ours(own: RunningBroker) -> Command:
 
 @pytest.fixture
 def kafkas(own: RunningBroker, kafka_libs: Path) -> Command:
-    """Run Kafka's command; likewise."""
+    """Run Kafka's command."""
     java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
     return _runner([*java, "kafka.admin.ConfigCommand"], own)
 
@@ -137,7 +137,7 @@ def test_kafkas_command_sets_describes_and_removes(
     assert status == 0
     assert not any(f"{key}=" in line for line in described)
     assert ours(*describe_it) == (0, described)
-    # What is not there cannot be removed; Kafka 4 says so of quotas only, Kafka 3 of all.
+    # A missing config cannot be removed; Kafka 4 rejects it for quotas only, Kafka 3 for all.
     assert ours(*remove_it)[0] == 1
     assert kafkas(*remove_it)[0] == int(key in QUOTAS)
 
@@ -156,7 +156,7 @@ def test_what_kafkas_command_refuses_is_refused_here(ours: Command, kafkas: Comm
 def test_kafkas_command_takes_a_quota_file_line_by_line(
     own: RunningBroker, ours: Command, kafkas: Command, kafka_libs: Path, tmp_path: Path
 ) -> None:
-    """What our command applies at once, Kafka's takes through xargs, and both set the same."""
+    """Kafka's command applies with xargs what ours applies at once, with the same result."""
     names = ["it's a", '"', "--all", "é*$"]
     people = [
         QuotaLine(

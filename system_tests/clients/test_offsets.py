@@ -58,7 +58,7 @@ def test_group_without_offsets_starts_where_it_is_told(
     client.produce(topic, [Record(None, b"old")])
     seen: list[Stored] = []
     with closing(client.join(fresh("group"), topic, start=start)) as member:
-        # Nothing tells when the member has found its place, so there is always something new.
+        # Nothing reports when the member has its position, so new records are produced constantly.
         def something_new() -> bool:
             client.produce(topic, [Record(None, b"new")])
             seen.extend(member.poll())

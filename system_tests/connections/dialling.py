@@ -1,9 +1,9 @@
-"""Connections to a broker as plain sockets, from any address of this machine's own.
+"""Connections to a broker as plain sockets, from any address of this machine.
 
-It owns the sockets, a first request and its answer, and what can be seen of a connection from the
-outside: answered, hung up on without a byte, or kept waiting. The invariant: every look has a
-deadline, and nothing is sent on a connection before it was asked to speak, as a broker that closes
-a socket with unread bytes resets it, and a test could not tell whether it was answered.
+Owns the sockets, a first request and its response, and what a client can see of a connection:
+answered, disconnected without a byte, or kept waiting. Invariant: every wait has a deadline, and
+nothing is sent on a connection before the test requests it: a broker that closes a socket with
+unread bytes resets it, and a test could not distinguish whether it was answered.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Client:
             self._send(ApiVersionsRequest(), 0)
 
     def answered(self) -> bool:
-        """Wait for the answer to a request; False if the broker hangs up instead."""
+        """Wait for the response to a request; False if the broker disconnects instead."""
         self.speak()
         self._spoke = False
         try:
@@ -67,7 +67,7 @@ class Client:
             return False
 
     def hung_up(self) -> bool:
-        """Wait until the broker hangs up; False if it sends anything."""
+        """Wait until the broker disconnects; False if it sends anything."""
         return self.socket.recv(1) == b""
 
     def silent(self) -> bool:
@@ -158,8 +158,8 @@ def wait_counted(broker: RunningBroker, wanted: int) -> None:
 
 
 def wait_kept(broker: RunningBroker, kept: str, wanted: int) -> None:
-    """Wait until so many newcomers are ``waiting`` or ``held``: before that, time that is let pass
-    would have passed before they came.
+    """Wait until so many new connections are ``waiting`` or ``held``: time that is advanced
+    before that would have passed before they arrived.
     """
 
     def found() -> int:

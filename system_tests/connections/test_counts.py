@@ -1,4 +1,4 @@
-"""How many connections there may be: who waits, who is hung up on, who has to go."""
+"""Limits of the number of connections: waiting, rejected and closed ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def test_a_limit_of_a_host_that_nobody_knows_is_refused(limited: Limited, dial: 
     with pytest.raises(StartFailed, match=r"cannot resolve no\.such\.invalid") as caught:
         limited(f"{name}=no.such.invalid:1")
     assert "Traceback" not in str(caught.value)
-    assert "did not end" not in str(caught.value)  # who waited for the acceptor went at once
+    assert "did not end" not in str(
+        caught.value
+    )  # connections that waited for the acceptor were closed at once
     broker = limited()
     (client,) = dial(broker)
     alter(client, max__connections__per__ip__overrides="localhost:9", expected=0)

@@ -47,7 +47,7 @@ def without_columns() -> dict[str, str]:
 
 
 def printed(broker: RunningBroker) -> str:
-    """What the command prints once, asked through the control API."""
+    """Return the command's output, read through the control API."""
     assert broker.control_url is not None
     command = [sys.executable, "-m", "minibroker", "connections"]
     ended = subprocess.run(
@@ -256,7 +256,9 @@ class Terminal:
         os.write(self.master, keys)
 
     def ended(self) -> int:
-        """The exit status; what is still drawn is read, as a full terminal would hold it up."""
+        """Return the exit status; the remaining output is read, because a full terminal would
+        block it.
+        """
         self.wait_shown("\x1b[?25h")
         return self.process.wait(PATIENCE_S)
 
@@ -266,7 +268,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "minibroker", "connections", "--interval", "0.1", *arguments]
     process = subprocess.Popen(
-        ["setsid", "--ctty", *command],  # so that Ctrl-C is typed to it and nobody else
+        ["setsid", "--ctty", *command],  # so that Ctrl-C is sent to this command only
         stdin=slave,
         stdout=slave,
         stderr=slave,

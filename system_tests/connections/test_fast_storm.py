@@ -1,8 +1,8 @@
-"""Limits under a storm as fast as one process in C can make it, for ten seconds and through kills.
+"""Limits during a storm as fast as one process in C can make it, for ten seconds and with kills.
 
-The oracles stand outside: the dialler takes a connection for open from its answer until just before
-it closes it, so its greatest number can't be above what the broker had at that moment; and which
-rate lets how many in is told by a model that shares no line with the broker.
+The oracles are outside: the storm program counts a connection as open from its response until just
+before it closes it, so its largest count cannot be above the broker's at that moment; and the
+number that each rate admits is calculated by a model that shares no code with the broker.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ RATE, BROKER_RATE, IP_RATE = 40, 60, 1000
 def blow(broker: RunningBroker, for_ms: int, slowness: int = 1) -> Seen:
     with storm(
         broker.bootstrap_servers,
-        max(for_ms, 10 * HOLD_MS * slowness),  # long enough for those who come after them
+        max(for_ms, 10 * HOLD_MS * slowness),  # long enough for later connections
         at_once=AT_ONCE,
         addresses=ADDRESSES,
         hold_ms=HOLD_MS * slowness,
@@ -129,7 +129,7 @@ def test_rates_are_those_of_the_model_within_a_hundredth(limited: Limited) -> No
 
 
 def limit_ip_without_a_trace(broker: RunningBroker) -> None:
-    """Set what needs a connection, and kill who remembers that there was one."""
+    """Set a limit that needs a connection, and kill the process that counted it."""
     with Client(broker.address) as client:
         limit_ip(client, None, IP_RATE)
     kill(broker, "acceptor")
@@ -165,13 +165,13 @@ def test_counts_are_right_after_any_kill(
     clients: list[Client] = []
 
     def all_come_in() -> bool:
-        # Those of the storm that were not accepted when it ended have places for a moment yet.
+        # Connections of the storm that were not accepted when it ended occupy places for a moment.
         for client in clients:
             client.close()
         clients[:] = [dial(broker, 1, f"127.0.2.{number}")[0] for number in range(1, MOST + 1)]
         return all(client.answered() for client in clients)
 
-    # What is free is known, too: just as many come in as may.
+    # Free slots are known too: exactly as many are admitted as allowed.
     wait_until(all_come_in, f"{MOST} connections to come in at once")
     assert counted(broker) == MOST
     for client in clients:

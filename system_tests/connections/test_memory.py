@@ -1,4 +1,4 @@
-"""What the limits remember: bounded however many addresses come, and given back in time."""
+"""Memory of the limits: bounded for any number of addresses, and released in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast connections may come, to the millisecond on a clock that stands still."""
+"""Rates of new connections, to the millisecond on a frozen clock."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_address_that_is_too_fast_holds_up_nobody_else(
     closed = "minibroker_connections_closed_total"
     refused = 1 if recheck else 2
     wait_until(lambda: gauge(broker, closed, reason=reason) == refused, "what was held to end")
-    # Whose time is up together is looked at in any order.
+    # Connections with the same deadline are handled in any order.
     stayed = [client for client in held if client.silent()]
     assert len(stayed) == 2 - refused
     assert all(client.answered() for client in stayed)

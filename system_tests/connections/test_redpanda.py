@@ -1,4 +1,4 @@
-"""Redpanda's limits, whoever accepts: one process for all, or three of them for themselves."""
+"""Redpanda's limits in both modes: one acceptor, or three processors that accept themselves."""
 
 from __future__ import annotations
 

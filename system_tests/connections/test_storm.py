@@ -61,7 +61,7 @@ class Storm:
                 open_now.append(client)
                 self.served += client.answered()
             except OSError:
-                pass  # hung up on, kept waiting, or the process died: all the same to a storm
+                pass  # rejected, waiting, or the process died: all the same to a storm
             while len(open_now) > random.randrange(6):
                 open_now.pop(random.randrange(len(open_now))).close()
         for client in open_now:

@@ -68,7 +68,7 @@ def look(browser: Browser, limited: Limited) -> Iterator[Look]:
 
 @pytest.fixture
 def rules(browser: Browser, broker: RunningBroker) -> Browser:
-    """A page that can import the console's modules, with nobody polling on it."""
+    """A page that can import the console's modules, without polling."""
     assert broker.control_url is not None
     browser.driver.get(broker.control_url.rstrip("/") + "/v1/clock")
     return browser

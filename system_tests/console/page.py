@@ -1,7 +1,7 @@
-"""The console as somebody sees it who looks at the page.
+"""The console as users see it.
 
-It owns where on the page a thing is found; tests say what must be seen. The invariant: every look
-is one script in the page, so that what it returns was there at one moment.
+Owns where on the page something is found; tests say what must be visible. Invariant: every look is
+one script in the page, so that its result existed at one moment.
 """
 
 from __future__ import annotations

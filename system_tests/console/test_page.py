@@ -1,4 +1,4 @@
-"""The console in front of whole brokers: what somebody sees who looks at it."""
+"""The console with complete brokers, as users see it."""
 
 from __future__ import annotations
 

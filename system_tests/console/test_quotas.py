@@ -1,4 +1,6 @@
-"""The quotas in front of a whole broker: one is set, a throttle begins, is explained, and ends."""
+"""The quota view with a complete broker: a quota is set, a throttle starts, is explained, and
+ends.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.minibroker
 
 
 def produce(broker: RunningBroker, client_id: str, size: int) -> None:
-    """Send one record; who sent it hangs up only with the test."""
+    """Send one record; the connection stays open until the end of the test."""
     config = {"bootstrap.servers": broker.bootstrap_servers, "client.id": client_id}
     producer = Producer(config)
     producer.produce("orders", b"x" * size)
@@ -34,7 +36,7 @@ def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, loo
     page.find("#tab-connections").send_keys(Keys.ARROW_RIGHT)
     page.wait(lambda: "No quota is set." in page.text("#uses"), "the view to be drawn")
     assert not page.find("#view-connections").is_displayed()
-    # What the page says sets one does, but for less than it says.
+    # Run the command that the page suggests, with a lower value.
     program, *words = shlex.split(page.text("#uses .command"))
     assert program == "minibroker"
     command = [word.replace("=1048576", "=1000") for word in words]

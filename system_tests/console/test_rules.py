@@ -49,7 +49,7 @@ def answer(
     happenings: Sequence[dict[str, Any]] = (),
     **others: Any,
 ) -> dict[str, Any]:
-    """What the broker says, with one processor."""
+    """Return a broker's answer with one processor."""
     processor = {
         "processor": "processor-0",
         "slots_total": 20,

@@ -1,4 +1,4 @@
-"""What follows from answers about quotas, rule by rule: rows, lines, and who is throttled."""
+"""Views of answers about quotas, rule by rule: rows, lines, and throttled clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def throttle(number: int, ago_ms: int = 0, client: str = "c", delay: int = 70) -
 def answer(
     uses: Sequence[dict[str, Any]] = (), throttles: Sequence[dict[str, Any]] = (), total: int = 0
 ) -> dict[str, Any]:
-    """What the broker says; throttles newest first."""
+    """Return a broker's answer; throttles are newest first."""
     return {
         "counting": True,
         "uses": list(uses),

@@ -71,13 +71,13 @@ def start() -> Iterator[Starter]:
 
 @pytest.fixture
 def fixed_listener() -> str:
-    """A listener on a port that stays the same over restarts."""
+    """Return a listener on a port that stays the same over restarts."""
     return f"PLAINTEXT://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture
 def begin_run(fresh: Callable[[str], str]) -> Iterator[Callable[..., Run]]:
-    """Set a producer and consumers to work; what a failing test leaves of them is stopped."""
+    """Start a producer and consumers; those left by a failing test are stopped."""
     runs: list[Run] = []
 
     def begin(running: RunningBroker, *, idempotent: bool = True) -> Run:

@@ -1,11 +1,11 @@
-"""What was sent, what was acknowledged and what was read, and the judgement over the three.
+"""Records that were sent, acknowledged and read, and the anomalies among them.
 
-It owns the record of a run and the names of what can be wrong with it; it knows neither clients
-nor brokers nor time. The invariant: every record sent carries a key and the next number of that
-key, so that each anomaly is found by comparing numbers. The names are those of Maelstrom's Kafka
-workload: *lost* (acknowledged, not in the log), *duplicate* (in the log twice), *nonmonotonic* (a
-key's numbers fall along the log), *skipped* (a consumer passed over a record); *invented* is added
-for what nobody sent and *misplaced* for what lies elsewhere than was acknowledged.
+Owns the record of a run and the names of anomalies. It must never know clients, brokers or time.
+Invariant: every record has a key and the next number of that key, so that each anomaly is found by
+comparing numbers. The names are those of Maelstrom's Kafka workload: *lost* (acknowledged, not in
+the log), *duplicate* (in the log twice), *nonmonotonic* (a key's numbers decrease along the log),
+*skipped* (a consumer passed over a record); *invented* is added for records that were never sent
+and *misplaced* for those at another place than acknowledged.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def _falling(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _skipped(history: History) -> list[Entry]:
-    """Return what lies between two records that one consumer was handed one after the other.
+    """Return the records between two that one consumer got one after the other.
 
-    A consumer may go back (after a rebalance, to what was committed) and may be given another
-    partition to go on with; it may not step over a record that nobody of its group was handed.
+    A consumer may go back (after a rebalance, to the committed offset) and may be assigned another
+    partition; it may not skip a record that no member of its group got.
     """
     handed = {entry.place for entries in history.consumed.values() for entry in entries}
     by_place = {entry.place: entry for entry in history.log}

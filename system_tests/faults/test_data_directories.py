@@ -40,7 +40,7 @@ def consumed(broker: RunningBroker, topic: str, group: str, count: int = 10) -> 
 
 
 def ended(broker: RunningBroker) -> str:
-    """Stop the broker; returns what it printed."""
+    """Stop the broker; return its output."""
     assert broker.stop() == 0
     printed = broker.printed()
     broker.forget()

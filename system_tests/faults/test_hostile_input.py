@@ -41,11 +41,11 @@ from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 SEED = 4
 SOON_S = 20.0
-"""For a client whom others may not hold up: long for two busy cores, and nothing beside the minutes
-after which the broker gives up connections that do nothing.
+"""For a client that others may not delay: long for two busy cores, and short compared with the
+minutes after which the broker closes idle connections.
 """
-# What a process may keep after thousands of bad requests: caches that fill once, and the heap's
-# own habits.
+# Memory that a process may keep after thousands of bad requests: caches that fill once, and the
+# heap's fragmentation.
 MEMORY_SLACK_BYTES = 12 * 1024 * 1024
 Names = Callable[[str], str]
 

@@ -26,7 +26,7 @@ Mode = tuple[str, ...]
 MODES = pytest.mark.parametrize(
     "mode", [(), ("--set", "acceptor.mode=sharded")], ids=["single", "sharded"]
 )
-"""Who accepts: one process for all, or each processor for itself."""
+"""Both modes: one acceptor, or processors that accept themselves."""
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -119,7 +119,7 @@ def test_a_life_holds_no_more_descriptors_than_the_one_before(mode: Mode, start:
 
 
 def at_rest(broker: RunningBroker, names: list[str]) -> dict[str, int]:
-    """How many descriptors processes have once nobody asks them anything."""
+    """Return the numbers of descriptors of idle processes."""
     pids = {name: processes(broker)[name].pid or 0 for name in names}
     seen: list[dict[str, int]] = []
 

@@ -54,7 +54,7 @@ class Imports(NamedTuple):
         (self.folder / "blocked").touch()
 
     def tried(self) -> list[str]:
-        """What was imported, or would have been, since."""
+        """Return the modules that were imported, or would have been, since then."""
         file = self.folder / "imports"
         return file.read_text().split() if file.exists() else []
 
@@ -69,7 +69,7 @@ def imports(tmp_path: Path) -> Imports:
 
 def test_every_api_is_served_without_an_import(start: Starter, imports: Imports) -> None:
     broker = start(settings=SETTINGS, environment=imports.environment)
-    for page in ("/v1/health", "/v1/connections"):  # The control API is loaded when it is asked.
+    for page in ("/v1/health", "/v1/connections"):  # The control API is imported at its first use.
         ask(broker, "GET", page)
     imports.block()
     ready(broker)

@@ -1,4 +1,4 @@
-"""What a broker leaves on the machine when it has ended: nothing, unless it was told to."""
+"""What a broker leaves on the machine when it has ended: nothing, unless configured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.minibroker
 class Footprint:
     """The processes of a broker and everything that they have open in temporary folders.
 
-    What this process has open too was there before: the checkout may lie in such a folder.
+    Files that this process has open existed before: the checkout may be in such a folder.
     """
 
     def __init__(self, broker: RunningBroker) -> None:

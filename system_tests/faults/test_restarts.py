@@ -1,4 +1,4 @@
-"""The whole broker ends and comes back on the same data directory."""
+"""A complete broker ends and restarts on the same data directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def end_gently(broker: RunningBroker) -> None:
 
 
 def end_brutally(broker: RunningBroker) -> None:
-    """Kill the supervisor; what it forked must notice and end by itself."""
+    """Kill the supervisor; its child processes must notice and end by themselves."""
     family = tree(broker.pid)
     broker.forget()
     wait_until(lambda: not still_running(family), "the orphans to end by themselves")

@@ -1,9 +1,9 @@
-"""A producer and consumers that write down everything, while something is done to the broker.
+"""A producer and consumers that record everything, during faults of the broker.
 
-They own their threads and librdkafka clients and fill a `History`; what happens to the broker
-meanwhile is the test's affair. The invariant: a record counts as acknowledged only by its delivery
-report, and the log is read afresh, from beginning to end, when all has been sent. They are what
-Kafka's own system tests call VerifiableProducer and VerifiableConsumer.
+They own their threads and librdkafka clients and fill a `History`; the faults belong to the test.
+Invariant: a record counts as acknowledged only by its delivery report, and the log is read from
+start to end when all has been sent. Kafka's own system tests call them VerifiableProducer and
+VerifiableConsumer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _entry(message: Message) -> Entry:
 
 
 class VerifiableProducer:
-    """Sends the next number of each key in turn; a key always goes to the same partition."""
+    """Sends the next number of each key in turn; a key always uses the same partition."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class VerifiableProducer:
         )
 
     def abandon(self) -> None:
-        """Send nothing new and forget what is on its way."""
+        """Send nothing new and forget what is in flight."""
         self._abandoned = True
         self._stopping.set()
         self._thread.join(PATIENCE_S)
@@ -120,7 +120,7 @@ class VerifiableProducer:
 
 
 class VerifiableConsumer:
-    """A member of a group that commits what it was handed, at every few records and revocation."""
+    """A member of a group that commits what it got, after every few records and at a revocation."""
 
     def __init__(
         self, settings: Mapping[str, str], topic: str, group: str, seen: list[Entry]
@@ -152,7 +152,7 @@ class VerifiableConsumer:
             while not self._stopping.is_set():
                 message = self._consumer.poll(0.1)
                 if message is None or message.error():
-                    continue  # librdkafka reports what it then mends by itself
+                    continue  # librdkafka reports errors that it handles by itself
                 self._seen.append(_entry(message))
                 if len(self._seen) % 200 == 0:
                     self._consumer.commit(asynchronous=True)
@@ -163,7 +163,7 @@ class VerifiableConsumer:
 
     def _commit(self) -> None:
         if self._abandoned:
-            return  # there may be nobody to commit to
+            return  # there may be no coordinator to commit to
         try:
             self._consumer.commit(asynchronous=False)
         except KafkaException:
@@ -175,7 +175,7 @@ class VerifiableConsumer:
         self._thread.join(PATIENCE_S)
 
     def stop(self) -> None:
-        """Commit what was handed over, leave the group, and raise what went wrong on the way."""
+        """Commit what was returned, leave the group, and raise the errors of the run."""
         self._stopping.set()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "a consumer did not end"

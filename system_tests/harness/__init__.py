@@ -1,1 +1,1 @@
-"""What every system test stands on: brokers as processes, jars, waiting, looking into /proc."""
+"""Basis of all system tests: brokers as processes, jars, waiting, reading /proc."""

@@ -1,9 +1,9 @@
-"""Brokers as operating-system processes: minibroker and one node of Apache Kafka, side by side.
+"""Brokers as operating-system processes: minibroker and one node of Apache Kafka.
 
-It owns starting, readiness, stopping and killing; it knows nothing of clients or tests. The
-invariant: whoever starts a broker here can end it, with everything it forked, by `stop()` or
-`kill()`, and a broker that doesn't come up is reported with what it printed. Kafka runs as a KRaft
-node that is broker and controller in one, which is what its own quick start does.
+Owns start, readiness, stop and kill. It must never know clients or tests. Invariant: a broker
+started here can be ended, with all its child processes, by `stop()` or `kill()`, and a broker that
+does not start is reported with its output. Kafka runs as a KRaft node that is broker and
+controller, as in its own quick start.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KAFKA_JVM = [
 
 
 class StartFailed(Exception):
-    """A broker ended, or said nothing, before it was ready; the text holds what it printed."""
+    """A broker ended, or was silent, before it was ready; the text contains its output."""
 
 
 @dataclass
@@ -79,14 +79,16 @@ class RunningBroker:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the process itself, and only it: what it forked must notice by itself."""
+        """Send SIGKILL to the process itself only: its child processes must notice by
+        themselves.
+        """
         self.process.kill()
         self.process.wait(10)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
     def forget(self) -> None:
-        """Kill what is left and close the file of what it printed."""
+        """Kill what is left and close the file of its output."""
         self.kill()
         self.output.close()
 
@@ -166,7 +168,7 @@ def _first_line(process: subprocess.Popen[bytes], output: IO[bytes]) -> dict[str
 
 
 def kafka_settings(data_dir: Path, port: int, controller_port: int) -> dict[str, str]:
-    """Return what a single KRaft node cannot do without; everything else is Kafka's default."""
+    """Return the required settings of a single KRaft node; everything else is Kafka's default."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -242,8 +244,10 @@ def wait_for_port(broker: RunningBroker, *, pause_s: float = 0.02) -> None:
 
 
 SERVERS_PORTS: Final = range(10_000, 32_000)
-"""Below those that Linux gives to who connects. One of those may be taken while a server is away,
-even by a client of it, which connects to itself when it asks for the port that it was given.
+"""Below the ports that Linux assigns to connecting sockets.
+
+One of those may be taken while a server is down, even by its own client, which connects to itself
+when it gets the port that it connects to.
 """
 
 
@@ -251,8 +255,10 @@ _given_ports: Final[set[int]] = set()
 
 
 def free_port() -> int:
-    """A port that a server can listen on, and again when it comes back; nobody else is given it."""
-    for port in random.SystemRandom().sample(SERVERS_PORTS, 100):  # Others take theirs meanwhile.
+    """Return a port that a server can listen on, also after a restart; each is returned once."""
+    for port in random.SystemRandom().sample(
+        SERVERS_PORTS, 100
+    ):  # Other processes may take ports meanwhile.
         if port in _given_ports:
             continue
         with socket.socket() as probe:

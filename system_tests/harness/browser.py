@@ -1,9 +1,8 @@
-"""A browser without a window, steered through its driver.
+"""A headless browser, controlled through its driver.
 
-It owns finding Chromium and its driver on this machine, the start flags and what is asked of the
-browser beyond pages: its log, every request it made, the size and the colours of its window. It
-knows nothing of brokers. The invariant: nothing is downloaded to make it work, and it lives in a
-new folder, so that no run sees another's leftovers.
+Owns finding Chromium and its driver on this machine, the start flags and what tests need beyond
+pages: its log, every request, the size and the colours of its window. It must never know brokers.
+Invariant: nothing is downloaded, and it runs in a new folder, so that no run sees files of another.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Browser:
         self._command("Emulation.setEmulatedMedia", {"features": [scheme, motion]})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What the body of an async function returns in the page."""
+        """Return the result of an async function's body in the page."""
         # A function of its own for each, as what `import()` gives can only be waited for.
         wrapped = (
             "const [...given] = arguments; const done = given.pop();"
@@ -73,11 +72,11 @@ class Browser:
         return outcome.get("value")
 
     def complaints(self) -> list[str]:
-        """What the page, or the browser about it, has logged since last asked."""
+        """Return log messages of the page, or of the browser about it, since the last call."""
         return [entry["message"] for entry in self._log("browser")]
 
     def requested(self) -> set[str]:
-        """Every address that was asked for something since last asked."""
+        """Return every address that was requested since the last call."""
         messages = (json.loads(entry["message"])["message"] for entry in self._log("performance"))
         return {
             message["params"]["request"]["url"]

@@ -1,7 +1,7 @@
 """C and Go programs of the tests: compiled once, kept in the cache.
 
-It owns finding a compiler and naming the results; what they do is known to who runs them. The
-invariant: a program that is returned was compiled from the source as it is now.
+Owns finding a compiler and naming the results. It must never know what the programs do. Invariant:
+a returned program was compiled from the current source.
 """
 
 from __future__ import annotations

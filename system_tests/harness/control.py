@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 
-# Health is told with this status, and in full, while a process is being restarted.
+# The status of a health response, which is complete, while a process restarts.
 NOT_READY = 503
 
 

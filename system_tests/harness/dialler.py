@@ -1,8 +1,7 @@
-"""One process that connects as fast as it can, from many addresses: ``dialler.c``.
+"""A process that connects as fast as it can, from many addresses: ``dialler.c``.
 
-It owns the program's arguments and what it printed as plain data; what a broker may do with so
-many connections is known to the tests and measures. The invariant: a run that fails raises with
-what the program printed.
+Owns the program's arguments and its output as plain data. It must never know what a broker may do
+with so many connections. Invariant: a failed run raises with the program's output.
 """
 
 from __future__ import annotations
@@ -22,14 +21,16 @@ PATIENCE_S = 700.0  # longer than a count may take
 
 
 class DiallerFailed(Exception):
-    """The program, or the broker under it, did not do what was asked."""
+    """The program, or the broker under it, failed."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the dialler saw. Of connections it counts as open from their answer until it closes
-    them; ``hung_up`` ended without a byte, ``given_up`` had no answer when patience ran out,
-    ``lost`` were ended by the broker after an answer, ``refused`` met nobody who listened.
+    """Results of the program.
+
+    Connections count as open from their response until it closes them; ``hung_up`` were closed
+    without a byte, ``given_up`` had no response in time, ``lost`` were closed by the broker after a
+    response, ``refused`` found no listener.
     """
 
     seconds: float
@@ -53,7 +54,7 @@ def count(servers: str, wanted: int, *, at_once: int, addresses: int) -> Seen:
 
 
 class Storm:
-    """A dialler that storms; ``wait`` or ``end`` gives what it saw."""
+    """A running storm; ``wait`` or ``end`` returns its results."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -79,9 +80,9 @@ def storm(
     patience_ms: int,
     nice: bool = False,
 ) -> Iterator[Storm]:
-    """Storm for so long, answered connections staying ``hold_ms``; it is over when this ends.
+    """Run a storm, with answered connections open for ``hold_ms``; it ends with the context.
 
-    With ``nice`` it takes only the processor time that nobody else wants.
+    With ``nice`` it takes only processor time that no other process wants.
     """
     command = _command(servers, at_once, addresses, "storm", for_ms, hold_ms, patience_ms)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

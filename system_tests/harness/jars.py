@@ -1,9 +1,9 @@
 """The jars of Kafka and ZooKeeper, fetched once through Maven into the project's cache folder.
 
-It owns the cache and what counts as a complete toolchain; it never starts anything that stays. The
-invariant: its functions either return something that can be run or raise `ToolchainMissing` with
-a sentence that says what to install. The versions are those of the POM files in `system_tests`,
-which are the only places that name them.
+Owns the cache and what a complete toolchain is; it never starts a process that stays. Invariant:
+its functions either return something that can be run or raise `ToolchainMissing` with a sentence
+that says what to install. The versions are those of the POM files in `system_tests`, the only
+places that name them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JAVA = PROJECT / "system_tests" / "java"
 ZOOKEEPER = PROJECT / "system_tests" / "zookeeper"
 PIPELINE = PROJECT / "system_tests" / "pipeline"
 FETCH_PATIENCE_S = 800
-FETCH_TRIES = 3  # A network may fail once; what others serve is no part of what is tested.
+FETCH_TRIES = 3  # A network may fail once; registries are not what is tested.
 
 
 class ToolchainMissing(Exception):
@@ -118,7 +118,7 @@ def fetch(command: list[str], failure: str, folder: Path = PROJECT) -> None:
 
 
 def run(command: list[str], failure: str, folder: Path = PROJECT) -> None:
-    """Run a tool of the toolchain; raises ``ToolchainMissing`` with what it said if it fails."""
+    """Run a tool of the toolchain. Raises ``ToolchainMissing`` with its output if it fails."""
     try:
         done = subprocess.run(
             command,

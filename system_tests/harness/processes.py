@@ -1,7 +1,7 @@
-"""Looking at processes through /proc: whose children they are, what they hold, what they left.
+"""Reads facts of processes from /proc: children, open files, leftovers.
 
-It owns reading /proc and /dev/shm and nothing else; it never changes what it looks at. The
-invariant: a process that ends while it is looked at counts as gone, never as an error.
+Owns reading /proc and /dev/shm and nothing else; it never changes what it reads. Invariant: a
+process that ends meanwhile counts as ended, never as an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def tree(root: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Say if the process is there and more than a zombie that nobody has reaped."""
+    """Whether the process exists and is not a zombie."""
     fields = _stat(pid)
     return fields is not None and fields[0] not in {"Z", "X"}
 
@@ -57,7 +57,7 @@ def open_files(pid: int) -> int:
 
 
 def pss_bytes(pid: int) -> int:
-    """Return the memory of a process, each shared page divided by those who share it."""
+    """Return the memory of a process, each shared page divided by its users."""
     return _rollup(pid, "Pss:")
 
 
@@ -75,14 +75,14 @@ def _rollup(pid: int, name: str) -> int:
 
 
 def resident_bytes(pids: list[int]) -> int:
-    """Return what the processes hold together, shared pages once."""
+    """Return the memory of the processes together, shared pages once."""
     return sum(pss_bytes(pid) for pid in pids)
 
 
 def held_paths(pid: int) -> set[Path]:
     """Return what a process has open or mapped in temporary folders, as entries of those.
 
-    A file that is deleted already, and memory that never had a name, is nobody's to clean up.
+    Deleted files and memory without a name need no cleanup.
     """
     folders = {Path(tempfile.gettempdir()).resolve(), Path("/dev/shm")}
     targets = []

@@ -1,8 +1,8 @@
-"""Waiting for a condition with a deadline, which is the only kind of waiting that these tests do.
+"""Waits for a condition with a deadline, the only kind of wait in these tests.
 
-It owns the loop, the pause between looks and the message when time runs out; it knows nothing of
-brokers or clients. The invariant: a wait ends as soon as its condition holds, and one that fails
-says what it waited for and what it saw last. Kafka's own tests have `TestUtils.waitForCondition`.
+Owns the loop, the pause between checks and the message at the deadline. It must never know brokers
+or clients. Invariant: a wait ends as soon as its condition is true, and a failed one reports the
+condition and the last value. Kafka's own tests have `TestUtils.waitForCondition`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 # Against what never comes, everywhere: JVMs and brokers on two busy cores may take long, and a
 # healthy run comes nowhere near it.
 PATIENCE_S = 120.0
-# Spark alone takes minutes to begin where twenty others want the same two cores.
+# Spark alone takes minutes to start while twenty other processes use the same two cores.
 SPARK_PATIENCE_S = 1200.0
 PAUSE_S = 0.02
 

@@ -1,8 +1,8 @@
 """ZooKeeper servers as processes: one alone, or three that elect a leader.
 
-It owns configuration, starting, readiness, killing and starting again on the same data; it knows
-nothing of clients. The invariant: a server that is returned answers, and whoever started it can end
-it. Kafka's own system tests have `ZookeeperService`.
+Owns configuration, start, readiness, kill and restart on the same data. It must never know clients.
+Invariant: a returned server answers, and its starter can end it. Kafka's own system tests have
+`ZookeeperService`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The same questions to minibroker and to Apache Kafka, whose answers are compared."""
+"""The same requests to minibroker and to Apache Kafka, whose responses are compared."""

@@ -22,7 +22,7 @@ SHA_256, SHA_512 = 1, 2
 
 
 def rule(**other: Any) -> CreateAclsRequest:
-    """A rule that is right, but for what is said."""
+    """Return a valid ACL, except for the given fields."""
     values: dict[str, Any] = {
         "resource_type": 2,
         "resource_name": "t",
@@ -136,7 +136,7 @@ Kept = tuple[str, int, int, int, int]
 
 
 def scram(kept: list[Kept], gone: list[tuple[str, int]]) -> AlterUserScramCredentialsRequest:
-    """Users with the length of their salt and password, and those who lose one."""
+    """Return a request: users with the lengths of their salt and password, and removed users."""
     return AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name=name, mechanism=how) for name, how in gone],
         upsertions=[

@@ -1,9 +1,9 @@
-"""The same conversation with two brokers, and what their answers have in common.
+"""The same conversation with two brokers, and the comparison of their responses.
 
-It owns a connection to each, what of an answer is no broker's choice (its own names, times, and the
-words of an error), and how the rest is compared; what is asked is the conversations' affair. The
-invariant: an answer that differs in anything that a client could act on is reported, with the
-question's name, and a broker that hangs up has answered with that.
+Owns a connection to each, the parts of a response that a broker may choose (its own names, times,
+and error texts), and how the rest is compared; the requests belong to the conversations. Invariant:
+a difference that a client could act on is reported, with the request's name, and a broker that
+disconnects has responded with that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ OWN: Final = frozenset(
         "current_leader",
     }
 )
-"""Fields that each broker fills as it does, or that are told in words."""
+"""Fields that each broker fills differently, or that are texts."""
 
 ELSE: Final = frozenset(
     {"local.retention.bytes", "local.retention.ms", "remote.log.copy.disable"}
@@ -78,8 +78,8 @@ ELSE: Final = frozenset(
         "log.preallocate",
     }
 )
-"""Configs of a topic that only Kafka has, or that its storage tool has set for all; and those of
-the broker that only one of both says to stand in for a topic's.
+"""Configs of a topic that only Kafka has, or that its storage tool has set for all; and configs
+of the broker that only one of both lists as synonyms of a topic's.
 """
 
 SOON: Final = frozenset(
@@ -89,7 +89,7 @@ SOON: Final = frozenset(
 
 
 LAST: Final = "last-change"
-"""A topic whose config is changed after each change, to see when that is known."""
+"""A topic whose config is changed after each change, to see when that is applied."""
 
 CHANGES: Final = (
     CreateTopicsRequest,
@@ -105,7 +105,7 @@ CHANGES: Final = (
 
 
 _UNLIKE_OTHERS: Final = count(1000)
-"""Values of a config: one that was set before, by an earlier talk with the same broker, would tell
+"""Values of a config: one that an earlier conversation with the same broker has set would prove
 nothing.
 """
 
@@ -122,8 +122,8 @@ Conversation = Callable[[Asked], None]
 
 
 class Talk:
-    """One conversation with one broker, by whoever ``connect`` lets in; by default somebody who may
-    do everything, as who looks whether changes are known always may.
+    """One conversation with one broker, as the user of ``connect``; by default one with all
+    rights, which the check of applied changes always needs.
     """
 
     def __init__(self, broker: RunningBroker, connect: Callable[[], Client] | None = None) -> None:
@@ -206,7 +206,7 @@ def common(value: Any) -> Any:
         return {
             name: _named(name, getattr(value, name))
             for name in names
-            if not (failed and name == "log_start_offset")  # Which an error need not tell.
+            if not (failed and name == "log_start_offset")  # An error need not contain it.
         }
     if isinstance(value, list | tuple):
         return _listed([common(each) for each in value])
@@ -214,7 +214,9 @@ def common(value: Any) -> Any:
 
 
 def _listed(values: list[Any]) -> Any:
-    """By name if each has one of its own, so that what only one broker has is told by that."""
+    """Return a dict by name if each value has one, so that extra values of one broker are
+    reported by name.
+    """
     known = [each for each in values if not isinstance(each, dict) or each.get("name") not in ELSE]
     if len(known) < len(values):
         return _listed(known)
@@ -227,8 +229,8 @@ def _named(name: str, value: Any) -> Any:
 
 
 def ready(broker: RunningBroker) -> None:
-    """Make what conversations want, and wait until its coordinator has begun, for which Kafka makes
-    a topic when first asked.
+    """Create what conversations need, and wait until the coordinator has started, for which
+    Kafka creates a topic at the first request.
     """
     with Client(broker.address) as client:
 

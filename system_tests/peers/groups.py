@@ -1,4 +1,4 @@
-"""Groups: members that come, go and are late, offsets, and what is wrong with that."""
+"""Groups: members that join, leave and are late, offsets, and their errors."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ IP: Final[Entity] = (("ip", "1.2.3.4"),)
 def entry(
     entity: Entity, *operations: tuple[str, float | None]
 ) -> AlterClientQuotasRequestEntryData:
-    """What is to become of an entity's quotas; None takes one away."""
+    """Return an alteration of an entity's quotas; None removes one."""
     return AlterClientQuotasRequestEntryData(
         entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
         ops=[

@@ -1,4 +1,4 @@
-"""Records: produced, fetched and deleted, offsets looked up, and what is wrong with that."""
+"""Records: produced, fetched and deleted, offsets looked up, and their errors."""
 
 from __future__ import annotations
 

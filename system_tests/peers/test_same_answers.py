@@ -1,7 +1,7 @@
-"""Kafka and minibroker give the same answers, errors included, but for what stands here.
+"""Kafka and minibroker give the same responses, errors included, except for those listed here.
 
-Each conversation is held with both. Where they differ on purpose, the reason stands below; a
-difference that is gone fails, too, so that this list is what it says.
+Each conversation is held with both. For intended differences the reason is given below; a
+difference that no longer exists fails too, so that this list is accurate.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def brokers(
     kafka_libs: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[RunningBroker, ...]]:
-    """Kafka and minibroker, with the same settings."""
+    """Yield Kafka and minibroker, with the same settings."""
     started = []
     try:
         folder = tmp_path_factory.mktemp("kafka")

@@ -1,8 +1,7 @@
-"""Kafka and minibroker refuse the same to somebody who may do little, and say so alike.
+"""Kafka and minibroker reject the same requests of a client with few rights, with the same errors.
 
-The conversations are those of `test_same_answers`, held by a user for whom there are only the rules
-that stand here. The invariant: whoever may not do a thing learns from neither broker what the other
-would have kept for itself.
+The conversations are those of `test_same_answers`, held by a user with the ACLs listed here.
+Invariant: a client without a right learns from neither broker what the other one hides.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ def start_both(folder: Path) -> Iterator[Peer]:
 
 @pytest.fixture(scope="module")
 def peers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, ...]]:
-    """Both brokers, with the same settings."""
+    """Yield both brokers, with the same settings."""
     started: list[Peer] = []
     try:
         started.extend(start_both(tmp_path_factory.mktemp("kafka")))

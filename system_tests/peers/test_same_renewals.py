@@ -1,7 +1,7 @@
-"""Kafka and minibroker take, and refuse, the same certificates while they run.
+"""Kafka and minibroker accept, and reject, the same certificates while they run.
 
-Both have the same files and are told the same, one after the other; the code of each answer is
-compared, and whether who connects afterwards is shown another certificate than before.
+Both have the same files and get the same requests, one after the other; the error code of each
+response is compared, and whether later connections get another certificate than before.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Peer(NamedTuple):
             return str(certificate["serialNumber"])
 
     def change(self, *changes: Change, name: str = THIS, renewed: bool) -> int:
-        """The code of the answer, once what is shown is another certificate if it is to be."""
+        """Return the error code, after another certificate is in use if expected."""
         before = self.shown()
         with Client(self.broker.address) as client:
             [answer] = client.ask(alter(BROKER, name, *changes), 1).responses
@@ -134,7 +134,7 @@ def test_both_take_and_refuse_the_same(peer: Peer) -> None:
     assert peer.show("less.pem", renewed=False) == BAD
     peer.write("more.pem", "localhost", "127.0.0.1", "more.test")
     assert peer.show("more.pem", renewed=True) == OK
-    # The file of the start has a name less than what is shown by now.
+    # The file of the start has a name less than the certificate in use.
     assert peer.change((LOCATION, DELETE, None), renewed=False) == BAD
     trust = "listener.name.ssl.ssl.truststore"
     trusting = (f"{trust}.location", SET, f"{at}/authority.pem"), (f"{trust}.type", SET, "PEM")

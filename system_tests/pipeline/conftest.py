@@ -1,4 +1,4 @@
-"""What the tests of the pipeline share."""
+"""Fixtures of the pipeline's tests."""
 
 from __future__ import annotations
 

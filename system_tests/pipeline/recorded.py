@@ -1,8 +1,8 @@
-"""A broker that records what it does, quotas of every type at every level, and clients at work.
+"""A broker with activity, quotas of every type at every level, and busy clients.
 
-It owns the broker, its quotas and what clients do; what is to come of it is for the tests.
-Invariant: the quotas are those of the file from the first request of a client that they are about
-to the last, so that a replay under the same file may be compared with what was decided.
+Owns the broker, its quotas and the work of clients; the expectations belong to the tests.
+Invariant: the quotas are those of the file from the first request of a client that they apply to
+until the last, so that a replay with the same file may be compared with the decisions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ QUOTAS: Final = f"""
 
 
 class Case(NamedTuple):
-    """A client, and what it sends or fetches at a time."""
+    """A client, and the size of its requests or fetches."""
 
     work: Work
     user: str

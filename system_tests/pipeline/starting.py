@@ -1,7 +1,7 @@
-"""The two ways in which a person starts a job on this machine: minibroker's, and Spark's own.
+"""The two ways to start a job on this machine: minibroker's, and Spark's own.
 
-It owns the command lines and the environment; what a job is to do is the tests'. Invariant: both
-have the same settings, on one core, and the connector's jars.
+Owns the command lines and the environment; the jobs belong to the tests. Invariant: both have the
+same settings, on one core, and the connector's jars.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ FIRST: Final = 50
 SECOND: Final = 120
 """More than that, so that the offset which was read up to is there again."""
 KEPT_FROM: Final = 70
-"""Of what the broker has then."""
+"""Of the broker's segments at that time."""
 
 
 def test_events_of_a_broker_and_its_successor_are_taken_in(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_what_is_gone_is_told_and_what_is_left_is_taken_in(tmp_path: Path) -> No
 
 
 def ingest(server: str, folder: Path) -> str:
-    """What is said on the way."""
+    """Return the output of the job."""
     words = ("--from", server, "--into", str(folder / "activity"))
     done = run_to_its_end(by_minibroker("ingest", *words))
     assert done.returncode == 0, done.stderr[-4000:]

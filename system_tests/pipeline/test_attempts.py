@@ -46,7 +46,7 @@ def test_what_failed_attempts_wrote_does_not_count(tmp_path: Path) -> None:
 
 
 def take_in(folder: Path) -> None:
-    """What the job does."""
+    """Run the job's work."""
     with session("attempts", master="local[2,3]") as spark:
         table = Table(spark, str(folder / "activity"))
         filed = file_events("test", 0, table.make_into())

@@ -85,7 +85,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 
 def submit(cluster: str, folder: Path, *job: str) -> str:
-    """What a job prints that is submitted from ``folder``."""
+    """Return the output of a job that is submitted from ``folder``."""
     program = str(SPARK / "bin" / "spark-submit")
     command = [program, "--master", cluster, "--driver-java-options", JAVA]
     for setting in SETTINGS:

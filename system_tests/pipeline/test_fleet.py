@@ -1,4 +1,4 @@
-"""The page about a fleet says what follows from what was measured."""
+"""The page about a fleet contains what follows from the measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated activity: what the benchmarks and tests of the jobs stand on."""
+"""Generated activity: the input of benchmarks and tests of the jobs."""
 
 from __future__ import annotations
 

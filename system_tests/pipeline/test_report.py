@@ -1,4 +1,4 @@
-"""The report in a browser: what the command wrote, from a disk, without a network."""
+"""The report in a browser: the command's output, from a disk, without a network."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser: Browser, written: Path) -> Iterator[Browser]:
-    """The page, open; at the end nothing may have gone wrong, or been asked for elsewhere."""
+    """The open page; at the end there must be no error and no external request."""
     browser.complaints()
     browser.requested()
     browser.look_like(WIDE)

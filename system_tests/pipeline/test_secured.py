@@ -28,7 +28,7 @@ from system_tests.security.conftest import MODULES, PASSWORDS, Secured, securing
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 USER = "bob"
-"""Who may do nothing that no rule allows."""
+"""A user without rights beyond its ACLs."""
 MAY = ((TOPIC, AclOperation.READ), (ALERTS, AclOperation.WRITE))
 
 

@@ -1,9 +1,9 @@
-"""Six clients that share counters over three processors, and a broker that is started again.
+"""Six clients that share counters over three processors, and a restarted broker.
 
-Processors look at the clock before they hold a counter that they share, so the order in which they
-counted is not that of their clocks; and a broker that is started again on the same machine has a
-clock that goes on, but counters that are empty. Both stand in the events, so a replay under the
-quotas in force takes the broker's decisions all the same. Without Spark, as a task of it does it.
+Processors read the clock before they lock a shared counter, so the order of records is not that of
+their clocks; and a restarted broker on the same machine has a clock that continues, but empty
+counters. Both are in the events, so a replay under the quotas in force makes the broker's
+decisions. Without Spark, as one of its tasks does it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def apply(broker: RunningBroker, quotas: Path) -> None:
 
 
 def told(folder: Path) -> pa.Table:
-    """The events of those who share."""
+    """Return the events of the clients that share."""
     found = []
     for path in sorted((folder / f"{TOPIC}-0").glob("*.log")):
         data = memoryview(path.read_bytes())
@@ -132,7 +132,7 @@ def differing(events: pa.Table, quotas: Path) -> tuple[int, int, list[dict[str, 
 
 
 def without(events: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The same events, had they not told something; of one start all would be."""
+    """Return the events without some fields; of one start all would be the same."""
     for name in names:
         told = 1 if name == "started_us" else None
         column = pa.repeat(pa.scalar(told, pa.int64()), len(events))

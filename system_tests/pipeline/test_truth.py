@@ -1,8 +1,8 @@
-"""What a replay says is what the broker did, and what it foretells is what the broker then does.
+"""A replay makes the broker's decisions, and its prediction is what the broker then does.
 
-First real clients under quotas of every type: the broker's own activity, replayed under the very
-quotas that were in force, has to give the throttles that the broker decided, to the millisecond.
-Then work without quotas, a replay of it under some, and the same work under those in fact.
+First real clients under quotas of every type: the broker's activity, replayed under the quotas that
+were in force, must result in the throttles that the broker decided, to the millisecond. Then work
+without quotas, a replay of it under some, and the same work under those in fact.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ OTHER_QUOTAS: Final = """
 --alter --entity-type clients --entity-name looker --add-config request_percentage={}
 """
 OFF_MAX: Final = 0.25
-"""Of the time that work takes under quotas; mostly it is off by 0.1 to 3 %, by 10 %
-on a crowded machine. What is held for request time
-is as far off as the broker's work in the second run was from that in the first, up to half on a
-busy machine; once that is taken out of it, it is held to this as well."""
+"""Accepted error of the time that work takes under quotas; mostly it is 0.1 to 3 %, and 10 % on
+a busy machine. Throttles of request time are as far off as the broker's work in the second run
+was from that in the first, up to half on a busy machine; with that removed, this limit applies
+as well.
+"""
 
 
 def events_of(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
@@ -71,7 +72,7 @@ class Differs(NamedTuple):
 def compared(
     events: list[dict[str, Any]], decisions: dict[int, dict[str, Any]]
 ) -> tuple[int, list[Differs]]:
-    """How many decisions of quotas are the same, and those that are not."""
+    """Return how many decisions of quotas are the same, and the different ones."""
     same, differ = 0, []
     for event in events:
         for check, column in CHECKS.items():
@@ -87,8 +88,8 @@ def compared(
 
 
 def held_as_asked(event: dict[str, Any]) -> bool:
-    """Whether a sender was held for the longest that its quotas asked for; of what a quota of
-    changes asks, the time since they were counted has passed already when the answer goes.
+    """Whether a client was throttled for the longest time that its quotas required; for a
+    mutation quota, the time since the record has already passed at the response.
     """
     asked = {check: event[check]["throttle_ms"] for check in CHECKS if event[check] is not None}
     changes = asked.pop("mutation", 0)
@@ -101,7 +102,7 @@ def held_as_asked(event: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is left of clients of all kinds at work under quotas of all types."""
+    """Return the folder of clients of all kinds that worked under quotas of all types."""
     folder = tmp_path_factory.mktemp("truth")
     quotas = folder / "in-force.quotas"
     quotas.write_text(recorded.QUOTAS)
@@ -161,7 +162,7 @@ def courses(events: list[dict[str, Any]]) -> Iterator[tuple[str, Course]]:
 
 
 def foretold(spark: SparkSession, table: Path, quotas: Path) -> dict[str, dict[str, Any]]:
-    """What a closed loop says of each client under other quotas."""
+    """Return the prediction for each client under other quotas."""
     from minibroker.pipeline.schemas import read_activity
     from minibroker.pipeline.whatif import inputs, job
 
@@ -187,7 +188,7 @@ def test_what_is_foretold_comes_true(spark: SparkSession, tmp_path: Path) -> Non
             work.all_work(broker)
         found.append(dict(courses(events_of(spark, tmp_path / name))))
     without, under = found
-    # The same as if the requests of the first run had taken as long as those of the second did.
+    # The same if the requests of the first run had taken as long as those of the second.
     more_work = under["looker"].worked_ns / without["looker"].worked_ns
     as_worked = tmp_path / "as-worked.quotas"
     as_worked.write_text(OTHER_QUOTAS.format(WORKED_PERCENT / more_work))

@@ -136,7 +136,7 @@ class Stage:
         return {path.name: path.parent for path in self.checkpoint.glob(moment)}
 
     def looked_at_s(self) -> int:
-        """The end of the last interval that was evaluated, and whose alerts were sent."""
+        """End of the last interval that was evaluated, and whose alerts were sent."""
         kept = [int(path.stem) for path in self.checkpoint.glob("rules/[0-9]*.json")]
         return max(kept, default=0) + 1
 
@@ -197,7 +197,7 @@ def test_no_alert_is_lost_and_none_told_twice_by_the_same_watch(stage: Stage) ->
 
 
 def get_on(stage: Stage, watch: Standby, moment: str | None, times: int) -> None:
-    """Wait until there were so many signs that it gets on."""
+    """Wait until there were so many signs of progress."""
     for _ in range(times):
         before = stage.sign(moment)
 

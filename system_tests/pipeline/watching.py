@@ -1,8 +1,8 @@
-"""The watch of a broker as a process, and what makes it tell something.
+"""The watch of a broker as a process, and work that causes alerts.
 
-It owns the command line, the client that comes above its quota, and how alerts are read back from
-their topic; what is expected of them is the tests'. Invariant: the command's processes are one
-group, so that all of them can be ended, or killed, together.
+Owns the command line, the client that exceeds its quota, and how alerts are read back from their
+topic; the expectations belong to the tests. Invariant: the command's processes are one group, so
+that all of them can be ended, or killed, together.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Config = Mapping[str, Any]
 
 
 def set_quota(server: str) -> None:
-    """So many bytes a second for the client."""
+    """Set the client's quota in bytes per second."""
     command = [sys.executable, "-m", "minibroker", "configs", "-b", server]
     quota = f"producer_byte_rate={BYTES_PER_SECOND}"
     subprocess.run([*command, "--client", CLIENT, "--alter", "--add-config", quota], check=True)
 
 
 def produce(config: Config) -> None:
-    """What the quota allows in ten seconds, and then so much that each record is held for a fifth
-    of one, and several are in each of the next five.
+    """Produce what the quota allows in ten seconds, and then so much that each record is
+    throttled for a fifth of a second, with several in each of the next five.
     """
     producer = Producer({**config, "client.id": CLIENT, "linger.ms": 0})
     for size in (10 * BYTES_PER_SECOND, *[BYTES_PER_SECOND // 5] * 25):
@@ -48,7 +48,7 @@ def produce(config: Config) -> None:
 
 
 class Watch:
-    """The job of that name; what it prints is in two files of a folder."""
+    """A running watch; its output is in two files of a folder."""
 
     def __init__(self, folder: Path, server: str, *words: str, by: By = by_minibroker) -> None:
         self._out, self._err = folder / "out", folder / "err"

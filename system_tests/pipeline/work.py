@@ -1,8 +1,8 @@
-"""Work of which there is so much and no more, whatever quotas make of it.
+"""A fixed amount of work, whatever its quotas.
 
-It owns what a client does from its first request to its last; quotas are the tests'. Invariant: a
-client does one thing after the other, and thinks as long between two in every run, so that what
-differs between two runs is what the broker made of it.
+Owns what a client does from its first request to its last; quotas belong to the tests. Invariant: a
+client does one thing after the other, and pauses equally in every run, so that differences between
+two runs are caused by the broker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def looks(servers: str, client_id: str) -> None:
 
 
 class Job(NamedTuple):
-    """What a client does, under which name."""
+    """The work of a client, and its name."""
 
     work: Callable[[str, str], None]
     client_id: str

@@ -1,8 +1,8 @@
-"""Clients that send, or fetch, for as long as they may, each in a process of its own.
+"""Clients that produce or fetch as fast as they may, each in a separate process.
 
-It owns what a client of each library does and notes; quotas and what is expected are the tests'.
-The invariant: a client is never the one who waits, so that what it gets through is what it may; but
-at first it may have to keep a pace.
+Owns what a client of each library does and records; quotas and expectations belong to the tests.
+Invariant: a client never waits by itself, so that its throughput is what it is allowed; but at
+first it may have to keep a pace.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pace(NamedTuple):
 
 
 class Minute:
-    """What is left of the minute, and where one client notes what it got through."""
+    """The rest of the minute, and where one client records its throughput."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Minute:
         *,
         begins: float = 0.0,
     ) -> None:
-        """Nothing is asked before it begins."""
+        """Nothing is sent before it starts."""
         self.servers = servers
         self.begins = begins
         self.ends = ends
@@ -70,7 +70,7 @@ class Minute:
         return time.monotonic() >= self.ends
 
     def pause_s(self) -> float:
-        """How long to wait with the next record, for the sake of the pace."""
+        """Return the pause before the next record, to keep the pace."""
         if self._pace is None or time.monotonic() >= self._pace.ends:
             return 0
         self._sent += 1
@@ -81,7 +81,7 @@ class Minute:
         self.events.append((time.monotonic(), 1))
 
     def proof(self) -> dict[str, Any]:
-        """What kafka-python and aiokafka need to be who they are."""
+        """Return the credentials of kafka-python and aiokafka."""
         if self.user == ANONYMOUS:
             return {"bootstrap_servers": self.servers, "client_id": self.client_id}
         return {
@@ -202,14 +202,14 @@ def wait_for(all_here: Barrier) -> None:
 
 def lasting(work: Work, minute: Minute, value: bytes) -> Events:
     """A whole minute of one client."""
-    logging.disable()  # some tell of each throttle
+    logging.disable()  # some log each throttle
     time.sleep(max(0, minute.begins - time.monotonic()))
     work(minute, value)
     return minute.events
 
 
 def lasting_together(count: int, work: Work, minute: Minute, value: bytes) -> Events:
-    """The same of so many clients with one name, and what all of them got."""
+    """Run several clients with one name; return what all of them got."""
     with ThreadPoolExecutor(count) as threads:
         for done in [threads.submit(lasting, work, minute, value) for _ in range(count)]:
             done.result()

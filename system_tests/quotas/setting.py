@@ -1,7 +1,7 @@
 """Quotas set over a connection, and requests of a size.
 
-It owns the messages; what comes of them is for the tests.  The invariant: what was set is in force
-in every process when `set_quota` returns, as the broker answers only then.
+Owns the messages; the expectations belong to the tests. Invariant: quotas are in force in every
+process when `set_quota` returns, because the broker responds only then.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def set_quotas(client: Client, given: Sequence[tuple[Entity, Mapping[str, float]
 
 
 def produce_of(size: int, client_id: str) -> ProduceRequest:
-    """A Produce request for a topic that is not there, whose header and body are so many bytes."""
+    """Return a Produce request for a missing topic, whose header and body have this size."""
     header = encode_request_header(RequestHeader(ApiKey.PRODUCE, VERSION, 1, client_id))
 
     def made(room: int) -> ProduceRequest:

@@ -118,7 +118,7 @@ def timed(work: Work, broker: RunningBroker, count: int) -> float:
 
 
 def told(broker: RunningBroker, api: str) -> float:
-    """Seconds of throttles that were told for an API."""
+    """Return the seconds of throttles in responses of an API."""
     return gauge(broker, "minibroker_request_throttle_seconds_sum", api=api)
 
 
@@ -133,7 +133,7 @@ def test_a_producer_is_held(work: Work, broker: RunningBroker, dial: Dial) -> No
     took = timed(work, broker, 60)
     throttles = told(broker, "Produce")
     assert throttles > 2
-    assert took > throttles - 2  # the last of them began when all was done
+    assert took > throttles - 2  # the last throttle started when all was done
 
 
 @pytest.mark.parametrize("work", CONSUMERS, ids=name_of)

@@ -1,15 +1,15 @@
-"""A real minute of real clients side by side, each at its own quota and nobody else's.
+"""A real minute of real clients at the same time, each at its own quota.
 
-There is a minute of quotas of bytes and one of quotas of time, as nine clients at once have too
-little of the machine to be in time for all that they may use.
+There is a minute of byte quotas and one of request quotas, because nine clients at once do not get
+enough of the machine to use all of both in time.
 
-A quota is an average, so whoever was quiet may use seconds' worth at once and be held as long; that
-comes back each time the average forgets it, and what passes in a minute says little about the
-quota. So nobody here is ever quiet: producers keep the pace of their quota until it is an average
-over that, consumers find as much as that, and quotas of time grow. From then on all do what they
-can, and what passes is the quota, within a percent. Bytes are counted by clients: records that were
-acknowledged, or that came, times what one takes in a request or response of its own. Time only the
-broker can count.
+A quota is an average, so a client that was idle may use seconds' worth at once and be throttled as
+long; that repeats each time the average forgets it, and the throughput of a minute says little
+about the quota. So no client here is ever idle: producers keep the pace of their quota until the
+average covers it, consumers find as much as that, and request quotas grow. From then on all do what
+they can, and the throughput is the quota, within a percent. Bytes are counted by clients: records
+that were acknowledged, or received, times the size of one in a request or response of its own.
+Request time can only be counted by the broker.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.timeout(240)
 
 WINDOWS = 11
 STARTING_S = 5.0
-"""For processes that are there to connect, but for those with a quota of time, which begin when it
-begins to grow: what they used before, and then were held for, would be a lump in their average, and
-again each time that it is forgotten, which costs them a percent of the minute.
+"""For processes to connect, except for those with a request quota, which start when it starts to
+grow: their former usage, and the throttle for it, would be a lump in their average, again each
+time that it expires, which costs them a percent of the minute.
 """
 EVEN_S = WINDOWS + 2.0
-"""How long all are even before they do what they can."""
+"""How long all keep the pace before they do what they can."""
 STEP_S = 0.1
 MINUTE_S = 60.0
 SPAN_S = 3.0 * WINDOWS
@@ -68,10 +68,11 @@ SETTLED_S = EVEN_S + 2
 STARTS_S = MINUTE_S - SETTLED_S - SPAN_S
 ERROR_MAX = 0.01
 CROWD_MAX = 4
-"""How many processes may want each of the machine's processors. Where more do, broker and
-client are seconds late to use what it may, which by Kafka's formula it doesn't get all of later
-(`tests/quotas/test_rate.py` says how much: 200 ms late each fourth time is 1.2 %); and work that
-others interrupt takes longer than one throttle can make up for.
+"""Runnable processes per processor of the machine.
+
+With more, broker and client are seconds late to use their quota, of which Kafka's formula gives
+back only a part (`tests/quotas/test_rate.py` says how much: 200 ms late each fourth time is 1.2 %);
+and interrupted work takes longer than one throttle can compensate for.
 """
 CROWDED_ERROR_MAX = 0.5
 
@@ -93,7 +94,7 @@ JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
 class Case(NamedTuple):
-    """A client, the level that its quota is at, and what the quota is of."""
+    """A client, the level of its quota, and the type of the quota."""
 
     work: Work
     level: str
@@ -113,7 +114,7 @@ class Case(NamedTuple):
         return QUOTAS[self.quota]
 
     def entity(self) -> dict[str, str | None]:
-        """Whose quota is to hold."""
+        """Return the entity of the quota."""
         user: dict[str, str | None] = {"user": self.user}
         client: dict[str, str | None] = {"client-id": self.client_id}
         return {"user": user, "client": client, "user and client": user | client}[self.level]
@@ -153,9 +154,10 @@ CASES = [
 
 
 def bytes_of_one(case: Case) -> int:
-    """What a quota counts of one record: a request with its header, or a response with its length.
+    """Return what a quota counts of one record: a request with its header, or a response with its
+    length.
 
-    The versions that clients speak differ by some bytes of ten thousand.
+    The versions of clients differ by some bytes of ten thousand.
     """
     batch = build_batch([Record(value=case.value)])
     if case.quota == PRODUCED:
@@ -168,9 +170,9 @@ def bytes_of_one(case: Case) -> int:
 
 
 def rate(events: Events, began: float) -> float:
-    """How much a second over three times what a quota is an average over, wherever that begins.
+    """Return the rate per second over three windows of a quota, wherever they start.
 
-    What passes is not even but repeats itself, so the average is taken over beginnings, too.
+    The throughput is periodic, so the average is taken over starts, too.
     """
     starts = [began + SETTLED_S + number / 10 for number in range(int(STARTS_S * 10))]
     passed = (n for start in starts for at, n in events if start <= at < start + SPAN_S)
@@ -178,9 +180,10 @@ def rate(events: Events, began: float) -> float:
 
 
 def spread(samples: Events) -> Events:
-    """What a quota counted, evenly over the time of each of its samples, by when they began.
+    """Spread what a quota counted evenly over the time of each of its samples, by their starts.
 
-    One ends where the next one begins, which is a second later or more; the last one goes on.
+    A sample ends where the next one starts, which is a second later or more; the last one
+    continues.
     """
     found: Events = []
     for (at, total), (after, _) in pairwise(sorted(samples)):
@@ -203,7 +206,7 @@ class Feeder:
         self._fed = 0
 
     def feed(self, into_s: float) -> None:
-        """What there is to be after so many seconds of the minute."""
+        """Return what a consumer may have after so many seconds of the minute."""
         more_s = AHEAD * max(0, into_s - EVEN_S)
         due = self._per_s * min(min(into_s, EVEN_S) + more_s, MINUTE_S + 1)
         while self._fed < due:
@@ -224,7 +227,7 @@ def per_s(case: Case) -> float:
 
 
 def note_worked(broker: RunningBroker, case: Case, events: Events) -> None:
-    """Brings up to date what was worked for a client, by when each of its samples began."""
+    """Update the work for a client, by the start of each of its samples."""
     where = f"user={case.user}&client_id={case.client_id}&type=request"
     why = ask(broker, "GET", f"/v1/quotas/explain?{where}")
     now = time.monotonic()
@@ -256,9 +259,9 @@ def broker(limited: Limited, dial: Dial) -> RunningBroker:
 def run_the_minute(
     broker: RunningBroker, client: Client, began: float, events: dict[Case, Events]
 ) -> float:
-    """Feeds, lets quotas of time grow, and notes what was worked.
+    """Feed consumers, let request quotas grow, and record the work.
 
-    How many processes wanted each of the machine's processors once all had settled.
+    Return the runnable processes per processor of the machine after the start.
     """
     feeder = Feeder(client)
     timed = [case for case in events if case.quota == WORKED]

@@ -1,4 +1,4 @@
-"""Throttles over real sockets and processes, to the millisecond on a clock that stands still."""
+"""Throttles over real sockets and processes, to the millisecond on a frozen clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.minibroker
 
 
 def throttled(client: Client, size: int) -> int:
-    """What a client is told that sends so many bytes."""
+    """Return the throttle time of a client that sends so many bytes."""
     told: int = client.ask(produce_of(size, client.client_id), VERSION).throttle_time_ms
     return told
 
@@ -69,5 +69,5 @@ def test_a_kill_leaves_nobody_muted_and_nothing_uncounted(
         kill(broker, name)
     wait_ready(broker)
     (again,) = dial(broker)
-    # Some seconds have passed, which is what the rest is less by.
+    # Some seconds have passed, by which the rest is less.
     assert 0 < throttled(again, 1024) <= 11_000

@@ -1,1 +1,1 @@
-"""Real clients and Kafka's own tools against listeners that want to know who connects."""
+"""Real clients and Kafka's own tools with listeners that authenticate."""

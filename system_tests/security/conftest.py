@@ -1,9 +1,9 @@
 """One secured broker for these tests, its certificates, and its users.
 
-Others that want such a broker, with settings of their own, start it with `securing`.
+Tests that need such a broker with other settings start it with `securing`.
 
-It owns the settings that both sides must agree on; the tests own what is expected. The invariant:
-certificates and keys are made for the run and lie in a temporary folder only.
+Owns the settings that both sides must agree on; the tests own the expectations. Invariant:
+certificates and keys are made for the run and are in a temporary folder only.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MODULES = {
     "SCRAM-SHA-512": SCRAM,
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required",
 }
-"""How a client is told to prove who it is, by mechanism."""
+"""The properties of a client's authentication, by mechanism."""
 PASSWORDS = {"alice": "wonderland", "bob": "builder"}
 ROOT = "ANONYMOUS"
-"""Who comes in over PLAINTEXT, where these tests administer."""
+"""The principal of connections over PLAINTEXT, which these tests use for administration."""
 
 
 class Secured(NamedTuple):
-    """A broker, where each listener is, and who signs its certificate."""
+    """A broker, the address of each listener, and the authority of its certificate."""
 
     broker: RunningBroker
     plaintext: str
@@ -44,7 +44,7 @@ class Secured(NamedTuple):
     folder: Path
 
     def client(self, folder: Path, mechanism: str, user: str, password: str, *more: str) -> str:
-        """A file of properties with which a client proves who it is, in Java or not."""
+        """Write a properties file with which a client authenticates, in Java or not."""
         options = f'username="{user}" password="{password}"'
         if mechanism == "OAUTHBEARER":
             options = f'unsecuredLoginStringClaim_sub="{user}"'
@@ -86,7 +86,7 @@ def securing(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Se
 
 
 def secured_settings(folder: Path) -> dict[str, str]:
-    """The settings of a secured broker, whose certificates are written to a folder."""
+    """Return the settings of a secured broker, whose certificates are written to a folder."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "authority.pem")
     server = authority.issue_cert("localhost", "127.0.0.1")

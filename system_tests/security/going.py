@@ -1,8 +1,8 @@
 """franz-go, the client in Go, in one process that answers lines of JSON.
 
-It owns that process and the form of the lines; what it does with them is in `franz/main.go`. No
-expectations live here. The invariant: one line is asked, one is answered, and an error that
-franz-go was told of is raised by its name.
+Owns that process and the form of the lines; what it does with them is in `franz/main.go`. No
+expectations are here. Invariant: each line is answered by one line, and an error that franz-go got
+is raised by its name.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Rule = dict[str, Any]
 
 
 class Told(Exception):
-    """What franz-go was told instead of what it asked for: the error's name, or a text."""
+    """An error that franz-go got: its name, or a text."""
 
 
 class Franz:
-    """One client; `more` is who signs certificates, and mechanism, user and password."""
+    """A client; `more` is the certificate authority, and mechanism, user and password."""
 
     def __init__(self, servers: str, *more: str) -> None:
         self._process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Real clients over TLS with each mechanism: a record there and back, and what a wrong proof gets.
+"""Real clients over TLS with each mechanism: a round trip of a record, and failed authentication.
 
-Each library produces and consumes as itself. Every connection must prove itself again after three
-seconds, and these scenarios last longer, so the proofs are renewed on the way where the client can.
+Each library produces and consumes as its user. Every connection must reauthenticate after three
+seconds, and these scenarios take longer, so clients reauthenticate on the way if they can.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(autouse=True)
 def collect() -> Iterator[None]:
-    """What was left open is found here, where it is known, and not in a test after."""
+    """Leaks are found here, where they belong, and not in a later test."""
     yield
     gc.collect()
 

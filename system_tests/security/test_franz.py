@@ -1,6 +1,4 @@
-"""franz-go sets, describes and removes quotas, users and access rules of every kind, and proves
-who it is.
-"""
+"""franz-go sets, describes and removes quotas, users and ACLs of every kind, and authenticates."""
 
 from __future__ import annotations
 

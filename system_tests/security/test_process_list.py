@@ -19,7 +19,7 @@ LISTENER = "SASL_PLAINTEXT://127.0.0.1:0"
 
 
 def shown(pid: int) -> bytes:
-    """What the kernel shows of a process and all that it started."""
+    """Return what the kernel shows of a process and all its child processes."""
     return b"\n".join(Path(f"/proc/{each}/cmdline").read_bytes() for each in tree(pid))
 
 

@@ -1,4 +1,4 @@
-"""Certificates renewed while a broker serves: seen by who comes next, and nobody is disturbed."""
+"""Certificates renewed while a broker runs: new connections get them, and open ones continue."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_renewed_certificate_is_seen_by_all_who_come_and_disturbs_nobody(site:
         after = site.serials()
         assert len(after) == 1
         assert after != before
-        site.renew(site.write("two.pem"))  # the same path, written anew
+        site.renew(site.write("two.pem"))  # the same path, written again
         again = site.serials()
         assert len(again) == 1
         assert again not in (before, after)

@@ -1,4 +1,4 @@
-"""Kafka's own kafka-configs.sh, kafka-acls.sh and Java clients: users, rules, whom they bind."""
+"""Kafka's own kafka-configs.sh, kafka-acls.sh and Java clients: users, ACLs, and their effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_JAVA = (
     "request.timeout.ms=10000",
     "default.api.timeout.ms=15000",
 )
-"""What a client in Java must be told beside what lets it in."""
+"""Settings of a Java client in addition to its credentials."""
 CONFIGS = "kafka.admin.ConfigCommand"
 ACLS = "org.apache.kafka.tools.AclCommand"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"

@@ -33,7 +33,7 @@ Dump = Callable[..., str]
 
 @pytest.fixture
 def dump(kafka_libs: Path) -> Dump:
-    """Run Kafka's dump tool on files, with options; returns what it printed."""
+    """Run Kafka's dump tool on files, with options; return its output."""
 
     def run(files: list[Path], *options: str) -> str:
         command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
@@ -102,7 +102,8 @@ def test_kafka_reads_the_records(dump: Dump, filled: tuple[Path, list[Record]]) 
     assert printed.count("isvalid: true") == 300
     for codec in Compression:
         assert f"compresscodec: {codec.name.lower()}" in printed
-    # Of every file that begins after 0, Kafka's own included, this tool says that -1 came before.
+    # For every file that starts after 0, Kafka's own included, this tool reports that -1 came
+    # before.
     gaps = re.findall(r"^ *(-?\d+) is followed by (\d+)", printed, re.MULTILINE)
     assert {(int(one), int(two)) for one, two in gaps} <= {(-1, int(f.stem)) for f in files}
 

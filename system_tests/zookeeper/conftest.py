@@ -30,7 +30,7 @@ Maker = Callable[[Path], Awaitable[ZooKeeperStore]]
 
 
 def maker_at(connect: str) -> Maker:
-    """Stores of their own, one a directory, as the contract suite wants them."""
+    """Return a maker of separate stores, one per directory, as the contract suite needs them."""
 
     async def make(directory: Path) -> ZooKeeperStore:
         return await ZooKeeperStore.open(access(connect + chroot_of(directory)))

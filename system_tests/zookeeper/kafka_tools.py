@@ -1,8 +1,8 @@
 """Kafka's command-line programs of an older line, several commands in one JVM.
 
-It owns that process and the form of its lines; what the JVM does with them is in `java/Tools.java`.
-No expectations live here. The invariant: one command at a time, answered with its exit code and all
-that it printed, or reported if the JVM ends or stays silent.
+Owns that process and the form of its lines; what the JVM does with them is in `java/Tools.java`. No
+expectations are here. Invariant: one command at a time, answered with its exit code and its
+complete output, or reported if the JVM ends or stays silent.
 """
 
 from __future__ import annotations

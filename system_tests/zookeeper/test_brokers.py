@@ -1,4 +1,4 @@
-"""Whole brokers whose facts are in ZooKeeper: what others find there, and what they may change."""
+"""Complete brokers with metadata in ZooKeeper: what other programs find there and may change."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def test_a_zookeeper_that_is_not_there_is_told_in_words(start: Start, tmp_path: 
     with pytest.raises(StartFailed, match=r"no ZooKeeper answered at 127\.0\.0\.1:1") as caught:
         start(tmp_path / "data", "127.0.0.1:1", zookeeper_connection_timeout_ms="300")
     assert "Traceback" not in str(caught.value)
-    assert "did not end" not in str(caught.value)  # who waited for the controller went at once
+    assert "did not end" not in str(
+        caught.value
+    )  # the process that waited for the controller ended at once
 
 
 def test_a_killed_controller_is_back_long_before_its_session_ends(
@@ -163,7 +165,7 @@ def test_configs_that_others_write_take_effect_without_any_time_passing(
 
 
 def write(tree: KazooClient, path: str, config: dict[str, str]) -> None:
-    """What others do: first the config, then a notice of it."""
+    """Write as other programs do: first the config, then a notification."""
     data = json.dumps({"version": 1, "config": config}).encode()
     if tree.exists(f"/config/{path}"):
         tree.set(f"/config/{path}", data)
@@ -184,7 +186,7 @@ def test_processors_that_accept_follow_limits_that_others_write_and_tell_of_thos
         wait_until(lambda: ask(broker, "GET", path)["limit"] == wanted, "the broker to follow")
 
     def fill(number: int, opened: ExitStack) -> bool:
-        """So many connections, if they are let in: each processor hears of a limit for itself."""
+        """Open connections if they are admitted: each processor gets a limit separately."""
         inside = [opened.enter_context(Client(broker.address)) for _ in range(number)]
         if not all(client.answered() for client in inside):
             opened.close()

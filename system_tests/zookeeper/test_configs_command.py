@@ -1,4 +1,4 @@
-"""`minibroker configs --zookeeper`: what it writes is followed by a broker that runs."""
+"""`minibroker configs --zookeeper`: a running broker applies what it writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kafka's own programs of the 2.x and 3.x line at a broker's ZooKeeper and at the broker.
+"""Kafka's own programs of 2.x and 3.x with a broker's ZooKeeper and with the broker.
 
-What they write takes effect, and what the broker wrote they read; their lines are those of our own
-command line, so both are compared word for word.
+What they write takes effect, and they read what the broker wrote; their command lines are those of
+our own command, so both are compared word for word.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def newer() -> Iterator[KafkaTools]:
 
 @pytest.fixture
 def tree(connect: str) -> None:
-    """Make what the tools do not make for themselves, which a first broker does."""
+    """Create what the tools do not create, which a first broker does."""
     server, _, chroot = connect.partition("/")
     client = KazooClient(server)
     client.start()
@@ -105,7 +105,7 @@ QUOTAS = [
     (["ips", ""], "connection_creation_rate=7"),
     (["topics", "cats"], "max.message.bytes=1234"),
 ]
-"""Types with names, without one for the default; and what is set."""
+"""Types with names, empty for the default; and what is set."""
 
 DESCRIBED = [["clients"], ["users"], ["users", "clients"], ["ips"], ["topics"]]
 
@@ -140,7 +140,7 @@ def test_configs_and_quotas_of_the_old_tool(
         done = old.configs(*there, "--alter", *entity(pairs), "--add-config", config)
         assert done.code == 0, done
         ours = configs(*there, "--alter", *entity(pairs), "--add-config", config)
-        assert ours == done.lines  # the same once more, with our own command
+        assert ours == done.lines  # the same again, with our own command
     for kinds in DESCRIBED:
         theirs = described(old, there, kinds)
         assert in_order(theirs) == in_order(configs(*there, "--describe", *of_types(kinds)))
@@ -207,7 +207,7 @@ def test_the_newer_tool_at_the_store_and_at_the_broker(
 
 
 def lets_in(servers: str, user: str, password: str) -> bool:
-    """Whether a client is who it says."""
+    """Whether a client can authenticate."""
     errors: list[KafkaError] = []
     client = AdminClient({
         "bootstrap.servers": servers,

@@ -1,4 +1,4 @@
-"""ZooKeeper that wants to know who comes: digest credentials, protected nodes, TLS both ways."""
+"""ZooKeeper with authentication: digest credentials, protected nodes, mutual TLS."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
     assert len((await store.get("/a")).data) == 500_000
     await store.close()
 
-    # By this name the server is none of those that its certificate is for.
+    # The server's certificate does not contain this name.
     port = tls_server.settings["secureClientPort"]
     impatient = {**ours, "connection_timeout_ms": 1000}
     with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.1'\. Name it in "):
@@ -145,4 +145,4 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
         await ZooKeeperStore.open(access(tls_server.address, **impatient))
     with pytest.raises(StoreError, match=r"is zookeeper\.ssl\.keystore\.password right"):
         await ZooKeeperStore.open(access(connect, **{**ours, "ssl_keystore_password": "wrong"}))
-    gc.collect()  # a socket left open is told of, and is not taken for another test's
+    gc.collect()  # a leaked socket is reported here, and not in another test

@@ -1,1 +1,1 @@
-"""Generated activity, and what the pipeline's jobs take for it."""
+"""Generated activity, and the cost of the pipeline's jobs for it."""

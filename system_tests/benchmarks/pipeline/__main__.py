@@ -1,8 +1,8 @@
-"""``python -m system_tests.benchmarks.pipeline``: what the pipeline's jobs take for many events.
+"""``python -m system_tests.benchmarks.pipeline``: cost of the pipeline's jobs for many events.
 
-It owns the order of measures, their targets and the table that is printed; a measure runs in a
-process of its own, whose memory, with everything that it starts, is looked at meanwhile. Invariant:
-a measure that fails or takes too long leaves a dash and a note, and the others' figures stand.
+Owns the order of measures, their targets and the printed table; each measure runs in a separate
+process, whose memory, including its child processes, is sampled. Invariant: a measure that fails or
+takes too long leaves a dash and a note, and the other figures remain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from system_tests.harness.jars import CACHE
 
 EVENTS: Final = 50_000_000
 SMALL_SHARE: Final = 10
-"""So many times fewer events are where growth is measured from."""
+"""The growth is measured from so many times fewer events."""
 RUNS: Final = 3
 PATIENCE_S: Final = 600
 MILLION: Final = 1_000_000
@@ -103,7 +103,7 @@ class Folders(NamedTuple):
 
 
 def generate(folders: Folders, events: int) -> Iterator[str]:
-    """Makes what isn't there yet; what it took."""
+    """Generate what does not exist yet; yield what it cost."""
     wanted = {
         "small": ("--table", events // SMALL_SHARE),
         "large": ("--table", events),

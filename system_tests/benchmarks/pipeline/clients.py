@@ -1,10 +1,10 @@
-"""Clients that never were: each thinks, asks, waits for an answer, and is held if it is too much.
+"""Simulated clients: each waits, sends a request, gets the response, and is throttled if necessary.
 
 Owns the behaviour of made-up clients over a slice of time, compiled because there are millions of
-requests; it must never know names, files or the schema: entities are numbers here. Invariant: one
-connection has one request under way, and the throttles are those that Kafka's ``Rate`` gives for
-what was asked, so that whoever replays the events finds the same ones. The arithmetic is written
-out a third time on purpose: what is measured here is the pipeline's.
+requests. It must never know names, files or the schema: entities are numbers here. Invariant: one
+connection has one request in flight, and the throttles are those that Kafka's ``Rate`` gives for
+the requests, so that a replay of the events finds the same ones. The arithmetic is written a third
+time on purpose: this measures that of the pipeline.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PRODUCE, FETCH, REQUEST = 0, 1, 2
 RATES: Final = 3
 
 ASKED, ACCEPTED, CLOSED = 0, 1, 2
-"""What an event is about."""
+"""Kinds of events."""
 
 METADATA, HEARTBEAT, COMMIT, CREATE = 3, 12, 8, 19
 PROFILES: Final = 3
-"""Those who mostly produce, those who mostly fetch, and those who look and change."""
+"""Clients that mostly produce, mostly fetch, or mostly read and change metadata."""
 
 DAY_US: Final = 86_400_000_000
 WAVE: Final = 0.6
@@ -39,7 +39,7 @@ WAVE: Final = 0.6
 
 
 class Traits(NamedTuple):
-    """What is so of each group: an entity at one broker. One value a group in each array."""
+    """Properties of each group, an entity at one broker. Each array has one value per group."""
 
     first: Ints
     """Its first connection; the last entry is where the last group ends."""
@@ -83,7 +83,7 @@ class Seen(NamedTuple):
 
 
 def room(count: int) -> Seen:
-    """Space for so many events."""
+    """Allocate space for events."""
     one = [np.zeros(count, np.int64) for _ in Seen._fields]
     seen = Seen._make(one)
     return seen._replace(
@@ -93,7 +93,7 @@ def room(count: int) -> Seen:
 
 @numba.njit(cache=True)
 def _record(ring, at, value, now_ms):  # type: ignore[no-untyped-def]
-    """Adds a value; ``ring`` has a row a sample: when it began, its last event, its sum."""
+    """Add a value; ``ring`` has a row per sample: its start, its last event, its sum."""
     if now_ms - ring[at, 0] >= WINDOW_MS:
         at = (at + 1) % SAMPLES
         ring[at] = (float(now_ms), float(now_ms), 0.0)
@@ -190,7 +190,7 @@ def _ask(traits, being, where, seen, at):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _come_or_go(traits, being, where, seen, at):  # type: ignore[no-untyped-def]
-    """A connection whose time is over closes, and a little later is opened anew."""
+    """Close a connection at its end, and open it again a little later."""
     group, connection = where
     time_us = being.next_us[connection]
     if being.end_us[connection] > 0:

@@ -1,8 +1,8 @@
-"""What a fleet of brokers would need, worked out from what was measured on one core.
+"""Requirements of a fleet of brokers, calculated from measurements on one core.
 
-Owns the measured figures, one place for all, and the arithmetic from them to cores, bytes and
-memory; it measures nothing. Invariant: everything in the page's tables is computed here, which a
-test compares; ``python -m system_tests.benchmarks.pipeline.fleet --write`` puts them there.
+Owns the measured figures and the arithmetic from them to cores, bytes and memory; it measures
+nothing. Invariant: everything in the page's tables is calculated here (a test compares it);
+``python -m system_tests.benchmarks.pipeline.fleet --write`` updates the page.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Measured(NamedTuple):
     ingest: float = 0.5e6
     usage: float = 0.66e6
     kernel: float = 10.9e6
-    """What a replay does beside reading: quotas of bytes and of time, of all clients."""
+    """A replay without reading: quotas of bytes and of time, of all clients."""
     replay: float = 3.5e6
-    """Under one proposal with the same quotas."""
+    """A replay under one proposal with the same quotas."""
     replay_mb: float = 1_177.0
     """Of Spark's process and a worker."""
     replay_few_mb: float = 1_072.0
-    """The same of a tenth of the events."""
+    """The same for a tenth of the events."""
     duckdb: float = 1.0e6
     """DuckDB sorts the same table, and the same kernel replays it."""
     duckdb_mb: float = 8_380.0
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Brokers, requests a second at each, and the share of connections whose events are written."""
+    """Brokers, requests per second of each, and the share of connections that are recorded."""
 
     brokers: int
     requests: int
@@ -79,7 +79,7 @@ def scaled(value: float, unit: str) -> str:
 
 
 def cores(events: float, rate: float) -> str:
-    """That keep up with so many events a second."""
+    """Return the cores that process so many events per second."""
     needed = events / rate
     return f"{needed:,.0f}" if needed >= 10 else f"{needed:.2g}"
 
@@ -110,7 +110,7 @@ def _grown(few_mb: float, many_mb: float) -> str:
 
 
 def one_core(measured: Measured = MEASURED) -> list[list[str]]:
-    """What was measured, for the page."""
+    """Return the measurements, for the page."""
     return [
         ["recording, at the broker", f"{measured.recorder_us:g} µs a request"],
         ["an event in the topic", f"{measured.topic_bytes:g} B, of {measured.json_bytes:g} B JSON"],
@@ -126,7 +126,7 @@ def one_core(measured: Measured = MEASURED) -> list[list[str]]:
 
 
 def consequences(fleet: Fleet, measured: Measured = MEASURED) -> list[list[str]]:
-    """What the whole fleet's figures mean."""
+    """Return the consequences of the fleet's figures."""
     events = fleet.events
     recording = fleet.requests * fleet.sample * measured.recorder_us / 1e6
     ingest = events / measured.ingest
@@ -168,7 +168,7 @@ def computed() -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page with what is computed in its place."""
+    """Return the page with updated tables."""
     before, _, rest = page.partition(BEGINS)
     _, _, after = rest.partition(ENDS)
     return f"{before}{BEGINS}\n\n{computed()}\n\n{ENDS}{after}"

@@ -62,7 +62,7 @@ from system_tests.benchmarks.pipeline.workload import (
 
 PARTITIONS: Final = 4
 RECORDS: Final = 500
-"""In a batch, about what a broker collects within its linger."""
+"""Records of a batch: about what a broker collects within its linger time."""
 SEGMENT_BYTES: Final = 64 << 20
 WRITERS: Final = 2
 PIECE: Final = 50_000
@@ -97,7 +97,7 @@ class Hour(NamedTuple):
 
 
 def hours(workload: Workload, *, sort: bool) -> Iterator[Hour]:
-    """All events, hour by hour: in the order of the table's files, or in that of time."""
+    """Yield all events, hour by hour: in the order of the table's files, or in time order."""
     found = people(workload)
     being = born(workload, found.traits)
     names = _Names(found, workload)
@@ -125,7 +125,7 @@ def hours(workload: Workload, *, sort: bool) -> Iterator[Hour]:
 
 
 class _Names:
-    """What the numbers of groups and connections mean in an event."""
+    """Names of groups and connections in events, by number."""
 
     def __init__(self, found: People, workload: Workload) -> None:
         who = found.entities

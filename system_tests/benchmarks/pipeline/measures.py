@@ -1,9 +1,9 @@
-"""What each job of the pipeline takes for generated events, one measure a process.
+"""Cost of each job of the pipeline for generated events, one measure per process.
 
 ``python -m system_tests.benchmarks.pipeline.measures NAME --table DIR …`` runs one of them and
-prints its figures as a line of JSON. It owns how each job is called; it must never know targets or
-other measures. Invariant: the first run of a process, which compiles and loads, is told apart from
-those after it, and starting Spark from both.
+prints its figures as a line of JSON. Owns how each job is called. It must never know targets or
+other measures. Invariant: the first run of a process, which compiles and loads, is separated from
+later ones, and Spark's start from both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from minibroker.pipeline.whatif.proposal import Proposal
 
 KERNEL_EVENTS: Final = 5_000_000
-"""What the kernel is given, all in memory."""
+"""Events of the kernel, all in memory."""
 BATCH: Final = 1_000_000
 """Events that DuckDB hands over at once."""
 EVERY_S: Final = 60
@@ -38,7 +38,7 @@ EVERYTHING: Final = f"{BYTES},request_percentage=1"
 
 
 class Task(NamedTuple):
-    """What is measured, and where what it needs lies."""
+    """A measure, and the location of its input."""
 
     table: Path
     topic: Path
@@ -66,7 +66,7 @@ class Took(NamedTuple):
 
 Runs = Generator[Took, None, None]
 Measure = Callable[[Task], Runs]
-"""Gives one run after the other, for as long as somebody wants more."""
+"""Yields one run after the other, as long as the caller needs more."""
 
 
 def timed(run: Callable[[], int]) -> Took:
@@ -102,7 +102,7 @@ def events_of(table: Path) -> int:
 
 
 def kernel(task: Task) -> Runs:
-    """The compiled walk over requests alone, which lie in memory and in order."""
+    """Run the compiled loop over requests alone, which are in memory and in order."""
     import numpy as np
 
     from minibroker.activity.schema import ActivityKind
@@ -200,7 +200,7 @@ def replay_shuffled(task: Task) -> Runs:
 
 
 def duckdb_replay(task: Task) -> Runs:
-    """DuckDB sorts the same files, and the same kernel replays what it hands over."""
+    """DuckDB sorts the same files, and the same kernel replays its output."""
     import duckdb
     import pyarrow as pa
 
@@ -268,7 +268,7 @@ def usage(task: Task) -> Runs:
 
 
 def duckdb_usage(task: Task) -> Runs:
-    """The same table as one query of DuckDB's."""
+    """Aggregate the same table by one query of DuckDB."""
     import duckdb
 
     from tests.pipeline.duckdb_usage import ORACLE

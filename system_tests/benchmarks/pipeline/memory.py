@@ -1,8 +1,8 @@
-"""What a process and all that it started take together: memory and processor time.
+"""Memory and processor time of a process and all its child processes.
 
-Owns the sums over a tree of processes (a JVM and its Python workers, say); of memory it is PSS, in
-which what they share counts once. It must never know what they do. Invariant: whoever is gone when
-it is looked at counts nothing, but that processor time of children that were waited for is kept.
+Owns the sums over a tree of processes (for example a JVM and its Python workers); memory is PSS, in
+which shared memory counts once. It must never know what they do. Invariant: a process that has
+ended counts nothing, but processor time of children that were waited for is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, Self
 EVERY_S: Final = 0.25
 _PARENT: Final = 1
 _TIMES: Final = slice(11, 15)
-"""User's and system's, its own and those of children that it waited for."""
+"""User and system time, its own and that of children that it waited for."""
 
 
 def tree_pss_mb(pid: int) -> float:

@@ -1,7 +1,7 @@
-"""Who there is at the brokers that never were: entities, what they ask, where from, their quotas.
+"""Entities of the simulated brokers: their requests, addresses and quotas.
 
-Owns the skew: Zipf's law over entities, log-normal sizes, a few who connect again and again. It
-must never know events or files. Invariant: everything follows from the workload and its seed.
+Owns the skew: Zipf's law over entities, log-normal sizes, a few clients that reconnect constantly.
+It must never know events or files. Invariant: everything follows from the workload and its seed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _entities(count: int, chance: np.random.Generator) -> list[Entity]:
 
 
 def people(workload: Workload) -> People:
-    """Those of a workload."""
+    """Return the entities of a workload."""
     chance = np.random.default_rng(workload.seed)
     entities = _entities(workload.entities, chance)
     groups = workload.entities * workload.brokers
@@ -109,7 +109,7 @@ def people(workload: Workload) -> People:
 
 
 def _bounds(entities: list[Entity], profile: Ints, size: Floats, asks: Floats) -> Floats:
-    """Quotas of those who ask most and have a client-id, below what they want at busy hours."""
+    """Return quotas of the busiest entities with a client-id, below their demand at busy hours."""
     bounds = np.full((len(profile), RATES), np.inf)
     for group in range(len(profile)):
         entity = group % len(entities)

@@ -1,1 +1,1 @@
-"""One adapter for each client library; see `system_tests.clients.model` for what they fulfil."""
+"""One adapter for each client library; see `system_tests.clients.model` for their interface."""

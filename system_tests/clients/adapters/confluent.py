@@ -85,7 +85,7 @@ class ConfluentMember(Member):
         self.commit()
 
     def _on_error(self, error: KafkaError) -> None:
-        # Everything else librdkafka mends by itself; a fatal error is told here and nowhere else.
+        # librdkafka handles all other errors itself; a fatal error is reported only here.
         if error.code() == KafkaError._FATAL:
             self._fatal = error
 
@@ -257,7 +257,7 @@ class ConfluentClient(Client):
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[Stored]:
         seen: list[Stored] = []
         deadline = time.monotonic() + PATIENCE_S
-        # Asked for by itself, a topic's leader is known at once and not at the next second's turn.
+        # Requested explicitly, a topic's leader is known at once and not within a second.
         self._reader.list_topics(topic, timeout=PATIENCE_S)
         self._reader.assign([Position(topic, partition, offset)])
         try:

@@ -1,8 +1,8 @@
 """Apache Kafka's own Java client, in one JVM that answers lines of JSON.
 
-It owns that process and the form of the lines; what the JVM does with them is in
-`system_tests/java/src/Driver.java`. No expectations live here. The invariant: one line is asked,
-one is answered, and a JVM that ends or stays silent is reported with what it printed.
+Owns that process and the form of the lines; what the JVM does with them is in
+`system_tests/java/src/Driver.java`. No expectations are here. Invariant: each line is answered by
+one line, and a JVM that ends or stays silent is reported with its output.
 """
 
 from __future__ import annotations
