@@ -167,7 +167,7 @@ class _Recorder:
             except PeerLost:
                 await trio.lowlevel.checkpoint()
 
-    # Those who tell ---------------------------------------------------------------------------
+    # Senders ----------------------------------------------------------------------------------
 
     async def _take_senders(self, nursery: trio.Nursery) -> None:
         listener = self._env.switchboard.listen(RECORDER)

@@ -280,7 +280,7 @@ class Arena:
         )
 
     def view(self, ref: ArenaRef) -> memoryview:
-        """Return the referenced bytes, in place, until the sender is told that they were used.
+        """Return the referenced bytes, in place, until the sender gets the answer.
 
         Raises `StaleReferenceError` if the part's owner has restarted since, `ArenaError` if the
         reference is outside of its part.

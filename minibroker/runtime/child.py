@@ -53,7 +53,7 @@ class ChildLife:
 
     def ready(self) -> None:
         """Report to the supervisor that this role is ready. Callable from any task, once."""
-        # The supervisor is gone; the lifeline tells `main`.
+        # The supervisor is gone; the lifeline reports it to `main`.
         with suppress(BrokenPipeError):
             os.write(self.ready_fd, READY_MESSAGE.pack(self.index, self.incarnation))
 

@@ -260,7 +260,7 @@ class Conversation:
                 return
         except ChannelClosed:
             raise
-        except Exception as error:  # noqa: BLE001 - told to the asker and logged
+        except Exception as error:  # noqa: BLE001 - reported and logged
             await self._send_failure(number, error)
             return
         nursery.start_soon(self._answer_later, number, answer)
@@ -273,7 +273,7 @@ class Conversation:
                 await self._channel.send((_ANSWER, number, result))
             except ChannelClosed:
                 pass  # ``run`` notices by itself.
-            except Exception as error:  # noqa: BLE001 - told to the asker and logged
+            except Exception as error:  # noqa: BLE001 - reported and logged
                 await self._send_failure(number, error)
             finally:
                 del self._answering[number]

@@ -1,7 +1,7 @@
 """A complete attack: the rounds of a plan, one after the other.
 
 Owns the time and the order; what happens in a round is in ``rounds``. The invariant: a round that
-fails in a way that nobody expected is a problem in the report, and the next round is run.
+fails unexpectedly is a problem in the report, and the next round is run.
 """
 
 from __future__ import annotations

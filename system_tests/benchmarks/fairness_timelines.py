@@ -1,4 +1,4 @@
-"""What one neighbor got through beside each situation, as measured.
+"""Throughput of one neighbor in each situation, as measured.
 
 Owns the bytes of each slice of time and the shares that follow from them. It must never know a
 broker or a client. Invariant: a situation is compared with the neighbor alone right before and

@@ -1,22 +1,21 @@
-"""What quotas cost: ``python -m system_tests.benchmarks.quotas``.
+"""Cost of quotas: ``python -m system_tests.benchmarks.quotas``.
 
-Brokers with no quota and with all types of quotas take the same Produce requests over one
-connection each, from ten clients in turn and from ten thousand, in turns of a fraction of a second,
-so that whatever else the machine does falls on all alike.  There are several brokers of each kind,
-as two processes of one kind differ by more than quotas cost.  Prints medians over the turns in
-microseconds a request, latency as the client sees it, that of the quickest quarter at most, as the
-slower ones tell of whatever else the machine does, and processor time of all the broker's
-processes; and differences within a round, with the quarter and three quarters that these lay below,
-and between what their median is in nineteen of twenty such runs: where 0 lies there, no difference
-can be told. What quotas cost more for ten thousand clients is beside what ten thousand names cost
-any broker.
+Brokers without quotas and with all quota types get the same Produce requests over one connection
+each, from ten clients in turn and from ten thousand, in turns of a fraction of a second, so that
+other work of the machine affects all alike. There are several brokers of each kind, because two
+processes of one kind differ by more than the cost of quotas. Prints medians over the turns in
+microseconds per request: the latency that the client measures, of the quickest quarter, because
+slower ones reflect other work of the machine, and the processor time of all the broker's processes;
+and differences within a round, with their quartiles and the 95 % confidence interval of their
+median: if it contains 0, there is no significant difference. The additional cost of ten thousand
+clients includes what ten thousand names cost any broker.
 
-What of it is for counting is timed alone, too: one process counts what a request counts, and what a
-broker does beside that for each request is stood for by reading half a megabyte.  On a machine that
-others use, too, the quickest tenth tells more than the median.
+The cost of recording is measured alone, too: one process records what a request records, and reads
+half a megabyte in between in place of a broker's other work. On a shared machine, the quickest
+tenth is more reliable than the median.
 
-Then ten thousand clients, each with quotas of its own, use all types of them, over a connection to
-each processor.  Prints what memory the broker's processes hold before and after.
+Then ten thousand clients, each with its own quotas, use all quota types, over a connection to each
+processor. Prints the memory of the broker's processes before and after.
 
 Each part can be run alone: ``requests``, with fewer ``--rounds`` and ``--brokers`` within 100 s on
 a slow machine, ``counting``, ``memory``.
