@@ -74,6 +74,7 @@ class LeastRecentlyUsed(NamedTuple):
 
 
 class CloseConnections(NamedTuple):
-    """Request to a processor to close connections, because there are too many."""
+    """Request to a processor to close connections, because there are more than ``limit``."""
 
     numbers: tuple[int, ...]
+    limit: int

@@ -267,8 +267,10 @@ class _Acceptor:
             excess = self._connection_quotas.counts.excess()
             if excess:
                 offers = await self._gather(min(excess, LEAST_RECENTLY_USED_MAX))
-                for processor, numbers in self._connection_quotas.counts.send_away(offers).items():
-                    await self._tell(processor, CloseConnections(tuple(numbers)))
+                counts = self._connection_quotas.counts
+                for processor, numbers in counts.send_away(offers).items():
+                    close = CloseConnections(tuple(numbers), counts.limits.total)
+                    await self._tell(processor, close)
             await changed.wait()
 
     async def _gather(self, count: int) -> list[LastUse]:

@@ -41,7 +41,6 @@ from minibroker.config import (
     SHARDED,
     SOCKET_REQUEST_MAX_BYTES,
 )
-from minibroker.config.dynamic import effective
 from minibroker.connections.counts import LastUse
 from minibroker.network.activity_sender import activity_sender
 from minibroker.network.authenticator import Authenticator, ConnectionNotAuthenticated
@@ -120,6 +119,8 @@ class _Processor:
         self._files = OpenFiles(descriptors_max())
         self._clients: dict[int, ClientConnection] = {}
         self._all_closed = trio.Event()
+        self._connections_max = env.settings[MAX_CONNECTIONS]
+        """The acceptor's limit: it may apply a change before this process does."""
         self._serving: trio.Nursery | None = None
         self._idle: IdleConnections[int] = IdleConnections()
         self._notices = AcceptorNotices(())
@@ -343,6 +344,7 @@ class _Processor:
         return islice(found, min(wanted.at_most, LEAST_RECENTLY_USED_MAX))
 
     def _close_excess(self, excess: CloseConnections) -> None:
+        self._connections_max = excess.limit
         for number in excess.numbers:
             client = self._clients.get(number)
             if client is not None:
@@ -394,8 +396,7 @@ class _Processor:
     def _record_close(self, client: ClientConnection) -> None:
         reason, processor = client.close_reason, self._env.index
         if reason is CloseReason.MAX_CONNECTIONS:
-            settings = effective(self._env.settings, self._follower.image.configs)
-            limit = ExceededLimit(MAX_CONNECTIONS.name, settings[MAX_CONNECTIONS])
+            limit = ExceededLimit(MAX_CONNECTIONS.name, self._connections_max)
             self._events.evict(client.accepted, reason.value, limit, processor)
         elif reason in AUTHENTICATION_FAILURES:
             self._events.fail_authentication(

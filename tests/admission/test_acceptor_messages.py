@@ -41,7 +41,7 @@ def test_all_messages_fit_a_packet() -> None:
         ConnectionsClosed(2**31, tuple(range(2**62, 2**62 + CLOSED_MAX))),
         LeastRecentlyUsedWanted(LEAST_RECENTLY_USED_MAX, "L" * 255),
         LeastRecentlyUsed(tuple(LastUse(n / 3, n) for n in numbers)),
-        CloseConnections(tuple(numbers)),
+        CloseConnections(tuple(numbers), 2**31 - 1),
     ):
         packet = pickle.dumps(message, 5)
         assert len(packet) < PACKET_BYTES_MAX

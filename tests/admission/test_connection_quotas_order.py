@@ -183,7 +183,7 @@ async def test_excess_connection_is_closed_once_its_processor_has_it(
         await handoff.send(ConnectionsClosed(1, ()))
         assert (await handoff.receive())[0] == LeastRecentlyUsedWanted(1, PLAINTEXT)
         await handoff.send(LeastRecentlyUsed((LastUse(0, waiting.number),)))
-        assert (await handoff.receive())[0] == CloseConnections((waiting.number,))
+        assert (await handoff.receive())[0] == CloseConnections((waiting.number,), 1)
 
 
 async def test_raised_limit_admits_waiting_connections(make_env: MakeEnvironment) -> None:

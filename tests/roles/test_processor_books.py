@@ -19,9 +19,11 @@ from minibroker.admission.acceptor_messages import (
     OpenConnection,
     ProcessorConnections,
 )
+from minibroker.admission.connection_events import ExceededLimit
 from minibroker.admission.new_connection_pacer import PER_TURN
 from minibroker.admission.slots import SLOTS
 from minibroker.observability.definitions import CloseReason
+from minibroker.process.messages import DetailsRequest
 from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.roles.processor import TAKEN_BEFORE_YIELD, TAKEN_BESIDE_OTHERS
 from minibroker.runtime.handoff import MemoryHandoff
@@ -100,9 +102,13 @@ async def test_least_recently_used_connections_are_offered_and_closed_on_request
         await at.handoff.send(LeastRecentlyUsedWanted(2, spared=LISTENER))
         await at.listen()
         assert at.told[1] == LeastRecentlyUsed(())
-        await at.handoff.send(CloseConnections((2, 99)))
+        await at.handoff.send(CloseConnections((2, 99), 3))
         await at.listen()
         assert at.closed_numbers == [2]
+        assert at.controller is not None
+        (rejection,) = (await at.controller.ask(DetailsRequest())).recent.rejections
+        # The acceptor's limit, whatever this process knows of the config yet.
+        assert rejection.limit == ExceededLimit("max.connections", 3)
         assert await clients[1].wait_closed() == b""
         assert at.closed() == {CloseReason.MAX_CONNECTIONS: 1}
 
