@@ -111,7 +111,7 @@ def judge(events: list[Event]) -> Counter[str]:
     return Counter(event["client_id"] for event in asked)
 
 
-def test_every_request_of_real_clients_is_told_once(start: Starter) -> None:
+def test_every_request_of_real_clients_is_recorded_once(start: Starter) -> None:
     broker = start(*ON)
     names = [f"client-{number}" for number in range(4)]
     with ThreadPoolExecutor(len(names)) as clients:
@@ -126,7 +126,7 @@ def test_every_request_of_real_clients_is_told_once(start: Starter) -> None:
     assert not [event for event in events if event["kind"] == "dropped"]
 
 
-def test_a_recorder_that_is_killed_says_what_is_missing(start: Starter) -> None:
+def test_killed_recorder_reports_dropped_events(start: Starter) -> None:
     broker = start(*ON)
     acknowledged = 0
     for _ in range(3):
@@ -173,7 +173,7 @@ def send_ahead(broker: RunningBroker, count: int) -> None:
             assert len(answers.read(size * AHEAD)) == size * AHEAD
 
 
-def test_a_recorder_that_stands_still_holds_nobody_up(start: Starter) -> None:
+def test_stopped_recorder_does_not_block_requests(start: Starter) -> None:
     broker = start(*ON, "--set", "num.network.threads=1")
     recorder = processes(broker)["recorder"].pid
     assert recorder is not None
@@ -210,7 +210,7 @@ def test_a_recorder_that_dies_again_and_again_does_not_stop_the_broker(start: St
     assert judge(events)["client"] + dropped >= 10 * (RESTARTS_MAX + 1)
 
 
-def test_the_recorder_yields_to_those_who_serve(start: Starter) -> None:
+def test_recorder_process_has_lower_cpu_priority(start: Starter) -> None:
     broker = start(*ON)
     pids = {name: each.pid for name, each in processes(broker).items()}
     niceness = {name: os.getpriority(os.PRIO_PROCESS, pid) for name, pid in pids.items() if pid}

@@ -34,7 +34,7 @@ def test_stall_without_excuse_is_found() -> None:
     assert stalls([sample(0.9)]) == []
 
 
-def test_stall_is_not_blamed_for_what_the_machine_took() -> None:
+def test_stall_excludes_time_queued_for_cpu() -> None:
     assert stalls([sample(late_s=0.6, queued_s=0.6)]) == []
     assert stalls([sample(late_s=0.3, queued_s=0.3)])
 

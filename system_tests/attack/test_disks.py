@@ -85,7 +85,7 @@ def test_fault_changes_the_calls_that_it_concerns(
     assert outcomes(disk, folder)["pwritev"] == "100"
 
 
-def test_read_only_disk_refuses_to_open_for_writing(disk: FaultyDisk, folder: Path) -> None:
+def test_read_only_disk_rejects_open_for_writing(disk: FaultyDisk, folder: Path) -> None:
     disk.set(Mode.READ_ONLY)
     assert outcomes(disk, folder) == {}  # The first line of the script opens a file for writing.
     assert disk.injected == 1

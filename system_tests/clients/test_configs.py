@@ -143,7 +143,7 @@ def test_kafkas_command_sets_describes_and_removes(
 
 
 @pytest.mark.java
-def test_what_kafkas_command_refuses_is_refused_here(ours: Command, kafkas: Command) -> None:
+def test_configs_rejected_by_kafka_command_are_rejected(ours: Command, kafkas: Command) -> None:
     for words in (
         ["--broker", "1", "--alter", "--add-config", "num.io.threads=0"],
         ["--topic", "configured", "--alter", "--add-config", "retention.ms=soon"],

@@ -50,7 +50,7 @@ def test_group_resumes_where_it_committed(client: Client, fresh: Names) -> None:
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_group_without_offsets_starts_where_it_is_told(
+def test_group_without_offsets_follows_auto_offset_reset(
     client: Client, start: str, fresh: Names
 ) -> None:
     topic = fresh("start")

@@ -50,7 +50,9 @@ def test_records_come_back_as_they_were_sent(client: Client, codec: str, fresh: 
 
 
 @pytest.mark.java
-def test_every_client_reads_what_every_other_wrote(client_of: ClientOf, fresh: Names) -> None:
+def test_records_of_every_client_are_read_by_every_client(
+    client_of: ClientOf, fresh: Names
+) -> None:
     topic = fresh("babel")
     written: list[Record] = []
     client_of(CLIENTS[0]).create_topic(topic)
@@ -83,7 +85,7 @@ def test_idempotent_producer_keeps_order_over_many_batches(client: Client, fresh
         assert [each.value for each in client.read(topic, 0, run * 2000, 2000)][:2000] == values
 
 
-def test_large_record_passes_and_too_large_is_refused(client: Client, fresh: Names) -> None:
+def test_large_record_is_accepted_and_too_large_rejected(client: Client, fresh: Names) -> None:
     topic = fresh("large")
     client.create_topic(topic)
     large = Record(b"k", bytes(1_000_000))
@@ -125,7 +127,7 @@ def test_log_append_time_is_the_brokers(client: Client, fresh: Names) -> None:
     assert abs(stored.timestamp_ms - time.time() * 1000) < 60_000
 
 
-def test_reading_beyond_the_end_is_refused(client: Client, fresh: Names) -> None:
+def test_fetch_beyond_log_end_returns_offset_out_of_range(client: Client, fresh: Names) -> None:
     topic = fresh("beyond")
     client.create_topic(topic)
     client.produce(topic, [Record(None, b"v")])

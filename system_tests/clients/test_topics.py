@@ -13,7 +13,7 @@ from system_tests.harness.waiting import wait_until
 Names = Callable[[str], str]
 
 
-def test_created_topic_is_described_as_it_was_asked_for(client: Client, fresh: Names) -> None:
+def test_created_topic_is_described_with_its_configs(client: Client, fresh: Names) -> None:
     topic = fresh("topic")
     client.create_topic(topic, 3, configs={"retention.ms": "12345", "cleanup.policy": "delete"})
 
@@ -26,7 +26,7 @@ def test_created_topic_is_described_as_it_was_asked_for(client: Client, fresh: N
     assert configs["compression.type"] == "producer"
 
 
-def test_deleted_topic_is_gone_and_can_come_again_empty(client: Client, fresh: Names) -> None:
+def test_deleted_topic_can_be_recreated_empty(client: Client, fresh: Names) -> None:
     topic = fresh("topic")
     client.create_topic(topic, 2)
     client.produce(topic, [Record(b"k", b"old")])
@@ -49,7 +49,7 @@ def test_deleted_topic_is_gone_and_can_come_again_empty(client: Client, fresh: N
         ("unknown-config", 1, 1, {"no.such.setting": "1"}, Code.INVALID_CONFIG),
     ],
 )
-def test_bad_topic_is_refused_with_kafkas_code(
+def test_invalid_topic_is_rejected_with_kafka_error_code(
     *,
     client: Client,
     name: str,
@@ -65,7 +65,7 @@ def test_bad_topic_is_refused_with_kafkas_code(
     assert refused.value.code == code
 
 
-def test_topic_that_exists_is_refused(client: Client, fresh: Names) -> None:
+def test_creating_existing_topic_is_rejected(client: Client, fresh: Names) -> None:
     topic = fresh("topic")
     client.create_topic(topic)
     with pytest.raises(Refused) as refused:
@@ -73,7 +73,7 @@ def test_topic_that_exists_is_refused(client: Client, fresh: Names) -> None:
     assert refused.value.code == Code.TOPIC_ALREADY_EXISTS
 
 
-def test_deleting_an_unknown_topic_is_refused(client: Client, fresh: Names) -> None:
+def test_deleting_unknown_topic_is_rejected(client: Client, fresh: Names) -> None:
     with pytest.raises(Refused) as refused:
         client.delete_topic(fresh("nowhere"))
     assert refused.value.code == Code.UNKNOWN_TOPIC_OR_PARTITION

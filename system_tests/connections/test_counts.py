@@ -80,7 +80,7 @@ def test_only_the_named_addresses_come_in(limited: Limited, dial: Dial) -> None:
     assert dial(broker, 1, "127.0.0.3")[0].hung_up()
 
 
-def test_a_limit_of_a_host_that_nobody_knows_is_refused(limited: Limited, dial: Dial) -> None:
+def test_ip_override_with_unresolvable_host_is_rejected(limited: Limited, dial: Dial) -> None:
     name = "max.connections.per.ip.overrides"
     with pytest.raises(StartFailed, match=r"cannot resolve no\.such\.invalid") as caught:
         limited(f"{name}=no.such.invalid:1")

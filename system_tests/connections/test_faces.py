@@ -165,7 +165,7 @@ def test_least_recently_used_connection_that_is_closed_names_the_limit(
     assert refusal["text"] in printed(broker)
 
 
-def test_a_listener_that_waits_says_for_which_limit(limited: Limited, dial: Dial) -> None:
+def test_waiting_listener_reports_reached_limit(limited: Limited, dial: Dial) -> None:
     own = "listener.name.external.max.connections"
     broker = limited(f"{own}=1", listener=TWO_LISTENERS)
     external = listener_address(broker, "EXTERNAL")
@@ -187,9 +187,7 @@ def test_a_listener_that_waits_says_for_which_limit(limited: Limited, dial: Dial
     assert 0 < connections(broker)["listeners"][1]["blocked_share"] <= 1
 
 
-def test_processors_that_accept_for_themselves_say_why_as_well(
-    limited: Limited, dial: Dial
-) -> None:
+def test_sharded_processors_report_rejection_reason(limited: Limited, dial: Dial) -> None:
     broker = limited("acceptor.mode=sharded", "kafka_connections_max_overrides=127.0.0.2:1")
     assert dial(broker, 1, "127.0.0.2")[0].answered()
     assert dial(broker, 1, "127.0.0.2")[0].hung_up()
@@ -206,7 +204,7 @@ def test_processors_that_accept_for_themselves_say_why_as_well(
 
 
 @pytest.mark.parametrize("victim", ["acceptor", "processor-0", "controller"])
-def test_a_killed_process_does_not_keep_anybody_from_looking(
+def test_connections_view_works_after_process_kill(
     victim: str, limited: Limited, dial: Dial
 ) -> None:
     broker = limited("max.connections.per.ip=2")
@@ -297,7 +295,7 @@ def test_it_is_drawn_as_it_changes_until_ctrl_c(limited: Limited, dial: Dial) ->
         assert "Traceback" not in screen.shown
 
 
-def test_a_broker_that_goes_ends_it_with_a_word(limited: Limited) -> None:
+def test_connections_view_exits_with_message_on_broker_stop(limited: Limited) -> None:
     broker = limited()
     assert broker.control_url is not None
     with terminal("--control", broker.control_url) as screen:
@@ -307,7 +305,7 @@ def test_a_broker_that_goes_ends_it_with_a_word(limited: Limited) -> None:
         screen.wait_shown(f"the broker at {broker.control_url.rstrip('/')} is gone")
 
 
-def test_a_broker_that_turns_the_command_away_is_told_of(limited: Limited) -> None:
+def test_connections_command_rejected_suggests_control_option(limited: Limited) -> None:
     broker = limited("kafka_connections_max=0")
     command = [sys.executable, "-m", "minibroker", "connections", "-b", broker.bootstrap_servers]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -317,7 +315,7 @@ def test_a_broker_that_turns_the_command_away_is_told_of(limited: Limited) -> No
 
 
 @pytest.mark.slow
-def test_to_look_on_at_a_storm_makes_nobody_grow(limited: Limited) -> None:
+def test_connections_view_during_storm_leaks_no_memory(limited: Limited) -> None:
     broker = limited("max.connections=12", "max.connections.per.ip=2", "kafka_connections_max=13")
     assert broker.control_url is not None
     looking = ("--interval", "0.05", "--control", broker.control_url)

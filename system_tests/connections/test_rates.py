@@ -28,7 +28,7 @@ IP_THROTTLE = "minibroker_ip_connection_accept_throttle_time_seconds"
         "listener.name.plaintext.max.connection.creation.rate",
     ],
 )
-def test_who_comes_too_fast_waits_to_the_millisecond(
+def test_connection_rate_throttle_is_exact_to_the_millisecond(
     setting: str, limited: Limited, dial: Dial
 ) -> None:
     broker = limited(f"{setting}=5")
@@ -54,7 +54,7 @@ def test_who_comes_too_fast_waits_to_the_millisecond(
 
 
 @pytest.mark.parametrize("recheck", [True, False])
-def test_an_address_that_is_too_fast_holds_up_nobody_else(
+def test_ip_rate_throttle_does_not_delay_other_addresses(
     recheck: bool, limited: Limited, dial: Dial
 ) -> None:
     broker = limited(f"connection.ip.throttle.recheck={recheck}")

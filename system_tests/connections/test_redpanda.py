@@ -57,7 +57,7 @@ def kill(broker: RunningBroker, name: str) -> None:
 
 
 @MODES
-def test_exactly_as_many_come_in_as_the_total_says(
+def test_total_limit_accepts_exactly_that_many_connections(
     mode: tuple[str, ...], limited: Limited, dial: Dial
 ) -> None:
     broker = limited(*mode, f"{TOTAL}=10")
@@ -106,7 +106,7 @@ def test_overrides_alone_act_alone_and_are_never_used_up(
 
 
 @MODES
-def test_a_lowered_limit_closes_nobody_and_lets_nobody_in_until_fewer_are_open(
+def test_lowered_limit_keeps_open_and_rejects_new_connections(
     mode: tuple[str, ...], limited: Limited, dial: Dial
 ) -> None:
     broker = limited(*mode)
@@ -157,7 +157,7 @@ def test_no_limit_is_missed_whichever_process_is_killed(
     wait_counted(broker, 0)
 
 
-def test_what_needs_one_acceptor_cannot_be_set_without_one(limited: Limited, dial: Dial) -> None:
+def test_sharded_mode_rejects_single_acceptor_settings(limited: Limited, dial: Dial) -> None:
     broker = limited(*SHARDED)
     (admin,) = dial(broker)
     for name in ("max.connections", "listener.name.plaintext.max.connection.creation.rate"):
@@ -175,14 +175,14 @@ def test_what_needs_one_acceptor_cannot_be_set_without_one(limited: Limited, dia
     assert "set acceptor.mode=single" in (answer.error_message or "")
 
 
-def test_what_needs_one_acceptor_refuses_a_start_without_one() -> None:
+def test_sharded_start_with_single_acceptor_setting_fails() -> None:
     settings = {"acceptor.mode": "sharded", "max.connections": "5"}
     with pytest.raises(StartFailed, match=r"max.connections=5 \(--set\): not with acceptor.mode"):
         start_minibroker(settings=settings)
 
 
 @pytest.mark.parametrize("second", [SINGLE, SHARDED], ids=["single", "sharded"])
-def test_a_port_in_use_is_refused_and_shared_with_nobody(
+def test_port_in_use_by_another_broker_is_rejected(
     second: tuple[str, ...], limited: Limited
 ) -> None:
     first = limited(*SHARDED)
@@ -192,7 +192,7 @@ def test_a_port_in_use_is_refused_and_shared_with_nobody(
         start_minibroker(settings=settings, listener=f"PLAINTEXT://127.0.0.1:{port}")
 
 
-def test_people_are_shown_the_counts_of_all_who_accept(limited: Limited, dial: Dial) -> None:
+def test_connections_api_sums_counts_of_all_processors(limited: Limited, dial: Dial) -> None:
     broker = limited(*SHARDED, f"{TOTAL}=6", f"{OVERRIDES}=127.0.0.2:4")
     clients = dial(broker, 4, "127.0.0.2") + dial(broker, 2, "127.0.0.3")
     assert all(client.answered() for client in clients)

@@ -87,7 +87,7 @@ def storm(broker: RunningBroker) -> Iterator[Storm]:
     [(SETTINGS, VICTIMS), (SHARDED, SHARDED_VICTIMS)],
     ids=["single", "sharded"],
 )
-def test_no_limit_is_exceeded_and_nothing_is_left_whoever_is_killed(
+def test_process_kill_in_storm_exceeds_no_limit_and_leaks_nothing(
     limited: Limited, settings: tuple[str, ...], victims: tuple[str, ...]
 ) -> None:
     broker = limited(*settings)

@@ -45,7 +45,7 @@ def test_listeners_queues_and_processors_are_drawn(limited: Limited, look: Look)
     assert page.text("#addresses") == "Nobody is connected."
 
 
-def test_a_connection_appears_tells_who_it_is_and_goes(
+def test_connection_mark_appears_shows_details_and_closes(
     limited: Limited, dial: Dial, look: Look
 ) -> None:
     broker = limited()
@@ -65,7 +65,7 @@ def test_a_connection_appears_tells_who_it_is_and_goes(
     page.wait(lambda: "is closed" in page.text("#chosen"), "its end to be told")
 
 
-def test_who_is_pointed_at_is_named(limited: Limited, dial: Dial, look: Look) -> None:
+def test_pointed_connection_shows_its_client(limited: Limited, dial: Dial, look: Look) -> None:
     broker = limited("num.network.threads=1")
     for source in ("127.0.0.2", "127.0.0.3"):
         assert dial(broker, 1, source)[0].answered()
@@ -91,9 +91,7 @@ def test_of_many_connections_of_an_address_some_are_listed(
     assert page.text("#chosen .more") == "and 10 more"
 
 
-def test_rows_stay_where_they_are_while_somebody_points_at_one(
-    limited: Limited, dial: Dial, look: Look
-) -> None:
+def test_address_rows_keep_order_while_pointed_at(limited: Limited, dial: Dial, look: Look) -> None:
     broker = limited()
     dial(broker, 1, "127.0.0.2")
     dial(broker, 2, "127.0.0.3")
@@ -125,7 +123,7 @@ PAINTED = """
 
 
 @pytest.mark.parametrize("still", [False, True])
-def test_arrivals_fly_unless_somebody_wants_no_motion(
+def test_arrivals_are_animated_unless_motion_is_reduced(
     still: bool, limited: Limited, dial: Dial, look: Look
 ) -> None:
     broker = limited()
@@ -142,7 +140,7 @@ def test_arrivals_fly_unless_somebody_wants_no_motion(
         page.wait(painted, "one in flight")
 
 
-def test_who_has_to_wait_waits_at_the_listener(limited: Limited, dial: Dial, look: Look) -> None:
+def test_waiting_connection_is_drawn_at_listener(limited: Limited, dial: Dial, look: Look) -> None:
     broker = limited("max.connections=2")
     assert all(client.answered() for client in dial(broker, 2))
     page = look(broker)
@@ -153,7 +151,9 @@ def test_who_has_to_wait_waits_at_the_listener(limited: Limited, dial: Dial, loo
     assert len(page.marks()) == 2
 
 
-def test_who_is_refused_is_listed_with_the_reason(limited: Limited, dial: Dial, look: Look) -> None:
+def test_rejected_connection_is_listed_with_reason(
+    limited: Limited, dial: Dial, look: Look
+) -> None:
     broker = limited("max.connections.per.ip=1")
     page = look(broker)
     assert dial(broker, 1, "127.0.0.9")[0].answered()
@@ -214,7 +214,7 @@ def test_where_processors_accept_no_acceptor_is_drawn(
 SCRIPT = "<img src=x onerror=\"document.title='taken'\"><script>alert(1)</script>\u202e'\"&lt;"
 
 
-def test_what_clients_call_themselves_is_text(
+def test_client_id_with_markup_is_shown_as_text(
     limited: Limited, look: Look, browser: Browser
 ) -> None:
     broker = limited()
@@ -231,7 +231,7 @@ def test_what_clients_call_themselves_is_text(
         assert "taken" not in browser.driver.title
 
 
-def test_a_broker_that_is_gone_is_told_and_one_that_is_back_is_drawn(browser: Browser) -> None:
+def test_page_reports_killed_broker_and_recovers_on_restart(browser: Browser) -> None:
     at = ["--control", f"127.0.0.1:{free_port()}"]
     broker = start_minibroker(*at)
     page = Page(browser, broker)
@@ -255,9 +255,7 @@ def test_a_broker_that_is_gone_is_told_and_one_that_is_back_is_drawn(browser: Br
         broker.forget()
 
 
-def test_whichever_process_is_killed_the_page_goes_on(
-    limited: Limited, dial: Dial, look: Look
-) -> None:
+def test_page_survives_process_kill(limited: Limited, dial: Dial, look: Look) -> None:
     broker = limited()
     page = look(broker)
     clients = dial(broker, 4)

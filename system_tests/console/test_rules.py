@@ -125,7 +125,7 @@ def test_unserved_client_becomes_a_warning_that_names_it(rules: Browser) -> None
     assert call(rules, "model", "warningOf", silent)["about"] == ""
 
 
-def test_conditions_and_processes_that_do_not_run_are_what_is_wrong(rules: Browser) -> None:
+def test_problems_list_conditions_and_stopped_processes(rules: Browser) -> None:
     health = {
         "processes": [
             {"name": "acceptor", "state": "running"},
@@ -148,7 +148,7 @@ def test_conditions_and_processes_that_do_not_run_are_what_is_wrong(rules: Brows
     assert call(rules, "model", "conditionsOf", {"processes": [], "conditions": []}) == []
 
 
-def test_who_stays_keeps_its_seat_and_newcomers_take_the_first_free(rules: Browser) -> None:
+def test_open_connection_keeps_slot_and_new_takes_first_free(rules: Browser) -> None:
     all_three, less, more = scenes(
         rules,
         answer([connection(1), connection(2), connection(3)]),
@@ -166,13 +166,13 @@ def test_when_most_have_left_the_rest_close_ranks(rules: Browser) -> None:
     assert marks(few) == {"id-7": 0, "id-99": 1}
 
 
-def test_who_is_there_already_does_not_arrive(rules: Browser) -> None:
+def test_existing_connection_is_not_animated(rules: Browser) -> None:
     there = answer([connection(1)], [happening(4, "handed", 1)])
     first, same = scenes(rules, there, there)
     assert flights(first) == flights(same) == []
 
 
-def test_newcomers_fly_once_whether_the_broker_told_of_them_or_not(rules: Browser) -> None:
+def test_new_connection_is_animated_once(rules: Browser) -> None:
     told = [happening(1, "accepted", 2), happening(2, "handed", 2, ago_ms=100)]
     _, scene, after = scenes(
         rules,
@@ -185,33 +185,33 @@ def test_newcomers_fly_once_whether_the_broker_told_of_them_or_not(rules: Browse
     assert flights(after) == []
 
 
-def test_who_came_and_went_between_two_answers_passes_through(rules: Browser) -> None:
+def test_connection_closed_between_polls_is_drawn_as_visit(rules: Browser) -> None:
     events = [happening(1, "handed", 2), happening(2, "closed", 2)]
     _, scene = scenes(rules, answer(), answer([], events))
     assert flights(scene) == [("visit", None)]
 
 
-def test_who_is_told_of_after_it_was_seen_does_not_fly_again(rules: Browser) -> None:
+def test_late_event_of_seen_connection_is_not_animated(rules: Browser) -> None:
     late = [happening(1, "handed", 2), happening(2, "closed", 2)]
     _, seen, told = scenes(rules, answer(), answer([connection(2)]), answer([], late))
     assert flights(seen) == [("arrival", "id-2")]
     assert flights(told) == []
 
 
-def test_what_is_long_ago_is_not_drawn_as_if_it_happened_now(rules: Browser) -> None:
+def test_old_events_are_not_animated(rules: Browser) -> None:
     old = [happening(1, "refused", 3, ago_ms=9000), happening(2, "handed", 4, ago_ms=9000)]
     _, scene = scenes(rules, answer(), answer([connection(2, age_ms=9000)], old))
     assert list(marks(scene)) == ["id-2"]
     assert flights(scene) == []
 
 
-def test_refusals_fly_and_fall(rules: Browser) -> None:
+def test_rejection_is_animated(rules: Browser) -> None:
     events = [happening(1, "refused", 2, processor=None, reason="max_connections_per_ip")]
     _, scene = scenes(rules, answer(), answer([], events))
     assert flights(scene) == [("refusal", None)]
 
 
-def test_a_broker_that_was_started_again_counts_from_the_beginning(rules: Browser) -> None:
+def test_restarted_broker_event_numbers_start_over(rules: Browser) -> None:
     before = answer([connection(1)], [happening(900, "handed", 1)])
     _, scene = scenes(rules, before, answer([connection(2)], [happening(1, "handed", 2)]))
     assert flights(scene) == [("arrival", "id-2")]
@@ -234,7 +234,7 @@ def test_thousands_are_drawn_ten_to_a_mark_and_none_is_lost(rules: Browser) -> N
     assert seats == set(range(501)) == set(range(processor["seats"]))
 
 
-def test_who_moves_up_in_a_list_that_is_full_does_not_arrive(rules: Browser) -> None:
+def test_connection_entering_truncated_list_is_not_animated(rules: Browser) -> None:
     before, after = answer([connection(1)]), answer([connection(2)])
     for each in (before, after):
         each["processors"][0]["connections_total"] = 3
@@ -249,7 +249,7 @@ def test_how_a_connection_looks_follows_from_its_use(rules: Browser) -> None:
     assert looks == ["busy", "fresh", "quiet"]
 
 
-def test_refusals_of_one_address_for_one_reason_are_one(rules: Browser) -> None:
+def test_rejections_are_grouped_by_address_and_reason(rules: Browser) -> None:
     refusals = [
         {"reason": reason, "listener": "PLAINTEXT", "client_address": address, "ago_ms": age}
         for age, (reason, address) in enumerate(
@@ -331,7 +331,7 @@ def test_figures_read_as_people_write_them(
     assert call(rules, "words", function, *arguments) == text
 
 
-def test_a_slow_broker_is_asked_less_and_a_silent_one_least(rules: Browser) -> None:
+def test_polling_pause_grows_with_latency_and_failures(rules: Browser) -> None:
     pauses = [
         call(rules, "polling", "pauseAfter", *given)
         for given in ((0, 10), (0, 240), (0, 900), (1, 10), (3, 10), (50, 10), (0, 10, 500))
@@ -354,7 +354,5 @@ ASKED = """
 
 
 @pytest.mark.parametrize(("hidden", "before"), [(True, 0), (False, 1)])
-def test_a_hidden_page_asks_nothing_and_one_that_is_seen_again_at_once(
-    hidden: bool, before: int, rules: Browser
-) -> None:
+def test_hidden_page_stops_polling_until_visible(hidden: bool, before: int, rules: Browser) -> None:
     assert rules.run(ASKED, hidden) == {"before": before, "after": 1, "answer": {"now": 1}}

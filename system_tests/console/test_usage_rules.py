@@ -69,7 +69,7 @@ def scenes(rules: Browser, *answers: tuple[int, dict[str, Any]]) -> list[dict[st
     return found
 
 
-def test_of_a_thousand_those_who_use_most_of_theirs_are_shown(rules: Browser) -> None:
+def test_usage_list_shows_highest_shares_of_quota(rules: Browser) -> None:
     crowd = [use(f"c{n}", n / 500) for n in range(1000)] + [use("free", None)]
     (scene,) = scenes(rules, (0, answer(crowd, total=1500)))
     assert len(scene["uses"]) == 40
@@ -113,7 +113,7 @@ def test_a_throttle_flashes_once_and_lasts_as_long_as_it_lasts(rules: Browser) -
     assert shown == [(None, False, 0), (900, True, 1), (900, False, 1), (None, False, 0)]
 
 
-def test_who_was_throttled_stays_listed_whoever_crowds_the_broker_s_list(rules: Browser) -> None:
+def test_throttle_stays_listed_after_broker_drops_it(rules: Browser) -> None:
     storm = [throttle(number, client="loud") for number in range(99, 3, -1)]
     *_, scene, later, restarted = scenes(
         rules,
@@ -166,14 +166,14 @@ EXPLAINED = """
 """
 
 
-def test_why_a_throttle_cannot_be_explained_is_said(rules: Browser) -> None:
+def test_unexplained_throttle_reports_reason(rules: Browser) -> None:
     assert rules.run(EXPLAINED, use("loud"), None, "no throttle 3 is kept") == [
         "bytes produced of client-id loud",
         "It can't be told: no throttle 3 is kept",
     ]
 
 
-def test_what_is_explained_is_what_would_be_or_what_was(rules: Browser) -> None:
+def test_verdict_describes_current_or_past_throttle(rules: Browser) -> None:
     def verdict(throttle: dict[str, Any] | None, throttle_ms: int) -> Any:
         explained = {"throttle": throttle, "throttle_ms": throttle_ms}
         return call(rules, "words", "verdict", explained)

@@ -57,7 +57,7 @@ def meta_properties(data: Path) -> dict[str, str]:
     }
 
 
-def test_foreign_directory_is_refused_and_unchanged(start: Starter, tmp_path: Path) -> None:
+def test_foreign_directory_is_rejected_unchanged(start: Starter, tmp_path: Path) -> None:
     create_foreign_files(tmp_path / "data")
     before = fingerprint(tmp_path)
     with pytest.raises(StartFailed, match=r"was not created by a broker.*backup-1, link-0"):
@@ -84,7 +84,7 @@ def test_foreign_files_in_a_brokers_directory_are_unchanged(
 
 
 @pytest.mark.parametrize("options", [(), ("--recover-topics-from-logs",)])
-def test_log_directory_of_kafka_is_refused_and_unchanged(
+def test_kafka_log_directory_is_rejected_unchanged(
     start: Starter, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     data = tmp_path / "data"
@@ -105,9 +105,7 @@ def test_log_directory_of_kafka_is_refused_and_unchanged(
     assert fingerprint(data) == before
 
 
-def test_database_of_another_program_is_refused_and_unchanged(
-    start: Starter, tmp_path: Path
-) -> None:
+def test_foreign_database_is_rejected_unchanged(start: Starter, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "config.sqlite") as database:
         database.execute("CREATE TABLE photos (name TEXT)")
     database.close()
@@ -117,7 +115,7 @@ def test_database_of_another_program_is_refused_and_unchanged(
     assert fingerprint(tmp_path) == before
 
 
-def test_directory_of_another_node_is_refused(start: Starter, tmp_path: Path) -> None:
+def test_data_directory_of_another_node_is_rejected(start: Starter, tmp_path: Path) -> None:
     ended(start(data_dir=tmp_path / "data"))
     with pytest.raises(StartFailed, match=r"belongs to node 1 .* this broker is node 2"):
         start("--set", "node.id=2", data_dir=tmp_path / "data")

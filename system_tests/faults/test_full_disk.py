@@ -255,7 +255,7 @@ def test_read_only_file_system_is_shown_until_it_can_be_written(
 
 
 @pytest.mark.parametrize("problem", ["full", "read-only"])
-def test_start_on_a_disk_that_cannot_be_written_says_why(
+def test_start_on_unwritable_disk_reports_reason(
     start: Starter, small_disk: Path, problem: str
 ) -> None:
     if problem == "full":

@@ -22,7 +22,7 @@ def test_a_clean_history_is_clean() -> None:
     assert not judge(clean())
 
 
-def test_lost_is_what_was_acknowledged_and_is_not_there() -> None:
+def test_acknowledged_record_missing_from_log_is_lost() -> None:
     history = clean()
     gone = history.log.pop(1)
     anomalies = judge(history)
@@ -30,7 +30,7 @@ def test_lost_is_what_was_acknowledged_and_is_not_there() -> None:
     assert "1 lost" in str(anomalies)
 
 
-def test_what_failed_may_be_there_or_not() -> None:
+def test_failed_record_may_be_in_log_or_missing() -> None:
     history = clean()
     history.sent |= {Mark(0, 3), Mark(0, 4)}
     history.failed = {Mark(0, 3): "timed out", Mark(0, 4): "timed out"}
@@ -65,31 +65,31 @@ def test_a_copy_sent_later_may_fall_but_other_records_may_not() -> None:
     assert judge(history, allow_duplicates=True).nonmonotonic == [Entry(Place(0, 5), Mark(0, 4))]
 
 
-def test_skipped_is_what_consumers_passed_over() -> None:
+def test_record_passed_over_by_consumer_is_skipped() -> None:
     history = clean()
     passed_over = history.consumed["consumer-0"].pop(1)
     assert judge(history).skipped == [passed_over]
 
 
-def test_what_consumers_have_not_reached_is_not_skipped() -> None:
+def test_record_beyond_consumer_position_is_not_skipped() -> None:
     history = clean()
     history.consumed["consumer-0"].pop()
     assert not judge(history)
 
 
-def test_going_back_to_what_was_committed_is_allowed() -> None:
+def test_rereading_after_committed_offset_is_accepted() -> None:
     history = clean()
     history.consumed["consumer-1"] += history.consumed["consumer-1"][1:]
     assert not judge(history)
 
 
-def test_invented_is_what_nobody_sent() -> None:
+def test_record_never_sent_is_invented() -> None:
     history = clean()
     history.log.append(Entry(Place(1, 3), Mark(7, 0)))
     assert judge(history).invented == [Entry(Place(1, 3), Mark(7, 0))]
 
 
-def test_misplaced_is_what_lies_elsewhere_than_was_acknowledged() -> None:
+def test_record_at_unacknowledged_offset_is_misplaced() -> None:
     history = clean()
     history.acknowledged[Mark(1, 2)] = Place(0, 2)
     assert judge(history).misplaced == [Mark(1, 2)]

@@ -117,7 +117,7 @@ def test_others_are_served_while_large_batches_are_checked_and_searched(
             attacker.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7)
 
 
-def test_offsets_topic_is_closed_to_clients_and_start_survives_what_is_in_it(
+def test_offsets_topic_rejects_clients_and_bad_record_is_skipped(
     start: Starter, fresh: Names, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

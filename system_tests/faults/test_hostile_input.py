@@ -91,7 +91,9 @@ def test_unfinished_frames_are_waited_for_and_end_with_the_sender(
         assert outcome(stream, patience_s=PATIENCE_S) is Outcome.CLOSED
 
 
-def test_random_bytes_harm_nobody(broker: RunningBroker, neighbour: Callable[[], None]) -> None:
+def test_random_bytes_do_not_disturb_other_clients(
+    broker: RunningBroker, neighbour: Callable[[], None]
+) -> None:
     print(f"seed {SEED}")
     for round_, payload in enumerate(islice(hostile_frames(SEED), 400)):
         with connected(broker.address) as stream:
@@ -127,7 +129,7 @@ def test_slow_senders_cost_only_themselves(
             assert outcome(stream, patience_s=PATIENCE_S) is Outcome.ANSWERED
 
 
-def test_who_never_reads_stops_only_itself(
+def test_client_that_never_reads_blocks_only_itself(
     broker: RunningBroker, neighbour: Callable[[], None]
 ) -> None:
     question = request(METADATA, 1, struct.pack(">i", -1))

@@ -106,7 +106,7 @@ def test_killed_processes_leave_the_broker_answering(
 
 
 @MODES
-def test_a_life_holds_no_more_descriptors_than_the_one_before(mode: Mode, start: Starter) -> None:
+def test_restarted_process_leaks_no_descriptors(mode: Mode, start: Starter) -> None:
     broker = start(*mode)
     wait_ready(broker)
     names = [name for name in processes(broker) if name.split("-")[0] in ROLES]

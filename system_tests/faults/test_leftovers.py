@@ -59,7 +59,7 @@ def test_named_data_directory_is_kept(start: Starter, tmp_path: Path) -> None:
     assert (tmp_path / "data").is_dir()
 
 
-def test_directories_of_others_are_left_alone_whatever_their_name(start: Starter) -> None:
+def test_foreign_directory_with_broker_prefix_is_not_removed(start: Starter) -> None:
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="minibroker-", dir=parent) as name:
         kept = Path(name) / "data"
@@ -69,7 +69,7 @@ def test_directories_of_others_are_left_alone_whatever_their_name(start: Starter
         assert kept.is_dir()
 
 
-def test_what_a_killed_broker_left_is_swept_by_the_next(start: Starter) -> None:
+def test_leftovers_of_killed_broker_are_removed_on_start(start: Starter) -> None:
     broker = start()
     footprint = Footprint(broker)
     for pid in footprint.processes:

@@ -110,7 +110,7 @@ def test_deleted_topic_stays_deleted(start: Starter, fresh: Names, tmp_path: Pat
     client.close()
 
 
-def test_second_start_on_a_data_directory_names_the_holder(start: Starter, tmp_path: Path) -> None:
+def test_data_directory_in_use_reports_holder_pid(start: Starter, tmp_path: Path) -> None:
     broker = start(data_dir=tmp_path / "data")
     second = subprocess.run(
         [

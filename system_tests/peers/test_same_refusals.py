@@ -164,7 +164,7 @@ def peers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
-def test_both_refuse_the_same(
+def test_kafka_and_minibroker_reject_the_same_requests(
     peers: tuple[Peer, ...], rules: list[AclCreation], conversation: Conversation
 ) -> None:
     answers = []

@@ -112,7 +112,7 @@ def peer(kafka_libs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> It
         broker.forget()
 
 
-def test_both_take_and_refuse_the_same(peer: Peer) -> None:
+def test_kafka_and_minibroker_accept_same_keystore_changes(peer: Peer) -> None:
     at = str(peer.folder)
     assert peer.change(("ssl.keystore.location", SET, f"{at}/one.pem"), renewed=False) == BAD
     assert peer.change((LOCATION, SET, f"{at}/one.pem"), name="", renewed=False) == BAD

@@ -26,7 +26,7 @@ KEPT_FROM: Final = 70
 """Of the broker's segments at that time."""
 
 
-def test_events_of_a_broker_and_its_successor_are_taken_in(tmp_path: Path) -> None:
+def test_ingest_reads_recreated_topic_of_new_broker(tmp_path: Path) -> None:
     listener = f"PLAINTEXT://127.0.0.1:{free_port()}"
     for begin, end in ((0, FIRST), (FIRST, FIRST + SECOND)):
         broker = start_minibroker(listener=listener)
@@ -40,7 +40,7 @@ def test_events_of_a_broker_and_its_successor_are_taken_in(tmp_path: Path) -> No
     assert sequences(tmp_path) == list(range(FIRST + SECOND))
 
 
-def test_what_is_gone_is_told_and_what_is_left_is_taken_in(tmp_path: Path) -> None:
+def test_ingest_after_delete_records_reports_gap_and_reads_rest(tmp_path: Path) -> None:
     broker = start_minibroker()
     server = broker.bootstrap_servers
     try:

@@ -31,7 +31,7 @@ FILES_BEFORE_THE_KILL: Final = 3
 RAW: Final = "topic string, partition int, offset bigint, value binary"
 
 
-def test_what_failed_attempts_wrote_does_not_count(tmp_path: Path) -> None:
+def test_files_of_failed_task_attempts_are_ignored(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "system_tests.pipeline.test_attempts", str(tmp_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=SPARK_PATIENCE_S, check=False

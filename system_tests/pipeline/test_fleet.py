@@ -6,7 +6,7 @@ from system_tests.benchmarks.pipeline import fleet
 from system_tests.benchmarks.pipeline.fleet import Fleet, Measured
 
 
-def test_the_page_holds_what_is_computed() -> None:
+def test_fleet_page_tables_match_computed_values() -> None:
     page = fleet.PAGE.read_text()
     assert fleet.with_tables(page) == page, (
         "run python -m system_tests.benchmarks.pipeline.fleet --write"

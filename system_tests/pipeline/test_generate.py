@@ -31,7 +31,7 @@ def ask(table: Path, question: str) -> list[tuple[Any, ...]]:
         return asked.fetchall()
 
 
-def test_as_many_events_as_wanted_each_once(table: Path) -> None:
+def test_generate_writes_wanted_count_of_unique_events(table: Path) -> None:
     counted = ask(
         table, "select count(*), count(distinct (broker, sequence)), sum(version) from EVENTS"
     )
@@ -62,7 +62,7 @@ def test_a_file_is_sorted_and_its_columns_are_those_of_the_schema(table: Path) -
         assert keys == sorted(keys)
 
 
-def test_few_ask_much_and_some_are_held(table: Path) -> None:
+def test_generated_load_is_skewed_and_partly_throttled(table: Path) -> None:
     shares = ask(
         table,
         "select count(*)::double / sum(count(*)) over () share, user, client_id from EVENTS"
@@ -100,9 +100,7 @@ def test_the_same_seed_gives_the_same_events_and_another_others(
     assert ask(again, digest) == ask(table, digest) != ask(other, digest)
 
 
-def test_the_topic_holds_the_same_events_as_a_broker_writes_them(
-    table: Path, tmp_path: Path
-) -> None:
+def test_generated_topic_holds_same_events_as_table(table: Path, tmp_path: Path) -> None:
     generate.topic(tmp_path / "data", EVENTS, hours=1.5)
     logs = sorted(tmp_path.glob(f"data/{TOPIC}-*/*.log"))
     assert len(logs) == generate.PARTITIONS

@@ -151,7 +151,7 @@ def get_on(stage: Stage, job: Standby, moment: str, times: int, *, may_end: bool
         before = stage.changes(moment)
 
 
-def test_each_event_is_there_once_whatever_is_killed(stage: Stage) -> None:
+def test_ingest_kills_keep_each_event_exactly_once(stage: Stage) -> None:
     print(f"INGEST_SEED={SEED}")
     chance = random.Random(SEED)
     admin = AdminClient({"bootstrap.servers": stage.broker.bootstrap_servers, "log_level": 0})

@@ -15,7 +15,7 @@ from system_tests.harness.waiting import PATIENCE_S
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 
-def test_a_broker_without_activity_is_told_apart(tmp_path: Path) -> None:
+def test_broker_without_activity_topic_is_reported(tmp_path: Path) -> None:
     broker = start_minibroker(data_dir=tmp_path / "data")
     server = broker.bootstrap_servers
     try:

@@ -108,7 +108,7 @@ def _slots(start_ms: int, throttle_ms: int) -> range:
     return range(start_ms // 30_000, (start_ms + throttle_ms - 1) // 30_000 + 1)
 
 
-def test_the_map_of_throttles_has_a_cell_for_each_time_an_entity_was_held_in(page: Browser) -> None:
+def test_throttle_map_has_cell_per_throttled_entity_and_slot(page: Browser) -> None:
     last = max(each["time_us"] for each in events()) // 30_000_000
     held = {
         (each["client_id"], slot)
@@ -127,7 +127,7 @@ def test_a_hostile_name_is_text(page: Browser) -> None:
     assert any("<script>" in text for text in texts(page, "#entities-table th"))
 
 
-def test_what_is_under_the_pointer_is_said(page: Browser) -> None:
+def test_pointed_bucket_shows_tooltip(page: Browser) -> None:
     script = """
         const mark = document.querySelector("#usage svg.wide .pointed_marks path");
         const { left, top } = mark.getBoundingClientRect();

@@ -100,7 +100,7 @@ def test_events_of_a_secured_broker_are_taken_in(
     no_secret_is_in(table, done.stdout, done.stderr)
 
 
-def test_who_proves_nothing_is_told_the_line(told: Secured, tmp_path: Path) -> None:
+def test_wrong_password_reports_config_line(told: Secured, tmp_path: Path) -> None:
     file = let_in(told, tmp_path, "PLAIN", "guessed")
     done = ingest(told.sasl_ssl, tmp_path / "activity", file)
     assert done.returncode == 1

@@ -57,7 +57,7 @@ def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("job", [("ingest", "--into", "activity"), ("watch",)])
-def test_who_never_answers_is_told_before_spark_is_started(
+def test_silent_broker_is_reported_before_spark_starts(
     tmp_path: Path, job: tuple[str, ...]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -71,7 +71,7 @@ def test_who_never_answers_is_told_before_spark_is_started(
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
 
 
-def test_silence_is_borne_for_a_time_and_then_told(stage: Stage) -> None:
+def test_broker_outage_is_retried_and_then_reported(stage: Stage) -> None:
     told = Told(stage.broker.bootstrap_servers)
     told.start()
     job = stage.begin_job(follow=True)

@@ -176,7 +176,7 @@ def foretold(spark: SparkSession, table: Path, quotas: Path) -> dict[str, dict[s
     return {row["client_id"]: row for row in rows.toArrow().to_pylist() if row["start_us"] is None}
 
 
-def test_what_is_foretold_comes_true(spark: SparkSession, tmp_path: Path) -> None:
+def test_whatif_prediction_matches_run_under_quotas(spark: SparkSession, tmp_path: Path) -> None:
     quotas = tmp_path / "other.quotas"
     quotas.write_text(OTHER_QUOTAS.format(WORKED_PERCENT))
     found = []

@@ -34,7 +34,7 @@ def watch(told: RunningBroker, tmp_path: Path, request: pytest.FixtureRequest) -
     running.kill()
 
 
-def test_who_is_above_a_quota_is_told_here_and_on_the_topic(
+def test_client_above_quota_raises_alert_on_console_and_topic(
     told: RunningBroker, watch: Watch
 ) -> None:
     config = {"bootstrap.servers": told.bootstrap_servers}

@@ -164,7 +164,7 @@ def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
     made.end()
 
 
-def test_no_alert_is_lost_and_none_told_twice_by_the_same_watch(stage: Stage) -> None:
+def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(stage: Stage) -> None:
     print(f"WATCH_SEED={SEED}")
     chance = random.Random(SEED)
     teller = Teller(stage.broker.bootstrap_servers)

@@ -127,7 +127,9 @@ def name_of(work: Any) -> str:
 
 
 @pytest.mark.parametrize("work", PRODUCERS, ids=name_of)
-def test_a_producer_is_held(work: Work, broker: RunningBroker, dial: Dial) -> None:
+def test_producer_above_byte_rate_is_throttled(
+    work: Work, broker: RunningBroker, dial: Dial
+) -> None:
     set_quota(dial(broker)[0], {"client-id": "held"}, producer_byte_rate=100_000)
     # Ten seconds' worth may pass at once, which is fifty; each further one waits a little.
     took = timed(work, broker, 60)
@@ -137,7 +139,9 @@ def test_a_producer_is_held(work: Work, broker: RunningBroker, dial: Dial) -> No
 
 
 @pytest.mark.parametrize("work", CONSUMERS, ids=name_of)
-def test_a_consumer_is_held_and_gets_all(work: Work, broker: RunningBroker, dial: Dial) -> None:
+def test_consumer_above_byte_rate_is_throttled_and_reads_all(
+    work: Work, broker: RunningBroker, dial: Dial
+) -> None:
     set_quota(dial(broker)[0], {"client-id": "held"}, consumer_byte_rate=40_000)
     took = timed(work, broker, 25)
     assert told(broker, "Fetch") > 1
@@ -145,7 +149,9 @@ def test_a_consumer_is_held_and_gets_all(work: Work, broker: RunningBroker, dial
 
 
 @pytest.mark.parametrize("work", PRODUCERS, ids=name_of)
-def test_request_time_holds_too(work: Work, broker: RunningBroker, dial: Dial) -> None:
+def test_client_above_request_percentage_is_throttled(
+    work: Work, broker: RunningBroker, dial: Dial
+) -> None:
     both: dict[str, str | None] = {"user": "ANONYMOUS", "client-id": "held"}
     set_quota(dial(broker)[0], both, request_percentage=0.001)
     set_quota(dial(broker)[0], {"user": None}, request_percentage=1000)  # a decoy

@@ -285,7 +285,9 @@ def run_the_minute(
 
 
 @pytest.mark.parametrize("kind", ["bytes", "time"])
-def test_all_get_what_their_quotas_say(kind: str, broker: RunningBroker, dial: Dial) -> None:
+def test_clients_reach_their_quota_rates_over_a_minute(
+    kind: str, broker: RunningBroker, dial: Dial
+) -> None:
     cases = [case for case in CASES if (case.quota == WORKED) == (kind == "time")]
     (client,) = dial(broker)
     plain, with_sasl = broker.bootstrap_servers.split(",")

@@ -59,7 +59,7 @@ def test_all_processes_count_as_one(broker: RunningBroker, dial: Dial) -> None:
 
 
 @pytest.mark.parametrize("role", ["processor", "worker", "controller"])
-def test_a_kill_leaves_nobody_muted_and_nothing_uncounted(
+def test_process_kill_keeps_quota_usage_and_unmutes_clients(
     role: str, broker: RunningBroker, dial: Dial
 ) -> None:
     (client,) = dial(broker)

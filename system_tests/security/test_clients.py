@@ -187,7 +187,7 @@ Client = Callable[[Secured, str, str, str], bytes]
 @pytest.mark.minibroker
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
-def test_a_record_goes_there_and_back(
+def test_authenticated_record_round_trip_succeeds(
     secured: Secured, client: Client, mechanism: str, topic: str
 ) -> None:
     assert client(secured, mechanism, PASSWORD, topic) == b"second"
@@ -218,7 +218,7 @@ def test_an_unsigned_token_is_believed_without_keys(secured: Secured, topic: str
 
 
 @pytest.mark.minibroker
-def test_who_is_connected_is_told(secured: Secured) -> None:
+def test_connections_api_reports_principal(secured: Secured) -> None:
     config = {
         "bootstrap.servers": secured.sasl_ssl,
         "security.protocol": "SASL_SSL",

@@ -35,7 +35,7 @@ def command(secured: Secured) -> Command:
 
 
 @pytest.mark.parametrize("mechanism", MODULES)
-def test_a_record_goes_there_and_back(
+def test_authenticated_record_round_trip_succeeds(
     secured: Secured, command: Command, tmp_path: Path, mechanism: str
 ) -> None:
     file = secured.client(tmp_path, mechanism, "alice", PASSWORDS["alice"])
@@ -54,7 +54,9 @@ def test_a_record_goes_there_and_back(
     assert json.loads(printed)["value"] == "hello"
 
 
-def test_a_wrong_password_is_told(secured: Secured, command: Command, tmp_path: Path) -> None:
+def test_wrong_password_reports_sasl_authentication_failed(
+    secured: Secured, command: Command, tmp_path: Path
+) -> None:
     file = secured.client(tmp_path, "PLAIN", "alice", "guessed")
     done = command(secured.sasl_ssl, "topics", "list", "--command-config", file)
     assert done.returncode == 1
@@ -77,7 +79,7 @@ def test_a_certificate_is_a_name(secured: Secured, command: Command, tmp_path: P
         ("plaintext", "security.protocol=SSL\n", "is its port in --bootstrap-server one for TLS?"),
     ],
 )
-def test_who_does_not_get_in_is_told_how(
+def test_wrong_security_config_reports_fix(
     secured: Secured, command: Command, tmp_path: Path, *, listener: str, lines: str, why: str
 ) -> None:
     file = tmp_path / "client.properties"

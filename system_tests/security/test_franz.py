@@ -86,7 +86,7 @@ def test_quotas_are_found_by_kind(franz: Dial) -> None:
         admin.ask("set_quotas", entity=entity, quotas=dict.fromkeys(BYTES))
 
 
-def test_a_quota_that_cannot_be_is_refused(franz: Dial) -> None:
+def test_invalid_quota_is_rejected(franz: Dial) -> None:
     admin = franz()
     entity = {"user": unique("franz")}
     for wrong in ({"connection_creation_rate": 1.0}, {"no_such_rate": 1.0}):
@@ -96,7 +96,7 @@ def test_a_quota_that_cannot_be_is_refused(franz: Dial) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_users_are_made_described_let_in_and_removed(franz: Dial, mechanism: str) -> None:
+def test_scram_user_is_created_authenticated_and_deleted(franz: Dial, mechanism: str) -> None:
     admin, user = franz(), "alice"
     admin.ask(
         "set_password", user=user, mechanism=mechanism, iterations=5000, password=PASSWORDS["bob"]
@@ -135,7 +135,7 @@ def test_rules_are_made_described_and_removed(franz: Dial, rule: Rule) -> None:
     assert wanted not in admin.ask("rules")
 
 
-def test_a_rule_lets_somebody_in_and_its_end_does_not(franz: Dial) -> None:
+def test_acl_grants_access_until_deleted(franz: Dial) -> None:
     admin, topic = franz(), unique("franz")
     admin.ask("there_and_back", topic=topic, value="made")
     bob = franz("PLAIN", "bob", PASSWORDS["bob"])

@@ -112,7 +112,7 @@ def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
         running.forget()
 
 
-def test_a_renewed_certificate_is_seen_by_all_who_come_and_disturbs_nobody(site: Site) -> None:
+def test_renewed_certificate_serves_new_and_keeps_old_connections(site: Site) -> None:
     producer = Producer(
         {
             "bootstrap.servers": f"{site.with_tls[0]}:{site.with_tls[1]}",
@@ -140,7 +140,7 @@ def test_a_renewed_certificate_is_seen_by_all_who_come_and_disturbs_nobody(site:
     assert producer.flush(20) == 0
 
 
-def test_what_cannot_be_shown_is_refused_and_the_old_one_stays(site: Site) -> None:
+def test_unusable_keystore_is_rejected_and_old_one_kept(site: Site) -> None:
     before = site.serials()
     empty = site.folder / "empty.pem"
     empty.touch()
@@ -155,7 +155,7 @@ def test_what_cannot_be_shown_is_refused_and_the_old_one_stays(site: Site) -> No
     assert site.serials() == before
 
 
-def test_what_was_set_holds_after_a_restart(site: Site) -> None:
+def test_renewed_certificate_survives_restart(site: Site) -> None:
     site.renew(site.write("two.pem"))
     before = site.serials()
     assert site.broker.stop() == 0

@@ -68,7 +68,7 @@ def test_users_are_made_described_and_removed(tool: Tool, secured: Secured) -> N
 
 
 @pytest.mark.parametrize("mechanism", MODULES)
-def test_a_client_in_java_proves_who_it_is(
+def test_java_client_authenticates(
     tool: Tool, secured: Secured, tmp_path: Path, mechanism: str
 ) -> None:
     if mechanism.startswith("SCRAM"):

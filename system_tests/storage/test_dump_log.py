@@ -201,7 +201,9 @@ def produce_with_kafka(bootstrap: str, topic: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_log_goes_from_kafka_to_here_and_back(kafka_libs: Path, tmp_path: Path) -> None:
+def test_log_written_by_kafka_is_read_appended_and_read_back(
+    kafka_libs: Path, tmp_path: Path
+) -> None:
     properties, port = format_kafka(tmp_path / "kafka")
     first = launch_kafka(properties, port)
     try:

@@ -63,7 +63,7 @@ def read(tree: KazooClient, path: str) -> Any:
     return json.loads(tree.get(path)[0])
 
 
-def test_topics_and_their_records_survive_and_lie_where_kafka_puts_them(
+def test_topics_survive_restart_and_use_kafka_znodes(
     start: Start, connect: str, tree: KazooClient, tmp_path: Path
 ) -> None:
     broker = start(tmp_path / "data", connect)
@@ -96,9 +96,7 @@ def test_topics_and_their_records_survive_and_lie_where_kafka_puts_them(
     assert not (tmp_path / "data" / "config.sqlite").exists()
 
 
-def test_a_second_broker_with_the_same_number_is_refused_in_words(
-    start: Start, connect: str, tmp_path: Path
-) -> None:
+def test_second_broker_with_same_id_is_rejected(start: Start, connect: str, tmp_path: Path) -> None:
     first = start(tmp_path / "one", connect)
     with pytest.raises(StartFailed, match="another broker uses this config store") as caught:
         start(tmp_path / "two", connect)
@@ -106,7 +104,7 @@ def test_a_second_broker_with_the_same_number_is_refused_in_words(
     ConfluentClient(first.bootstrap_servers).cluster()
 
 
-def test_a_zookeeper_that_is_not_there_is_told_in_words(start: Start, tmp_path: Path) -> None:
+def test_unreachable_zookeeper_is_reported(start: Start, tmp_path: Path) -> None:
     with pytest.raises(StartFailed, match=r"no ZooKeeper answered at 127\.0\.0\.1:1") as caught:
         start(tmp_path / "data", "127.0.0.1:1", zookeeper_connection_timeout_ms="300")
     assert "Traceback" not in str(caught.value)
@@ -175,7 +173,7 @@ def write(tree: KazooClient, path: str, config: dict[str, str]) -> None:
     tree.create("/config/changes/config_change_", notice, sequence=True)
 
 
-def test_processors_that_accept_follow_limits_that_others_write_and_tell_of_those_they_do_not_hold(
+def test_sharded_processors_follow_limits_and_report_ignored(
     start: Start, connect: str, tree: KazooClient, tmp_path: Path
 ) -> None:
     settings = {"acceptor_mode": "sharded", "num_network_threads": "3"}
@@ -231,7 +229,7 @@ def test_a_broker_serves_on_while_zookeeper_is_away(
     assert "Traceback" not in broker.printed()
 
 
-def test_unmarked_data_directory_is_adopted_by_its_own_cluster_alone(
+def test_unmarked_data_directory_is_adopted_only_by_own_cluster(
     start: Start, connect: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -265,7 +263,7 @@ def test_unmarked_data_directory_is_adopted_by_its_own_cluster_alone(
     assert mark.splitlines()[:3] == adopted.splitlines()[:3]
 
 
-def test_data_directory_of_another_cluster_is_refused_with_both_ids(
+def test_data_directory_of_another_cluster_is_rejected(
     start: Start, connect: str, tree: KazooClient, tmp_path: Path
 ) -> None:
     assert start(tmp_path / "data", connect).stop() == 0

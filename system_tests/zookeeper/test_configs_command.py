@@ -26,7 +26,7 @@ def configs(*words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_what_is_written_into_the_store_holds_at_the_broker(
+def test_configs_written_to_zookeeper_apply_at_broker(
     zookeeper_server: ZooKeeper, fresh: Callable[[str], str], tmp_path: Path
 ) -> None:
     connect = f"{zookeeper_server.address}/{fresh('configs')}"

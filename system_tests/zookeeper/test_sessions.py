@@ -89,7 +89,7 @@ async def test_while_the_server_is_down_operations_wait_and_are_then_done(
     await store.close()
 
 
-async def test_a_server_that_falls_silent_is_noticed_and_what_it_left_unanswered_is_done_once(
+async def test_silent_server_is_detected_and_pending_write_applied_once(
     own_server: ZooKeeper,
 ) -> None:
     store = await ZooKeeperStore.open(access(f"{own_server.address}/x", session_s=1))
@@ -145,7 +145,7 @@ async def test_a_lost_session_brings_its_ephemeral_nodes_back_before_anything_el
     await other.close()
 
 
-async def test_whose_node_was_taken_meanwhile_has_failed_and_says_so(
+async def test_ephemeral_node_taken_by_another_session_fails_store(
     zookeeper_server: ZooKeeper, tmp_path: Path
 ) -> None:
     connect = f"{zookeeper_server.address}/{tmp_path.name}"
@@ -192,7 +192,7 @@ async def test_the_next_life_ends_the_session_of_one_that_was_killed(
 
 
 @pytest.mark.parametrize("after_it_was_done", [False, True])
-async def test_what_was_asked_is_done_once_when_the_answer_is_lost(
+async def test_multi_with_lost_response_is_applied_once(
     zookeeper_server: ZooKeeper, tmp_path: Path, after_it_was_done: bool
 ) -> None:
     connect = f"{zookeeper_server.address}/{tmp_path.name}"
@@ -232,9 +232,7 @@ def lose_one_answer(store: ZooKeeperStore, *, done: bool) -> None:
 
 
 @pytest.mark.slow
-async def test_an_ensemble_goes_on_when_its_leader_is_killed(
-    zookeeper_libs: Path, tmp_path: Path
-) -> None:
+async def test_ensemble_continues_after_leader_kill(zookeeper_libs: Path, tmp_path: Path) -> None:
     servers = await trio.to_thread.run_sync(start_ensemble, tmp_path / "ensemble")
     try:
         store: Store = await ZooKeeperStore.open(access(f"{addresses(servers)}/x"))

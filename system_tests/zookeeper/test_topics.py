@@ -54,7 +54,7 @@ def test_topics_of_other_hands_come_grow_and_go(
     client.close()
 
 
-def test_bad_nodes_hold_up_nobody_and_are_told_of_once(
+def test_bad_topic_nodes_are_skipped_and_logged_once(
     start: Start, connect: str, tree: KazooClient, tmp_path: Path
 ) -> None:
     broker = start(tmp_path / "data", connect)
@@ -80,7 +80,7 @@ def test_bad_nodes_hold_up_nobody_and_are_told_of_once(
     client.close()
 
 
-def test_what_others_do_while_the_session_is_lost_is_taken_over(
+def test_topic_changes_during_lost_session_are_applied(
     own_server: ZooKeeper, start: Start, tmp_path: Path, fresh: Callable[[str], str]
 ) -> None:
     connect = f"{own_server.address}/{fresh('kafka')}"

@@ -101,7 +101,7 @@ def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1 << 32), count=st.integers(1, 60), size=st.integers(1, 70))
-def test_it_is_what_a_loop_finds(seed: int, count: int, size: int) -> None:
+def test_parts_match_plain_loop(seed: int, count: int, size: int) -> None:
     events = list(many(count, seed, lasts_s=90))
     Random(seed).shuffle(events)
     assert by_parts(events, size) == added_up(events)
@@ -113,12 +113,12 @@ def test_nothing_is_nothing() -> None:
     assert list(adding_up.whole([])) == []
 
 
-def test_what_counts_for_no_quota_has_no_row() -> None:
+def test_exempt_request_yields_no_row() -> None:
     assert by_parts([request(0, "u", "c", exempt=True)], 1) == {}
 
 
 @pytest.mark.parametrize(("keys", "size"), [(4, 1 << 20), (1 << 62, 2), (4, 2)])
-def test_more_combinations_than_a_number_holds_are_told_apart(
+def test_key_overflow_keeps_combinations_apart(
     keys: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells, "KEYS_MAX", keys)
@@ -133,7 +133,7 @@ def test_more_combinations_than_a_number_holds_are_told_apart(
     assert by_parts(events, 10) == added_up(events)
 
 
-def test_nothing_is_held_of_what_was_sent() -> None:
+def test_sent_parts_release_memory() -> None:
     table = arrow(many(100, seed=1))
     for _ in adding_up.parts([table], EVERY_S):
         pass  # Created once.

@@ -53,7 +53,7 @@ def test_of_one_time_the_sequence_decides_and_then_the_broker() -> None:
     assert list(pairs) == keys
 
 
-def test_what_comes_twice_is_kept_once() -> None:
+def test_duplicate_events_are_kept_once() -> None:
     raws = events(200, 4)
     run, found = arranged([*raws[:150], *raws])
     rows = np.concatenate(list(found.places.values()))
@@ -68,5 +68,5 @@ def test_a_time_that_is_nonsense_has_a_place_too() -> None:
     assert (place[:13], len(rows)) == ("294247-01-10-", 1)
 
 
-def test_nothing_goes_nowhere() -> None:
+def test_no_events_yield_no_places() -> None:
     assert arranged([])[1].places == {}

@@ -104,7 +104,7 @@ def test_secrets_stay_where_they_are(read: Read, pem: Path, tmp_path: Path) -> N
     assert "hush" not in repr(broker)
 
 
-def test_what_is_not_spoken_is_not_said(read: Read, pem: Path) -> None:
+def test_options_of_unused_protocol_are_omitted(read: Read, pem: Path) -> None:
     """Kafka's client would mind the half of it."""
     trust = f"ssl.truststore.location={pem}/authority.pem"
     assert let_in(read("security.protocol=SASL_PLAINTEXT", *LET_IN, trust)).keys() == {
@@ -117,13 +117,13 @@ def test_what_is_not_spoken_is_not_said(read: Read, pem: Path) -> None:
     }  # fmt: skip
 
 
-def test_authorities_in_the_file_are_said_as_they_are(read: Read, pem: Path) -> None:
+def test_inline_truststore_certificates_are_unchanged(read: Read, pem: Path) -> None:
     text = (pem / "authority.pem").read_text()
     lines = ("security.protocol=SSL", "ssl.truststore.certificates=" + text.replace("\n", "\\n"))
     assert read(*lines).to_read()["kafka.ssl.truststore.certificates"] == text
 
 
-def test_a_token_in_a_file_is_named_with_what_reads_it(read: Read) -> None:
+def test_token_file_sets_login_callback_handler(read: Read) -> None:
     options = read(
         "security.protocol=SASL_PLAINTEXT",
         "sasl.mechanism=OAUTHBEARER",
@@ -134,7 +134,7 @@ def test_a_token_in_a_file_is_named_with_what_reads_it(read: Read) -> None:
     assert options["kafka.sasl.login.callback.handler.class"].endswith("LoginCallbackHandler")
 
 
-def test_a_key_that_java_does_not_read_is_told_with_what_makes_it_one(
+def test_sec1_key_is_rejected_with_pkcs8_conversion_command(
     read: Read, pem: Path, tmp_path: Path
 ) -> None:
     lines = ("security.protocol=SSL", f"ssl.truststore.location={pem}/authority.pem")
@@ -155,12 +155,12 @@ def test_a_key_that_java_does_not_read_is_told_with_what_makes_it_one(
         (["security.protocol=SSL", "ssl.truststore.location=x"], "properties:2: .* read as PEM"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(read: Read, lines: list[str], told: str) -> None:
+def test_bad_client_config_reports_line(read: Read, lines: list[str], told: str) -> None:
     with pytest.raises(BadInput, match=told):
         read(*lines)
 
 
-def test_a_path_that_kafka_s_client_would_cut_is_refused(tmp_path: Path) -> None:
+def test_config_path_with_colon_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "a:b.properties"
     file.write_text("\n".join(["security.protocol=SASL_PLAINTEXT", *LET_IN]))
     with pytest.raises(BadInput, match=r"a:b.properties: .* no path with ':' or '}': move"):
@@ -236,7 +236,7 @@ def told(broker: ClusterAccess, causes: str) -> str:
         ),
     ],
 )  # fmt: skip
-def test_who_is_not_let_in_is_told_which_line_may_mend_it(
+def test_connection_failure_reports_config_line_to_fix(
     read: Read, pem: Path, causes: str, line: str, *, seen: str, remedy: str
 ) -> None:
     lines = ("security.protocol=SASL_SSL", *LET_IN, f"ssl.truststore.location={pem}/authority.pem")
@@ -245,11 +245,11 @@ def test_who_is_not_let_in_is_told_which_line_may_mend_it(
     assert remedy in found
 
 
-def test_what_nobody_foresaw_is_told_as_it_is(read: Read) -> None:
+def test_unknown_failure_is_reported_unchanged(read: Read) -> None:
     assert told(read("security.protocol=SSL"), "/ by zero").startswith("STREAM_FAILED")
 
 
-def test_without_a_file_it_is_told_that_there_is_one() -> None:
+def test_failure_without_config_file_suggests_option() -> None:
     said = told(ClusterAccess("there:9093"), "TimeoutException: Timed out")
     assert "(Timed out): it may not run, or one of its addresses can't be reached" in said
     assert said.endswith("if it wants TLS or to know who asks, say how with --command-config FILE")

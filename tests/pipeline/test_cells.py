@@ -22,7 +22,7 @@ def cells(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.to_pylist())
 
 
-def test_what_lies_together_is_one_cell() -> None:
+def test_events_of_same_slot_form_one_cell() -> None:
     look = check("u", "", rate=7.0, bound=9.0, throttle_ms=40)
     events = [
         produced(1, "u", "c", 100, produce=look, total_ns=2_000_000),
@@ -48,7 +48,7 @@ def test_what_lies_together_is_one_cell() -> None:
     assert latency_of(np.array([pair & (1 << BITS) - 1])).tolist() == [2000]
 
 
-def test_every_event_is_in_one_cell_and_those_of_a_slice_lie_together() -> None:
+def test_every_event_is_in_one_cell_ordered_by_slice() -> None:
     events = list(many(500, seed=2))
     found = cells(events)
     keys = [(row["broker"], row["start_us"], *(row[name] for name in NAMES)) for row in found]
@@ -66,7 +66,7 @@ def test_every_event_is_in_one_cell_and_those_of_a_slice_lie_together() -> None:
     assert sum(row["dropped"] for row in found) == sum(event["dropped"] or 0 for event in events)
 
 
-def test_what_was_dropped_is_told_of_nobody() -> None:
+def test_dropped_events_cell_has_no_entity() -> None:
     [row] = cells([dropped(1, 6)])
     assert (row["written"], row["dropped"], row["user"]) == (0, 6, None)
     assert [QUOTAS[each["quota"]] for each in row["counts"]] == [REQUEST]

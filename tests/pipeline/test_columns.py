@@ -63,7 +63,7 @@ def test_keys_come_in_any_order() -> None:
     compare(raws)
 
 
-def test_whole_numbers_that_doubles_hold_not_quite_are_rounded() -> None:
+def test_integers_beyond_double_precision_are_rounded() -> None:
     made = event(1, random.Random(8))
     for sample in (2**53 + 1, 10**30, 7):
         compare([written({**made, "sample": sample})])
@@ -91,7 +91,7 @@ def test_nothing_and_no_value_at_all() -> None:
     compare([None, b"", b"{", b"{}", b"}"])
 
 
-def test_a_run_that_was_cleared_knows_nothing_of_what_was_there() -> None:
+def test_cleared_run_keeps_no_earlier_events() -> None:
     chance = random.Random(7)
     run = EventRun(10)
     for start in (0, 10):

@@ -33,7 +33,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("dictionaries", [False, True])
-def test_it_is_what_a_look_at_each_finds(dictionaries: bool) -> None:
+def test_counted_columns_match_events_counted_by_hand(dictionaries: bool) -> None:
     table = arrow(EVENTS)
     events = Events(as_files_have_it(table) if dictionaries else table)
     every = list(events.counted())
@@ -51,7 +51,7 @@ def test_it_is_what_a_look_at_each_finds(dictionaries: bool) -> None:
         assert found == list(by_hand.counts(event)), event
 
 
-def test_rows_are_told_of_each_quota_with_the_names_that_count() -> None:
+def test_rows_of_each_quota_carry_counted_names() -> None:
     found: list[dict[str, Any]] = []
     for batch in counting.rows(arrow(EVENTS).to_batches(max_chunksize=50), 60):
         found += batch.to_pylist()
@@ -71,7 +71,7 @@ def test_rows_are_told_of_each_quota_with_the_names_that_count() -> None:
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
-def test_what_was_left_out_is_made_up_for_and_a_half_counts() -> None:
+def test_sampled_amount_is_scaled_up_rounding_half_up() -> None:
     events = [produced(0, "u", "c", 5, sample=share) for share in (1.0, 0.4, 0.3)]
     assert Events(arrow(events)).for_all(Events(arrow(events)).ints("request_bytes")).tolist() == [
         5, 13, 17

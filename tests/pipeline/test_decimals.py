@@ -22,13 +22,13 @@ def test_the_double_is_the_one_that_python_finds(value: int, power: int) -> None
 
 
 @given(st.floats(1e-250, 1e250))
-def test_what_python_spells_is_found_again(figure: float) -> None:
+def test_float_repr_is_parsed_to_same_float(figure: float) -> None:
     digits, _, power = repr(figure).partition("e")
     whole, _, part = digits.partition(".")
     check(int(whole + part), int(power or 0) - len(part))
 
 
-def test_what_is_half_way_between_two_is_rounded_to_the_even_one() -> None:
+def test_decimal_halfway_rounds_to_even() -> None:
     chance = random.Random(1)
     for _ in range(2_000):
         odd = 2 * chance.randrange(2**52, 2**53) + 1

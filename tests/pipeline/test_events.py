@@ -53,7 +53,7 @@ def test_a_whole_event_is_itself() -> None:
         ({"colour": "red"}, "version 1 has no field `colour`"),
     ],
 )
-def test_what_is_wrong_is_said(change: dict[str, object], words: str) -> None:
+def test_invalid_field_reports_reason(change: dict[str, object], words: str) -> None:
     assert words in reason(written({**request(), **change}))
 
 
@@ -71,7 +71,7 @@ def test_what_is_wrong_is_said(change: dict[str, object], words: str) -> None:
         (b"[" * 100_000, "not JSON"),
     ],
 )
-def test_what_is_no_event_is_said(raw: bytes | None, words: str) -> None:
+def test_non_event_reports_reason(raw: bytes | None, words: str) -> None:
     assert words in reason(raw)
 
 
@@ -89,5 +89,5 @@ def test_a_reason_is_short_however_long_the_event() -> None:
     assert len(reason(written({**request(), "kind": "x" * 10_000}))) == REASON_MAX
 
 
-def test_what_may_be_below_zero_may() -> None:
+def test_negative_error_code_is_accepted() -> None:
     assert parse_event(written({**request(), "error_code": -1}))["error_code"] == -1

@@ -44,7 +44,7 @@ def test_an_hour_of_several_files_is_never_cut(tmp_path: Path) -> None:
     assert sequences(tmp_path, by_group=True) == [[[1, 3, 5, 2]]]
 
 
-def test_what_is_elsewhere_or_no_table_has_no_buckets(tmp_path: Path) -> None:
+def test_buckets_of_remote_or_missing_table_are_empty(tmp_path: Path) -> None:
     write(tmp_path, "2026-01-01-09", 0, "a", 1)
     assert len(buckets_of(tmp_path.as_uri())) == 1
     assert buckets_of("hdfs://host/table") == []
@@ -69,7 +69,7 @@ def test_versions_are_those_of_all_rows(tmp_path: Path, statistics: bool) -> Non
     assert [footer_of(file).versions for file in files] == [{1}, {1, 2}, {1, None}]
 
 
-def test_what_is_cut_off_or_gone_is_told_with_its_name(tmp_path: Path) -> None:
+def test_truncated_or_missing_file_is_reported_by_name(tmp_path: Path) -> None:
     write(tmp_path, "2026-01-01-09", 0, "a", *range(1000))
     (file,) = files_of(str(tmp_path))
     whole = Path(file).read_bytes()

@@ -56,7 +56,7 @@ def test_all_batches_of_a_place_become_one_file() -> None:
     assert sum(last - first + 1 for first, last in zip(spans[::2], spans[1::2], strict=True)) == 200
 
 
-def test_what_is_malformed_goes_aside_with_its_place_and_reason() -> None:
+def test_malformed_record_is_quarantined_with_reason() -> None:
     good = events(3, 1)
     found, counted = files(batch([good[0], b"junk", None, good[1], good[2]]))
     ((name, table),) = ((k, v) for k, v in found.items() if k.startswith(QUARANTINED))
@@ -72,7 +72,7 @@ def test_what_is_malformed_goes_aside_with_its_place_and_reason() -> None:
     }
 
 
-def test_what_can_not_be_read_is_a_record_that_is_malformed() -> None:
+def test_damaged_batch_counts_as_malformed_record() -> None:
     filer = Filer("dir", 7, None)
     rows = [*filer.damaged("torn", ("t", 1, 5), b"raw"), *filer.end()]
     found, counted = read(rows)
@@ -112,7 +112,7 @@ def test_a_task_writes_files_itself_where_it_can(tmp_path: Path) -> None:
     assert not {row["file"] for row in rows} & set(again), "two attempts at a task wrote one file"
 
 
-def test_a_table_that_a_worker_does_not_see_is_told(tmp_path: Path) -> None:
+def test_table_missing_on_worker_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="gone is not there where this worker runs"):
         Filer("dir", 7, str(tmp_path / "gone"))
 
@@ -122,6 +122,6 @@ def test_nothing_makes_no_file() -> None:
     assert files(batch([])) == files() == ({}, nothing)
 
 
-def test_a_part_of_an_array_is_its_own_events() -> None:
+def test_sliced_array_yields_only_its_events() -> None:
     raw = raw_of(pa.array([b"one", None, b"three", b"four"], pa.binary()).slice(1, 2))
     assert (raw.sizes.tolist(), raw.data[: raw.sizes[1]].tobytes()) == ([-1, 5], b"three")

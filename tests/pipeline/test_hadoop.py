@@ -49,9 +49,7 @@ def test_a_folder_is_for_one_at_a_time(spark: SparkSession, tmp_path: Path) -> N
         pass
 
 
-def test_a_table_behind_a_link_has_its_neighbour_beside_the_link(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_quarantine_of_linked_table_is_beside_link(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "disk/table").mkdir(parents=True)
     (tmp_path / "table").symlink_to(tmp_path / "disk/table")
     files = Files(spark, str(tmp_path / "table"))
@@ -61,7 +59,7 @@ def test_a_table_behind_a_link_has_its_neighbour_beside_the_link(
     assert not (tmp_path / "disk/table-quarantine").exists()
 
 
-def test_nothing_lies_beside_what_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_write_new_leaves_no_temporary_file(spark: SparkSession, tmp_path: Path) -> None:
     Files(spark, str(tmp_path)).write_new("a/one.json", "1")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["one.json"]
 

@@ -25,13 +25,13 @@ def said(spans: np.ndarray) -> list[tuple[int, int]]:
 
 
 @given(SPANS)
-def test_spans_overlap_if_something_is_in_two(spans: list[tuple[int, int, int]]) -> None:
+def test_overlap_is_true_if_spans_share_a_sequence(spans: list[tuple[int, int, int]]) -> None:
     everything = said(rows(spans))
     assert overlap(rows(spans)) == (len(set(everything)) < len(everything))
 
 
 @given(SPANS)
-def test_joined_they_say_the_same_in_as_few_as_can_be(spans: list[tuple[int, int, int]]) -> None:
+def test_joined_spans_are_equal_and_minimal(spans: list[tuple[int, int, int]]) -> None:
     found = joined(rows(spans))
     assert said(found) == sorted(set(said(rows(spans))))
     assert all(
@@ -40,26 +40,24 @@ def test_joined_they_say_the_same_in_as_few_as_can_be(spans: list[tuple[int, int
 
 
 @given(SPANS, st.integers(4, 6))
-def test_of_too_many_the_smallest_gaps_are_filled(
-    spans: list[tuple[int, int, int]], most: int
-) -> None:
+def test_joined_spans_beyond_limit_fill_gaps(spans: list[tuple[int, int, int]], most: int) -> None:
     found = joined(rows(spans), most)
     assert len(found) <= most
     assert set(said(found)) >= set(said(rows(spans)))
     assert not overlap(found)
 
 
-def test_of_gaps_the_smallest_is_filled() -> None:
+def test_joined_spans_fill_smallest_gap_first() -> None:
     spans = rows([(1, 0, 1), (1, 5, 6), (1, 8, 9), (2, 0, 0)])
     assert joined(spans, 3).tolist() == [[1, 0, 1], [1, 5, 9], [2, 0, 0]]
 
 
 @given(SPANS)
-def test_they_can_be_written_down(spans: list[tuple[int, int, int]]) -> None:
+def test_spans_json_round_trip_is_equal(spans: list[tuple[int, int, int]]) -> None:
     found = joined(rows(spans))
     assert of_json(json.loads(json.dumps(as_json(found)))).tolist() == found.tolist()
 
 
-def test_ends_are_those_of_each_broker() -> None:
+def test_ends_are_first_and_last_sequence_per_broker() -> None:
     assert ends(rows([(2, 5, 6), (1, 3, 3), (1, 0, 1)])) == {1: (0, 3), 2: (5, 6)}
     assert ends(NOTHING) == {}

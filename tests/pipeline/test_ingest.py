@@ -29,7 +29,7 @@ def run(spark: SparkSession, tmp_path: Path) -> tuple[Counts, list[Counts]]:
     return ingest_directory(table, str(tmp_path / "data"), told.append), told
 
 
-def test_only_what_is_new_is_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_second_ingest_reads_only_new_records(spark: SparkSession, tmp_path: Path) -> None:
     made = events(300, 1)
     append(tmp_path / "data", list(made[:200]))
     assert run(spark, tmp_path) == (Counts(200, 200, 0), [Counts(200, 200, 0)])
@@ -61,7 +61,7 @@ def test_of_another_topic_of_the_name_nothing_is_passed_over(
         ([0], {0: 45, 1: 0}, 25),  # it is unknown whether step 1 was done
     ],
 )
-def test_what_a_broker_removed_before_it_was_read_is_counted(
+def test_records_deleted_before_ingest_are_counted(
     spark: SparkSession, tmp_path: Path, done: list[int], starts: dict[int, int], *, gone: int
 ) -> None:
     checkpoint = tmp_path / "activity" / "_checkpoints" / "there-9092-id"
@@ -86,7 +86,7 @@ def test_a_damaged_batch_is_one_that_is_malformed(spark: SparkSession, tmp_path:
     assert run(spark, tmp_path)[0] == Counts(51, 50, 1)
 
 
-def test_what_was_told_before_a_kill_is_not_read_again(
+def test_progress_committed_before_kill_is_not_reread(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for partition in range(3):
@@ -132,7 +132,7 @@ def test_tasks_have_about_as_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None
     assert cut([3] * 3, 3) == [[[0, 1, 2]]], "less than twice the least is one task's"
 
 
-def test_without_the_connector_it_says_how_to_get_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_connector_reports_spark_option(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(spark, str(tmp_path / "activity"))
     with pytest.raises(PipelineError, match=r"--conf spark\.jars\.packages=org\.apache\.spark:"):
         ingest_broker(

@@ -42,6 +42,6 @@ def test_percentiles_are_those_of_each_span(spans: list[list[int]]) -> None:
         assert told == by_hand
 
 
-def test_what_was_seen_twice_in_two_places_counts_twice() -> None:
+def test_percentiles_sum_counts_of_repeated_value() -> None:
     [p50, *_] = percentiles(np.array([5, 5, 9]), np.array([1, 1, 1]), np.array([0, 3]))
     assert p50.tolist() == pytest.approx([5])

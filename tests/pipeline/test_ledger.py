@@ -132,7 +132,7 @@ def test_nothing_is_left_of_a_step_that_was_done(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "table").iterdir()) == ["_commits", "hour=1"]
 
 
-def test_two_who_write_at_once_are_told(tmp_path: Path) -> None:
+def test_concurrent_commit_is_rejected(tmp_path: Path) -> None:
     one, other = ledger(tmp_path), ledger(tmp_path)
     one.commit(add={}, aside={}, remove=[], progress={"a": 1}, held=None)
     with pytest.raises(PipelineError):
@@ -150,7 +150,7 @@ def test_nothing_is_committed_whose_files_another_writer_removed(tmp_path: Path)
     assert ledger(tmp_path).last.progress == {}
 
 
-def test_who_was_overtaken_commits_nothing(tmp_path: Path) -> None:
+def test_outdated_ledger_cannot_commit(tmp_path: Path) -> None:
     one = ledger(tmp_path)
     nothing: Any = {"add": {}, "aside": {}, "remove": [], "held": None}
     one.commit(progress={"a": 1}, **nothing)

@@ -39,7 +39,7 @@ def test_the_columns_are_those_of_the_table() -> None:
     assert ACTIVITY.names == schemas.ACTIVITY.fieldNames() == [field.name for field in FIELDS]
 
 
-def test_what_is_written_is_read_alike_by_all(spark: SparkSession, tmp_path: Path) -> None:
+def test_written_file_is_read_equally_by_all_readers(spark: SparkSession, tmp_path: Path) -> None:
     raws = [raw for raw in events(400, 1) if raw.isascii()]
     content = file_of(run_of(list(raws))[0])
     found = pq.read_table(io.BytesIO(content))
@@ -54,7 +54,7 @@ def test_what_is_written_is_read_alike_by_all(spark: SparkSession, tmp_path: Pat
     assert [dict(zip(ACTIVITY.names, row, strict=True)) for row in by_duckdb] == wanted.to_pylist()
 
 
-def test_only_what_readers_ask_for_has_its_ends_written() -> None:
+def test_statistics_are_written_for_filter_columns_only() -> None:
     content = file_of(run_of(list(events(50, 2)))[0])
     group = pq.read_metadata(io.BytesIO(content)).row_group(0)
     told = {
@@ -66,7 +66,7 @@ def test_only_what_readers_ask_for_has_its_ends_written() -> None:
     assert (told["sequence"].min, told["sequence"].max) == (0, 49)
 
 
-def test_what_gets_no_smaller_is_not_compressed() -> None:
+def test_incompressible_column_is_stored_uncompressed() -> None:
     content = file_of(run_of(list(events(50, 2)))[0])
     group = pq.read_metadata(io.BytesIO(content)).row_group(0)
     columns = [group.column(at) for at in range(group.num_columns)]
@@ -93,7 +93,7 @@ def test_files_of_a_run_are_made_in_the_same_memory() -> None:
         assert pq.read_table(io.BytesIO(found)).equals(wanted.take(list(rows)))
 
 
-def test_of_many_rows_a_bounded_number_lies_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_have_bounded_row_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_ROWS", 64)
     raws = [raw for raw in events(900, 4) if raw.isascii()][:150]
     content = file_of(run_of(list(raws))[0])

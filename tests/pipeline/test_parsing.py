@@ -36,12 +36,12 @@ def test_an_odd_spelling_is_left_to_the_plain_reader_and_read(odd: str) -> None:
     assert table_of_run(run_of([written(made)])[0])["ip"].to_pylist() == [odd]
 
 
-def test_what_is_cut_off_anywhere_is_not_taken() -> None:
+def test_truncated_event_is_not_parsed() -> None:
     raw = written(event(1, random.Random(11)))
     assert not any(taken(raw[:end]) for end in range(len(raw)))
 
 
-def test_what_follows_an_event_is_none_of_its_bytes() -> None:
+def test_bytes_after_event_end_are_not_parsed() -> None:
     raw = written({**event(1, random.Random(11)), "sequence": 12})
     at = raw.index(b'"sequence":12') + len(b'"sequence":12')
     run = columns.EventRun(2)
@@ -81,7 +81,7 @@ def test_a_text_is_taken_for_the_one_before_only_if_it_is_that_one() -> None:
     assert sorted(run_of([raw, torn, raw])[1]) == [1]
 
 
-def test_what_a_text_repeats_is_its_own_name() -> None:
+def test_repeated_text_resolves_to_same_named_field() -> None:
     made = event(1, random.Random(10))
     while made["kind"] != "request":
         made = event(1, random.Random(made["time_us"]))

@@ -17,11 +17,11 @@ from minibroker.pipeline.quantities import LEVELS, NAMES, QUOTAS, UNITS, amount
         ("connection_creation_rate", 3, "3 connections/s"),
     ],
 )
-def test_a_rate_is_told_in_the_unit_of_its_quota(quota: str, rate: float, text: str) -> None:
+def test_rate_is_printed_in_unit_of_its_quota(quota: str, rate: float, text: str) -> None:
     assert amount(quota, rate) == text
     assert quota in QUOTAS
 
 
-def test_levels_are_told_apart_by_names_that_there_are() -> None:
+def test_levels_use_exactly_the_known_names() -> None:
     assert {name for names in LEVELS.values() for name in names} == set(NAMES)
     assert set(UNITS) <= set(QUOTAS)

@@ -44,11 +44,11 @@ def test_a_quota_has_its_figures_as_its_reason() -> None:
         ({"is_default": True, "entities": 0}, "for who has not been seen yet"),
     ],
 )
-def test_what_else_was_decided_is_told(given: dict[str, Any], told: str) -> None:
+def test_decision_reports_its_reason(given: dict[str, Any], told: str) -> None:
     assert told in decision(PLAIN._replace(**given), fits(PRODUCE), Policy())[1]
 
 
-def test_what_does_not_fit_a_broker_is_brought_down_for_all() -> None:
+def test_quotas_exceeding_broker_capacity_are_scaled_down() -> None:
     busy = PLAIN._replace(quota=REQUEST, usual=400.0, most=420.0, value=500.0)
     value, reason = decision(busy, Together(REQUEST, 1000, 9), Policy(workers=8))
     assert value == 400
@@ -80,7 +80,7 @@ def test_a_quota_has_three_digits(quota: str, value: float, up: float, down: flo
 
 
 @given(st.floats(0.001, 1e15), st.sampled_from([PRODUCE, REQUEST, MUTATION]), st.booleans())
-def test_rounding_keeps_what_it_is_for(value: float, quota: str, up: bool) -> None:
+def test_rounded_quota_never_crosses_its_bound(value: float, quota: str, up: bool) -> None:
     policy = dataclasses.replace(Policy(), at_most={quota: 1e12})
     found = rounded_to_set(quota, min(value, 1e12), policy, up=up)
     assert 0 < found <= 1e12
@@ -115,7 +115,7 @@ def test_the_file_has_a_line_for_each_entity_and_defaults_last() -> None:
     assert [reason.split()[0] for reason in alice.reason] == [PRODUCE, REQUEST]
 
 
-def test_windows_of_topic_changes_are_told_where_they_are_others() -> None:
+def test_head_reports_differing_mutation_window() -> None:
     found = recommended(USER, PLAIN)
     assert "over 10 seconds." in "\n".join(head(found, "activity"))
     other = found._replace(policy=Policy(mutation_window_num=3, mutation_window_s=20))

@@ -20,7 +20,7 @@ sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule require
 """
 
 
-def test_where_nobody_listens_it_is_said_at_once() -> None:
+def test_closed_port_is_reported_at_once() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{held.getsockname()[1]}"
@@ -28,7 +28,7 @@ def test_where_nobody_listens_it_is_said_at_once() -> None:
             look_for_activity(ClusterAccess(nobody))
 
 
-def test_who_never_answers_is_told_apart() -> None:
+def test_silent_broker_reports_unanswered_api_versions() -> None:
     """As it is by the command that asks."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -37,7 +37,7 @@ def test_who_never_answers_is_told_apart() -> None:
             look_for_activity(ClusterAccess(address))
 
 
-def test_the_question_has_an_end_whatever_takes_it_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_exceeding_timeout_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachable, "PATIENCE_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -88,9 +88,7 @@ def test_the_question_has_an_end_whatever_takes_it_long(monkeypatch: pytest.Monk
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_what_can_mend_it(
-    tmp_path: Path, complaint: str, words: str
-) -> None:
+def test_lookup_failure_reports_fix(tmp_path: Path, complaint: str, words: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(CLIENT)
     broker = broker_at("there:9092", str(file))

@@ -87,7 +87,7 @@ def test_changes_of_topics_have_windows_of_their_own(spark: SparkSession) -> Non
     }  # fmt: skip
 
 
-def test_everybody_gets_the_rate_of_the_brokers_that_saw_most(spark: SparkSession) -> None:
+def test_recommended_quota_covers_busiest_broker(spark: SparkSession) -> None:
     events = [
         *(idle(at, "heavy", 1_000_000) for at in range(100)),
         *(idle(at, "heavy", 2_000_000, broker=2) for at in range(100)),
@@ -118,7 +118,7 @@ def test_everybody_gets_the_rate_of_the_brokers_that_saw_most(spark: SparkSessio
     assert (ips.quota, ips.entities, ips.busy_s) == (CONNECTION_CREATION_RATE, 0, 0)
 
 
-def test_who_gets_a_line_and_how_much(spark: SparkSession) -> None:
+def test_busy_entities_get_own_quota_and_others_default(spark: SparkSession) -> None:
     columns = "broker int, quota string, user string, client_id string, ip string, busy_s long"
     rows: list[tuple[object, ...]] = [
         (1, PRODUCE, "big", None, None, 99, 1e6, 2e6, 1.0),
@@ -148,13 +148,13 @@ def test_who_gets_a_line_and_how_much(spark: SparkSession) -> None:
     }
 
 
-def test_who_is_meant_follows_from_whether_anybody_authenticates(spark: SparkSession) -> None:
+def test_fitting_level_is_user_if_any_client_authenticates(spark: SparkSession) -> None:
     anonymous = [request(0, "ANONYMOUS", "c")]
     assert fitting_level(frame(spark, anonymous)) == CLIENT
     assert fitting_level(frame(spark, [*anonymous, request(0, "alice", "c")])) == USER
 
 
-def test_nobody_who_goes_on_as_before_is_held(spark: SparkSession) -> None:
+def test_recommended_quota_does_not_throttle_steady_user(spark: SparkSession) -> None:
     """With the broker's own arithmetic, for steady users of all kinds of intervals and sizes."""
     chance = Random(5)
     steady = {
@@ -233,7 +233,7 @@ def is_held_fetch(event: Event) -> bool:
     return event["api_key"] == 1 and bool(event["throttle_ms"])
 
 
-def test_a_second_in_which_somebody_was_only_held_is_busy(spark: SparkSession) -> None:
+def test_second_with_only_throttled_fetch_is_busy(spark: SparkSession) -> None:
     look = {"user": "u", "client_id": "", "rate": 9.0, "bound": 8.0, "throttle_ms": 30}
     events = [
         fetched(0, "u", "c", 1000, checked_ns=0, late_ns=0),

@@ -89,6 +89,6 @@ def test_no_table_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
         read_activity(spark, str(tmp_path / "nowhere"))
 
 
-def test_a_table_without_events_is_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_without_events_suggests_ingest(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"holds no events: `minibroker pipeline ingest` first"):
         read_activity(spark, str(tmp_path))

@@ -66,7 +66,7 @@ def test_partitions_come_in_turns(tmp_path: Path) -> None:
     assert [piece.next_offset for piece in found] == [50, 50, 100, 100, 150, 200]
 
 
-def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_reading_resumes_at_last_offset(tmp_path: Path) -> None:
     append(tmp_path, values(100), segment_bytes=2048)
     last = list(pieces(str(tmp_path), {}))[-1]
     assert list(pieces(str(tmp_path), {"0": last.next_offset})) == []
@@ -84,7 +84,7 @@ def test_of_a_growing_log_the_last_batch_is_left_until_it_is_whole(tmp_path: Pat
     assert [row["value"] for row in read(tmp_path)] == values(100)
 
 
-def test_a_log_that_is_shorter_than_what_was_read_is_another_one(tmp_path: Path) -> None:
+def test_log_shorter_than_read_offset_is_read_from_start(tmp_path: Path) -> None:
     append(tmp_path, values(50))
     assert len(read(tmp_path, {"0": 10_000})) == 50
 
@@ -98,7 +98,7 @@ def test_records_that_compaction_left_are_read(tmp_path: Path) -> None:
     assert [row["offset"] for row in read(tmp_path)] == [*range(50), *range(100, 150)]
 
 
-def test_a_damaged_batch_is_one_row_that_says_so(tmp_path: Path) -> None:
+def test_batch_with_bad_checksum_yields_one_damaged_row(tmp_path: Path) -> None:
     append(tmp_path, values(150))
     whole = bytearray(segment(tmp_path).read_bytes())
     first, *_ = (piece.end for piece in pieces(str(tmp_path), {}, piece_bytes=1))
@@ -113,7 +113,7 @@ def test_a_damaged_batch_is_one_row_that_says_so(tmp_path: Path) -> None:
     assert whole[first:].startswith(torn["value"])
 
 
-def test_the_torn_end_of_a_sealed_file_is_told(tmp_path: Path) -> None:
+def test_truncated_end_of_sealed_segment_is_reported(tmp_path: Path) -> None:
     append(tmp_path, values(300), segment_bytes=2048)
     sealed = min((tmp_path / f"{TOPIC}-0").glob("*.log"))
     os.truncate(sealed, sealed.stat().st_size - 5)
@@ -124,14 +124,14 @@ def test_the_torn_end_of_a_sealed_file_is_told(tmp_path: Path) -> None:
     assert rows[-1]["value"] == b"value 299"
 
 
-def test_what_is_no_data_directory_is_said(tmp_path: Path) -> None:
+def test_directory_without_activity_topic_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read(tmp_path / "nowhere")
     with pytest.raises(BadInput, match=r"has no topic __minibroker_activity: is it a broker's"):
         read(tmp_path)
 
 
-def test_retention_that_was_faster_is_said(tmp_path: Path) -> None:
+def test_segment_deleted_while_reading_is_reported(tmp_path: Path) -> None:
     append(tmp_path, values(50))
     (piece,) = pieces(str(tmp_path), {})
     segment(tmp_path).unlink()
@@ -139,7 +139,7 @@ def test_retention_that_was_faster_is_said(tmp_path: Path) -> None:
         list(Reader().read(piece))
 
 
-def test_a_folder_that_a_worker_does_not_have_is_said(tmp_path: Path) -> None:
+def test_directory_missing_on_worker_is_reported(tmp_path: Path) -> None:
     append(tmp_path / "data", values(50))
     (piece,) = pieces(str(tmp_path / "data"), {})
     (tmp_path / "data").rename(tmp_path / "elsewhere")
@@ -159,7 +159,9 @@ def test_a_batch_larger_than_any_before_is_read_too(tmp_path: Path, codec: Compr
     assert found == large
 
 
-def test_what_grows_without_end_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_exceeding_decompressed_limit_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("minibroker.pipeline.segments.DECOMPRESSED_MAX_BYTES", 2 << 20)
     batch = build_batch([Record(value=bytes(5 << 20))], compression=Compression.ZSTD)
     log = tmp_path / "one.log"

@@ -33,7 +33,7 @@ def test_python_on_both_sides_is_the_same(spark: SparkSession) -> None:
     assert {row.executable for row in frame.collect()} == {sys.executable}
 
 
-def test_what_a_cluster_decides_is_left_to_it() -> None:
+def test_session_keeps_settings_of_cluster() -> None:
     assert settings(SUBMITTED, None) == {"spark.sql.session.timeZone": "UTC"}
     assert settings({}, "spark://head:7077") == {
         "spark.sql.session.timeZone": "UTC",
@@ -41,7 +41,7 @@ def test_what_a_cluster_decides_is_left_to_it() -> None:
     }
 
 
-def test_the_connector_comes_from_who_started_the_jvm() -> None:
+def test_missing_connector_hint_depends_on_launcher() -> None:
     assert "add --conf spark.jars.packages=org.apache.spark:" in connector_missing({})
     said = connector_missing(SUBMITTED)
     assert "to spark-submit, before the job: --packages org.apache.spark:" in said
@@ -55,9 +55,7 @@ def test_a_master_on_this_machine_gets_the_defaults(master: str | None) -> None:
     assert "SerialGC" in found["spark.driver.extraJavaOptions"]
 
 
-def test_without_a_jvm_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_java_reports_install_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SparkMissing, match="install a Java 17"):
@@ -67,7 +65,7 @@ def test_without_a_jvm_it_says_what_to_install(
         start("test")
 
 
-def test_without_spark_it_says_what_to_install() -> None:
+def test_missing_spark_reports_install_hint() -> None:
     program = (
         "import sys; sys.modules['pyspark'] = None; sys.modules['pyspark.sql'] = None\n"
         "from importlib import util; util.find_spec = lambda name: None\n"

@@ -57,7 +57,7 @@ def test_the_answer_is_the_same_however_the_input_is_cut_and_shuffled(
     assert rows(spark, tmp_path / "one") == rows(spark, tmp_path / "many")
 
 
-def test_one_core_gives_what_two_give(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_written_with_one_core_equal_two_cores(spark: SparkSession, tmp_path: Path) -> None:
     made = events(300, 4)
     take(spark, tmp_path / "two", made, 8)
     before = spark.conf.get("spark.sql.shuffle.partitions")
@@ -91,7 +91,7 @@ def test_duckdb_reads_the_same_out_of_the_raw_events(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.usefixtures("whoever_writes")
-def test_what_is_there_already_is_not_taken_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_events_already_in_table_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
     made = events(300, 6)
     path = tmp_path / "activity"
     assert take(spark, path, made[:200]) == Counts(200, 200, 0)
@@ -104,7 +104,7 @@ def test_what_is_there_already_is_not_taken_again(spark: SparkSession, tmp_path:
     assert len(ACTIVITY.fields) == len(FIELDS), "a step leaves its columns in everybody's schema"
 
 
-def test_a_table_that_does_not_say_what_it_has_is_looked_at(
+def test_commit_without_held_spans_still_skips_duplicates(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     made, path = events(300, 6), tmp_path / "activity"
@@ -118,7 +118,7 @@ def test_a_table_that_does_not_say_what_it_has_is_looked_at(
 
 
 @pytest.mark.usefixtures("whoever_writes")
-def test_what_is_malformed_is_counted_and_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_malformed_events_are_counted_and_quarantined(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "activity"
     made = events(20, 7)
     assert take(spark, path, [*made, b"junk", b'{"version":2}']) == Counts(22, 20, 2)
@@ -133,7 +133,7 @@ def test_what_is_malformed_is_counted_and_kept(spark: SparkSession, tmp_path: Pa
     assert len(rows(spark, path)) == 20
 
 
-def test_files_that_nobody_told_of_do_not_count(spark: SparkSession, tmp_path: Path) -> None:
+def test_uncommitted_files_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
     made, path = events(60, 9), tmp_path / "activity"
     table = Table(spark, str(path))
     # Of a task that was tried again, or outlived its job; and with duplicates files are read again.

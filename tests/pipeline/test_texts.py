@@ -34,7 +34,7 @@ def test_many_are_found_again() -> None:
     assert [add(texts, text) for text in found] == list(range(len(found)))
 
 
-def test_texts_of_one_hash_are_told_apart() -> None:
+def test_texts_with_equal_hash_get_different_numbers() -> None:
     texts = new_texts(100)
     data = np.frombuffer(b"onetwo" + bytes(SLACK), np.uint8)
     numbers = [int(number_of(*texts, data, at, 3, np.uint64(7))) for at in (0, 3, 0, 3)]

@@ -44,7 +44,7 @@ def test_the_columns_are_those_that_are_promised(spark: SparkSession) -> None:
     ]
 
 
-def test_the_guide_tells_of_every_column() -> None:
+def test_guide_documents_every_column() -> None:
     guide = (Path(__file__).parents[2] / "docs/guides/pipeline.md").read_text("utf-8")
     for name, kind, unit, meaning in jobs.COLUMNS:
         assert f"| `{name}` | {kind} | {unit} | {meaning} |" in guide
@@ -78,7 +78,7 @@ def test_a_request_counts_for_each_quota_on_each_level(spark: SparkSession) -> N
     assert not rows(found, level="ip")
 
 
-def test_what_no_quota_holds_is_not_counted(spark: SparkSession) -> None:
+def test_usage_excludes_amounts_without_quota(spark: SparkSession) -> None:
     events = [
         produced(1, "u", "c", 1000, exempt=True),
         fetched(1, "follower", "c", 500, exempt=True),
@@ -137,7 +137,7 @@ def test_an_event_of_a_sample_stands_for_others(spark: SparkSession) -> None:
     assert row["requests"] == row["errors"] == pytest.approx(10 / 3, rel=1e-6)
 
 
-def test_dropped_events_are_told_even_where_nothing_else_is(spark: SparkSession) -> None:
+def test_dropped_events_without_requests_are_reported(spark: SparkSession) -> None:
     events = [request(1, "u", "c"), request(2, "u", "c"), dropped(3, 6), dropped(70, 5)]
     found = jobs.usage(frame(spark, events), 60)
     [user] = rows(found, level="user", quota=REQUEST)
@@ -181,9 +181,7 @@ def test_the_answer_is_the_same_however_the_events_are_cut(
         assert comparable(rows(jobs.usage(other, 60))) == once
 
 
-def test_files_say_the_same_as_what_spark_reads_of_them(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_usage_of_files_equals_usage_of_dataframe(spark: SparkSession, tmp_path: Path) -> None:
     events = list(many(600, seed=5))
     parts = (events[:100], events[100:450], events[450:])
     files = [str(parquet(tmp_path / f"{at}.parquet", part)) for at, part in enumerate(parts)]

@@ -41,7 +41,9 @@ def test_records_are_those_of_the_protocols_reader(records: list[Record]) -> Non
 
 
 @given(RECORDS, st.data())
-def test_damage_is_refused_or_read_alike(records: list[Record], data: st.DataObject) -> None:
+def test_damaged_batch_is_rejected_or_read_like_decoder(
+    records: list[Record], data: st.DataObject
+) -> None:
     batch = bytearray(build_batch(records))
     at = data.draw(st.integers(HEADER_BYTES, len(batch) - 1))
     batch[at] = data.draw(st.integers(0, 255))

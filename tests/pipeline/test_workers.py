@@ -5,7 +5,7 @@ import gc
 from minibroker.pipeline.workers import settle_in
 
 
-def test_what_is_loaded_is_passed_over_by_the_collector() -> None:
+def test_settle_in_excludes_loaded_objects_from_gc() -> None:
     before = gc.get_freeze_count()
     loaded = [[]] * 10  # type: ignore[var-annotated]
     try:

@@ -38,7 +38,7 @@ def test_a_store_of_another_format_is_refused(tmp_path: Path) -> None:
         SqliteStore(path)
 
 
-def test_database_of_another_program_is_refused_and_unchanged(tmp_path: Path) -> None:
+def test_foreign_database_is_rejected_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "store"
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE photos (name TEXT)")

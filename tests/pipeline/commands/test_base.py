@@ -60,7 +60,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (usage, ["--table", ".", "--into", "not-nowhere"]),
     ],
 )
-def test_what_is_not_there_or_in_the_way_is_told_before_spark_is_started(
+def test_bad_argument_is_reported_before_spark_starts(
     command: click.Command, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -85,7 +85,7 @@ def test_a_table_may_be_where_this_machine_cannot_look(tmp_path: Path) -> None:
         look_for_table(str(tmp_path / "file"), None, {})
 
 
-def test_what_a_worker_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_error_is_reported_as_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(*_: object, **__: object) -> None:
         raise RuntimeError(f"Traceback\nminibroker.pipeline.errors.{words}\n\n\tat Spark")
 

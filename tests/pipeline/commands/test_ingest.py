@@ -28,21 +28,23 @@ def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "running", running)
 
 
-def test_a_place_that_is_neither_folder_nor_address_is_refused(tmp_path: Path) -> None:
+def test_source_neither_directory_nor_address_is_rejected(tmp_path: Path) -> None:
     words = ["--from", str(tmp_path / "nowhere"), "--into", "x"]
     result = CliRunner().invoke(commands.ingest, words)
     assert result.exit_code == 2
     assert "a broker is given as host:port" in " ".join(result.output.split())
 
 
-def test_a_table_that_spark_would_take_for_a_pattern_is_refused(tmp_path: Path) -> None:
+def test_table_path_with_glob_characters_is_rejected(tmp_path: Path) -> None:
     words = ["--from", str(tmp_path), "--into", str(tmp_path / "activity [1]")]
     result = CliRunner().invoke(commands.ingest, words)
     assert result.exit_code == 2
     assert "Spark would take it for a pattern" in " ".join(result.output.split())
 
 
-def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_config_is_used_for_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\n")
     words = ["--from", "there:9093", "--into", "x", "--command-config", str(file)]
@@ -72,7 +74,7 @@ def test_a_broker_is_read_as_a_file_says(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("shared")
-def test_what_was_taken_in_is_told(tmp_path: Path) -> None:
+def test_ingest_reports_event_counts(tmp_path: Path) -> None:
     made = events(100, 1)
     append(tmp_path / "data", [*made, made[0], b"junk"])
     words = ["--from", str(tmp_path / "data"), "--into", str(tmp_path / "activity")]

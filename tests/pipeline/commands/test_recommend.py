@@ -33,7 +33,7 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     return invoke
 
 
-def test_what_is_recommended_is_what_a_broker_then_has(run: Any, tmp_path: Path) -> None:
+def test_recommended_quota_file_is_applied_by_broker(run: Any, tmp_path: Path) -> None:
     events = [
         *(produced(at, "a lice", "etl", 1_000_000, sample=0.5) for at in range(70)),
         connection(2, "127.0.0.9"),
@@ -83,7 +83,7 @@ def test_default_from_one_busy_second_is_not_recommended(run: Any, tmp_path: Pat
     assert "--entity-default --add-config producer_byte_rate" not in into.read_text("utf-8")
 
 
-def test_a_policy_is_for_the_broker_that_is_told_of() -> None:
+def test_policy_reflects_broker_settings() -> None:
     pairs = ["quota.window.num=5", "quota.window.size.seconds=2", "num.io.threads=3"]
     pairs += ["controller.quota.window.num=3", "controller.quota.window.size.seconds=4"]
     policy = Policy(**of_broker(settings_of([*pairs, "num.network.threads=4"])))
@@ -92,14 +92,14 @@ def test_a_policy_is_for_the_broker_that_is_told_of() -> None:
     assert Policy(**of_broker(settings_of([]))) == Policy()
 
 
-def test_a_setting_that_is_none_is_told_before_anything_is_read() -> None:
+def test_invalid_setting_is_rejected_before_reading() -> None:
     words = ["--table", "x", "--into", "y", "--set", "quota.window.num=0"]
     result = CliRunner().invoke(recommend, words)
     assert result.exit_code == 1
     assert "quota.window.num" in result.output
 
 
-def test_a_table_without_events_is_told_so(run: Any, tmp_path: Path) -> None:
+def test_table_without_usage_is_rejected(run: Any, tmp_path: Path) -> None:
     activity = table(tmp_path / "activity", [dropped(0, 1)])
     result = run("--table", activity, "--into", tmp_path / "quotas.txt")
     assert result.exit_code == 1
@@ -118,7 +118,7 @@ def test_a_table_without_events_is_told_so(run: Any, tmp_path: Path) -> None:
         (["--into", "/nowhere/to/be/quotas"], "there is no folder /nowhere/to/be"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_read(words: list[str], told: str) -> None:
+def test_bad_options_are_rejected_before_reading(words: list[str], told: str) -> None:
     result = CliRunner().invoke(recommend, ["--table", "x", "--into", "y", *words])
     assert result.exit_code == 2
     assert told in " ".join(result.output.split())

@@ -94,16 +94,14 @@ def test_proposals_are_compared(
     assert all(each != {} for each in defaults)
 
 
-def test_a_mistake_in_a_quota_file_is_told_before_anything_is_read(
-    run: Any, tmp_path: Path
-) -> None:
+def test_bad_quota_file_is_rejected_before_reading(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "quotas.txt"
     file.write_text("--alter --user alice\n")
     result = run("--table", "nowhere", "--recommended", file)
     assert f"{file}:1: --add-config or --delete-config is missing" in result.output
 
 
-def test_more_proposals_than_have_colours_are_refused(run: Any, activity: Path) -> None:
+def test_too_many_quota_files_are_rejected(run: Any, activity: Path) -> None:
     result = run("--table", activity, *[word for n in range(7) for word in ("--quotas", f"f{n}")])
     assert "7 quota files are too many to compare: 6 at most" in result.output
     four = [word for n in range(4) for word in ("--quotas", f"f{n}")]
@@ -112,19 +110,19 @@ def test_more_proposals_than_have_colours_are_refused(run: Any, activity: Path) 
 
 
 @pytest.mark.parametrize("words", [["--closed-loop"], ["--set", "quota.window.num=5"]])
-def test_what_is_about_quotas_is_refused_without_any(run: Any, words: list[str]) -> None:
+def test_quota_options_without_quota_file_are_rejected(run: Any, words: list[str]) -> None:
     result = run("--table", "x", *words)
     assert result.exit_code == 2
     assert "give --quotas FILE, too" in result.output
 
 
-def test_a_mistake_in_a_setting_is_told_before_anything_is_read(run: Any) -> None:
+def test_invalid_setting_is_rejected_before_reading(run: Any) -> None:
     result = run("--table", "nowhere", "--quotas", "nothing", "--set", "quota.window.num=none")
     assert result.exit_code == 1
     assert "quota.window.num" in result.output
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_read(tmp_path: Path) -> None:
+def test_missing_output_directory_is_rejected_before_reading(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         report, ["--table", "x", "--into", str(tmp_path / "no" / "page.html")]
     )

@@ -31,7 +31,7 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     return invoke
 
 
-def test_a_table_is_written_and_told_of(run: Any, spark: SparkSession, tmp_path: Path) -> None:
+def test_usage_table_is_written_and_printed(run: Any, spark: SparkSession, tmp_path: Path) -> None:
     events = [
         produced(1, "alice", "etl", 120_000, produce={"throttle_ms": 40}),
         produced(61, "alice", "etl", 60_000),

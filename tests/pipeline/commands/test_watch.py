@@ -68,7 +68,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     return invoke
 
 
-def test_an_alert_is_told_here_and_on_the_topic(run: Any) -> None:
+def test_alert_is_printed_and_sent_to_topic(run: Any) -> None:
     output, started = run("--alerts-to", "alerts", "--over", "90", "--intervals", "2")
     assert "raised   client etl on broker 1: held for 10 s, 40 ms at once at most" in output
     assert started["sent"][1:] == (ClusterAccess("there:9092"), "alerts", [HELD])
@@ -77,7 +77,7 @@ def test_an_alert_is_told_here_and_on_the_topic(run: Any) -> None:
     assert started["asked"] == [ClusterAccess("there:9092")]
 
 
-def test_a_file_lets_it_read_and_tell(run: Any, tmp_path: Path) -> None:
+def test_command_config_is_used_to_read_and_send(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SSL\n")
     _, started = run("--alerts-to", "alerts", "--command-config", str(file))
@@ -86,7 +86,7 @@ def test_a_file_lets_it_read_and_tell(run: Any, tmp_path: Path) -> None:
     assert broker.to_read()["kafka.security.protocol"] == "SSL"
 
 
-def test_what_is_no_event_is_told_of(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_records_are_reported(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     _, started = run()
     (listener,) = started["listeners"]
     metrics = {"left_out": {"left_out": 3}}
@@ -97,15 +97,13 @@ def test_what_is_no_event_is_told_of(run: Any, capsys: pytest.CaptureFixture[str
     )
 
 
-def test_without_a_topic_it_is_told_here_alone(run: Any) -> None:
+def test_alert_without_topic_is_only_printed(run: Any) -> None:
     output, started = run()
     assert "raised" in output
     assert "sent" not in started
 
 
-def test_what_is_remembered_has_a_place_that_is_gone_unless_one_was_named(
-    run: Any, tmp_path: Path
-) -> None:
+def test_checkpoint_is_temporary_unless_named(run: Any, tmp_path: Path) -> None:
     _, started = run()
     assert started["there"]
     assert not Path(started["checkpoint"]).exists()
@@ -118,7 +116,7 @@ def test_what_is_remembered_has_a_place_that_is_gone_unless_one_was_named(
     assert started["events"][1] == {"from_beginning": True}
 
 
-def test_without_the_connector_it_says_which_to_get(
+def test_missing_connector_reports_package(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BadInput, match=r"spark\.jars\.packages=org\.apache\.spark:spark-sql"):

@@ -13,7 +13,7 @@ from tests.pipeline.whatif.test_job import in_buckets
 TIGHT = "--alter --entity-type {} --entity-default --add-config producer_byte_rate=200\n"
 
 
-def test_a_person_reads_who_would_be_held_and_finds_the_rows(
+def test_whatif_prints_summary_and_writes_rows(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from contextlib import nullcontext
@@ -36,7 +36,7 @@ def test_a_person_reads_who_would_be_held_and_finds_the_rows(
     assert found == (1500 * 2,)
 
 
-def test_a_mistake_in_a_file_is_told_in_a_line(
+def test_bad_quota_file_is_reported_with_line_number(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from contextlib import nullcontext

@@ -41,7 +41,7 @@ def test_columns_and_objects_are_those_of_the_schema() -> None:
     assert found.to_pylist() == [{"a": None, "o": None}] * 5
 
 
-def test_groups_tell_what_is_in_them() -> None:
+def test_footer_describes_row_groups_and_columns() -> None:
     content = made(3, 2)
     told = pq.read_metadata(io.BytesIO(content))
     assert (told.num_rows, told.num_row_groups, told.created_by) == (5, 2, "minibroker")

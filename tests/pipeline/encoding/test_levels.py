@@ -17,7 +17,7 @@ def bits(flags: list[bool]) -> np.ndarray:
 
 
 @given(RUNS, st.booleans())
-def test_levels_say_what_is_there(runs: list[tuple[int, int]], nested: bool) -> None:
+def test_definition_levels_are_read_back(runs: list[tuple[int, int]], nested: bool) -> None:
     levels = [level if nested else level // 2 for level, size in runs for _ in range(size)]
     outer, inner = bits([each > 0 for each in levels]), bits([each > nested for each in levels])
     out = np.full(len(levels) + 40, 77, np.uint8)

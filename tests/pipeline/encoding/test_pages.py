@@ -110,7 +110,7 @@ def column(how: int, *, nested: bool) -> st.SearchStrategy[list[Any]]:
 @given(st.sampled_from(list(HOW)).flatmap(
     lambda how: st.tuples(st.just(how), column(how, nested=False), column(how, nested=False))
 ))  # fmt: skip
-def test_what_is_written_is_read(made: tuple[int, list[Any], list[Any]]) -> None:
+def test_written_column_is_read_back(made: tuple[int, list[Any], list[Any]]) -> None:
     how, *groups = made
     found = pq.read_table(io.BytesIO(file_of(how, *groups)))
     assert found.schema.equals(pa.schema([("x", HOW[how][2])]))
@@ -121,7 +121,7 @@ def test_what_is_written_is_read(made: tuple[int, list[Any], list[Any]]) -> None
 @given(st.sampled_from(list(HOW)).flatmap(
     lambda how: st.tuples(st.just(how), column(how, nested=True))
 ))  # fmt: skip
-def test_what_is_in_an_object_is_read_too(made: tuple[int, list[Any]]) -> None:
+def test_written_nested_column_is_read_back(made: tuple[int, list[Any]]) -> None:
     how, values = made
     found = pq.read_table(io.BytesIO(file_of(how, values, path=("o", "x"))))
     assert found["o"].to_pylist() == [

@@ -14,7 +14,7 @@ def test_numbers() -> None:
     assert int64(-(2**63)).content == b"\xff" * 9 + b"\x01"
 
 
-def test_a_struct_names_each_field_by_what_it_is_further() -> None:
+def test_struct_encodes_field_ids_as_deltas() -> None:
     made = struct({1: int32(3), 3: binary(b"ab"), 12: struct({})})
     assert made.content == b"\x15\x06" + b"\x28\x02ab" + b"\x9c\0" + b"\0"
 

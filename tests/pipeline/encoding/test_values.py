@@ -16,7 +16,7 @@ from tests.pipeline.encoding.plainly import read
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 20))))
-def test_numbers_are_numbered_anew(runs: list[tuple[int, int]]) -> None:
+def test_renumber_assigns_numbers_by_first_occurrence(runs: list[tuple[int, int]]) -> None:
     numbers = [number for number, times in runs for _ in range(times)]
     places = np.array([*numbers, 8, 8, 8], np.int64)
     codes, which = np.full(10, -1, np.int32), np.empty(len(numbers), np.int32)

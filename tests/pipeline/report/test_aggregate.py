@@ -45,7 +45,7 @@ def crowd(spark: SparkSession) -> Figures:
     return figures(spark, list(many(4000)))
 
 
-def test_each_figure_is_what_the_events_add_up_to(spark: SparkSession) -> None:
+def test_figures_sum_events(spark: SparkSession) -> None:
     found = figures(
         spark,
         [
@@ -76,7 +76,7 @@ def test_each_figure_is_what_the_events_add_up_to(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
-def test_throttle_is_shown_in_every_slot_in_which_the_sender_was_held(spark: SparkSession) -> None:
+def test_throttle_counts_in_every_slot_it_spans(spark: SparkSession) -> None:
     start_ms = START_US // 1000
     found = figures(
         spark,
@@ -94,7 +94,7 @@ def test_throttle_is_shown_in_every_slot_in_which_the_sender_was_held(spark: Spa
     assert found.total.throttle_ms == 62_900
 
 
-def test_what_is_sampled_is_counted_for_what_it_stands_for(spark: SparkSession) -> None:
+def test_sampled_events_are_scaled_up(spark: SparkSession) -> None:
     events = [request(0, sample=0.5), request(1, sample=0.25), connection(2, "closed", sample=0.5)]
     found = figures(spark, events)
     assert (found.total.requests, found.total.bytes_in) == (6, 600)
@@ -102,7 +102,7 @@ def test_what_is_sampled_is_counted_for_what_it_stands_for(spark: SparkSession) 
     assert found.connections[0].closed == 2
 
 
-def test_whoever_is_not_told_is_in_the_rest_and_nothing_is_lost(crowd: Figures) -> None:
+def test_entities_beyond_limit_are_summed_in_rest(crowd: Figures) -> None:
     events, found = list(many(4000)), crowd
     assert len(found.entities) == ENTITIES_MAX + 1
     assert found.entities[-1].who == REST
@@ -131,7 +131,7 @@ def test_the_same_comes_out_however_the_events_are_cut(spark: SparkSession, crow
     assert aggregate.figures(cut, "/data") == crowd
 
 
-def test_a_request_of_nobody_is_not_the_rest(spark: SparkSession) -> None:
+def test_request_without_names_is_not_counted_as_rest(spark: SparkSession) -> None:
     rows = aggregate.by_slot(table(spark, [request(0, user=None, client_id=None)]), 60).collect()
     assert [(row.user, row.client_id) for row in rows] == [("", "")]
 
@@ -142,7 +142,7 @@ def test_a_table_of_connections_has_no_request(spark: SparkSession) -> None:
     assert found.total.requests == 0
 
 
-def test_a_table_without_events_is_refused(spark: SparkSession) -> None:
+def test_table_without_events_is_rejected(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match="holds no event"):
         figures(spark, [])
 

@@ -50,7 +50,7 @@ def test_brokers_and_quotas_of_an_entity_are_added_up(spark: SparkSession) -> No
     )
 
 
-def test_each_loop_of_a_proposal_is_told_beside_the_other(spark: SparkSession) -> None:
+def test_open_and_closed_loop_are_reported_side_by_side(spark: SparkSession) -> None:
     outcomes, proposals = compared(
         table(
             spark,
@@ -74,7 +74,7 @@ def test_each_loop_of_a_proposal_is_told_beside_the_other(spark: SparkSession) -
     )
 
 
-def test_of_a_crowd_those_held_longest_are_told(spark: SparkSession) -> None:
+def test_compared_outcomes_keep_longest_throttled(spark: SparkSession) -> None:
     crowd = [row("tight", f"u{n}", 1, 10 + n) for n in range(HEAT_MAX + 20)]
     outcomes, (whole,) = compared(table(spark, *crowd), ["tight"], [OPEN])
     assert sorted(each.throttle_ms for each in outcomes) == list(range(30, 30 + HEAT_MAX))

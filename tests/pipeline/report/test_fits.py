@@ -22,7 +22,7 @@ FILE = """
 """
 
 
-def test_a_quota_stands_beside_the_rates_that_it_was_made_from(spark: SparkSession) -> None:
+def test_fit_pairs_quota_with_observed_rates(spark: SparkSession) -> None:
     seen = [
         request(second * 1000, api_key=0, exempt=False, request_bytes=1000,
                 produce=check(user="alice", rate=1.0, bound=4000.0 + second))
@@ -46,6 +46,6 @@ def test_a_quota_stands_beside_the_rates_that_it_was_made_from(spark: SparkSessi
     assert found[2].most == pytest.approx(1)
 
 
-def test_a_file_of_defaults_has_nobody_to_compare(spark: SparkSession) -> None:
+def test_fits_of_default_quotas_are_empty(spark: SparkSession) -> None:
     text = "--alter --user-defaults --add-config producer_byte_rate=1\n"
     assert fits(table(spark, []), parse(text, "recommended")) == ((), 0)

@@ -57,7 +57,7 @@ class Read(HTMLParser):
 
 
 @pytest.mark.parametrize("made", ODD.values(), ids=ODD)
-def test_nothing_on_a_page_is_fetched_or_runs_but_its_own_script(made: Figures) -> None:
+def test_page_loads_nothing_and_runs_only_its_own_script(made: Figures) -> None:
     written = page(made)
     read = Read(written)
     assert read.tags.count("script") == 1
@@ -94,7 +94,7 @@ def test_a_hostile_name_is_shown_as_it_is_and_is_nothing_but_text() -> None:
     ],
     ids=["calm", "silent", "none recommended"],
 )
-def test_what_is_not_there_is_said(made: Figures, says: list[str]) -> None:
+def test_page_reports_missing_data(made: Figures, says: list[str]) -> None:
     text = Read(page(made)).text
     assert [each for each in says if each not in text] == []
 

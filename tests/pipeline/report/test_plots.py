@@ -19,7 +19,7 @@ def told(svg: str) -> list[str]:
 
 
 @pytest.mark.parametrize("made", [figures(), lonely()], ids=["figures", "lonely"])
-def test_a_bucket_says_all_in_words_and_who_had_which_part(made: Figures) -> None:
+def test_usage_plot_has_text_for_every_bucket(made: Figures) -> None:
     unit, drawing = plots.over_time(made, lambda point: point.bytes_in, "B/s", "Bytes in")
     for svg in drawing:
         ET.fromstring(svg)
@@ -27,7 +27,7 @@ def test_a_bucket_says_all_in_words_and_who_had_which_part(made: Figures) -> Non
     assert unit == ("kB/s" if made.step_s == 60 else "B/s")
 
 
-def test_stacked_parts_are_what_was_counted() -> None:
+def test_stacked_bucket_text_reports_total_and_parts() -> None:
     _, drawing = plots.over_time(figures(), lambda point: point.bytes_in, "B/s", "Bytes in")
     first = told(drawing.wide)[0]
     assert first.startswith("2026-11-18 ")
@@ -56,7 +56,7 @@ def test_a_name_is_text_in_a_plot_too() -> None:
         assert "<script" not in svg
 
 
-def test_the_map_has_a_cell_for_what_was_held_and_its_colour_says_how_long() -> None:
+def test_throttle_map_cell_colour_reflects_throttle_time() -> None:
     drawing = plots.heat(figures())
     alice, mallory = sorted(told(drawing.wide), key=lambda text: "alice" not in text)
     assert alice.endswith("alice / etl: 1 request held, 1 min 30 s in this time")
@@ -77,7 +77,7 @@ def test_labels_of_the_time_axis_are_at_equal_distances(span_s: int) -> None:
         assert max(gaps) - min(gaps) <= 1, shown
 
 
-def test_who_was_held_longest_is_at_the_top() -> None:
+def test_throttle_map_rows_are_sorted_by_throttle_time() -> None:
     made = replace(
         figures(),
         heat=tuple(Heat(START_S, Who("u", f"c{n}"), 1, 1000 * n) for n in range(1, 6)),
@@ -88,7 +88,7 @@ def test_who_was_held_longest_is_at_the_top() -> None:
     ]
 
 
-def test_use_is_drawn_as_a_share_of_what_is_recommended() -> None:
+def test_fits_plot_reports_use_as_share_of_quota() -> None:
     drawing = plots.fits(figures().fits or ())
     assert "median 17 %, 99th percentile 83 %, most 133 %" in told(drawing.wide)[0]
     assert "most 2,000 %" in told(drawing.wide)[1]
@@ -98,7 +98,7 @@ def test_a_quota_of_nothing_is_not_divided_by() -> None:
     assert told(plots.fits([Fit("user a", "producer_byte_rate", 0, 0, 0, None, 0, "")]).wide) == []
 
 
-def test_each_proposal_has_a_bar_for_each_entity_that_it_holds() -> None:
+def test_proposals_plot_has_bar_per_throttled_entity() -> None:
     made = figures()
     names = [each.name for each in made.proposals]
     unit, drawing = plots.proposals(made.outcomes, names, ["one", "two"])
@@ -107,7 +107,7 @@ def test_each_proposal_has_a_bar_for_each_entity_that_it_holds() -> None:
     assert "under one: 10 of 100 requests held, 4 s in all, 900 ms the longest" in drawing.wide
 
 
-def test_a_gap_ends_where_its_bucket_begins() -> None:
+def test_line_plot_is_interrupted_at_gap() -> None:
     made = figures()
     rows = {each.start_s: (each.p50_ms,) for each in made.latency}
     drawing = plots.lines(made, rows, ("p50",), ("var(--s1)",), told=str, title="Latency")

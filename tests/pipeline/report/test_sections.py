@@ -16,7 +16,7 @@ def rows(table: ReportTable | None) -> list[list[str]]:
     return [texts(row) for row in table.rows]
 
 
-def test_entities_are_told_with_their_shares_and_the_rest_is_one_row() -> None:
+def test_entities_table_has_shares_and_one_row_for_rest() -> None:
     table = sections.entities(figures()).table
     assert rows(table)[0] == [
         "alice / etl", "0.2 %", "100", "1 MB", "2 MB", "0 %", "-", "1.0 %", "0.5 ms", "5 ms",
@@ -29,7 +29,7 @@ def test_entities_are_told_with_their_shares_and_the_rest_is_one_row() -> None:
     assert table.rows[0].cells[0].title == "user 'alice', client-id 'etl'"
 
 
-def test_a_recommended_quota_is_told_in_its_unit_with_its_reason() -> None:
+def test_recommended_table_shows_quotas_in_their_units() -> None:
     section = sections.recommended(figures())
     assert section.notes[0] == "Recommended: 40 quotas; these are the 2 used most."
     assert rows(section.table)[0][:7] == [
@@ -46,13 +46,13 @@ def test_a_recommended_quota_is_told_in_its_unit_with_its_reason() -> None:
     ]
 
 
-def test_proposals_are_compared_by_whom_they_hold() -> None:
+def test_proposals_table_compares_throttled_entities() -> None:
     section = sections.compared(figures())
     assert rows(section.table)[0] == ["now.quotas", "2 of 2", "20", "10 %", "8 s", "900 ms", "0"]
     assert len(section.plots) == 1
 
 
-def test_who_waits_ends_later() -> None:
+def test_proposals_table_reports_delay_of_closed_loop() -> None:
     made = figures()
     first, second = made.proposals
     waiting = second._replace(late_ms=90_000, given_up=1234)
@@ -62,7 +62,7 @@ def test_who_waits_ends_later() -> None:
     assert "closed loop" not in sections.compared(made).notes[0]
 
 
-def test_proposals_that_hold_nobody_have_no_plot() -> None:
+def test_proposals_without_throttles_have_no_plot() -> None:
     made = figures()
     none = tuple(each._replace(throttle_ms=0) for each in made.proposals)
     section = sections.compared(replace(made, proposals=none))
@@ -70,7 +70,7 @@ def test_proposals_that_hold_nobody_have_no_plot() -> None:
     assert section.nothing == "No proposal would have held anybody."
 
 
-def test_coverage_tells_what_is_missing() -> None:
+def test_coverage_reports_missing_events() -> None:
     section = sections.coverage(figures())
     assert section.notes[1] == "2 malformed events are in quarantine."
     assert rows(section.table) == [
@@ -78,7 +78,7 @@ def test_coverage_tells_what_is_missing() -> None:
     ]
 
 
-def test_what_nobody_asked_for_has_no_section() -> None:
+def test_sections_without_quotas_are_omitted() -> None:
     made = replace(figures(), fits=None, proposals=())
     assert [each.id for each in sections.sections(made)] == [
         "usage", "entities", "throttles", "latency", "connections", "coverage",

@@ -55,13 +55,13 @@ def test_counts_are_whole_until_a_million() -> None:
     ]  # fmt: skip
 
 
-def test_a_period_tells_its_day_once() -> None:
+def test_period_within_a_day_prints_date_once() -> None:
     day = 86_400_000_000
     assert words.period(0, 61_000_000) == "1970-01-01 00:00:00 to 00:01:01 UTC"
     assert words.period(0, day) == "1970-01-01 00:00:00 to 1970-01-02 00:00:00 UTC"
 
 
-def test_who_is_anonymous_is_told_by_the_client_alone() -> None:
+def test_party_of_anonymous_user_prints_client_only() -> None:
     assert words.party("ANONYMOUS", "etl") == "etl"
     assert words.party("ANONYMOUS", "") == "ANONYMOUS"
     assert words.party("alice", "etl") == "alice / etl"
@@ -69,7 +69,7 @@ def test_who_is_anonymous_is_told_by_the_client_alone() -> None:
     assert words.party(None, None) == "(no name)"
 
 
-def test_an_entity_says_of_which_kind_its_names_are() -> None:
+def test_entity_prints_kind_of_each_name() -> None:
     assert words.entity("alice", "etl") == "user alice, client etl"
     assert words.entity("", "etl") == "client etl"
 
@@ -81,7 +81,7 @@ def test_any_name_comes_out_visible_and_short(name: str, most: int) -> None:
     assert shown.isprintable()
 
 
-def test_what_is_unseen_is_told_as_an_escape() -> None:
+def test_invisible_characters_are_escaped() -> None:
     assert words.visible("a\u202eb\x00c\u2800") == "a\\u202eb\\x00c\\u2800"
 
 

@@ -66,7 +66,7 @@ def test_every_alert_is_one_visible_line_that_names_the_broker(rule: Rule, state
     assert "broker 7" in line(alert)
 
 
-def test_words_say_what_and_for_how_long() -> None:
+def test_alert_text_reports_rule_and_duration() -> None:
     assert in_words(OVER) == (
         "user alice, client etl on broker 1: producer_byte_rate above 80 % of the quota for 30 s, "
         "93 % at last"

@@ -24,7 +24,7 @@ def seen(spark: SparkSession, found: Events) -> list[WatchInterval]:
     return intervals(by_interval(table(spark, found), 10, 10), WatchLimits(over=0.8))
 
 
-def test_an_interval_is_what_its_events_add_up_to(spark: SparkSession) -> None:
+def test_interval_sums_its_events(spark: SparkSession) -> None:
     found = seen(
         spark,
         [
@@ -55,7 +55,7 @@ def test_an_interval_is_what_its_events_add_up_to(spark: SparkSession) -> None:
     assert (second.checked, second.dropped) == ([], {})
 
 
-def test_what_comes_back_of_a_crowd_is_bounded(
+def test_interval_with_many_entities_is_bounded(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECKED_MAX", 5)

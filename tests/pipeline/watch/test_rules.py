@@ -60,7 +60,7 @@ def held(*throttled: int) -> list[WatchInterval]:
     ]
 
 
-def test_a_rate_near_its_quota_is_told_after_so_many_intervals_in_a_row() -> None:
+def test_rate_near_quota_is_raised_after_consecutive_intervals() -> None:
     alerts = watch(used(0.9, 0.9, 0.5, 0.9, 0.9, 0.85, 0.9))
     assert told(alerts) == [(5, Rule.OVER, State.RAISED)]
     assert alerts[0].value == pytest.approx(0.85)
@@ -69,17 +69,17 @@ def test_a_rate_near_its_quota_is_told_after_so_many_intervals_in_a_row() -> Non
     assert alerts[0].subject == (Rule.OVER, 1, "alice", "", "producer_byte_rate")
 
 
-def test_it_is_cleared_after_as_many_below_and_what_wavers_changes_nothing() -> None:
+def test_alert_is_cleared_after_consecutive_intervals_below() -> None:
     alerts = watch(used(0.9, 0.9, 0.9, 0.75, 0.75, 0.75, 0.75, 0.5, 0.75, 0.5, 0.5, 0.5, 0.5))
     assert told(alerts) == [(2, Rule.OVER, State.RAISED), (11, Rule.OVER, State.CLEARED)]
 
 
-def test_what_goes_up_and_down_does_not_flap() -> None:
+def test_alternating_rate_does_not_flap() -> None:
     assert told(watch(used(*[0.9, 0.5] * 30))) == []
     assert told(watch(used(0.9, 0.9, 0.9, *[0.5, 0.9] * 30))) == [(2, Rule.OVER, State.RAISED)]
 
 
-def test_an_interval_without_somebody_is_one_below() -> None:
+def test_interval_without_entity_counts_as_below() -> None:
     alerts = watch(used(0.9, 0.9, None, 0.9, 0.9, 0.9, None, None, None))
     assert told(alerts) == [(5, Rule.OVER, State.RAISED), (8, Rule.OVER, State.CLEARED)]
 
@@ -99,7 +99,7 @@ def test_an_interval_that_was_seen_is_not_seen_again() -> None:
     assert watch(intervals, rules) == []
 
 
-def test_a_throttle_is_told_with_the_longest_hold() -> None:
+def test_throttle_alert_reports_longest_throttle() -> None:
     alerts = watch(held(1, 2, 3, 4, 0, 0, 0))
     assert told(alerts) == [(2, Rule.THROTTLED, State.RAISED), (6, Rule.THROTTLED, State.CLEARED)]
     assert alerts[0].value == 120
@@ -110,7 +110,7 @@ def test_a_quota_of_nothing_has_no_share() -> None:
     assert watch([WatchInterval(start_s=n * EVERY_S, checked=checked) for n in range(5)]) == []
 
 
-def test_dropped_events_are_told_at_once() -> None:
+def test_dropped_events_raise_alert_at_once() -> None:
     dropped = [
         WatchInterval(start_s=n * EVERY_S, dropped={2: each}) for n, each in enumerate([7, 0, 0])
     ]
@@ -146,7 +146,7 @@ def neighbours(*kinds: Callable[[int], WatchInterval]) -> list[Alert]:
     return watch([kind(n) for n, kind in enumerate(kinds)])
 
 
-def test_somebody_new_who_takes_much_while_others_wait_longer_is_told_at_once() -> None:
+def test_new_heavy_client_slowing_others_raises_noisy_alert() -> None:
     noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 900, 0), served_ns=2000)
     alerts = neighbours(*[QUIET] * 5, noise, noise, *[QUIET] * 3)
     assert told(alerts) == [(5, Rule.NOISY, State.RAISED), (9, Rule.NOISY, State.CLEARED)]
@@ -159,7 +159,7 @@ def test_bytes_count_as_worker_time_does() -> None:
     assert told(neighbours(*[QUIET] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
 
 
-def test_who_grew_from_little_is_new() -> None:
+def test_client_grown_from_small_share_counts_as_new() -> None:
     small = shared(("etl", 500, 500), ("app", 500, 500), ("new", 50, 50))
     noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 900, 0), served_ns=2000)
     assert told(neighbours(*[small] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
@@ -186,7 +186,7 @@ def test_others_are_no_noisy_neighbours(kinds: list[Callable[[int], WatchInterva
     assert neighbours(*kinds) == []
 
 
-def test_others_wait_so_much_longer_as_the_limit_says() -> None:
+def test_noisy_alert_requires_latency_rise_above_limit() -> None:
     def noise(served_ns: float) -> Callable[[int], WatchInterval]:
         return shared(("etl", 500, 5), ("app", 500, 5), ("new", 900, 0), served_ns=int(served_ns))
 
@@ -197,7 +197,7 @@ def test_others_wait_so_much_longer_as_the_limit_says() -> None:
 # What is remembered ----------------------------------------------------------------------------
 
 
-def test_what_has_calmed_down_is_forgotten() -> None:
+def test_track_below_limit_expires() -> None:
     rules = Rules(EVERY_S, LIMITS)
     watch([*used(0.9, 0.9, 0.9, 0.1, 0.1, 0.1)], rules)
     assert rules.tracks == 0
@@ -225,7 +225,7 @@ def test_shares_are_kept_of_the_largest_only() -> None:
     assert len(shares) == NEIGHBOURS_MAX
 
 
-def test_another_length_of_intervals_starts_anew() -> None:
+def test_state_of_other_interval_length_is_discarded() -> None:
     rules = Rules(EVERY_S, LIMITS)
     watch(used(0.9, 0.9), rules)
     other = Rules(60, LIMITS)
@@ -256,7 +256,7 @@ def histories(draw: st.DrawFn) -> list[WatchInterval]:
 
 
 @given(histories())
-def test_what_is_raised_is_cleared_before_it_is_raised_again(history: list[WatchInterval]) -> None:
+def test_raised_alert_is_cleared_before_raised_again(history: list[WatchInterval]) -> None:
     last: dict[object, State] = {}
     for alert in watch(history):
         assert last.get(alert.subject, State.CLEARED) != alert.state

@@ -59,7 +59,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
     return Place(spark, tmp_path)
 
 
-def test_an_alert_is_told_once_over_restarts_and_again_if_telling_failed(place: Place) -> None:
+def test_alert_is_sent_once_and_again_only_if_sending_failed(place: Place) -> None:
     told: list[Alert] = []
     place.arrive(0, 1)
     place.look(told.extend)
@@ -91,7 +91,7 @@ def test_of_another_topic_of_the_name_nothing_is_passed_over(place: Place) -> No
     assert [each.state for each in told] == [State.RAISED, State.CLEARED]
 
 
-def test_who_has_kept_something_goes_on(place: Place) -> None:
+def test_watch_with_checkpoint_resumes(place: Place) -> None:
     checkpoint = str(place.folder / "checkpoint")
     assert not goes_on(place.spark, checkpoint)
     place.arrive(0, 1, 2)
@@ -99,7 +99,7 @@ def test_who_has_kept_something_goes_on(place: Place) -> None:
     assert goes_on(place.spark, checkpoint)
 
 
-def test_who_was_killed_in_the_very_first_step_begins_again(place: Place) -> None:
+def test_watch_killed_in_first_step_starts_over(place: Place) -> None:
     left = place.folder / "checkpoint" / "topic-first" / "offsets" / ".0.a-temporary-name.tmp"
     left.parent.mkdir(parents=True)
     left.write_text("half")
@@ -109,7 +109,7 @@ def test_who_was_killed_in_the_very_first_step_begins_again(place: Place) -> Non
     assert [each.state for each in told] == [State.RAISED]
 
 
-def test_what_is_no_event_is_left_out_and_counted(spark: SparkSession, tmp_path: Path) -> None:
+def test_non_event_records_are_skipped_and_counted(spark: SparkSession, tmp_path: Path) -> None:
     known = {"version": VERSION, "kind": "dropped", "broker": 1, "sequence": 2, "time_us": 3}
     lines = [
         json.dumps(known), "no JSON", json.dumps(known | {"version": VERSION + 1}), "[]", "{}",
@@ -137,7 +137,7 @@ def test_what_is_no_event_is_left_out_and_counted(spark: SparkSession, tmp_path:
     assert seen == [1]
 
 
-def test_of_what_is_remembered_the_last_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_memory_keeps_only_last_state(spark: SparkSession, tmp_path: Path) -> None:
     memory = Memory(Files(spark, str(tmp_path)))
     assert memory.read() is None
     for last_s in (9, 10, 10):

@@ -18,7 +18,7 @@ def came(*rows: dict[str, Any]) -> list[tuple[int, int]]:
     return [(one.ms, one.sequence) for one in arrivals(table(rows), Lives())]
 
 
-def test_a_connection_comes_once_whatever_happens_to_it() -> None:
+def test_connection_with_several_events_is_counted_once() -> None:
     rows = [
         connection_row(0, 10, 1, IP),
         connection_row(1, 12, 2, IP),
@@ -41,7 +41,7 @@ def test_one_that_is_delayed_comes_when_its_turn_does() -> None:
     assert came(*rows) == [(90, 2)]
 
 
-def test_one_that_was_turned_away_before_has_not_come() -> None:
+def test_connection_rejected_by_limit_is_not_counted() -> None:
     dropped = connection_row(1, 10, 1, IP, happened=R, reason="kafka_connections_max")
     assert came(connection_row(0, 10, 1, IP), dropped) == []
 
@@ -56,9 +56,7 @@ def told(proposal: Proposal, counting: Counting, *rows: dict[str, Any]) -> Addre
 
 
 @pytest.mark.parametrize(("rechecks", "refused"), [(True, 0), (False, 1)])
-def test_the_fifty_first_at_once_is_held_where_five_a_second_may_come(
-    rechecks: bool, refused: int
-) -> None:
+def test_51st_connection_at_rate_of_five_is_throttled(rechecks: bool, refused: int) -> None:
     rows = [connection_row(n, 1000, n, IP) for n in range(51)]
     found = told(Proposal("p", ips={IP: 5.0}), Counting(rechecks=rechecks), *rows)
     assert found is not None
@@ -68,7 +66,7 @@ def test_the_fifty_first_at_once_is_held_where_five_a_second_may_come(
     assert found.minutes == {1_700_000_001_000 // 60_000: (1, 200)}
 
 
-def test_without_a_rate_nobody_is_looked_at() -> None:
+def test_address_without_rate_is_not_counted() -> None:
     rows = [connection_row(n, 1000, n, IP) for n in range(51)]
     assert told(Proposal("p", ips={OTHER: 1.0}), Counting(), *rows) is None
     assert told(Proposal("p"), Counting(), *rows) is None

@@ -26,7 +26,7 @@ from tests.pipeline.whatif.activity import (
 from tests.pipeline.whatif.oracle import Event
 
 
-def test_an_event_becomes_what_quotas_count_of_it() -> None:
+def test_event_is_converted_to_quota_amounts() -> None:
     events = [
         Event(0, 10, what="produce", size=100, exempt=True, checked_ns=10_000_000),
         Event(1, 11, what="fetch", size=50, throttle_ms=9, late_ns=5_000_000, late_clock_ms=12),
@@ -43,7 +43,7 @@ def test_an_event_becomes_what_quotas_count_of_it() -> None:
     assert (found.wall_ms - found.ms).tolist() == [1_700_000_000_000] * 4
 
 
-def test_what_was_sampled_counts_for_what_was_not() -> None:
+def test_sampled_request_is_scaled_up() -> None:
     row = request_row(Event(0, 10, what="produce", size=100, checked_ns=10**7)) | {"sample": 0.25}
     found = requests_of(table([row]), Senders(), delays=False)
     assert (found.amount[0], found.checked[0]) == (400, 4)
@@ -78,7 +78,7 @@ def test_columns_that_were_not_read_are_as_if_empty() -> None:
     assert longs(some, "nothing", 3).tolist() == [3]
 
 
-def test_kinds_are_told_started_wherever_they_stand() -> None:
+def test_of_kind_selects_rows_at_any_position() -> None:
     rows = [request_row(Event(0, 1)), connection_row(1, 1, 5, "10.0.0.1"), request_row(Event(2, 1))]
     found = of_kind(table(rows), ActivityKind.REQUEST)
     assert found.column("sequence").to_pylist() == [0, 2]
@@ -87,7 +87,7 @@ def test_kinds_are_told_started_wherever_they_stand() -> None:
     assert one.column("sequence").to_pylist() == [1]
 
 
-def test_texts_are_numbered_however_arrow_holds_them() -> None:
+def test_codes_number_plain_and_dictionary_texts_alike() -> None:
     plain = pa.table({"user": pa.chunked_array([["a", None], ["b", "a"]])})
     for held in (plain, plain.set_column(0, "user", plain["user"].dictionary_encode())):
         numbers, texts = codes(held, "user")
@@ -117,7 +117,7 @@ def test_a_broker_lives_again_when_it_is_started_again() -> None:
     assert lives.brokers() == [1, 2, 1]
 
 
-def test_a_fleet_of_brokers_with_any_numbers_is_told_started() -> None:
+def test_each_broker_start_gets_its_own_number() -> None:
     lives = Lives()
     numbers = np.array([1 << 30, 5, 5, (1 << 30) + 1])
     started = np.array([0, 0, 60_000, 0])

@@ -73,7 +73,7 @@ def test_a_rate_is_that_of_the_broker_to_the_last_bit(
         max_size=60,
     ),
 )
-def test_who_is_surely_below_a_bound_is(
+def test_surely_below_implies_measured_rate_within_bound(
     samples: int, steps: list[tuple[int, float, float]]
 ) -> None:
     oracle, words, now_ms = Rate(samples, 1000), new_counters(1, samples), 7
@@ -87,7 +87,7 @@ def test_who_is_surely_below_a_bound_is(
             assert measure(words, 0, now_ms, 1000)[0] == oracle.measure(now_ms)
 
 
-def test_who_asks_little_is_surely_below_also_after_long() -> None:
+def test_low_rate_stays_surely_below_over_an_hour() -> None:
     words = new_counters(1, 11)
     for now_ms in range(0, 3_600_000, 700):
         add(words, 0, 99.0, now_ms, 1000)
@@ -134,7 +134,7 @@ def test_a_bucket_is_that_of_the_broker(strict: bool) -> None:
     assert 20 < held < 280
 
 
-def test_more_counters_begin_fresh_beside_those_there_are() -> None:
+def test_more_counters_keep_old_and_add_fresh_ones() -> None:
     words = new_counters(1, 11)
     record(words, 0, 500.0, 1000, 1000)
     more = more_counters(words, 2)

@@ -21,7 +21,7 @@ from minibroker.pipeline.whatif.events import (
 )
 
 
-def test_of_a_request_one_thing_counts_beside_time() -> None:
+def test_request_counts_for_one_quota_besides_time() -> None:
     assert kind_of(PRODUCES | EXEMPT) == PRODUCE  # without an answer, but its bytes are counted
     assert kind_of(FETCHES) == FETCH
     assert kind_of(FETCHES | EXEMPT) == NOBODY  # a follower's

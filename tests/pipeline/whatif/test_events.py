@@ -11,7 +11,7 @@ from minibroker.pipeline.whatif.events import (
 )
 
 
-def test_what_is_pending_has_room_for_more_and_keeps_its_lists() -> None:
+def test_grown_pending_keeps_its_lists() -> None:
     pending = more_pending(new_pending(), 2, 1)
     assert pending.head.tolist() == [0, NOBODY]
     pending.head[1] = 0  # the first item is taken
@@ -30,7 +30,7 @@ def test_without_more_room_the_free_items_stay() -> None:
     assert more_pending(pending, 0, 5).head.tolist() == [0] + [NOBODY] * 5
 
 
-def test_everything_begins_empty() -> None:
+def test_new_state_is_empty() -> None:
     assert new_tally(3).shape[:2] == (3, len(KINDS))
     assert new_minutes(5)[0, 0] == 0
     assert set(new_answers(2).held[:, 1].tolist()) == {NOBODY}

@@ -32,7 +32,7 @@ def test_a_file_and_the_settings_make_a_proposal(tmp_path: Path) -> None:
     assert share[1].value == 77
 
 
-def test_the_settings_say_how_is_counted() -> None:
+def test_counting_reflects_broker_settings() -> None:
     assert counting_of(settings_of([])) == Counting()
     pairs = [
         "quota.window.num=5",
@@ -44,12 +44,12 @@ def test_the_settings_say_how_is_counted() -> None:
     assert (found.remembered_ms, found.terms(closed=True).closed) == (6000, True)
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_files_of_same_name_are_named_by_path(tmp_path: Path) -> None:
     paths = [written(tmp_path / folder / "q", LINE) for folder in "ab"]
     assert [found.name for found in proposals_of(paths, settings_of([]))] == paths
 
 
-def test_mistakes_say_what_and_where(tmp_path: Path) -> None:
+def test_bad_input_reports_reason_and_place(tmp_path: Path) -> None:
     path = written(tmp_path / "q", "--alter --nonsense\n")
     with pytest.raises(BadInput, match="q:1: --nonsense has no place"):
         proposals_of([path], settings_of([]))

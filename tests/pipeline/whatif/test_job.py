@@ -81,7 +81,7 @@ def in_buckets(root: Path) -> str:
     return str(root)
 
 
-def test_buckets_are_replayed_each_by_itself_where_nobody_shares(
+def test_buckets_without_shared_quotas_are_replayed_alone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = in_buckets(tmp_path)
@@ -102,7 +102,7 @@ def test_decisions_are_those_of_the_broker(activity: DataFrame) -> None:
     }
 
 
-def test_a_recording_begins_when_its_counters_are_known(activity: DataFrame) -> None:
+def test_counting_starts_when_counter_windows_are_filled(activity: DataFrame) -> None:
     first = {b: min(e.clock_ms for e in EVENTS if e.broker == b) for b in (0, 1)}
     first[0] = min(first[0], 1_000_000)
     assert job.counted_from(activity, Counting()) == {b: ms + 12_000 for b, ms in first.items()}
@@ -116,7 +116,7 @@ def test_only_columns_that_matter_are_read() -> None:
     assert "response_bytes" in job.fields_wanted([defaults])
 
 
-def test_who_shares_may_not_lie_in_two_buckets() -> None:
+def test_senders_sharing_quota_must_be_in_one_bucket() -> None:
     of_user = Proposal("p", QuotaTable({QuotaType.PRODUCE: {Entity("u"): 1.0}}, 2))
     assert job.in_one_bucket([of_user], [("u", "a", 1), ("u", "b", 1), ("v", "a", 2)])
     assert not job.in_one_bucket([of_user], [("u", "a", 1), ("u", "b", 2)])
@@ -124,7 +124,7 @@ def test_who_shares_may_not_lie_in_two_buckets() -> None:
     assert not job.shares_alone([ALONE, of_user])
 
 
-def test_batches_end_where_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_cut_at_component_boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "FEED_ROWS", 3)
     keys = [(1, 1), (1, 1), (1, 2), (1, 2), (1, 2), (1, 3), (2, 3)]
     batches = pa.table(
@@ -134,7 +134,7 @@ def test_batches_end_where_somebody_does(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [len(part) for part in job._cut(batches, whole=False)] == [3, 3, 1]
 
 
-def test_more_who_share_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_component_exceeding_memory_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "FEED_ROWS", 3)
     monkeypatch.setattr(job, "TOGETHER_MAX", 5)
     batches = pa.table({"broker": [1] * 7, "component": [1] * 7}).to_batches(max_chunksize=1)

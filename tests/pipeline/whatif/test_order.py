@@ -10,7 +10,7 @@ from tests.pipeline.whatif.oracle import Event
 EVENTS = [Event(3, 12, "u"), Event(1, 11, "v"), Event(2, 11, "u"), Event(0, 11, "w")]
 
 
-def test_only_who_shares_something_is_put_in_order() -> None:
+def test_only_senders_sharing_a_counter_are_sorted() -> None:
     requests = requests_of(requests_table(EVENTS), Senders(), delays=False)
     alone = in_order(requests, [0, 1, 2])
     assert alone.sequence.tolist() == [1, 0, 2, 3]
@@ -18,7 +18,7 @@ def test_only_who_shares_something_is_put_in_order() -> None:
     assert in_order(requests, [0, 1, 0]).sequence.tolist() == [1, 0, 2, 3]
 
 
-def test_what_is_in_order_is_not_touched() -> None:
+def test_sorted_requests_are_returned_unchanged() -> None:
     requests = requests_of(requests_table(EVENTS[1:3]), Senders(), delays=False)
     assert in_order(requests, [0, 0]) is requests
     assert in_order(requests, [0, 1]) is requests

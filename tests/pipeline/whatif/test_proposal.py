@@ -43,7 +43,7 @@ def test_a_broker_that_was_started_again_counts_from_nothing() -> None:
     assert sharing.counted_from_ms.tolist() == [99] * 3
 
 
-def test_who_shares_with_who_shares_belongs_together() -> None:
+def test_senders_sharing_transitively_form_one_component() -> None:
     found = Components()
     senders = [Sender(0, 0, "u", str(n)) for n in range(5)]
     for sender, keys in zip(senders, ("a", "b", "ab", "c", "c"), strict=True):
@@ -54,13 +54,13 @@ def test_who_shares_with_who_shares_belongs_together() -> None:
     assert found.add(senders[2], "z") == 2
 
 
-def test_an_address_has_its_own_rate_or_the_default() -> None:
+def test_address_uses_own_rate_or_default() -> None:
     proposal = Proposal("p", ips={"10.0.0.1": 0.0}, ip_default=7.0)
     assert (proposal.of_ip("10.0.0.1"), proposal.of_ip("10.0.0.2")) == (0.0, 7.0)
     assert Proposal("p").of_ip("10.0.0.1") is None
 
 
-def test_what_stands_for_a_counter_is_the_same_for_all_who_share_it() -> None:
+def test_shared_counter_has_equal_key_for_all_senders() -> None:
     table = QuotaTable({PRODUCE: {Entity(client=DEFAULT): 5.0}}, 1)
     proposal = Proposal("p", table)
     assert list(proposal.counters_of("u", "c")) == list(proposal.counters_of("v", "c"))

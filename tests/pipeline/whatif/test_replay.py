@@ -16,7 +16,7 @@ def rows(run: Replay) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_outcome_adds_up_what_the_broker_decides(seed: int) -> None:
+def test_outcome_sums_match_broker_decisions(seed: int) -> None:
     chance = random.Random(seed)
     proposals = [drawn.proposal(chance, name) for name in "ab"]
     events = drawn.events(chance, 700)
@@ -33,7 +33,7 @@ def test_the_outcome_adds_up_what_the_broker_decides(seed: int) -> None:
             assert sum(row["throttled"] for row in part) == sum(one.ms > 0 for one in wanted)
 
 
-def test_what_is_decided_at_first_is_not_told() -> None:
+def test_decisions_before_counted_from_are_not_reported() -> None:
     chance = random.Random(3)
     proposal, events = drawn.proposal(chance), drawn.events(chance, 700)
     from_ms = events[350].clock_ms

@@ -12,7 +12,7 @@ from tests.pipeline.whatif.activity import connection_row, request_row, requests
 from tests.pipeline.whatif.oracle import Event
 
 
-def test_a_row_says_who_was_held_when_and_by_whose_quota() -> None:
+def test_row_reports_throttled_sender_time_and_quota() -> None:
     bounds = {QuotaType.PRODUCE: {Entity("a%20b", DEFAULT): 1024.0}}
     run = Replay([Proposal("p", QuotaTable(bounds, 4))], Counting())
     run.feed(requests_table([Event(0, 60_000, "a b", what="produce", size=20480, broker=7)]))
@@ -32,7 +32,7 @@ def test_a_row_says_who_was_held_when_and_by_whose_quota() -> None:
     assert minute["requests"] is None
 
 
-def test_an_address_has_rows_of_its_own() -> None:
+def test_throttled_address_has_its_own_rows() -> None:
     addresses = Addresses(Proposal("p", ip_default=5.0), Counting())
     rows = [connection_row(n, 1000, n, "10.0.0.1") for n in range(51)]
     addresses.feed(table(rows), Lives())

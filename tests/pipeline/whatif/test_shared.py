@@ -110,7 +110,7 @@ class Processors:
 
 @pytest.mark.parametrize("shares", ["user user", "client client", "user client", "client user"])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_counter_sees_what_it_saw_in_its_own_order(shares: str, seed: int) -> None:
+def test_replay_keeps_recorded_order_of_each_counter(shares: str, seed: int) -> None:
     chance = random.Random(seed)
     proposal = Proposal("p", table(*shares.split()))
     ran = Processors(proposal, chance)
@@ -129,7 +129,7 @@ def test_each_counter_sees_what_it_saw_in_its_own_order(shares: str, seed: int) 
     assert drawn.replay(without, proposal, Counting()) != ran.decided
 
 
-def test_who_is_started_again_counts_from_nothing() -> None:
+def test_restarted_broker_counts_from_zero() -> None:
     proposal = Proposal("p", table("user", "user"))
     first = Event(0, 1_000, "u", what="produce", size=900_000)
     second = Event(1, 1_500, "u", what="produce", size=10)

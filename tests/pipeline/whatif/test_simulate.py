@@ -68,7 +68,7 @@ def closed_loop(events: list[Event], proposal: Proposal) -> dict[int, tuple[int,
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32), st.integers(1, 150))
-def test_a_closed_loop_goes_as_a_plain_simulation_of_it(seed: int, number: int) -> None:
+def test_closed_loop_matches_plain_simulation(seed: int, number: int) -> None:
     chance = random.Random(seed)
     events = [
         Event(n, 1000 + 9 * n + chance.randrange(3), what="produce", size=chance.randrange(3000),
@@ -99,7 +99,7 @@ def produced(sequence: int, clock_ms: int, size: int, connection: int = 0) -> Ev
                  late_clock_ms=clock_ms + 2)  # fmt: skip
 
 
-def test_who_is_held_sends_the_next_request_later() -> None:
+def test_throttled_sender_delays_next_request() -> None:
     events = [produced(0, 0, 20480), produced(1, 2000, 10), produced(2, 4000, 10)]
     row = outcome(events, of_client(PRODUCER, 1024))
     assert (row["throttled"], row["throttle_ms"]) == (1, 10_000)
@@ -107,7 +107,7 @@ def test_who_is_held_sends_the_next_request_later() -> None:
     assert row["late_ms"] == 10_000 + 1998 + 2 + 1998 - 4000
 
 
-def test_who_shares_a_counter_is_not_held_up_by_anothers_throttle() -> None:
+def test_throttle_does_not_delay_other_connection() -> None:
     events = [produced(0, 0, 20480), produced(1, 100, 0, connection=1), produced(2, 20_000, 0)]
     found = drawn.replay(events, of_client(PRODUCER, 1024), Counting(), closed=True)
     assert [found[n].ms for n in range(3)] == [10_000, 9_900, 0]
@@ -117,7 +117,7 @@ def fetched(sequence: int, clock_ms: int, size: int, **more: bool | int) -> Even
     return Event(sequence, clock_ms, what="fetch", size=size, late_clock_ms=clock_ms, **more)  # type: ignore[arg-type]
 
 
-def test_who_fetched_nothing_fetches_again_when_the_throttle_is_over() -> None:
+def test_throttled_fetch_is_repeated_after_throttle() -> None:
     events = [fetched(0, 0, 10_000), fetched(1, 100, 10_000)]
     row = outcome(events, of_client(QuotaType.FETCH, 1000))
     # The second is throttled until the first has almost expired, and then gets its bytes.
@@ -126,13 +126,13 @@ def test_who_fetched_nothing_fetches_again_when_the_throttle_is_over() -> None:
     assert row["given_up"] == 0
 
 
-def test_no_more_is_fetched_at_once_than_a_quota_lets_through() -> None:
+def test_fetch_above_quota_is_split() -> None:
     row = outcome([fetched(0, 0, 25_000)], of_client(QuotaType.FETCH, 1000))
     assert row["requests"] - row["throttled"] == 3
     assert row["late_ms"] > 10_000
 
 
-def test_what_was_made_again_in_fact_is_made_once_where_nothing_holds_it() -> None:
+def test_recorded_fetch_retry_without_throttle_is_made_once() -> None:
     held = fetched(0, 1000, 20_000, throttle_ms=5000)
     events = [held, fetched(1, 6000, 20_000), fetched(2, 6100, 4)]
     row = outcome(events, of_client(QuotaType.FETCH, 100_000))
@@ -140,7 +140,7 @@ def test_what_was_made_again_in_fact_is_made_once_where_nothing_holds_it() -> No
     assert row["late_ms"] == -5000
 
 
-def test_a_sender_who_can_never_be_served_is_given_up() -> None:
+def test_sender_that_can_never_be_served_is_given_up() -> None:
     events = [
         Event(n, 10 * n, what="fetch", size=10, checked_ns=10**9, late_clock_ms=10 * n)
         for n in range(300)
@@ -150,7 +150,7 @@ def test_a_sender_who_can_never_be_served_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_nothing_is_held_by_quotas_of_others(closed: bool) -> None:
+def test_quota_of_other_entity_does_not_throttle(closed: bool) -> None:
     events = drawn.events(random.Random(1), 100)
     proposal = Proposal("p", QuotaTable({PRODUCER: {Entity("nobody"): 1.0}}, 2))
     assert drawn.replay(events, proposal, Counting(), closed=closed).keys() == {*range(100)}

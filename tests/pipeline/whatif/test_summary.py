@@ -23,7 +23,7 @@ def row(proposal: str, user: str, throttle_ms: int, loop: str = "open", **more: 
     return [values.get(name) for name in OUTCOME.names]
 
 
-def test_every_proposal_is_told_of_and_compared(spark: SparkSession) -> None:
+def test_summary_reports_and_compares_every_proposal(spark: SparkSession) -> None:
     rows = [
         row("tight", "alice", 60_000), row("tight", "alice", 60_000, broker=2),
         row("tight", "bob", 0), row("wide", "alice", 0),

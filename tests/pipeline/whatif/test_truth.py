@@ -57,7 +57,7 @@ QUOTAS = {
 
 
 @pytest.mark.parametrize("mode", ["mute", "delay"])
-async def test_a_brokers_own_activity_gives_its_own_decisions(
+async def test_replay_of_recorded_activity_matches_broker_decisions(
     house: Open, autojump_clock: MockClock, tmp_path: Path, mode: str
 ) -> None:
     async with house("activity.enable=true", f"quota.throttle.mode={mode}") as it:
@@ -97,12 +97,12 @@ def whys(rows: list[dict[str, Any]]) -> list[str]:
     return [row["why"] for row in rows[1:]]
 
 
-def test_what_is_equal_is_counted() -> None:
+def test_equal_decisions_are_counted() -> None:
     (row,) = compare(table(rows_of(recorded(500, 900, 100, 0))))
     assert (row["why"], row["decisions"], row["throttles"]) == (Why.EQUAL, 4, 3)
 
 
-def test_what_is_not_is_told_with_its_reason() -> None:
+def test_differing_decision_reports_reason() -> None:
     made = recorded(500, 900, 100)
     without = table(rows_of(made)[1:])
     found = compare(without)
@@ -133,7 +133,7 @@ def test_the_order_within_a_millisecond_is_not_known() -> None:
     assert whys(compare(table([*rows, held]))) == [Why.UNKNOWN]
 
 
-def test_changes_of_several_topics_are_told_apart() -> None:
+def test_partly_rejected_mutation_reports_topics_as_reason() -> None:
     made = Event(0, 1, what="mutate", permits=50, strict=True, throttle_ms=77)
     bounds = {QuotaType.CONTROLLER_MUTATION: {Entity(client="c"): 1.0}}
     row = request_row(made) | {"mutations_refused": 3}
