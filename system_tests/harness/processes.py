@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -54,6 +55,16 @@ def open_files(pid: int) -> int:
         return len(os.listdir(PROC / str(pid) / "fd"))
     except OSError:
         return 0
+
+
+def open_segments(pid: int) -> set[str]:
+    """Return the log segments that a process has open, each once."""
+    found = set()
+    with suppress(OSError):
+        for descriptor in (PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):
+                found.add(str(descriptor.readlink()))
+    return {path for path in found if path.endswith(".log")}
 
 
 def pss_bytes(pid: int) -> int:
