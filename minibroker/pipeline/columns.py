@@ -147,6 +147,10 @@ def _as_words(spelled: list[bytes]) -> Any:
 
 _SCHEMA: Final = _Schema()
 LEAVES: Final[Mapping[tuple[str, ...], Leaf]] = _SCHEMA.leaves
+_TEXTS_PER_EVENT: Final = 2 * sum(leaf.field.type is ActivityType.TEXT for leaf in LEAVES.values())
+"""Strings that one event may add: an event in another spelling is read a second time, by
+``parse_event``. An empty run has room for ``TOGETHER`` events.
+"""
 """By the path of field names."""
 MASKS: Final = _SCHEMA.masks
 """The first of two columns of presence masks: of the event's fields, and of its checks' fields."""
@@ -203,7 +207,7 @@ class EventRun:
         used, known = self.texts, int(self.texts.count[0])
         return (
             self.count + rows <= self._rows
-            and known + rows * len(LEAVES) <= TEXTS_MAX
+            and known + rows * _TEXTS_PER_EVENT <= TEXTS_MAX
             and int(used.ends[known]) + size <= len(used.content) - SLACK
         )
 

@@ -134,6 +134,14 @@ def test_there_is_room_for_so_many_rows_and_texts() -> None:
     assert not many.has_room(TEXTS_MAX // 2, 1)
 
 
+def test_empty_run_has_room_for_as_many_events_as_are_read_together() -> None:
+    run = EventRun()
+    events = pa.array([b'{"version":1}'] * TOGETHER)
+    raw = raw_of(events)
+    assert run.has_room(TOGETHER, bytes_in(raw))
+    assert len(run.read(raw)) + run.count == TOGETHER
+
+
 def test_more_events_than_there_is_room_for_are_rejected() -> None:
     run = EventRun(rows=10)
     with pytest.raises(ValueError, match="no room for 11 events"):
