@@ -57,7 +57,7 @@ def test_wait_that_blocks_no_other_connection_is_not_blocked_time(waits: Blocked
     assert waits.blocked_share(A, 105.0) == 0
 
 
-def test_what_is_kept_is_bounded(waits: BlockedTime) -> None:
+def test_number_of_kept_entries_is_bounded(waits: BlockedTime) -> None:
     for step in range(1000):
         waits.begin(A, step / 2, blocks=True)
         waits.end(A, step / 2 + 0.25, blocks=True)

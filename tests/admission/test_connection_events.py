@@ -51,7 +51,7 @@ def test_failed_authentication_is_kept_with_its_text(kept: ConnectionEvents) -> 
     assert refusal.why == "w" * connection_events.WHY_MAX
 
 
-def test_what_is_kept_is_bounded(kept: ConnectionEvents) -> None:
+def test_number_of_kept_entries_is_bounded(kept: ConnectionEvents) -> None:
     for number in range(connection_events.EVENTS_MAX + 5):
         kept.reject(who(number), "limit")
     recent = kept.recent()

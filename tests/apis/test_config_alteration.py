@@ -49,7 +49,7 @@ async def test_a_resource_named_twice_is_not_touched(desk: Any) -> None:
     assert ("brokers", "1") not in desk.cluster.image.configs
 
 
-async def test_what_is_only_validated_is_not_done(desk: Any) -> None:
+async def test_validate_only_changes_are_not_applied(desk: Any) -> None:
     assert await ask(desk, ConfigChange(BROKER_TYPE, "1", STEP), validate_only=True) == [None]
     assert desk.controller.published == []
 

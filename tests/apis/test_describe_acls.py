@@ -13,7 +13,7 @@ from tests.apis.conftest import DeskMaker
 from tests.apis.test_create_acls import ANY
 
 
-async def test_a_filter_that_is_none_is_refused(make_desk: DeskMaker) -> None:
+async def test_invalid_filter_is_rejected(make_desk: DeskMaker) -> None:
     desk = await make_desk(*SETTINGS)
     found = await desk.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, "operation": 0}), 3)
     assert found.error_code == ErrorCode.INVALID_REQUEST

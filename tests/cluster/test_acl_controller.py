@@ -58,7 +58,7 @@ async def test_rules_are_there_again_after_a_restart() -> None:
     await store.close()
 
 
-async def test_what_others_wrote_is_taken_over() -> None:
+async def test_foreign_changes_in_store_are_applied_to_image() -> None:
     store = SqliteStore(MEMORY)
     cluster = await started(store, ON)
     await cluster.create_acls([READ])
@@ -85,7 +85,7 @@ async def test_rules_that_cannot_be_read_stop_the_start_if_they_are_in_force() -
     await store.close()
 
 
-async def test_rules_that_the_store_cannot_write_are_refused_and_not_in_the_image(
+async def test_failed_acl_writes_are_rejected_and_keep_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = SqliteStore(MEMORY)

@@ -58,7 +58,7 @@ def test_a_rule_is_kept_once() -> None:
         {"resource": 4, "name": "*"},
     ],
 )
-def test_what_is_no_rule_is_refused_and_others_go_on(wrong: dict[str, Any]) -> None:
+def test_invalid_acl_is_rejected_and_valid_one_created(wrong: dict[str, Any]) -> None:
     plans = plan_creation(Image(), [GOOD._replace(**wrong), GOOD])
     assert isinstance(plans[0], ChangeRejected)
     assert isinstance(plans[1], AclsChanged)
@@ -91,7 +91,7 @@ IMAGE = made(
         (ANY._replace(permission=2), {"*"}),
     ],
 )
-def test_whom_a_filter_finds(wanted: Filter, names: set[str]) -> None:
+def test_acl_filter_matches_expected_patterns(wanted: Filter, names: set[str]) -> None:
     found = {
         f"{pattern.name} group" if pattern.resource is Resource.GROUP else pattern.name
         for pattern, _ in find(IMAGE.acls, wanted)
@@ -100,7 +100,7 @@ def test_whom_a_filter_finds(wanted: Filter, names: set[str]) -> None:
     assert check_filter(wanted) is None
 
 
-def test_what_is_found_is_gone_and_a_filter_that_is_none_removes_nothing() -> None:
+def test_matching_acls_are_deleted_and_invalid_filter_rejected() -> None:
     answers, changes = plan_deletion(IMAGE, [ANY._replace(resource=2), ANY._replace(operation=99)])
     assert isinstance(answers[0], list)
     assert len(answers[0]) == 3

@@ -49,7 +49,7 @@ async def test_a_topic_without_an_id_gets_one_that_it_keeps(store: Store) -> Non
     assert again.topics == image.topics
 
 
-async def test_a_node_that_is_no_topic_stops_nobody(store: Store) -> None:
+async def test_invalid_topic_node_is_skipped_at_startup(store: Store) -> None:
     await store.create("/brokers/topics/bad", b"{")
     await store.create("/brokers/topics/elsewhere", b'{"partitions":{"0":[5]}}')
     await store.create("/brokers/topics/good", b'{"partitions":{"0":[1]}}')
@@ -83,7 +83,7 @@ def test_unmarked_directory_with_a_known_topic_fits(
     bootstrap.check_fit(apply(IMAGE, TopicCreated(topic, {})), settings, found_logs)
 
 
-def test_unmarked_directory_of_another_zookeeper_cluster_is_refused() -> None:
+def test_unmarked_log_dir_with_unknown_topics_is_rejected() -> None:
     text = "has partitions of 2 topics, and cluster c has none of them"
     with pytest.raises(ControllerStartError, match=text):
         bootstrap.check_fit(

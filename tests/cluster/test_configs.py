@@ -67,7 +67,7 @@ def test_lists_grow_and_shrink(name: str, op: Op, value: str, result: str) -> No
     assert changed.config[name] == result
 
 
-def test_a_list_that_was_never_set_begins_with_its_default() -> None:
+def test_append_to_unset_list_config_extends_default() -> None:
     bare = apply(IMAGE, ConfigChanged("topics", "t", {}))
     changed = plan("topics", "t", ("cleanup.policy", Op.APPEND, "compact"), image=bare)
     assert changed == ("topics", "t", {"cleanup.policy": "delete,compact"})
@@ -100,7 +100,7 @@ def test_a_replacement_keeps_nothing() -> None:
         ("brokers", "", ("colour", 0, "red"), 42, "Unknown config name: colour"),
     ],
 )
-def test_what_is_refused_is_said_in_kafkas_codes(
+def test_invalid_alteration_is_rejected_with_kafka_error_code(
     kind: str, name: str, operation: tuple[str, int, str | None], code: int, text: str
 ) -> None:
     refusal = plan(kind, name, operation)
@@ -128,7 +128,7 @@ def test_a_broker_and_all_brokers_have_configs_of_their_own() -> None:
     )
 
 
-def test_what_is_set_for_one_and_for_all_must_fit_each_other() -> None:
+def test_conflicting_broker_and_default_configs_are_rejected() -> None:
     overrides = ("max.connections.per.ip.overrides", Op.SET, "127.0.0.1:5")
     nobody = ("max.connections.per.ip", Op.SET, "0")
     for name in ("1", ""):
@@ -146,7 +146,7 @@ def test_what_is_set_for_one_and_for_all_must_fit_each_other() -> None:
         assert isinstance(hidden, ChangeRejected)
 
 
-def test_limits_that_need_one_acceptor_are_refused_without_one_but_may_be_unset() -> None:
+def test_sharded_acceptor_rejects_new_limits_and_allows_removal() -> None:
     sharded = Settings.from_sources(pairs=["acceptor.mode=sharded"])
     image = apply(IMAGE, ConfigChanged("brokers", "1", {"max.connections": "5"}))
 
@@ -204,7 +204,7 @@ def test_secrets_are_not_kept_where_others_can_read_them() -> None:
     assert isinstance(plan_alteration(OWN, shared, gone), ConfigChanged)
 
 
-def test_what_others_wrote_wrongly_goes_with_the_next_change() -> None:
+def test_alteration_drops_invalid_foreign_configs() -> None:
     assert plan("brokers", "1", ("max.connections", Op.SET, "5"), image=OWN) == (
         "brokers",
         "1",
@@ -227,7 +227,7 @@ def test_what_others_wrote_wrongly_goes_with_the_next_change() -> None:
         ("users", {"SCRAM-SHA-256": "x"}, {"SCRAM-SHA-256": "x"}),
     ],
 )
-def test_only_what_is_valid_is_taken_from_a_store(
+def test_invalid_stored_configs_are_ignored(
     kind: str, config: dict[str, str], usable: dict[str, str]
 ) -> None:
     assert usable_config(kind, config) == usable
@@ -239,7 +239,7 @@ STEPS = st.lists(st.tuples(NAMES, st.integers(-1, 4), VALUES), max_size=3)
 
 
 @given(st.lists(st.tuples(st.sampled_from([("topics", "t"), ("brokers", "")]), STEPS), max_size=6))
-def test_whatever_was_altered_can_be_read(
+def test_altered_configs_are_always_valid(
     alterations: list[tuple[tuple[str, str], list[tuple[str, int, str | None]]]],
 ) -> None:
     image = IMAGE

@@ -105,7 +105,7 @@ async def test_a_restart_finds_everything_under_a_higher_epoch(tmp_path: Path) -
         ("offsets.topic.num.partitions=9", "the data directory has 50"),
     ],
 )
-async def test_a_store_of_something_else_is_refused(
+async def test_store_with_mismatched_settings_is_rejected(
     tmp_path: Path, pair: str, message: str
 ) -> None:
     store = SqliteStore(tmp_path / "store")
@@ -117,7 +117,7 @@ async def test_a_store_of_something_else_is_refused(
     await store.close()
 
 
-async def test_a_second_controller_on_a_store_is_refused(store: Store) -> None:
+async def test_second_controller_on_same_store_is_rejected(store: Store) -> None:
     await started(store)
     with pytest.raises(ControllerStartError, match="/controller exists already"):
         await started(store)
@@ -127,7 +127,7 @@ async def test_a_cluster_id_can_be_given(store: Store) -> None:
     assert (await started(store, "cluster.id=mine")).image.cluster_id == "mine"
 
 
-async def test_created_topics_are_returned_stored_and_numbered(
+async def test_created_topic_is_stored_and_update_is_numbered(
     store: Store, controller: ClusterController
 ) -> None:
     before = controller.image
@@ -168,7 +168,7 @@ async def test_where_nothing_changes_nothing_is_published(controller: ClusterCon
     assert controller.image is before
 
 
-async def test_deleted_topics_are_gone_from_the_store(
+async def test_deleted_topics_are_removed_from_store(
     store: Store, controller: ClusterController
 ) -> None:
     await controller.create_topics([NewTopic("a", config=[("retention.ms", "5")]), NewTopic("b")])
@@ -276,7 +276,7 @@ def setting(kind: str, name: str, key: str, value: str) -> Alteration:
     return Alteration(kind, name, (ConfigOperation(key, Op.SET, value),))
 
 
-async def test_altered_configs_are_kept_told_and_found_again(tmp_path: Path) -> None:
+async def test_altered_configs_are_stored_notified_and_reloaded(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store")
     controller = await started(store)
     await controller.create_topics([NewTopic("t")])
@@ -330,7 +330,7 @@ async def test_an_emptied_config_leaves_no_node(
     assert await store.children("/config/brokers") == []
 
 
-async def test_a_refused_alteration_changes_nothing_and_others_go_on(
+async def test_rejected_alteration_is_atomic_and_others_apply(
     controller: ClusterController, store: Store
 ) -> None:
     await controller.create_topics([NewTopic("t")])
@@ -349,7 +349,7 @@ async def test_a_refused_alteration_changes_nothing_and_others_go_on(
     assert ("brokers", "<default>") in controller.image.configs
 
 
-async def test_what_is_only_validated_is_not_done(
+async def test_validate_only_changes_are_not_applied(
     controller: ClusterController, store: Store
 ) -> None:
     before = controller.image
@@ -361,7 +361,7 @@ async def test_what_is_only_validated_is_not_done(
     assert await store.children("/config/changes") == []
 
 
-async def test_a_rate_of_addresses_is_refused_where_nobody_would_hold_it(store: Store) -> None:
+async def test_ip_rate_quota_with_sharded_acceptor_is_rejected(store: Store) -> None:
     sharded = await started(store, "acceptor.mode=sharded")
     address, user = (("ip", "::1"),), (("user", "u"),)
     wanted = [
@@ -386,13 +386,15 @@ async def test_an_entity_named_twice_gets_nothing(controller: ClusterController)
     assert outcome.updates == []
 
 
-async def test_a_host_that_stands_for_nothing_is_refused(controller: ClusterController) -> None:
+async def test_ip_quota_for_unresolvable_host_is_rejected(controller: ClusterController) -> None:
     quota = QuotaChange((("ip", "nowhere"),), ((RATE, 8.0),))
     [refusal] = (await controller.alter_quotas([quota], unresolvable={"nowhere"})).refusals
     assert refusal is not None
 
 
-async def test_what_others_wrote_is_taken_over(controller: ClusterController, store: Store) -> None:
+async def test_foreign_changes_in_store_are_applied_to_image(
+    controller: ClusterController, store: Store
+) -> None:
     await store.create("/config/ips/1.1.1.1", b'{"version":1,"config":{"%s":"3"}}' % RATE.encode())
     before = controller.image
     updates = await controller.take_over("ips", "1.1.1.1")
@@ -424,14 +426,12 @@ async def test_all_is_taken_over_at_once(controller: ClusterController, store: S
     assert len(update.changes) == 2
 
 
-async def test_what_is_damaged_counts_as_nothing(
-    controller: ClusterController, store: Store
-) -> None:
+async def test_corrupt_config_node_is_ignored(controller: ClusterController, store: Store) -> None:
     await store.create("/config/ips/1.1.1.1", b"{")
     assert await controller.take_over_all() == []
 
 
-async def test_a_topic_comes_and_goes_whatever_its_config_node_is(
+async def test_existing_config_node_allows_topic_create_and_delete(
     controller: ClusterController, store: Store
 ) -> None:
     await store.create("/config/topics/t", b'{"version":1,"config":{}}')

@@ -35,7 +35,7 @@ def after(image: Image, *wanted: CredentialChange) -> Image:
     return image
 
 
-def test_credentials_come_and_go_beside_quotas() -> None:
+def test_credential_changes_keep_quotas_of_user() -> None:
     image = apply(Image(), ConfigChanged(USER, "a%20b", QUOTA))
     image = after(image, set_to(), set_to(mechanism=2, count=8192))
     config = image.configs[USER, "a%20b"]
@@ -67,7 +67,7 @@ def test_credentials_come_and_go_beside_quotas() -> None:
         ([set_to(), gone()], ErrorCode.DUPLICATE_RESOURCE),
     ],
 )
-def test_a_refusal_leaves_the_user_as_it_was_and_others_alone(
+def test_invalid_credential_change_rejects_only_its_user(
     wanted: list[CredentialChange], code: ErrorCode
 ) -> None:
     plans = plan_credentials(Image(), [*wanted, set_to("other")])

@@ -42,7 +42,7 @@ def taken(name: str, sight: Sight | None, image: Image = IMAGE) -> AcceptedTopic
     return take_over(image, US, name, sight, lambda: FRESH)
 
 
-def test_what_we_wrote_ourselves_changes_nothing() -> None:
+def test_own_topic_node_causes_no_change() -> None:
     for topic in IMAGE.topics.values():
         assert taken(topic.name, Sight(layout.encode_topic(topic), 0)) == AcceptedTopic()
         assert taken(topic.name, Sight(layout.encode_topic(topic), 7)) == AcceptedTopic()
@@ -61,7 +61,7 @@ def test_a_new_topic_without_an_id_gets_one() -> None:
     assert taken("new", node({"0": [1]})) == AcceptedTopic((TopicCreated(made),), made)
 
 
-def test_a_topic_that_is_gone_is_deleted() -> None:
+def test_removed_topic_node_deletes_topic() -> None:
     assert taken("t", None) == AcceptedTopic((TopicDeleted("t", OLD),))
 
 
@@ -115,7 +115,7 @@ def test_partitions_are_not_taken_away() -> None:
         ("n", node({"0": [1]}, OLD), "/n: its topic_id is that of topic 't'"),
     ],
 )
-def test_what_can_be_no_topic_is_passed_over_in_words(name: str, sight: Sight, text: str) -> None:
+def test_invalid_topic_node_is_skipped_with_reason(name: str, sight: Sight, text: str) -> None:
     found = taken(name, sight)
     assert (found.changes, found.rewritten) == ((), None)
     assert text in found.problem
@@ -151,9 +151,7 @@ def test_internal_topics_stay_as_they_are(sight: Sight | None) -> None:
         st.integers(0, 3),
     ),
 )
-def test_whatever_is_there_what_follows_can_be_applied_and_then_is_settled(
-    name: str, sight: Sight | None
-) -> None:
+def test_any_topic_node_yields_valid_idempotent_changes(name: str, sight: Sight | None) -> None:
     found = taken(name, sight)
     image = IMAGE
     for change in found.changes:

@@ -45,7 +45,7 @@ def test_a_created_topic_is_found_by_name_and_id_with_its_config() -> None:
     assert image.partition("orders", 2) == made.partitions[2]
 
 
-def test_what_does_not_exist_is_none() -> None:
+def test_lookup_of_unknown_topic_or_partition_is_empty() -> None:
     image = apply(Image(), TopicCreated(topic("orders", 3)))
     assert image.partition("orders", 3) is None
     assert image.partition("orders", -1) is None
@@ -116,7 +116,7 @@ def test_updates_are_taken_over_in_order_and_once() -> None:
     assert apply_update(image, second) is image
 
 
-def test_an_update_of_another_controller_is_refused() -> None:
+def test_update_with_other_controller_epoch_is_rejected() -> None:
     with pytest.raises(ImageGapError):
         apply_update(Image(controller_epoch=4, number=7), Update(5, 8, ()))
 
@@ -167,14 +167,14 @@ def test_it_is_known_when_something_was_last_set_for_brokers() -> None:
     assert (image.number, image.broker_configs_number) == (3, 2)
 
 
-def test_who_follows_configs_sees_that_a_topic_without_any_changed_none() -> None:
+def test_topic_without_configs_keeps_configs_object() -> None:
     image = apply(Image(), ConfigChanged(USER, "alice", {"producer_byte_rate": "5"}))
     made = apply(image, TopicCreated(topic("t"), {}))
     assert made.configs is image.configs
     assert apply(made, TopicDeleted("t", made.topics["t"].topic_id)).configs is image.configs
 
 
-def test_configs_that_say_the_same_share_their_words() -> None:
+def test_equal_configs_share_interned_strings() -> None:
     """As the configs of many users, which every process receives in separate messages."""
     changes = [ConfigChanged(USER, "alice", {"key": f"{10**6}"}) for _ in range(2)]
     images = [apply(Image(), pickle.loads(pickle.dumps(change))) for change in changes]

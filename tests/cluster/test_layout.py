@@ -52,7 +52,7 @@ def test_the_rest_as_kafka_writes_it() -> None:
     )
 
 
-def test_what_was_written_is_read() -> None:
+def test_encoded_nodes_decode_to_same_values() -> None:
     assert layout.decode_cluster_id(layout.encode_cluster_id("abc")) == "abc"
     assert layout.decode_config("/c", layout.encode_config({"a": "b"})) == {"a": "b"}
     data = layout.encode_producer_ids(3, ProducerIdBlock(1000, 1000))
@@ -79,12 +79,12 @@ def test_what_was_written_is_read() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_topic_is_refused_with_its_path(data: bytes) -> None:
+def test_invalid_topic_node_is_rejected_with_its_path(data: bytes) -> None:
     with pytest.raises(LayoutError, match=r"^/brokers/topics/orders: "):
         layout.decode_topic("orders", data)
 
 
-def test_other_damage_is_refused_with_its_path() -> None:
+def test_other_invalid_nodes_are_rejected_with_their_path() -> None:
     with pytest.raises(LayoutError, match="/cluster/id: has no id"):
         layout.decode_cluster_id(b'{"version":"1"}')
     with pytest.raises(LayoutError, match="/config/topics/a: has no config"):
@@ -126,7 +126,7 @@ def test_a_change_is_written_as_the_second_version() -> None:
         b'{"version":2,"entity_path":7}',
     ],
 )
-def test_a_change_that_says_nothing_is_damage(data: bytes) -> None:
+def test_invalid_config_change_notification_is_rejected(data: bytes) -> None:
     with pytest.raises(LayoutError, match="/config/changes/x"):
         layout.decode_config_change("/config/changes/x", data)
 

@@ -13,7 +13,7 @@ from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
 
-def test_a_topic_is_asked_about_once() -> None:
+def test_mutation_quota_is_charged_once_per_topic() -> None:
     asked: list[int] = []
 
     def take(partitions: int) -> bool:
@@ -29,7 +29,7 @@ def test_a_topic_is_asked_about_once() -> None:
     assert freely(10**9)
 
 
-def test_partitions_without_room_for_their_files_are_refused() -> None:
+def test_partitions_exceeding_free_disk_space_are_rejected() -> None:
     free = KEPT_FREE_BYTES + 3 * PARTITION_BYTES
     allowance = Allowance(freely, free_bytes=lambda: free)
     assert allowance.check("a", "plan", 3) == "plan"
@@ -39,7 +39,7 @@ def test_partitions_without_room_for_their_files_are_refused() -> None:
     assert f"{free} are free" in refused.text
 
 
-def test_unknown_free_space_refuses_nothing() -> None:
+def test_unknown_free_disk_space_accepts_partitions() -> None:
     assert Allowance(freely, free_bytes=lambda: -1).check("a", "plan", 10**6) == "plan"
 
 

@@ -7,14 +7,14 @@ from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
 
-def test_all_refused_has_an_outcome_for_each_name_in_order() -> None:
+def test_rejected_topics_are_reported_in_request_order() -> None:
     refusal = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, "full")
     topics, updates = all_refused(["b", "a"], refusal)
     assert [(each.name, each.refusal) for each in topics] == [("b", refusal), ("a", refusal)]
     assert updates == []
 
 
-def test_refused_repetition_is_an_invalid_request() -> None:
+def test_duplicate_topic_is_reported_as_invalid_request() -> None:
     outcome = refused_repetition("a")
     assert outcome.refusal is not None
     assert outcome.refusal.code is ErrorCode.INVALID_REQUEST

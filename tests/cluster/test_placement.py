@@ -37,7 +37,7 @@ def test_every_group_has_an_owner(group: str, workers: int) -> None:
     assert 0 <= group_owner(group, 50, workers) < workers
 
 
-def test_partitions_of_a_topic_lie_round_robin() -> None:
+def test_partitions_of_topic_are_assigned_round_robin() -> None:
     owners = [partition_owner("orders", index, 3) for index in range(6)]
     assert sorted(owners[:3]) == [0, 1, 2]
     assert owners[:3] == owners[3:]

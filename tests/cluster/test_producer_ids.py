@@ -6,7 +6,7 @@ from minibroker.cluster.producer_ids import PRODUCER_IDS_PER_BLOCK, allocate
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 
 
-async def test_blocks_follow_one_another_whoever_asks() -> None:
+async def test_producer_id_blocks_of_all_brokers_are_consecutive() -> None:
     store = SqliteStore(MEMORY)
     blocks = [await allocate(store, broker_id) for broker_id in (1, 2, 1)]
     assert [block.first for block in blocks] == [n * PRODUCER_IDS_PER_BLOCK for n in range(3)]

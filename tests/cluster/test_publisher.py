@@ -26,13 +26,13 @@ def test_an_update_is_complete_when_every_subscriber_has_it() -> None:
     assert publisher.complete == 1
 
 
-def test_with_nobody_there_an_update_is_complete_at_once() -> None:
+def test_update_without_subscribers_completes_immediately() -> None:
     publisher = Publisher(5)
     assert publisher.publish(update(6)) == ()
     assert publisher.complete == publisher.newest == 6
 
 
-def test_a_subscriber_that_is_gone_holds_nobody_up() -> None:
+def test_departed_subscriber_does_not_block_completion() -> None:
     publisher = Publisher()
     publisher.join("a")
     publisher.join("b")
@@ -45,7 +45,7 @@ def test_a_subscriber_that_is_gone_holds_nobody_up() -> None:
     assert publisher.behind == {"a": 0}
 
 
-def test_who_joins_has_what_was_published_before() -> None:
+def test_joining_subscriber_is_not_behind() -> None:
     publisher = Publisher()
     publisher.join("a")
     publisher.publish(update(1))
@@ -85,7 +85,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_complete_never_shrinks_and_nobody_is_behind_it(steps: list[tuple[str, str, int]]) -> None:
+def test_complete_number_is_monotonic_lower_bound(steps: list[tuple[str, str, int]]) -> None:
     publisher = Publisher()
     complete = 0
     for step, name, number in steps:

@@ -87,7 +87,7 @@ def test_a_bad_value_is_an_invalid_request(
         ([("user", "u")], 42, "Invalid configuration key connection_creation_rate"),
     ],
 )
-def test_who_can_have_no_quota_is_told_so(
+def test_quota_for_invalid_entity_is_rejected(
     entity: list[tuple[str, str | None]], code: int, text: str
 ) -> None:
     refusal = plan_change(IMAGE, QuotaChange(tuple(entity), ((RATE, 1.0),)), {"nowhere.test"})
@@ -115,7 +115,7 @@ def test_a_filter_finds(components: list[Component], names: list[str | None]) ->
     assert strict == (names if components else [])
 
 
-def test_what_is_found_has_its_quotas() -> None:
+def test_matching_entity_is_found_with_its_quotas() -> None:
     [(_, quotas)] = find(IMAGE, [Component("ip", Match.EXACT, "::1")], strict=True)
     assert quotas == {RATE: 0.0}
 
@@ -133,7 +133,7 @@ def test_what_is_found_has_its_quotas() -> None:
         ([Component("ip", 3, None)], 42),
     ],
 )
-def test_a_filter_that_is_none_is_refused(components: list[Component], code: int) -> None:
+def test_invalid_filter_is_rejected(components: list[Component], code: int) -> None:
     refusal = filter_problem(components)
     assert refusal is not None
     assert refusal.code == code
@@ -186,7 +186,7 @@ def test_users_and_clients_have_quotas(parts: dict[str, str | None], kind: str, 
         ("SCRAM-SHA-256", 1.0, "Invalid configuration key SCRAM-SHA-256"),
     ],
 )
-def test_a_bad_quota_of_a_user_is_refused(key: str, value: float, text: str) -> None:
+def test_invalid_user_quota_is_rejected(key: str, value: float, text: str) -> None:
     refusal = plan_change(IMAGE, QuotaChange(entity(user="u"), ((key, value),)), ())
     assert isinstance(refusal, ChangeRejected)
     assert refusal.code == ErrorCode.INVALID_REQUEST
@@ -213,7 +213,7 @@ def test_a_users_credentials_are_no_quota_and_stay() -> None:
     )
 
 
-def test_a_strict_filter_wants_exactly_its_types() -> None:
+def test_strict_filter_matches_only_its_entity_types() -> None:
     image = IMAGE
     for name in ("u", "u/clients/c", "<default>", "u/clients/<default>"):
         image = apply(image, ConfigChanged("users", name, {PRODUCER: "5"}))

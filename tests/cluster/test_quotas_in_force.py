@@ -31,7 +31,7 @@ def test_quotas_follow_the_image() -> None:
     assert in_force.quotas.enabled  # quotas existed: the sharing groups stay the same
 
 
-def test_defaults_hold_without_any_image() -> None:
+def test_default_quotas_apply_with_empty_image() -> None:
     in_force = make("quota.consumer.default=7")
     in_force.follow(Image())
     assert in_force.quotas.table.defaults == {QuotaType.FETCH: 7.0}

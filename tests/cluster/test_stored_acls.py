@@ -59,13 +59,13 @@ def test_notices_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize("data", [b"x", b"{}", b"[]", b"null", b'{"acls":[{}]}', b"Thing:x"])
-def test_what_is_neither_is_told_with_its_path(data: bytes) -> None:
+def test_invalid_acl_nodes_are_rejected_with_their_path(data: bytes) -> None:
     for read in (decode, decode_change):
         with pytest.raises(LayoutError, match="/p"):
             read("/p", data)
 
 
-async def test_rules_come_and_go_and_are_told_of() -> None:
+async def test_acl_changes_are_stored_and_notified() -> None:
     store = SqliteStore(MEMORY)
     for path in PERSISTENT_PATHS:
         await store.ensure(path)

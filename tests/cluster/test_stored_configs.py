@@ -25,7 +25,7 @@ async def store() -> AsyncIterator[Store]:
     await made.close()
 
 
-async def test_a_config_comes_changes_and_goes(store: Store) -> None:
+async def test_config_node_is_created_updated_and_deleted(store: Store) -> None:
     [create] = await stored_configs.steps(store, "ips", "::1", RATE)
     assert isinstance(create, Create)
     await store.multi([create])
@@ -50,7 +50,7 @@ async def test_a_notice_comes_last(store: Store) -> None:
     assert steps[-1].path.startswith("/config/changes/")
 
 
-async def test_a_store_that_nobody_has_used_has_no_configs() -> None:
+async def test_empty_store_has_no_configs() -> None:
     made = SqliteStore(MEMORY)
     with pytest.raises(NoNodeError):
         await stored_configs.names(made, "ips")
@@ -61,7 +61,7 @@ async def test_a_store_that_nobody_has_used_has_no_configs() -> None:
 QUOTA = {"producer_byte_rate": "5"}
 
 
-async def test_a_users_clients_lie_below_it(store: Store) -> None:
+async def test_client_quotas_of_user_are_child_nodes(store: Store) -> None:
     async def write(*changes: tuple[str, dict[str, str]]) -> None:
         made = [ConfigChanged("users", name, config) for name, config in changes]
         await store.multi(await stored_configs.told_steps(store, made))

@@ -41,7 +41,7 @@ async def test_a_node_is_rewritten_only_as_it_was_seen(store: Store) -> None:
         await store.multi([stored_topics.rewriting(TOPIC, None)])
 
 
-async def test_a_topic_grows_only_from_what_is_known_of_it(store: Store) -> None:
+async def test_partition_growth_from_stale_topic_is_rejected(store: Store) -> None:
     grown = TOPIC._replace(
         partitions=(*TOPIC.partitions, PartitionRegistration(1, 1, 0, (1,), (1,)))
     )
@@ -51,7 +51,7 @@ async def test_a_topic_grows_only_from_what_is_known_of_it(store: Store) -> None
         await store.multi([await stored_topics.growth(store, TOPIC, grown)])
 
 
-async def test_all_below_a_topic_goes_with_it(
+async def test_topic_deletion_removes_child_and_config_nodes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_topics, "STEPS_MAX", 2)

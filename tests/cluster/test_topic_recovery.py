@@ -46,13 +46,13 @@ async def start(store: Store, found_logs: FoundLogs, settings: Settings = SETTIN
     return controller.image
 
 
-async def test_empty_store_with_logs_is_refused_and_the_way_back_is_named(store: Store) -> None:
+async def test_empty_store_with_logs_is_rejected_with_recovery_hint(store: Store) -> None:
     text = r"the data directory has 3 partitions of 2 topics.*--recover-topics-from-logs"
     with pytest.raises(ControllerStartError, match=text):
         await start(store, FoundLogs(CLUSTER_ID, TOPICS))
 
 
-async def test_refused_start_can_be_repeated_with_recovery(store: Store) -> None:
+async def test_rejected_start_succeeds_with_topic_recovery(store: Store) -> None:
     with pytest.raises(ControllerStartError):
         await start(store, FoundLogs(CLUSTER_ID, TOPICS))
     image = await start(store, FoundLogs(CLUSTER_ID, TOPICS, rebuild_topics=True))
@@ -147,7 +147,7 @@ async def test_new_store_takes_the_cluster_id_of_the_directory(store: Store) -> 
     assert (await start(store, FoundLogs(CLUSTER_ID))).cluster_id == CLUSTER_ID
 
 
-async def test_directory_of_another_cluster_is_refused_with_both_ids(store: Store) -> None:
+async def test_log_dir_of_other_cluster_is_rejected_with_both_ids(store: Store) -> None:
     await start(store, FoundLogs("cluster-of-the-store"))
     text = "store belongs to cluster cluster-of-the-store, the data directory to cluster abc"
     with pytest.raises(ControllerStartError, match=text):

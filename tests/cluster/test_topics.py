@@ -65,14 +65,14 @@ def test_replicas_go_round_so_that_each_broker_leads_its_share() -> None:
     assert [p.replicas for p in topic.partitions] == [(1, 2), (2, 3), (3, 1), (1, 2)]
 
 
-def test_what_was_set_is_kept_as_it_was_written() -> None:
+def test_topic_config_value_is_kept_verbatim() -> None:
     assert planned(NewTopic("a", config=[("retention.ms", "05")])).config == {"retention.ms": "05"}
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a" * 250, "a b", "a/b", "ä", "a\n", "a\0", "topic:name"]
 )
-def test_bad_names_are_refused(name: str) -> None:
+def test_invalid_topic_name_is_rejected(name: str) -> None:
     refusal = refused(NewTopic(name))
     assert refusal.code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert refusal.text.startswith(f"Topic name '{name}' is invalid: ")
@@ -97,7 +97,7 @@ def test_names_of_legal_characters_are_names(name: str) -> None:
         (NewTopic("a", config=[("retention.ms", "x")]), ErrorCode.INVALID_CONFIG, "whole number"),
     ],
 )
-def test_bad_wishes_are_refused_with_kafkas_code(
+def test_invalid_topic_creation_is_rejected_with_error_code(
     new: NewTopic, code: ErrorCode, words: str
 ) -> None:
     refusal = refused(new)
@@ -144,7 +144,7 @@ def test_replicas_may_be_given_by_hand() -> None:
         ),
     ],
 )
-def test_bad_assignments_are_refused(new: NewTopic, code: ErrorCode) -> None:
+def test_invalid_replica_assignment_is_rejected(new: NewTopic, code: ErrorCode) -> None:
     assert refused(new, cluster(1, 2)).code == code
 
 
@@ -172,7 +172,7 @@ def test_a_topic_grows_by_the_partitions_it_lacks() -> None:
         (Growth("__consumer_offsets", 60), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_growth_that_cannot_be_is_refused(growth: Growth, code: ErrorCode) -> None:
+def test_invalid_partition_growth_is_rejected(growth: Growth, code: ErrorCode) -> None:
     image = with_topic(apply(cluster(1, 2), offsets_topic(SETTINGS, 1, ID)), "a", 2)
     refusal = plan_growth(image, growth)
     assert isinstance(refusal, ChangeRejected)

@@ -77,7 +77,7 @@ async def test_both_trees_are_followed(nursery: trio.Nursery) -> None:
     assert desk.image.acls == {PREFIXED: (RULE,)}
 
 
-async def test_what_cannot_be_read_changes_nothing(nursery: trio.Nursery) -> None:
+async def test_unreadable_acl_node_keeps_current_acls(nursery: trio.Nursery) -> None:
     desk = await made_desk()
     await begin(desk, nursery)
     await desk.write(LITERAL)
@@ -88,7 +88,7 @@ async def test_what_cannot_be_read_changes_nothing(nursery: trio.Nursery) -> Non
     assert desk.image.acls == {LITERAL: (RULE,)}
 
 
-async def test_rules_that_cannot_be_read_hold_up_no_start(nursery: trio.Nursery) -> None:
+async def test_unreadable_acl_node_does_not_block_startup(nursery: trio.Nursery) -> None:
     desk = await made_desk()
     await desk.write(LITERAL, b"nonsense")
     await begin(desk, nursery)

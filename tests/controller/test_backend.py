@@ -255,7 +255,7 @@ async def test_a_worker_that_is_down_is_left_out(at: At) -> None:
     assert (down.log_end_offset, down.size_bytes) == (-1, 0)
 
 
-async def test_what_can_not_be_done_is_refused_with_kafkas_names(at: At) -> None:
+async def test_invalid_topic_operation_is_rejected_with_error_name(at: At) -> None:
     new = shown.TopicCreation("t", None, {})
     assert len((await at.backend.create_topic(new)).partitions) == 1
     with pytest.raises(Conflict) as conflict:
@@ -283,7 +283,7 @@ async def test_topic_that_the_store_cannot_write_is_unavailable(
     assert "Free space" in refused.value.hint
 
 
-async def test_a_deleted_topic_is_gone(at: At) -> None:
+async def test_deleted_topic_is_not_listed(at: At) -> None:
     await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     await at.backend.delete_topic("t")
     assert "t" not in {topic.name for topic in (await at.backend.topics()).topics}
@@ -321,7 +321,7 @@ async def ask_for_group(at: At, described: GroupDescription | None) -> shown.Gro
         ("connect", assignment(1), ()),
     ],
 )
-async def test_what_members_were_given_is_shown_if_it_can_be_read(
+async def test_member_assignment_is_shown_only_if_readable(
     at: At, protocol_type: str, data: bytes, expected: tuple[shown.AssignedTopic, ...]
 ) -> None:
     described = group(protocol_type=protocol_type, members=(member(data),))
@@ -367,7 +367,7 @@ async def test_groups_of_all_workers_are_listed_by_name(at: At) -> None:
     assert (await at.backend.reset()).groups == 3
 
 
-async def test_connections_are_shown_as_those_tell_who_have_them(
+async def test_connections_are_shown_from_processor_reports(
     at: At, autojump_clock: MockClock
 ) -> None:
     accepted = AcceptedConnection("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
@@ -410,7 +410,7 @@ async def test_without_acceptor_and_processor_there_is_little_to_show(at: At) ->
     assert [each.connections for each in found.listeners] == [0, 0]
 
 
-async def test_turning_the_clock_wakes_everybody(at: At, autojump_clock: MockClock) -> None:
+async def test_clock_advance_is_sent_to_all_processes(at: At, autojump_clock: MockClock) -> None:
     before = await at.backend.clock()
     after = await at.backend.turn_clock(shown.ClockChange(advance_ms=5000))
     assert after.now - before.now == pytest.approx(5)
@@ -422,13 +422,13 @@ async def test_turning_the_clock_wakes_everybody(at: At, autojump_clock: MockClo
 
 
 @pytest.mark.parametrize("change", [{"advance_ms": -1}, {"rate": 0.0}])
-async def test_impossible_turns_are_refused(at: At, change: dict[str, Any]) -> None:
+async def test_invalid_clock_change_is_rejected(at: At, change: dict[str, Any]) -> None:
     with pytest.raises(BackendError) as refused:
         await at.backend.turn_clock(shown.ClockChange(**change))
     assert refused.value.code == "INVALID_CLOCK"
 
 
-async def test_a_reset_drops_topics_and_tells_everybody(at: At) -> None:
+async def test_reset_deletes_user_topics(at: At) -> None:
     await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     done = await at.backend.reset()
     assert done == shown.ResetDone(1, 0)
@@ -442,7 +442,7 @@ async def test_metrics_come_from_every_process_that_is_there(at: At) -> None:
     assert names == ["controller", "acceptor", "processor-0", "worker-0", "worker-1"]
 
 
-async def test_a_store_that_is_away_is_told_as_such(at: At) -> None:
+async def test_unavailable_store_fails_topic_changes(at: At) -> None:
     store = at.scope.cluster._store
 
     async def away(_operations: object) -> list[Any]:

@@ -97,7 +97,7 @@ async def test_both_versions_are_followed(desk: Desk, nursery: trio.Nursery) -> 
 @pytest.mark.parametrize(
     "data", [b"", b"text", b"{", b"[1]", b'{"version":7}', b'{"version":2,"entity_path":"ips"}']
 )
-async def test_a_bad_notice_holds_up_no_later_one(
+async def test_invalid_config_notification_does_not_block_later_one(
     desk: Desk, nursery: trio.Nursery, data: bytes
 ) -> None:
     await begin(desk, nursery)
@@ -109,13 +109,13 @@ async def test_a_bad_notice_holds_up_no_later_one(
     assert desk.rate("1.1.1.1") == "5"
 
 
-async def test_what_was_written_before_is_taken_over(desk: Desk, nursery: trio.Nursery) -> None:
+async def test_configs_stored_before_start_are_applied(desk: Desk, nursery: trio.Nursery) -> None:
     await desk.store.create("/config/ips/1.1.1.1", RATE % 5)
     await begin(desk, nursery)
     assert desk.rate("1.1.1.1") == "5"
 
 
-async def test_its_own_changes_are_published_once(desk: Desk, nursery: trio.Nursery) -> None:
+async def test_own_config_changes_are_published_once(desk: Desk, nursery: trio.Nursery) -> None:
     await begin(desk, nursery)
     step = Alteration("brokers", "", (ConfigOperation("max.connections", Op.SET, "5"),))
     outcome = await desk.cluster.alter_configs([step])
@@ -143,7 +143,7 @@ async def test_old_notices_are_purged(
 
 
 @pytest.mark.parametrize("error", [EventsLostError("away"), StoreError("/config", "away")])
-async def test_it_begins_anew_when_the_store_was_away(
+async def test_config_watch_is_reopened_after_store_failure(
     desk: Desk,
     nursery: trio.Nursery,
     autojump_clock: MockClock,

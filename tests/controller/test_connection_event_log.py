@@ -33,7 +33,7 @@ def take(chronicle: ConnectionEventLog, until: float = LATER, **told: Process) -
     chronicle.take({name: process.kept.recent() for name, process in told.items()}, until)
 
 
-def test_what_processes_tell_stands_in_the_order_of_time() -> None:
+def test_events_of_processes_are_merged_by_time() -> None:
     a, b, chronicle = Process(), Process(), ConnectionEventLog(1)
     for number, at in ((1, 1.0), (3, 3.0), (4, 3.0)):
         a.note(number, at)
@@ -58,7 +58,7 @@ def test_everything_is_taken_once_and_keeps_its_number() -> None:
     assert len(chronicle.rejections) == 1
 
 
-def test_what_came_after_the_question_waits_for_the_next_one() -> None:
+def test_events_after_query_time_are_deferred_to_next_query() -> None:
     a, b, chronicle = Process(), Process(), ConnectionEventLog(1)
     b.note(2, 2.0, refused=True)
     take(chronicle, a=a, b=b, until=1.5)
@@ -70,7 +70,7 @@ def test_what_came_after_the_question_waits_for_the_next_one() -> None:
     assert len(chronicle.rejections) == 1
 
 
-def test_a_reborn_process_begins_anew_and_what_its_former_life_told_stays() -> None:
+def test_restarted_process_keeps_its_earlier_events() -> None:
     chronicle, a = ConnectionEventLog(1), Process()
     a.note(1, 1.0)
     take(chronicle, a=a)
@@ -81,7 +81,7 @@ def test_a_reborn_process_begins_anew_and_what_its_former_life_told_stays() -> N
     assert numbers(chronicle) == [1, 2]
 
 
-def test_who_is_answered_late_is_told_nothing_twice() -> None:
+def test_late_report_adds_no_duplicate_events() -> None:
     a, chronicle = Process(), ConnectionEventLog(1)
     a.note(1, 1.0, refused=True)
     early = a.kept.recent()
@@ -108,7 +108,7 @@ def test_a_reborn_controller_numbers_higher() -> None:
     assert before.events[-1][0] < after.events[0][0]
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_number_of_kept_entries_is_bounded() -> None:
     a, b, chronicle = Process(), Process(), ConnectionEventLog(1)
     for number in range(EVENTS_MAX):
         a.note(number, 1.0, refused=True)

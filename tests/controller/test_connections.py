@@ -79,7 +79,7 @@ def look(
     return connections(PLACE, reports, chronicle or ConnectionEventLog(1), NOW)
 
 
-def test_an_acceptor_counts_and_processors_show_what_they_have() -> None:
+def test_view_combines_acceptor_and_processor_reports() -> None:
     acceptor = AcceptorReport((4, 0), door(AddressFigures("10.0.0.7", 4, 5, 1.0, 2.0)), NOTHING)
     found = look(acceptor, ProcessorReport((view(),), 1, NOTHING))
     assert (found.mode, found.now, found.total, found.limit) == ("single", NOW, 4, 40)
@@ -157,7 +157,7 @@ def test_the_smaller_limit_of_the_broker_is_shown(pairs: list[str], limit: int |
     assert connections(place, Reports(None, {}), ConnectionEventLog(1), NOW).limit == limit
 
 
-def test_what_happened_is_told_newest_refusal_first_and_newest_happening_last() -> None:
+def test_rejections_are_newest_first_and_events_newest_last() -> None:
     times = iter((97.0, 98.0, 99.0))
     kept = ConnectionEvents(1, lambda: next(times))
     who = AcceptedConnection("OUTSIDE", ("127.0.0.1", 9093), ("10.0.0.7", 5), 9)
@@ -178,7 +178,7 @@ def test_what_happened_is_told_newest_refusal_first_and_newest_happening_last() 
     assert [each.processor for each in found.happenings] == [None, "processor-1", None]
 
 
-def test_what_happened_after_the_question_is_not_of_the_future() -> None:
+def test_connection_opened_after_query_has_age_zero() -> None:
     ahead = view()._replace(opened=NOW + 1)
     (one,) = look(None, ProcessorReport((ahead,), 1, NOTHING)).processors[0].connections
     assert one.age_ms == 0

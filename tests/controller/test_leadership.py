@@ -55,7 +55,9 @@ class Holder:
 
 
 @pytest.mark.parametrize("path", [layout.CONTROLLER, MINE])
-async def test_whoever_is_deposed_ends(store: FlakyStore, nursery: trio.Nursery, path: str) -> None:
+async def test_controller_resigns_after_node_deletion(
+    store: FlakyStore, nursery: trio.Nursery, path: str
+) -> None:
     holder = Holder(store, nursery)
     await wait_all_tasks_blocked()
     await store.delete(path)
@@ -63,7 +65,7 @@ async def test_whoever_is_deposed_ends(store: FlakyStore, nursery: trio.Nursery,
     assert holder.reason == f"{path} was deleted"
 
 
-async def test_whoever_is_replaced_while_the_store_was_away_ends(
+async def test_controller_resigns_if_replaced_during_store_outage(
     store: FlakyStore, nursery: trio.Nursery
 ) -> None:
     holder = Holder(store, nursery)
@@ -87,7 +89,7 @@ async def test_a_store_that_has_failed_ends_the_office(
     assert holder.reason == f"{MINE}: taken"
 
 
-async def test_what_happens_elsewhere_or_changes_nothing_does_no_harm(
+async def test_unrelated_node_changes_keep_controller(
     store: FlakyStore, nursery: trio.Nursery
 ) -> None:
     holder = Holder(store, nursery)

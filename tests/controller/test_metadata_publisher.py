@@ -102,7 +102,7 @@ def controller(nursery_of_test: trio.Nursery) -> Controller:
     return Controller(nursery_of_test)
 
 
-async def test_a_change_is_done_when_everybody_has_taken_it_over(controller: Controller) -> None:
+async def test_change_completes_when_all_subscribers_applied_it(controller: Controller) -> None:
     first, second = await controller.role("worker-0"), await controller.role("processor-1")
     assert controller.subscribers.names() == ["processor-1", "worker-0"]
     second.gate = trio.Event()
@@ -127,13 +127,13 @@ async def test_updates_come_one_at_a_time_and_in_order(controller: Controller) -
     assert controller.done == [2, 3]
 
 
-async def test_with_nobody_there_a_change_is_done_at_once(controller: Controller) -> None:
+async def test_change_without_subscribers_completes_immediately(controller: Controller) -> None:
     await controller.subscribers.publish([])
     await controller.change()
     assert controller.done == [1]
 
 
-async def test_who_dies_meanwhile_holds_nobody_up(controller: Controller) -> None:
+async def test_lost_subscriber_does_not_block_change(controller: Controller) -> None:
     dying, other = await controller.role("worker-0"), await controller.role("worker-1")
     dying.gate = other.gate = trio.Event()
     await controller.change()
@@ -146,7 +146,7 @@ async def test_who_dies_meanwhile_holds_nobody_up(controller: Controller) -> Non
     assert controller.done == [1]
 
 
-async def test_who_joins_meanwhile_gets_the_newest_image_and_what_follows(
+async def test_late_subscriber_gets_newest_image_and_later_updates(
     controller: Controller,
 ) -> None:
     slow = await controller.role("worker-0")
@@ -176,7 +176,7 @@ async def test_a_new_life_takes_the_place_of_the_former(controller: Controller) 
         await former.conversation.ask("anything")
 
 
-async def test_who_breaks_over_an_update_has_to_begin_anew(controller: Controller) -> None:
+async def test_subscriber_failing_an_update_must_rejoin(controller: Controller) -> None:
     breaking = await controller.role("worker-0")
     breaking.breaks = True
     await controller.change()
@@ -209,7 +209,7 @@ async def test_nothing_is_done_before_all_have_taken_an_image_of_this_life(
     assert controller.done == [1, 2]  # Its next process serves nothing before it has an image.
 
 
-async def test_all_or_some_are_asked_and_the_lost_are_left_out(controller: Controller) -> None:
+async def test_request_to_subscribers_skips_lost_ones(controller: Controller) -> None:
     names = ["worker-1", "worker-0", "acceptor"]
     roles = {name: await controller.role(name) for name in names}
     everybody = await controller.subscribers.ask_all("hello")

@@ -78,7 +78,7 @@ def test_throttle_of_all_users_of_a_client_id_names_no_user() -> None:
     assert set(was.levels) == {level for level in now.levels if "ANONYMOUS" not in level.path}
 
 
-def test_a_change_of_topics_that_was_held_is_explained_by_its_tokens() -> None:
+def test_mutation_throttle_is_explained_by_token_bucket() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     quotas = ClientQuotaManager(ledger)
     bounds = {QuotaType.CONTROLLER_MUTATION: {Entity("u%20v"): 10.0}}
@@ -90,7 +90,7 @@ def test_a_change_of_topics_that_was_held_is_explained_by_its_tokens() -> None:
     assert "80 / 10 * 1000" in told.formula
 
 
-def test_a_throttle_that_is_not_kept_is_told_so() -> None:
+def test_unknown_throttle_is_reported_not_found() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     quotas = ClientQuotaManager(ledger)
     with pytest.raises(NotFound, match="no request has been throttled"):
@@ -101,7 +101,7 @@ def test_a_throttle_that_is_not_kept_is_told_so() -> None:
         quota_explained(quotas, ledger, QuotaQuestion(throttle="7"), 0)
 
 
-def test_who_was_never_seen_is_explained_too() -> None:
+def test_quota_of_unseen_client_is_explained() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     told = quota_explained(
         ClientQuotaManager(ledger), ledger, QuotaQuestion("u", "c", "request"), 0

@@ -111,7 +111,7 @@ def test_a_reason_in_words(told: Rejection, text: str) -> None:
     assert sentence(told) == text
 
 
-def test_an_address_is_called_what_its_limit_calls_it() -> None:
+def test_rejection_shows_mapped_ipv6_address_as_ipv4() -> None:
     happening = ConnectionEvent(
         1, 1.0, "refused", "A", "::ffff:10.0.0.7", 5, 1, "max_connections_per_ip"
     )

@@ -51,7 +51,7 @@ async def test_it_looks_first_hears_then_and_ends_with_the_store(nursery: trio.N
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-async def test_it_begins_anew_at_once_or_after_a_pause(
+async def test_watch_restarts_immediately_or_after_backoff(
     is_lost: bool, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, follower = SqliteStore(MEMORY), Follower()

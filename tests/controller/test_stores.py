@@ -30,7 +30,7 @@ async def test_a_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / STORE_FILE).exists()
 
 
-def test_kazoo_is_not_loaded_for_those_who_do_without() -> None:
+def test_controller_import_does_not_load_kazoo() -> None:
     program = "import minibroker.controller, sys; print('kazoo' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

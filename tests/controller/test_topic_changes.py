@@ -123,7 +123,7 @@ async def test_topics_come_grow_and_go(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 50])
-async def test_what_was_done_before_it_looked_is_taken_over(
+async def test_topic_changes_stored_before_start_are_applied(
     at_once: int, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_changes, "LOOKED_AT_ONCE", at_once)
@@ -170,7 +170,7 @@ async def test_requests_from_before_it_looked_are_carried_out(nursery: trio.Nurs
     await desk.store.close()
 
 
-async def test_requests_are_refused_where_topics_may_not_be_deleted(
+async def test_disabled_topic_deletion_rejects_delete_requests(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = await made_desk("delete.topic.enable=false")
@@ -201,7 +201,7 @@ async def test_internal_topics_cannot_be_deleted_changed_or_spoilt(desk: Desk) -
     assert desk.image.number == 0
 
 
-async def test_a_node_that_is_no_topic_is_told_of_once_and_taken_when_it_is_mended(
+async def test_invalid_topic_node_is_logged_once_and_applied_if_fixed(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in ("bad name", "bad"):
@@ -220,7 +220,7 @@ async def test_a_node_that_is_no_topic_is_told_of_once_and_taken_when_it_is_mend
     assert desk.partitions("bad") == 2
 
 
-async def test_the_store_tells_who_leads(nursery: trio.Nursery) -> None:
+async def test_partition_leaders_are_written_to_store(nursery: trio.Nursery) -> None:
     desk = await made_desk("offsets.topic.num.partitions=2")
     desk.changes = TopicChanges(desk.store, desk.cluster, desk.publish, tells_leaders=True)
     nursery.start_soon(desk.changes.run)
@@ -262,7 +262,7 @@ async def test_our_own_topics_are_not_taken_for_others(desk: Desk) -> None:
     assert list(desk.image.topics) == [OFFSETS]
 
 
-async def test_who_creates_a_topic_after_another_is_told_that_it_exists(desk: Desk) -> None:
+async def test_creating_foreign_topic_reports_topic_already_exists(desk: Desk) -> None:
     desk.store.before = [lambda: desk.put("t", 3)]
     outcome = await desk.cluster.create_topics([NewTopic("t", 1)])
     await desk.publish(outcome.updates)
@@ -271,7 +271,7 @@ async def test_who_creates_a_topic_after_another_is_told_that_it_exists(desk: De
     assert desk.partitions("t") == 3
 
 
-async def test_who_deletes_or_grows_a_topic_after_another_builds_on_that(desk: Desk) -> None:
+async def test_delete_and_growth_apply_foreign_changes_first(desk: Desk) -> None:
     for name in ("t", "u"):
         await desk.publish((await desk.cluster.create_topics([NewTopic(name, 1)])).updates)
     desk.store.before = [lambda: desk.put("t", 3)]
@@ -307,7 +307,7 @@ async def test_configs_that_others_wrote_a_moment_ago_are_built_upon(desk: Desk)
     assert kept == {"segment.bytes": "2000"}
 
 
-async def test_a_store_that_never_holds_still_is_an_error_and_loses_no_update(desk: Desk) -> None:
+async def test_delete_failed_by_store_changes_succeeds_on_retry(desk: Desk) -> None:
     rounds = 0
 
     async def meddle() -> None:

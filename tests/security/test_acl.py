@@ -84,7 +84,7 @@ def test_patterns_principals_and_hosts(name: str, principal: str, host: str) -> 
     assert may(acls, who=Principal("Group", "alice")) is (principal == "User:*")
 
 
-def test_everybody_is_everybody_of_any_kind() -> None:
+def test_user_wildcard_matches_any_principal_type() -> None:
     group = Principal("Group", "cats")
     everybody, nobody = (rule(principal="User:*"),), (rule(permission=DENY, principal="User:*"),)
     assert may(topics(cats=everybody), who=group)
@@ -153,7 +153,7 @@ RULES = st.builds(
 
 
 @given(st.dictionaries(PATTERNS, st.lists(RULES, max_size=3).map(tuple), max_size=5), NAMES)
-def test_it_decides_as_whoever_looks_at_all_rules_one_by_one(acls: Acls, name: str) -> None:
+def test_authorization_equals_scan_of_all_acls(acls: Acls, name: str) -> None:
     for operation in (READ, WRITE, DESCRIBE):
         mine = [
             one

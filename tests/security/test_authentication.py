@@ -59,7 +59,7 @@ def test_the_way_to_the_end(named: bool, version: int, state: AuthenticationStat
     assert not one.expires
 
 
-def test_a_failure_is_told_in_kafkas_words_and_logged_in_others() -> None:
+def test_failed_authentication_hides_cause_from_client() -> None:
     one = made()
     one.on_handshake("PLAIN", 1)
     answer = one.on_token(BAD, 0)
@@ -134,7 +134,7 @@ def test_how_long_a_proof_is_worth_something(
     assert one.expires is bool(expires_ms or reauth_ms)
 
 
-def test_who_proves_a_name_again_must_prove_the_same_in_the_same_way() -> None:
+def test_reauthentication_with_other_user_or_mechanism_fails() -> None:
     one = made("alice", "alice", "bob")
     for _ in range(2):
         one.on_handshake("PLAIN", 1)

@@ -82,6 +82,6 @@ def test_commas_too_many_mean_nothing(text: str) -> None:
         "RULE:a/b/LU",
     ],
 )
-def test_what_is_no_rule_is_shown(text: str) -> None:
+def test_invalid_principal_mapping_rule_is_rejected(text: str) -> None:
     with pytest.raises(BadRules):
         parse_rules(text)

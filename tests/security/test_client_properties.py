@@ -21,7 +21,7 @@ def read(properties: Callable[..., str]) -> Read:
     return lambda *lines: read_client_properties(properties(*lines))
 
 
-def test_what_is_said_has_no_secret_as_a_text(read: Read) -> None:
+def test_client_properties_repr_hides_secrets(read: Read) -> None:
     client = read(
         "security.protocol=sasl_ssl",
         "sasl.mechanism=plain",
@@ -41,7 +41,7 @@ def test_without_a_word_nothing_is_proven_and_hosts_are_checked(read: Read) -> N
     assert not read("ssl.endpoint.identification.algorithm=").checks_host
 
 
-def test_a_file_of_authorities_goes_before_their_text(read: Read) -> None:
+def test_truststore_location_overrides_certificates_text(read: Read) -> None:
     lines = ("ssl.truststore.certificates=text", "ssl.truststore.location=file")
     trusted = [read(*lines[:number]).trusted for number in (1, 2)]
     assert [each.value for each in trusted if each] == ["text", "file"]

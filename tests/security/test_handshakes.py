@@ -13,24 +13,24 @@ def verification_error(code: int, message: str) -> ssl.SSLCertVerificationError:
     return error
 
 
-def test_a_certificate_for_another_host_is_told_with_what_mends_it() -> None:
+def test_hostname_mismatch_is_explained_with_remedy() -> None:
     text = why_no_tls(verification_error(62, "Hostname mismatch."), "servers", "x.")
     assert text.startswith("Hostname mismatch. Name it in servers as its certificate does, or ")
     assert text.endswith("x.ssl.endpoint.identification.algorithm empty")
 
 
-def test_a_certificate_that_nobody_vouches_for_is_told_with_what_mends_it() -> None:
+def test_untrusted_certificate_is_explained_with_remedy() -> None:
     text = why_no_tls(verification_error(18, "self-signed certificate"), "servers", "x.")
     assert text.startswith("its certificate is not trusted (self-signed certificate); ")
     assert text.endswith("is x.ssl.truststore.location right?")
 
 
-def test_what_speaks_no_tls_is_a_wrong_port() -> None:
+def test_non_tls_server_is_reported_as_wrong_port() -> None:
     text = why_no_tls(ssl.SSLError(1, "wrong version number"), "--bootstrap-server")
     assert text.endswith("wrong version number; is its port in --bootstrap-server one for TLS?")
 
 
-def test_a_server_that_hangs_up_is_asked_about() -> None:
+def test_reset_during_handshake_suggests_wrong_port() -> None:
     text = why_no_tls(ConnectionResetError("reset"), "servers")
     assert text == "it ended the handshake (reset); is its port in servers one for TLS?"
 
@@ -44,14 +44,14 @@ def test_a_server_that_hangs_up_is_asked_about() -> None:
         (Pem(True, keystore="no such file"), "keystore"),
     ],
 )
-def test_what_is_no_pem_is_told_by_its_field(pem: Pem, field: str) -> None:
+def test_invalid_pem_is_rejected_with_its_field(pem: Pem, field: str) -> None:
     with pytest.raises(BadPem, match=r"^can't be read as PEM") as raised:
         client_context(pem, "the.password")
     assert raised.value.field == field
     assert ("the.password" in str(raised.value)) == (field == "keystore")
 
 
-def test_hosts_are_checked_as_is_said() -> None:
+def test_hostname_verification_follows_setting() -> None:
     for checks_host in (True, False):
         context = client_context(Pem(checks_host), "the.password")
         assert (context.check_hostname, context.verify_mode) == (checks_host, ssl.CERT_REQUIRED)

@@ -32,7 +32,7 @@ def signed(key: Any = KEY, key_id: str | None = "k1") -> str:
     return jwt.encode(CLAIMS, key, "ES256", headers={"kid": key_id} if key_id else None)
 
 
-def test_a_known_key_proves_the_claims_whatever_they_say() -> None:
+def test_token_signed_with_known_key_is_accepted() -> None:
     assert verifier(jwks(jwk(OTHER, "k0"), jwk(KEY)))(signed()) == CLAIMS
     assert verifier(jwks(jwk(KEY)))(signed(key_id=None)) == CLAIMS
 
@@ -62,7 +62,7 @@ def test_a_token_that_names_no_key_may_be_of_any() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
-def test_a_key_decides_what_signs(algorithm: str) -> None:
+def test_jwk_alg_and_use_restrict_accepted_signatures(algorithm: str) -> None:
     pair = rsa.generate_private_key(65537, 2048)
     says = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(pair.public_key()))
     token = jwt.encode(CLAIMS, pair, algorithm)
@@ -81,7 +81,7 @@ def test_a_key_decides_what_signs(algorithm: str) -> None:
     "text",
     ["", "{}", "[]", '{"keys": []}', '{"keys": 7}', '{"keys": [7]}', '{"keys": [{"kty": "x"}]}'],
 )
-def test_what_has_no_keys_is_refused(text: str) -> None:
+def test_jwks_without_usable_keys_is_rejected(text: str) -> None:
     with pytest.raises(UnusableKeys):
         verifier(text)
 
@@ -92,7 +92,7 @@ def test_a_shared_secret_is_no_key() -> None:
         verifier(jwks(secret))
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jwt_library_reports_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -26,7 +26,7 @@ def test_a_token_proves_a_name_until_it_expires() -> None:
         respond(bearer(token, "mallory"))
 
 
-def test_a_refused_token_is_answered_first_and_fails_then() -> None:
+def test_invalid_token_gets_error_response_before_failure() -> None:
     exchange = OAuthBearer(unsecured, TokenRules(), lambda: NOW_MS)
     refused = exchange.respond(bearer(unsigned({"sub": "carol", "exp": 1})))
     assert refused == AuthenticationStep(b'{"status":"invalid_token"}')
@@ -39,7 +39,7 @@ def test_a_refused_token_is_answered_first_and_fails_then() -> None:
     "message",
     [b"", b"n,,\x01\x01", b"y,,\x01auth=Bearer x\x01\x01", b"n,,\x01auth=Basic x\x01\x01", b"\xff"],
 )
-def test_what_is_no_message_fails_at_once(message: bytes) -> None:
+def test_malformed_oauth_message_fails_immediately(message: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         respond(message)
 
@@ -98,7 +98,7 @@ def test_a_skew_is_allowed_in_both_directions() -> None:
         ({"aud": []}, "another audience"),
     ],
 )
-def test_signed_tokens_must_hold_by_now_and_be_for_nobody_else(
+def test_signed_token_with_invalid_time_or_audience_is_rejected(
     claims: dict[str, Any], why: str
 ) -> None:
     good = {**CLAIMS, "iat": 999_000, "nbf": 1_000_001.5, "scope": 7}

@@ -33,7 +33,7 @@ def test_the_right_password_proves_the_name(user: str, acting: bool) -> None:
         (b"", "expected 3 tokens, got 1"),
     ],
 )
-def test_anything_else_fails_and_says_no_more_than_kafka(token: bytes, told: str) -> None:
+def test_invalid_plain_token_fails_with_kafka_message(token: bytes, told: str) -> None:
     with pytest.raises(AuthenticationFailed) as caught:
         respond(token)
     assert caught.value.told is not None

@@ -11,11 +11,11 @@ def test_a_principal_survives_its_text(name: str) -> None:
     assert parse(str(principal)) == principal
 
 
-def test_nobody_in_particular_is_called_anonymous() -> None:
+def test_anonymous_principal_is_user_anonymous() -> None:
     assert str(ANONYMOUS) == "User:ANONYMOUS"
 
 
 @pytest.mark.parametrize("text", ["", "alice", "User:", ":alice"])
-def test_half_a_principal_is_refused_with_an_example(text: str) -> None:
+def test_incomplete_principal_is_rejected_with_example(text: str) -> None:
     with pytest.raises(BadPrincipal, match="User:alice"):
         parse(text)

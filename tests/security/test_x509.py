@@ -48,7 +48,7 @@ def test_the_subject_and_all_names() -> None:
     assert found.names == {*dns, "IP:127.0.0.1", "IP:::1", "email:me@example.org"}
 
 
-def test_a_kind_that_nobody_knows_is_its_number_and_no_names_are_none() -> None:
+def test_unknown_attribute_type_is_shown_as_oid() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.ObjectIdentifier("2.999.7"), "seven")])
     now = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,7 +20,7 @@ from minibroker.cluster.store.tree import (
 )
 
 
-def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
+def test_unusable_store_file_is_rejected_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "store"
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(StoreError, match="store: cannot be used as config store"):
@@ -29,7 +29,7 @@ def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "missing" / "store")
 
 
-def test_a_store_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_store_with_other_format_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "store"
     database = sqlite3.connect(path)
     database.execute(f"PRAGMA user_version = {FORMAT + 1}")
@@ -49,7 +49,7 @@ def test_foreign_database_is_rejected_unchanged(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_store_behind_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+def test_store_path_with_symlink_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "store").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match=r"cannot be used as config store: .*symbolic links"):
         SqliteStore(tmp_path / "store")
@@ -70,7 +70,7 @@ def test_store_files_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     died._db.close()
 
 
-async def test_ephemeral_nodes_of_a_process_that_died_are_gone(tmp_path: Path) -> None:
+async def test_ephemeral_nodes_of_dead_process_are_removed(tmp_path: Path) -> None:
     died = SqliteStore(tmp_path / "store")
     await died.create("/kept")
     await died.create("/e", ephemeral=True)
@@ -87,7 +87,7 @@ def fill_up(store: SqliteStore) -> None:
     store._db.execute(f"PRAGMA max_page_count = {pages}")
 
 
-async def test_full_store_raises_and_keeps_what_it_has(tmp_path: Path) -> None:
+async def test_full_store_rejects_writes_and_keeps_its_data(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store")
     await store.create("/a", b"kept")
     fill_up(store)

@@ -24,7 +24,7 @@ def test_a_path_has_a_parent(path: str, parent: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a", "/a/", "//a", "/a//b", "/./a", "/a/..", "/\0"])
-def test_what_is_no_path_says_so(path: str) -> None:
+def test_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(BadPathError) as caught:
         check_path(path)
     assert caught.value.path == path

@@ -27,7 +27,7 @@ async def test_a_watch_hears_of_its_node_and_those_below() -> None:
         assert [event.path async for event in every] == ["/a", "/ab", "/a/b"]
 
 
-async def test_what_waited_is_told_before_the_reason_for_the_end() -> None:
+async def test_ended_watch_delivers_pending_events_before_error() -> None:
     watches = Watches()
     with watches.open("/") as events:
         watches.tell(changed("/a"))
@@ -40,7 +40,7 @@ async def test_what_waited_is_told_before_the_reason_for_the_end() -> None:
                 await anext(events)
 
 
-async def test_a_reader_that_is_too_slow_is_told_so() -> None:
+async def test_slow_watch_reader_gets_events_lost_error() -> None:
     watches = Watches()
     with watches.open("/a") as events:
         for _ in range(WATCH_MAX_EVENTS + 2):

@@ -33,7 +33,7 @@ async def test_a_transaction_is_bounded_before_it_is_sent() -> None:
     assert await store.multi([]) == []
 
 
-async def test_a_closed_store_says_so() -> None:
+async def test_closed_store_rejects_reads() -> None:
     store = ZooKeeperStore(NOBODY, None)
     await store.close()
     await store.close()

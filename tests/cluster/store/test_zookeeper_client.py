@@ -58,7 +58,7 @@ def test_patience_can_differ_from_the_session() -> None:
     assert (found.session_timeout_s, found.patience_s) == (18.0, 0.2)
 
 
-def test_a_client_is_told_all_of_it() -> None:
+def test_client_gets_hosts_and_digest_without_chroot() -> None:
     tls = Pem(checks_host=True)
     wanted = ZooKeeperAccess(parse_connect_string("a:1,b:2/c"), 5.0, 1.0, ("us", "pw:x"), tls=tls)
     client, _ = make_client(wanted, (7, b"p" * 16))
@@ -145,7 +145,7 @@ def rights(protect: bool, path: str) -> list[tuple[str, int]]:
     return [(entry.id.scheme, entry.perms) for entry in acl]
 
 
-def test_who_may_do_what() -> None:
+def test_node_acls_depend_on_digest_and_path() -> None:
     everything, read = 31, 1
     assert rights(False, "/brokers/ids/1") == [("world", everything)]
     assert rights(True, "/brokers/ids/1") == [("auth", everything), ("world", read)]
@@ -154,7 +154,7 @@ def test_who_may_do_what() -> None:
         assert rights(True, private) == [("auth", everything)]
 
 
-def test_what_the_server_tells_is_heard() -> None:
+def test_watch_events_are_delivered_by_kind() -> None:
     heard: list[StoreEvent] = []
     client, _ = make_client(ZooKeeperAccess(CONNECT, 5.0, 1.0))
     hear_watches(client, heard.append)
@@ -168,6 +168,6 @@ def test_what_the_server_tells_is_heard() -> None:
     ]
 
 
-def test_a_watch_is_asked_for_in_zookeepers_form() -> None:
+def test_add_watch_request_has_zookeeper_encoding() -> None:
     assert AddWatch.type == 106
     assert AddWatch("/a").serialize() == b"\0\0\0\2/a" + b"\0\0\0\1"

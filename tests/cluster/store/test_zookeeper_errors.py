@@ -16,7 +16,7 @@ from minibroker.cluster.store.tree import (
 from minibroker.cluster.store.zookeeper_errors import at_fault, translated
 
 
-def test_what_was_done_has_nobody_at_fault() -> None:
+def test_successful_transaction_yields_no_error() -> None:
     assert at_fault([Create("/a")], ["/a"]) is None
 
 
@@ -42,7 +42,7 @@ def test_a_node_that_exists_is_named_itself() -> None:
         (zk.DataInconsistency(), "ZooKeeper answered DataInconsistency"),
     ],
 )
-def test_other_errors_say_what_to_do(error: Exception, said: str) -> None:
+def test_other_zookeeper_errors_become_explained_store_errors(error: Exception, said: str) -> None:
     found = translated(error, "/a")
     assert type(found) is StoreError
     assert said in str(found)

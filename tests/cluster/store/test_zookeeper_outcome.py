@@ -52,7 +52,7 @@ def node(data: bytes = b"x", *, version: int = 0, at: int = AFTER, owner: int = 
         ([Create("/q/n-", b"x", False, True)], {"/q/n-other": node()}, None),
     ],
 )
-async def test_what_the_tree_proves(
+async def test_unknown_outcome_is_inferred_from_nodes(
     operations: Sequence[Operation], nodes: dict[str, FoundNode], results: list[Result] | None
 ) -> None:
     found = await find_outcome(operations, tree(nodes), since=SINCE, session=SESSION)

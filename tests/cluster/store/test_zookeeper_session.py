@@ -16,7 +16,7 @@ from minibroker.cluster.store.zookeeper_session import (
 from minibroker.config.types import parse_connect_string
 
 
-def test_what_was_kept_is_read(tmp_path: Path) -> None:
+def test_session_file_round_trip_is_private(tmp_path: Path) -> None:
     file = tmp_path / "session"
     assert kept_session(file) is None
     for number in (-5, 7):
