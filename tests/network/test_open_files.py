@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.network.open_files import CACHED_MAX, OpenFiles
+from tests.descriptors import open_below
 from tests.runtime.test_descriptors import no_descriptor_left
 
 MANY = 100_000
@@ -20,13 +21,9 @@ def segment(tmp_path: Path) -> Path:
     return path
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_cache_closes_the_least_recently_used_file(tmp_path: Path) -> None:
     files = OpenFiles(MANY)
-    before = open_descriptors()
+    before = open_below(tmp_path)
     paths = [tmp_path / f"{number}.log" for number in range(CACHED_MAX + 1)]
     for path in paths:
         path.write_bytes(b"x")
@@ -42,7 +39,7 @@ def test_cache_closes_the_least_recently_used_file(tmp_path: Path) -> None:
         files.get(str(paths[1]))
     del first
     files.forget()
-    assert open_descriptors() == before
+    assert open_below(tmp_path) == before
 
 
 def test_a_file_in_use_outlives_its_place_in_the_cache(segment: Path) -> None:
@@ -114,12 +111,12 @@ def test_reserve_is_taken_back_when_a_topic_is_deleted(segment: Path) -> None:
 
 def test_open_files_that_were_removed_are_closed(segment: Path, tmp_path: Path) -> None:
     files = OpenFiles(MANY)
-    before = open_descriptors()
+    before = open_below(tmp_path)
     kept = tmp_path / "kept.log"
     kept.touch()
     files.get(str(segment))
     files.get(str(kept))
     segment.unlink()
     files.forget_removed()
-    assert (len(files), open_descriptors()) == (1, before + 1)
+    assert (len(files), open_below(tmp_path)) == (1, before + 1)
     files.forget()

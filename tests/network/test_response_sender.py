@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from minibroker.network.response_sender import (
 )
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
 from minibroker.storage.slices import FileSlice
+from tests.descriptors import open_below
 
 CONTENT = bytes(range(256)) * 1024
 
@@ -157,17 +157,15 @@ def segments(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("length", [1000, COPIED_PIECE_MAX, 100_000])
 async def test_pieces_of_more_files_than_may_be_open_are_sent(
-    segments: list[Path], length: int
+    segments: list[Path], length: int, tmp_path: Path
 ) -> None:
     files, stream = OpenFiles(FEW), Counting()
-    gc.collect()  # Closes what other tests left open.
-    before = len(os.listdir("/proc/self/fd"))
     open_most = 0
 
     class Watching(Counting):
         async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
             nonlocal open_most
-            open_most = max(open_most, len(os.listdir("/proc/self/fd")) - before)
+            open_most = max(open_most, open_below(tmp_path))
             await super().send_all(data, more=more)
 
     stream = Watching()
@@ -183,7 +181,7 @@ async def test_pieces_of_more_files_than_may_be_open_are_sent(
     if length <= COPIED_PIECE_MAX:
         assert stream.writes <= len(body) // COPIED_BYTES_MAX + 1
     files.forget()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == 0
 
 
 async def test_piece_of_a_file_that_may_have_been_replaced_is_not_sent(

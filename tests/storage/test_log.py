@@ -26,6 +26,7 @@ from protocol.records import (
     parse_batch_header,
     verify_crc,
 )
+from tests.descriptors import open_below
 
 NOW_MS = 1_700_000_000_000
 OpenLog = Callable[..., Log]
@@ -236,16 +237,18 @@ def test_an_empty_segment_does_not_roll(open_log: OpenLog, batch: MakeBatch) -> 
     assert files(log) == [0, 1]
 
 
-def test_only_the_last_segment_is_held_open(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_only_the_last_segment_is_held_open(
+    open_log: OpenLog, batch: MakeBatch, tmp_path: Path
+) -> None:
     log = open_log(segment_bytes=len(batch(0)))
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_below(tmp_path)
     for number in range(20):
         log.append(batch(number), now_ms=NOW_MS)
     log.read(3, 100)
     log.offset_for_time(NOW_MS + 7)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == before
     log.abandon()
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert open_below(tmp_path) == before - 1
 
 
 def test_retention_by_time_keeps_files_for_readers_a_while(

@@ -23,6 +23,7 @@ from minibroker.storage.log import Appended, Log
 from minibroker.storage.segment_files import SegmentFiles
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch, iter_batches, iter_records
+from tests.descriptors import open_below
 
 NOW_MS = 1_700_000_000_000
 T = TypeVar("T")
@@ -169,7 +170,6 @@ def test_log_whose_file_calls_fail_once_keeps_what_it_acknowledged(
     config: LogConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "counted").mkdir()
-    before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as context:
         faults = Faults(context)
         Scenario(tmp_path / "counted", faults, config).run()
@@ -185,4 +185,4 @@ def test_log_whose_file_calls_fail_once_keeps_what_it_acknowledged(
                 Scenario(folder, faults, config).run()
             except BaseException as error:
                 raise AssertionError(f"with call {failing} failing") from error
-        assert len(os.listdir("/proc/self/fd")) == before, f"with call {failing} failing"
+        assert open_below(tmp_path) == 0, f"with call {failing} failing"

@@ -27,6 +27,7 @@ from minibroker.storage.segment_files import SegmentFiles
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.records import TimestampType
+from tests.descriptors import open_below
 
 NOW_MS = 1_700_000_000_000
 MakeBatch = Callable[..., bytes]
@@ -294,7 +295,7 @@ def test_deleted_log_that_cannot_be_removed_is_removed_later(
     before = image(topic("t", b"1"), topic("u", b"2"))
     need(manager, before).append(batch(0), now_ms=NOW_MS)
     need(manager, before, "u")
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = open_below(tmp_path)
 
     def fail(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -303,7 +304,7 @@ def test_deleted_log_that_cannot_be_removed_is_removed_later(
     with monkeypatch.context() as context:
         context.setattr(os, call, fail)
         manager.follow(before, after)
-        assert len(os.listdir("/proc/self/fd")) == open_before - 1
+        assert open_below(tmp_path) == open_before - 1
         manager.apply_retention(now_ms=NOW_MS)
         assert len(list(tmp_path.iterdir())) == 2
     manager.apply_retention(now_ms=NOW_MS)

@@ -11,14 +11,11 @@ import pytest
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from minibroker.storage.segment_files import SegmentFiles
+from tests.descriptors import open_below
 from tests.runtime.test_descriptors import no_descriptor_left
 
 NOW_MS = 1_700_000_000_000
 MakeBatch = Callable[..., bytes]
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def created(tmp_path: Path, *names: str) -> list[str]:
@@ -29,20 +26,20 @@ def created(tmp_path: Path, *names: str) -> list[str]:
 
 
 def test_segment_files_beyond_the_limit_close_the_least_recently_used(tmp_path: Path) -> None:
-    before = descriptors()
+    before = open_below(tmp_path)
     a, b, c = created(tmp_path, "a", "b", "c")
     files = SegmentFiles(2)
     first = files.descriptor(a)
     files.descriptor(b)
     assert files.descriptor(a) == first
     files.descriptor(c)  # b was used least recently
-    assert (len(files), descriptors()) == (2, before + 2)
+    assert (len(files), open_below(tmp_path)) == (2, before + 2)
     assert files.descriptor(a) == first
     for path in (a, b, c):
         os.pwrite(files.descriptor(path), path.encode(), 0)
         files.close(path)
         files.close(path)
-    assert descriptors() == before
+    assert open_below(tmp_path) == before
     assert [Path(path).read_text() for path in (a, b, c)] == [a, b, c]
 
 
@@ -89,7 +86,7 @@ def test_segment_files_at_the_limit_of_the_process_make_room(tmp_path: Path) -> 
 def test_logs_beyond_the_limit_are_written_and_read_and_recover(
     tmp_path: Path, batch: MakeBatch
 ) -> None:
-    before, files = descriptors(), SegmentFiles(3)
+    before, files = open_below(tmp_path), SegmentFiles(3)
     config = LogConfig(segment_bytes=300)
 
     def opened() -> list[Log]:
@@ -102,18 +99,18 @@ def test_logs_beyond_the_limit_are_written_and_read_and_recover(
     for _ in range(5):
         for log in logs:
             log.append(batch(0), now_ms=NOW_MS)
-            assert descriptors() <= before + 3
+            assert open_below(tmp_path) <= before + 3
     assert all(log.segment_count > 1 for log in logs)
     for log in logs:
         pieces = [log.read(offset, 1000) for offset in range(5)]
         assert all(piece is not None and piece.load() for piece in pieces)
         log.abandon()
-    assert descriptors() == before
+    assert open_below(tmp_path) == before
     again = opened()
     assert [log.log_end_offset for log in again] == [5] * 20
     for log in again:
         log.close(now_ms=NOW_MS)
-    assert descriptors() == before
+    assert open_below(tmp_path) == before
     assert all(log.opened_clean for log in opened())
     for number in range(20):
         files.close_directory(str(tmp_path / f"t-{number}"))
@@ -122,7 +119,7 @@ def test_logs_beyond_the_limit_are_written_and_read_and_recover(
 def test_log_that_cannot_be_recovered_leaves_no_descriptor_open(
     tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, files = descriptors(), SegmentFiles(3)
+    before, files = open_below(tmp_path), SegmentFiles(3)
     log = Log.open(tmp_path, "t", 0, LogConfig(), now_ms=NOW_MS, files=files)
     log.append(batch(0), now_ms=NOW_MS)
     log.abandon()
@@ -134,7 +131,7 @@ def test_log_that_cannot_be_recovered_leaves_no_descriptor_open(
         context.setattr(os, "pwritev", fail)
         with pytest.raises(OSError, match="no"):
             Log.open(tmp_path, "t", 0, LogConfig(), now_ms=NOW_MS, files=files)
-    assert descriptors() == before
+    assert open_below(tmp_path) == before
 
 
 def test_closed_log_does_not_write_to_the_log_that_has_its_name_now(
