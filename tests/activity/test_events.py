@@ -10,5 +10,5 @@ from tests.activity.strategies import events
 
 
 @given(st.lists(events()))
-def test_a_chunk_is_unpacked_as_it_was_packed(told: list[ActivityEvent]) -> None:
+def test_packed_events_round_trip(told: list[ActivityEvent]) -> None:
     assert unpack(pack(told)) == told

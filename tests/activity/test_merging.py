@@ -17,7 +17,7 @@ def event(time_us: int, mark: int) -> Happening:
     st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 50))), max_size=10),
     st.lists(st.integers(0, 60), max_size=5),
 )
-def test_each_event_is_taken_once_and_times_never_go_back(
+def test_merged_events_are_taken_once_in_order_of_time(
     told: list[tuple[int, list[int]]], cuts: list[int]
 ) -> None:
     merger: Merger[int] = Merger()
@@ -41,14 +41,14 @@ def test_each_event_is_taken_once_and_times_never_go_back(
     assert sorted(found) == list(range(counted)) == list(range(marks))
 
 
-def test_of_one_sender_equal_times_stay_in_order() -> None:
+def test_events_of_one_sender_with_equal_times_keep_their_order() -> None:
     merger: Merger[str] = Merger()
     merger.add("a", [event(5, 1), event(5, 2)])
     merger.add("a", [event(5, 3), event(4, 4)])
     assert [one[2][1] for one in merger.take(9).events] == [4, 1, 2, 3]
 
 
-def test_what_is_later_waits_for_others() -> None:
+def test_events_after_given_time_wait_for_other_senders() -> None:
     merger: Merger[str] = Merger()
     merger.add("a", [event(10, 1), event(30, 2)])
     assert merger.take(20).counts == {"a": 1}

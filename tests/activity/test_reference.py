@@ -10,12 +10,12 @@ from minibroker.activity.schema import CHECK_FIELDS, FIELDS
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "activity.md"
 
 
-def test_the_page_is_what_the_schema_says() -> None:
+def test_activity_page_matches_schema() -> None:
     assert PAGE.read_text() == page(), (
         "mend it: python -m minibroker.activity.reference > docs/reference/activity.md"
     )
 
 
-def test_every_field_has_one_row() -> None:
+def test_activity_page_has_one_row_per_field() -> None:
     rows = [line.split("`")[1] for line in page().splitlines() if line.startswith("| `")]
     assert sorted(rows) == sorted(field.name for field in FIELDS + CHECK_FIELDS)

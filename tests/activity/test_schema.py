@@ -5,25 +5,25 @@ from __future__ import annotations
 from minibroker.activity.schema import CHECK_FIELDS, FIELDS, ActivityKind, ActivityType
 
 
-def test_no_name_is_given_twice() -> None:
+def test_field_names_are_unique() -> None:
     for fields in (FIELDS, CHECK_FIELDS):
         names = [field.name for field in fields]
         assert len(set(names)) == len(names)
 
 
-def test_every_event_has_what_identifies_and_orders_it() -> None:
+def test_every_event_has_identifying_and_ordering_fields() -> None:
     everywhere = [field.name for field in FIELDS if field.kinds == set(ActivityKind)]
     identity = ["version", "kind", "broker", "started_us", "sequence"]
     assert everywhere == [*identity, "time_us", "clock_ms"]
     assert not any(field.may_lack for field in FIELDS if field.name in everywhere)
 
 
-def test_what_is_not_in_every_event_seen_may_lack() -> None:
+def test_fields_missing_in_some_event_kinds_are_optional() -> None:
     seen = {ActivityKind.REQUEST, ActivityKind.CONNECTION}
     assert all(field.may_lack for field in FIELDS if not field.kinds >= seen)
 
 
-def test_quantities_have_units() -> None:
+def test_quantity_fields_have_units() -> None:
     suffixes = {"_us": "µs since 1970 UTC", "_ms": "ms", "_ns": "ns", "_bytes": "bytes"}
     for field in FIELDS + CHECK_FIELDS:
         for suffix, unit in suffixes.items():

@@ -50,14 +50,14 @@ def check_fields(found: Mapping[str, object], fields: Iterable[ActivityField]) -
 
 
 @given(events(), st.integers(0, 2**62))
-def test_events_are_written_by_the_schema(event: ActivityEvent, sequence: int) -> None:
+def test_written_events_match_schema(event: ActivityEvent, sequence: int) -> None:
     found = json.loads(Writer(3, 5, 0.5).event(event, sequence))
     kind = ActivityKind(found["kind"])
     check_fields(found, [field for field in FIELDS if kind in field.kinds])
     assert (found["broker"], found["sequence"], found["sample"]) == (3, sequence, 0.5)
 
 
-def test_each_figure_stands_where_it_belongs() -> None:
+def test_request_event_has_expected_fields() -> None:
     assert json.loads(Writer(1, 5, 1.0).event(REQUEST, 42)) == {
         "version": 1,
         "kind": "request",
@@ -109,19 +109,19 @@ def test_each_figure_stands_where_it_belongs() -> None:
     }
 
 
-def test_of_mutations_there_is_told_what_was_refused() -> None:
+def test_mutation_event_has_number_of_rejected_mutations() -> None:
     event = (*REQUEST[:7], None, (5, 2, True), *REQUEST[9:])
     found = json.loads(Writer(1, 5, 1.0).event(event, 42))
     assert (found["mutations"], found["mutations_refused"], found["strict"]) == (5, 2, True)
 
 
-def test_what_is_missing_is_told() -> None:
+def test_dropped_event_has_number_of_dropped_events() -> None:
     found = json.loads(Writer(1, 5, 1.0).dropped(9, 42, 1000, 1))
     check_fields(found, [field for field in FIELDS if ActivityKind.DROPPED in field.kinds])
     assert found["dropped"] == 9
 
 
-def test_rates_are_written_with_all_their_digits() -> None:
+def test_rates_are_written_with_full_precision() -> None:
     rate = 0.1 + 0.2
     check = "", "", rate, float("inf"), 0, 1
     event = (*REQUEST[:16], (check, None, None, None), None, 0, 0)
@@ -130,7 +130,7 @@ def test_rates_are_written_with_all_their_digits() -> None:
     assert found["bound"] > 1e308
 
 
-def test_texts_that_are_kept_are_bounded() -> None:
+def test_number_and_length_of_cached_texts_are_limited() -> None:
     writer = Writer(1, 5, 1.0)
     long = "x" * KEPT_CHARACTERS_MAX
     for number in range(KEPT_MAX + 2):
@@ -139,6 +139,6 @@ def test_texts_that_are_kept_are_bounded() -> None:
     assert len(writer._clients) == 2
 
 
-def test_a_connections_event_is_short() -> None:
+def test_connection_event_has_delay() -> None:
     event: Happening = (5, 6, ("L", 7, "::1"), "held", None, 120)
     assert json.loads(Writer(1, 5, 1.0).event(event, 2))["delay_ms"] == 120

@@ -6,7 +6,7 @@ from protocol.messages.delete_acls import DeleteAclsFilter
 from tests.apis.test_create_acls import ANY
 
 
-def test_every_field_finds_its_place() -> None:
+def test_delete_acls_filter_is_converted_field_by_field() -> None:
     given = DeleteAclsFilter(
         **{**ANY, "resource_name_filter": "n", "principal_filter": "p", "host_filter": "h"}
     )

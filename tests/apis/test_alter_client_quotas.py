@@ -57,7 +57,7 @@ async def alter(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_each_entry_is_done_for_itself(desk: Any, version: int) -> None:
+async def test_invalid_entry_does_not_affect_other_entries(desk: Any, version: int) -> None:
     codes = await alter(
         desk,
         ([("ip", "10.0.0.1")], {RATE: 5.0}),
@@ -78,19 +78,19 @@ async def test_each_entry_is_done_for_itself(desk: Any, version: int) -> None:
     }
 
 
-async def test_a_quota_is_removed(desk: Any) -> None:
+async def test_quota_is_removed(desk: Any) -> None:
     await alter(desk, ([("ip", "10.0.0.1")], {RATE: 5.0}))
     assert await alter(desk, ([("ip", "10.0.0.1")], {RATE: None})) == [0]
     assert ("ips", "10.0.0.1") not in desk.controller.at_processor.configs
     assert await alter(desk, ([("ip", "10.0.0.1")], {RATE: None})) == [0]
 
 
-async def test_it_may_be_tried_first(desk: Any) -> None:
+async def test_validate_only_changes_are_not_applied(desk: Any) -> None:
     assert await alter(desk, ([("ip", "10.0.0.1")], {RATE: 5.0}), validate_only=True) == [0]
     assert desk.controller.published == []
 
 
-async def test_users_and_clients_get_theirs(desk: Any) -> None:
+async def test_user_and_client_id_quotas_are_stored_by_entity(desk: Any) -> None:
     rate: dict[str, float | None] = {"producer_byte_rate": 5.0}
     codes = await alter(
         desk,

@@ -29,7 +29,7 @@ async def alter(
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_a_topic_has_only_what_was_named(desk: Any, version: int) -> None:
+async def test_alter_configs_replaces_all_topic_overrides(desk: Any, version: int) -> None:
     wanted = NewTopic("t", config=[("retention.ms", "5"), ("segment.bytes", "1000")])
     await desk.controller.publish((await desk.cluster.create_topics([wanted])).updates)
     assert await alter(desk, 2, "t", version, retention_ms="6") == (0, None)
@@ -38,7 +38,7 @@ async def test_a_topic_has_only_what_was_named(desk: Any, version: int) -> None:
     assert desk.controller.at_processor.topic_overrides("t") == {}
 
 
-async def test_what_is_refused_is_left_as_it_was(desk: Any) -> None:
+async def test_rejected_alteration_leaves_configs_unchanged(desk: Any) -> None:
     assert await alter(desk, 4, "1", max_connections="6") == (0, None)
     assert (await alter(desk, 4, "1", num_io_threads="6"))[0] == 42
     assert (await alter(desk, 4, "1", max_connections=None))[0] == 42

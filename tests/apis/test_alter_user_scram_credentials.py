@@ -23,7 +23,7 @@ def upsertion(name: str, mechanism: int = 2, salted: bytes = SALTED) -> ScramCre
     )
 
 
-async def test_each_user_for_itself_and_no_password_travels(desk: Any) -> None:
+async def test_each_user_has_its_own_result_and_no_password_is_forwarded(desk: Any) -> None:
     request = AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name="bob", mechanism=1)],
         upsertions=[upsertion("alice"), upsertion("carol", 9)],
@@ -39,7 +39,7 @@ async def test_each_user_for_itself_and_no_password_travels(desk: Any) -> None:
     assert kept.startswith("salt=c2FsdA==,stored_key=")
 
 
-async def test_nothing_is_no_secret(desk: Any) -> None:
+async def test_empty_salted_password_is_rejected(desk: Any) -> None:
     wanted = [upsertion("alice", salted=b""), upsertion("bob", salted=b"b")]
     response = await desk.ask(API, AlterUserScramCredentialsRequest(upsertions=wanted), 0)
     alice, bob = response.results

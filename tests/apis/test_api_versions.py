@@ -25,7 +25,7 @@ def ask(desk: Any, version: int, name: str = "librdkafka", software: str = "2.15
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_all_that_is_served_is_listed(desk: Any, version: int) -> None:
+async def test_all_served_apis_are_listed(desk: Any, version: int) -> None:
     response = ask(desk, version)
     assert response.error_code == ErrorCode.NONE
     assert [
@@ -36,7 +36,7 @@ async def test_all_that_is_served_is_listed(desk: Any, version: int) -> None:
     ]
 
 
-async def test_what_is_served_elsewhere_is_not_mixed_up(desk: Any) -> None:
+async def test_cached_api_list_is_not_reused_for_other_served_apis(desk: Any) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     listed = []
     for served in (SERVED, {ApiKey.FETCH: (4, 9)}, SERVED):
@@ -55,7 +55,7 @@ async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(desk
         assert response.finalized_features_epoch >= 0
 
 
-async def test_a_feature_that_may_be_0_is_kept_from_clients_that_cannot_read_it(desk: Any) -> None:
+async def test_feature_with_min_version_0_is_hidden_before_version_4(desk: Any) -> None:
     assert ask(desk, 3).supported_features == []
     [feature] = ask(desk, 4).supported_features
     assert (feature.name, feature.min_version, feature.max_version) == FEATURES[0][:3]
@@ -64,7 +64,7 @@ async def test_a_feature_that_may_be_0_is_kept_from_clients_that_cannot_read_it(
 @pytest.mark.parametrize(
     ("name", "software"), [("", "1"), ("x", ""), ("-x", "1"), ("a b", "1"), ("x", "1."), ("ü", "1")]
 )
-async def test_software_without_a_proper_name_is_refused(
+async def test_invalid_client_software_name_is_rejected(
     desk: Any, name: str, software: str
 ) -> None:
     response = ask(desk, 3, name, software)
@@ -72,11 +72,11 @@ async def test_software_without_a_proper_name_is_refused(
     assert response.api_keys == []
 
 
-async def test_before_version_3_nobody_has_a_name(desk: Any) -> None:
+async def test_client_software_name_is_not_checked_before_version_3(desk: Any) -> None:
     assert ask(desk, 2, "", "").error_code == ErrorCode.NONE
 
 
-def test_an_unknown_version_is_answered_in_version_0_with_the_range() -> None:
+def test_unsupported_version_is_answered_in_version_0_with_range() -> None:
     response = decode(ApiVersionsResponse, 0, encode(unsupported_version(SERVED), 0))
     assert response.error_code == 35
     [entry] = response.api_keys

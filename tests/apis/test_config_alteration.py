@@ -26,7 +26,7 @@ async def ask(
     return list(await execute_at_controller(desk.controller, part))
 
 
-async def test_each_wish_is_answered_in_its_place(desk: Any) -> None:
+async def test_config_changes_are_answered_in_request_order(desk: Any) -> None:
     unknown, fine, topic = await ask(
         desk,
         ConfigChange(8, "1", STEP),
@@ -40,7 +40,7 @@ async def test_each_wish_is_answered_in_its_place(desk: Any) -> None:
     assert desk.controller.at_processor.configs["brokers", "1"] == {"max.connections": "5"}
 
 
-async def test_a_resource_named_twice_is_not_touched(desk: Any) -> None:
+async def test_duplicate_resource_is_rejected(desk: Any) -> None:
     other = (ConfigOperation("max.connections", Op.SET, "6"),)
     answers = await ask(
         desk, ConfigChange(BROKER_TYPE, "1", STEP), ConfigChange(BROKER_TYPE, "1", other)
@@ -54,7 +54,7 @@ async def test_validate_only_changes_are_not_applied(desk: Any) -> None:
     assert desk.controller.published == []
 
 
-async def test_limits_of_hosts_that_nobody_knows_are_refused(
+async def test_connection_limit_of_unresolvable_host_is_rejected(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def look_up(host: str) -> list[str]:
@@ -79,7 +79,7 @@ async def test_limits_of_hosts_that_nobody_knows_are_refused(
     assert "an entry is host:number" in refusal[1]
 
 
-async def test_keys_that_cannot_be_used_change_nothing(desk: Any) -> None:
+async def test_unusable_keystore_is_rejected(desk: Any) -> None:
     name = "listener.name.ssl.ssl.keystore.location"
     desk.controller.bad_keys = ["bad.pem"]
     bad, good = (

@@ -23,13 +23,13 @@ def broker_entry(name: str, *pairs: str, profile: str = "laptop") -> ConfigEntry
     return next(entry for entry in broker_entries(settings, {}) if entry.setting.name == name)
 
 
-def test_a_default_comes_from_the_brokers_default() -> None:
+def test_topic_default_has_broker_default_as_synonym() -> None:
     entry = topic_entry("retention.ms")
     assert (entry.value, entry.source) == ("604800000", ConfigSource.DEFAULT)
     assert entry.synonyms == (("log.retention.hours", "168", ConfigSource.DEFAULT),)
 
 
-def test_what_was_given_to_the_broker_comes_before_defaults_in_its_own_unit() -> None:
+def test_static_broker_config_precedes_default_and_keeps_its_unit() -> None:
     entry = topic_entry("retention.ms", "log.retention.minutes=5")
     assert (entry.value, entry.source) == ("300000", ConfigSource.STATIC_BROKER)
     assert entry.synonyms == (
@@ -38,7 +38,7 @@ def test_what_was_given_to_the_broker_comes_before_defaults_in_its_own_unit() ->
     )
 
 
-def test_a_topics_own_value_comes_first() -> None:
+def test_topic_config_is_first_of_its_synonyms() -> None:
     entry = topic_entry("retention.ms", "log.retention.ms=7", retention_ms="9")
     assert (entry.value, entry.source) == ("9", ConfigSource.TOPIC)
     assert [synonym.name for synonym in entry.synonyms] == [
@@ -48,12 +48,12 @@ def test_a_topics_own_value_comes_first() -> None:
     ]
 
 
-def test_a_setting_without_stand_in_is_a_default() -> None:
+def test_topic_config_without_broker_synonym_uses_default() -> None:
     entry = topic_entry("preallocate")
     assert (entry.value, entry.source, entry.synonyms) == ("false", ConfigSource.DEFAULT, ())
 
 
-def test_a_broker_setting_says_where_it_came_from() -> None:
+def test_broker_config_reports_its_source() -> None:
     entry = broker_entry("num.io.threads", "num.io.threads=5")
     assert (entry.value, entry.source) == ("5", ConfigSource.STATIC_BROKER)
     assert entry.synonyms == (
@@ -64,12 +64,12 @@ def test_a_broker_setting_says_where_it_came_from() -> None:
     assert (entry.value, entry.source) == ("8", ConfigSource.DEFAULT)
 
 
-def test_a_setting_without_a_value_has_none() -> None:
+def test_unset_broker_config_has_null_value() -> None:
     entry = broker_entry("log.retention.ms")
     assert (entry.value, entry.source, entry.synonyms) == (None, ConfigSource.DEFAULT, ())
 
 
-def test_every_setting_is_there_once_by_name() -> None:
+def test_every_config_is_listed_once_sorted_by_name() -> None:
     settings = Settings.from_sources()
     assert [e.setting.name for e in broker_entries(settings, {})] == sorted(BROKER_SETTINGS)
     assert [e.setting.name for e in topic_entries(settings, {}, {})] == sorted(TOPIC_SETTINGS)
@@ -82,7 +82,7 @@ CHANGED = {
 STATIC = Settings.from_sources(pairs=["log.retention.ms=6", "log.retention.hours=7"])
 
 
-def test_what_was_changed_stands_before_what_was_given() -> None:
+def test_dynamic_broker_config_precedes_static_config() -> None:
     [entry] = [e for e in topic_entries(STATIC, CHANGED, {}) if e.name == "retention.ms"]
     assert (entry.value, entry.source) == ("1", ConfigSource.DYNAMIC_BROKER)
     assert entry.synonyms == (
@@ -97,7 +97,7 @@ def test_what_was_changed_stands_before_what_was_given() -> None:
     assert entry.value == "1"
 
 
-def test_a_listeners_value_has_the_brokers_as_synonym() -> None:
+def test_listener_config_has_broker_config_as_synonym() -> None:
     name = "listener.name.inside.max.connections"
     [entry] = [e for e in broker_entries(STATIC, CHANGED) if e.name == name]
     assert (entry.value, entry.source) == ("2", ConfigSource.DYNAMIC_BROKER)
@@ -108,7 +108,7 @@ def test_a_listeners_value_has_the_brokers_as_synonym() -> None:
     )
 
 
-def test_what_was_changed_for_all_brokers_stands_alone() -> None:
+def test_default_broker_entries_are_only_dynamic_default_configs() -> None:
     assert [(e.name, e.value, e.source) for e in default_entries(STATIC, CHANGED)] == [
         ("log.retention.ms", "3", ConfigSource.DYNAMIC_DEFAULT_BROKER),
         ("max.connections", "4", ConfigSource.DYNAMIC_DEFAULT_BROKER),

@@ -12,9 +12,7 @@ from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatReq
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_consumer_group_heartbeat_is_answered_with_unsupported_version(
-    desk: Any, version: int
-) -> None:
+async def test_consumer_group_heartbeat_is_unsupported_version(desk: Any, version: int) -> None:
     response = await desk.ask(API, ConsumerGroupHeartbeatRequest(group_id="g"), version)
     assert desk.asked == {}
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -21,7 +21,7 @@ IMAGE = Image(controller_epoch=5)
         (2**63 - 1, ErrorCode.NONE),
     ],
 )
-def test_an_earlier_life_of_the_broker(epoch: int, error: ErrorCode) -> None:
+def test_stale_broker_epoch_is_rejected(epoch: int, error: ErrorCode) -> None:
     assert broker_epoch_problem(IMAGE, epoch) is error
 
 
@@ -34,5 +34,5 @@ def test_an_earlier_life_of_the_broker(epoch: int, error: ErrorCode) -> None:
         (2**31 - 1, ErrorCode.NONE),
     ],
 )
-def test_a_controller_that_is_none_any_more(epoch: int, error: ErrorCode) -> None:
+def test_stale_controller_epoch_is_rejected(epoch: int, error: ErrorCode) -> None:
     assert controller_epoch_problem(IMAGE, epoch) is error

@@ -25,14 +25,14 @@ async def desk(make_desk: DeskMaker) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_has_no_other_copy_does_not_hold_it_up(desk: Any, version: int) -> None:
+async def test_unreplicated_partitions_do_not_remain(desk: Any, version: int) -> None:
     response = await desk.ask(API, ControlledShutdownRequest(broker_id=1), version)
     assert (response.error_code, response.remaining_partitions) == (ErrorCode.NONE, [])
     assert desk.asked == {}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_should_have_other_copies_remains(desk: Any, version: int) -> None:
+async def test_replicated_partition_remains(desk: Any, version: int) -> None:
     image = desk.controller.at_processor
     topic = image.topics["t"]
     first, second = topic.partitions
@@ -45,7 +45,7 @@ async def test_what_should_have_other_copies_remains(desk: Any, version: int) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_another_broker_is_not_there(desk: Any, version: int) -> None:
+async def test_shutdown_of_other_broker_is_broker_not_available(desk: Any, version: int) -> None:
     for epoch in (-1, 0):
         asked = ControlledShutdownRequest(broker_id=2, broker_epoch=epoch)
         response = await desk.ask(API, asked, version)
@@ -53,6 +53,6 @@ async def test_another_broker_is_not_there(desk: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_an_earlier_life_of_the_broker_is_over(desk: Any, version: int) -> None:
+async def test_stale_broker_epoch_is_rejected(desk: Any, version: int) -> None:
     asked = ControlledShutdownRequest(broker_id=1, broker_epoch=0)
     assert (await desk.ask(API, asked, version)).error_code == ErrorCode.STALE_BROKER_EPOCH

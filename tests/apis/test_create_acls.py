@@ -40,7 +40,7 @@ def creation(**changed: Any) -> AclCreation:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_rules_come_are_found_and_go(make_desk: DeskMaker, version: int) -> None:
+async def test_acls_are_created_described_and_deleted(make_desk: DeskMaker, version: int) -> None:
     desk = await make_desk(*SETTINGS)
     wanted = [creation(), creation(operation=0), creation(resource_pattern_type=4)]
     made = await desk.ask(API, CreateAclsRequest(creations=wanted), version)
@@ -64,7 +64,7 @@ async def test_rules_come_are_found_and_go(make_desk: DeskMaker, version: int) -
     assert [one.pattern_type for one in found.resources] == [3]
 
 
-async def test_without_an_authorizer_rules_are_refused(desk: Any) -> None:
+async def test_acl_requests_without_authorizer_are_security_disabled(desk: Any) -> None:
     disabled = ErrorCode.SECURITY_DISABLED
     made = await desk.ask(API, CreateAclsRequest(creations=[creation()]), 3)
     assert [result.error_code for result in made.results] == [disabled]

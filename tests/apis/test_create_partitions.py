@@ -31,7 +31,9 @@ def grow(*topics: tuple[str, int], validate_only: bool = False) -> CreatePartiti
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_topics_grow_each_for_itself(with_topic: Any, version: int) -> None:
+async def test_partitions_are_created_and_unknown_topic_rejected(
+    with_topic: Any, version: int
+) -> None:
     response = await with_topic.ask(API, grow(("a", 3), ("missing", 3)), version)
     assert [(r.name, r.error_code) for r in response.results] == [
         ("a", ErrorCode.NONE),
@@ -42,7 +44,7 @@ async def test_topics_grow_each_for_itself(with_topic: Any, version: int) -> Non
     assert len(with_topic.controller.at_processor.topics["a"].partitions) == 3
 
 
-async def test_replicas_assigned_by_hand_are_checked(with_topic: Any) -> None:
+async def test_manual_replica_assignment_is_validated(with_topic: Any) -> None:
     for broker_id, code in ((1, ErrorCode.NONE), (9, ErrorCode.INVALID_REPLICA_ASSIGNMENT)):
         count = len(with_topic.cluster.image.topics["a"].partitions) + 1
         assignments = [CreatePartitionsAssignment(broker_ids=[broker_id])]
@@ -51,12 +53,12 @@ async def test_replicas_assigned_by_hand_are_checked(with_topic: Any) -> None:
         assert response.results[0].error_code == code
 
 
-async def test_validating_changes_nothing(with_topic: Any) -> None:
+async def test_validate_only_creates_no_partitions(with_topic: Any) -> None:
     response = await with_topic.ask(API, grow(("a", 3), validate_only=True), 3)
     assert response.results[0].error_code == ErrorCode.NONE
     assert len(with_topic.cluster.image.topics["a"].partitions) == 1
 
 
-async def test_a_topic_named_twice_gets_one_refusal(with_topic: Any) -> None:
+async def test_duplicate_topic_is_rejected_once(with_topic: Any) -> None:
     response = await with_topic.ask(API, grow(("a", 3), ("a", 4)), 3)
     assert [(r.name, r.error_code) for r in response.results] == [("a", ErrorCode.INVALID_REQUEST)]

@@ -23,7 +23,7 @@ def wish(name: str, count: int = 3, factor: int = 1, **fields: Any) -> Creatable
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_a_topic_is_made_and_described(desk: Any, version: int) -> None:
+async def test_topic_is_created_and_described(desk: Any, version: int) -> None:
     configs = [CreatableTopicConfig(name="retention.ms", value="5")]
     request = CreateTopicsRequest(topics=[wish("a", configs=configs)])
     [result] = (await desk.ask(API, request, version)).topics
@@ -40,7 +40,7 @@ async def test_a_topic_is_made_and_described(desk: Any, version: int) -> None:
         assert result.topic_id == topic.topic_id != ZERO_UUID
 
 
-async def test_replicas_assigned_by_hand_are_taken(desk: Any) -> None:
+async def test_manual_replica_assignment_is_accepted(desk: Any) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[1]) for i in (0, 1)]
     request = CreateTopicsRequest(topics=[wish("a", -1, -1, assignments=assignments)])
     [result] = (await desk.ask(API, request, 7)).topics
@@ -48,7 +48,7 @@ async def test_replicas_assigned_by_hand_are_taken(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 5, 7])
-async def test_each_refusal_stands_beside_what_is_made(desk: Any, version: int) -> None:
+async def test_invalid_topics_are_rejected_and_valid_ones_created(desk: Any, version: int) -> None:
     request = CreateTopicsRequest(topics=[wish("bad name"), wish("a"), wish("b"), wish("b")])
     results = (await desk.ask(API, request, version)).topics
     assert [(result.name, result.error_code) for result in results] == [
@@ -60,7 +60,7 @@ async def test_each_refusal_stands_beside_what_is_made(desk: Any, version: int) 
     assert "b" not in desk.cluster.image.topics
 
 
-async def test_validating_makes_nothing(desk: Any) -> None:
+async def test_validate_only_creates_no_topic(desk: Any) -> None:
     request = CreateTopicsRequest(topics=[wish("a"), wish("b", 0)], validate_only=True)
     results = (await desk.ask(API, request, 7)).topics
     assert [result.error_code for result in results] == [0, ErrorCode.INVALID_PARTITIONS]
@@ -69,5 +69,5 @@ async def test_validating_makes_nothing(desk: Any) -> None:
     assert "a" not in desk.cluster.image.topics
 
 
-async def test_a_request_for_nothing_is_answered_with_nothing(desk: Any) -> None:
+async def test_create_topics_without_topics_returns_empty_list(desk: Any) -> None:
     assert (await desk.ask(API, CreateTopicsRequest(), 7)).topics == []

@@ -10,7 +10,7 @@ from tests.apis.conftest import DeskMaker
 from tests.apis.test_create_acls import ANY
 
 
-async def test_a_rule_that_two_filters_find_is_told_twice(make_desk: DeskMaker) -> None:
+async def test_acl_matching_two_filters_is_listed_for_both(make_desk: DeskMaker) -> None:
     desk = await make_desk(*SETTINGS)
     await grant(desk, Resource.GROUP, "g", Operation.READ)
     filters = [DeleteAclsFilter(**ANY), DeleteAclsFilter(**{**ANY, "resource_type_filter": 3})]

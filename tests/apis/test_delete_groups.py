@@ -16,7 +16,7 @@ from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProto
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_empty_groups_go_and_others_stay(group_desk: Any, version: int) -> None:
+async def test_only_empty_groups_are_deleted(group_desk: Any, version: int) -> None:
     anybody = CommitRequested(member_id="", generation=-1)
     ids = [f"g{number}" for number in range(4)]
     for group_id in ids:

@@ -67,7 +67,7 @@ def delete(topic: str, *partitions: tuple[int, int]) -> DeleteRecordsTopic:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_partitions_begin_later(staffed: Any, version: int) -> None:
+async def test_delete_records_advances_log_start_offset(staffed: Any, version: int) -> None:
     request = DeleteRecordsRequest(topics=[delete("a", (0, 4), (1, -1))])
     response = await staffed.ask(API, request, version)
     assert len(staffed.asked) == 2
@@ -79,7 +79,7 @@ async def test_partitions_begin_later(staffed: Any, version: int) -> None:
     assert staffed.workers[partition_owner("a", 0, 2)].partition("a", 0).log.log_start_offset == 4
 
 
-async def test_what_may_not_be_deleted_is_refused(staffed: Any) -> None:
+async def test_invalid_delete_records_is_rejected_for_its_partition(staffed: Any) -> None:
     request = DeleteRecordsRequest(
         topics=[
             delete("a", (0, 11), (7, 0)),

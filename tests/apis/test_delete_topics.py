@@ -21,7 +21,7 @@ async def with_topics(desk: Any, *names: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-async def test_topics_go_by_name(desk: Any, version: int) -> None:
+async def test_topics_are_deleted_by_name(desk: Any, version: int) -> None:
     await with_topics(desk, "a", "b")
     request = DeleteTopicsRequest(topic_names=["a", "missing", "c", "c"])
     results = (await desk.ask(API, request, version)).responses
@@ -37,7 +37,7 @@ async def test_topics_go_by_name(desk: Any, version: int) -> None:
         assert texts["c"] == "Duplicate topic name."
 
 
-async def test_topics_go_by_name_or_id_from_version_6_on(desk: Any) -> None:
+async def test_topics_are_deleted_by_name_or_id_since_version_6(desk: Any) -> None:
     ids = await with_topics(desk, "a", "b", "c")
     request = DeleteTopicsRequest(
         topics=[
@@ -55,7 +55,7 @@ async def test_topics_go_by_name_or_id_from_version_6_on(desk: Any) -> None:
     assert set(desk.cluster.image.topics) == {"c", OFFSETS}
 
 
-async def test_a_topic_must_be_meant_once_and_in_one_way(desk: Any) -> None:
+async def test_missing_ambiguous_or_duplicate_topic_is_rejected(desk: Any) -> None:
     ids = await with_topics(desk, "a", "b", "c")
     states = [
         DeleteTopicState(name=None),
@@ -73,7 +73,7 @@ async def test_a_topic_must_be_meant_once_and_in_one_way(desk: Any) -> None:
     assert {"a", "b", "c"} < set(desk.cluster.image.topics)
 
 
-async def test_an_id_and_a_name_of_one_topic_are_one_too_many(desk: Any) -> None:
+async def test_same_topic_by_id_and_by_name_is_rejected(desk: Any) -> None:
     ids = await with_topics(desk, "a")
     states = [DeleteTopicState(name=None, topic_id=ids["a"]), DeleteTopicState(name="a")]
     results = (await desk.ask(API, DeleteTopicsRequest(topics=states), 6)).responses
@@ -81,7 +81,7 @@ async def test_an_id_and_a_name_of_one_topic_are_one_too_many(desk: Any) -> None
     assert any("already supplied" in (result.error_message or "") for result in results)
 
 
-async def test_the_offsets_of_groups_stay(desk: Any) -> None:
+async def test_deleting_offsets_topic_is_rejected(desk: Any) -> None:
     [result] = (await desk.ask(API, DeleteTopicsRequest(topic_names=[OFFSETS]), 5)).responses
     assert result.error_code == ErrorCode.INVALID_REQUEST
     assert OFFSETS in desk.cluster.image.topics
@@ -91,7 +91,9 @@ async def test_the_offsets_of_groups_stay(desk: Any) -> None:
     ("version", "code"),
     [(1, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)],
 )
-async def test_deletion_can_be_disabled(make_desk: Any, version: int, code: ErrorCode) -> None:
+async def test_topic_deletion_is_rejected_if_disabled(
+    make_desk: Any, version: int, code: ErrorCode
+) -> None:
     desk = await make_desk("delete.topic.enable=false")
     await with_topics(desk, "a")
     [result] = (await desk.ask(API, DeleteTopicsRequest(topic_names=["a"]), version)).responses

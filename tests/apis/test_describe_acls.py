@@ -22,14 +22,16 @@ async def test_invalid_filter_is_rejected(make_desk: DeskMaker) -> None:
 @pytest.mark.parametrize(
     "part", ["resource_type_filter", "pattern_type_filter", "operation", "permission_type"]
 )
-async def test_what_only_newer_clients_know_is_not_found(make_desk: DeskMaker, part: str) -> None:
+async def test_filter_with_unknown_enum_value_matches_no_acl(
+    make_desk: DeskMaker, part: str
+) -> None:
     desk = await make_desk(*SETTINGS)
     await grant(desk, Resource.TOPIC, "cats", Operation.READ)
     found = await desk.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, part: 77}), 3)
     assert (found.error_code, found.resources) == (ErrorCode.NONE, [])
 
 
-async def test_rules_of_one_pattern_stand_together(make_desk: DeskMaker) -> None:
+async def test_acls_of_one_pattern_are_grouped_in_one_resource(make_desk: DeskMaker) -> None:
     desk = await make_desk(*SETTINGS)
     await grant(desk, Resource.TOPIC, "cats", Operation.READ, Operation.WRITE)
     found = await desk.ask(

@@ -48,7 +48,7 @@ def found(response: Any) -> list[tuple[str | None, dict[str, float]]]:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_entities_are_found_with_their_quotas(with_quotas: Any, version: int) -> None:
+async def test_matching_entities_are_described_with_quotas(with_quotas: Any, version: int) -> None:
     one, default = ("10.0.0.1", {RATE: 5.0}), (None, {RATE: 7.0})
 
     async def names(*components: tuple[str, int, str | None], strict: bool = True) -> Any:
@@ -68,7 +68,7 @@ async def test_entities_are_found_with_their_quotas(with_quotas: Any, version: i
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize(("component", "code"), [(("colour", 0, "red"), 35), (("ip", 3, None), 42)])
-async def test_a_filter_that_is_none_has_no_entries(
+async def test_invalid_filter_is_rejected_with_null_entries(
     with_quotas: Any, version: int, component: tuple[str, int, str | None], code: int
 ) -> None:
     response = await describe(with_quotas, component, version=version)

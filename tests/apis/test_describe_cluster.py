@@ -13,7 +13,7 @@ from protocol.messages.describe_cluster import DescribeClusterRequest
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_cluster_is_described(make_desk: Any, version: int) -> None:
+async def test_cluster_is_described_with_listener_address(make_desk: Any, version: int) -> None:
     desk = await make_desk("broker.rack=r1")
     response = await desk.ask(API, DescribeClusterRequest(), version, listener="OUTSIDE")
     assert desk.asked == {}
@@ -31,7 +31,7 @@ async def test_the_cluster_is_described(make_desk: Any, version: int) -> None:
     assert response.cluster_authorized_operations == NOT_ASKED
 
 
-async def test_operations_are_told_when_asked_for(desk: Any) -> None:
+async def test_authorized_operations_are_included_if_requested(desk: Any) -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     response = await desk.ask(API, request, 0)
     assert response.cluster_authorized_operations == CLUSTER_OPERATIONS
@@ -41,7 +41,7 @@ async def test_operations_are_told_when_asked_for(desk: Any) -> None:
     ("kind", "code"),
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
-async def test_other_endpoints_are_elsewhere(desk: Any, kind: int, code: ErrorCode) -> None:
+async def test_other_endpoint_type_is_rejected(desk: Any, kind: int, code: ErrorCode) -> None:
     response = await desk.ask(API, DescribeClusterRequest(endpoint_type=kind), 1)
     assert response.error_code == code
     assert response.brokers == []

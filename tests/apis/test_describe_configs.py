@@ -38,7 +38,7 @@ async def describe(
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_a_topic_is_described_whole(with_topic: Any, version: int) -> None:
+async def test_topic_is_described_with_all_configs(with_topic: Any, version: int) -> None:
     result = await describe(with_topic, TOPIC, "a", version)
     assert result.error_code == ErrorCode.NONE
     found = {config.name: config for config in result.configs}
@@ -55,7 +55,7 @@ async def test_a_topic_is_described_whole(with_topic: Any, version: int) -> None
         assert found["retention.ms"].documentation is None
 
 
-async def test_only_what_is_asked_for_is_told(with_topic: Any) -> None:
+async def test_only_requested_configs_are_returned(with_topic: Any) -> None:
     result = await describe(
         with_topic,
         TOPIC,
@@ -72,11 +72,11 @@ async def test_only_what_is_asked_for_is_told(with_topic: Any) -> None:
     ]
 
 
-async def test_no_keys_mean_all(with_topic: Any) -> None:
+async def test_empty_configuration_keys_return_all_configs(with_topic: Any) -> None:
     assert len((await describe(with_topic, TOPIC, "a", keys=[])).configs) == len(TOPIC_SETTINGS)
 
 
-async def test_the_broker_is_described_with_what_is_read_only(make_desk: Any) -> None:
+async def test_broker_configs_are_marked_read_only_unless_dynamic(make_desk: Any) -> None:
     desk = await make_desk("num.io.threads=5", "node.id=7")
     result = await describe(desk, BROKER, "7")
     found = {config.name: config for config in result.configs}
@@ -98,7 +98,7 @@ async def test_the_broker_is_described_with_what_is_read_only(make_desk: Any) ->
         (8, "1", ErrorCode.INVALID_REQUEST, "type 8 are not served"),
     ],
 )
-async def test_what_is_not_there_is_refused_for_itself(
+async def test_invalid_resource_is_rejected_with_message(
     desk: Any, kind: int, name: str, code: ErrorCode, words: str
 ) -> None:
     result = await describe(desk, kind, name)
@@ -107,7 +107,7 @@ async def test_what_is_not_there_is_refused_for_itself(
     assert result.configs == []
 
 
-async def test_what_was_changed_for_all_brokers_is_described(desk: Any) -> None:
+async def test_dynamic_default_broker_configs_are_described(desk: Any) -> None:
     step = (ConfigOperation("max.connections", Op.SET, "5"),)
     outcome = await desk.cluster.alter_configs([Alteration("brokers", "", step)])
     await desk.controller.publish(outcome.updates)

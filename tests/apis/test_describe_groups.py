@@ -36,7 +36,7 @@ async def stable_group(desk: Any, group_id: str) -> str:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_stable_group_in_full(group_desk: Any, version: int) -> None:
+async def test_stable_group_is_described_with_members(group_desk: Any, version: int) -> None:
     member_id = await stable_group(group_desk, "g")
     response = await group_desk.ask(API, DescribeGroupsRequest(groups=["g"]), version)
     (group,) = response.groups
@@ -58,7 +58,7 @@ async def test_a_stable_group_in_full(group_desk: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_group_that_is_not_there_is_dead(group_desk: Any, version: int) -> None:
+async def test_unknown_group_is_described_as_dead(group_desk: Any, version: int) -> None:
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=version >= 3)
     (group,) = (await group_desk.ask(API, request, version)).groups
     assert (group.group_id, group.group_state, group.members) == ("g", "Dead", [])
@@ -70,7 +70,9 @@ async def test_a_group_that_is_not_there_is_dead(group_desk: Any, version: int) 
 
 
 @pytest.mark.parametrize("version", [3, 6])
-async def test_operations_are_told_if_asked_for(group_desk: Any, version: int) -> None:
+async def test_authorized_operations_are_included_if_requested(
+    group_desk: Any, version: int
+) -> None:
     await stable_group(group_desk, "g")
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
     (group,) = (await group_desk.ask(API, request, version)).groups
@@ -78,7 +80,7 @@ async def test_operations_are_told_if_asked_for(group_desk: Any, version: int) -
     assert allowed == {READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS}
 
 
-async def test_groups_of_several_owners_are_answered_in_order(group_desk: Any) -> None:
+async def test_groups_of_several_workers_are_answered_in_request_order(group_desk: Any) -> None:
     ids = [f"g{number}" for number in range(6)]
     for group_id in ids:
         await stable_group(group_desk, group_id)

@@ -29,7 +29,7 @@ async def describe(desk: Any, *names: str, everybody: bool = False) -> dict[str,
 
 
 @pytest.mark.parametrize("everybody", [False, True])
-async def test_without_names_all_are_told(desk: Any, everybody: bool) -> None:
+async def test_request_without_users_describes_all_users(desk: Any, everybody: bool) -> None:
     assert await describe(desk, everybody=everybody) == {}
     wanted = [upsertion("alice", 1), upsertion("alice"), upsertion("a/b")]
     await desk.ask(ALTER, AlterUserScramCredentialsRequest(upsertions=wanted), 0)
@@ -39,7 +39,7 @@ async def test_without_names_all_are_told(desk: Any, everybody: bool) -> None:
     }
 
 
-async def test_who_is_unknown_or_named_twice_is_told_so(desk: Any) -> None:
+async def test_unknown_and_duplicate_users_have_errors(desk: Any) -> None:
     await desk.ask(ALTER, AlterUserScramCredentialsRequest(upsertions=[upsertion("alice")]), 0)
     assert await describe(desk, "alice", "bob", "carol", "carol") == {
         "alice": [(2, 4096)],

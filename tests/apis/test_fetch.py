@@ -61,7 +61,7 @@ def found(response: Any) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_records_come_as_they_lie_in_the_log(
+async def test_fetch_returns_batches_unchanged_from_log(
     log_desk: Any, append: Append, version: int
 ) -> None:
     sizes = [await append("t", 0, size) for size in (10, 20)]
@@ -134,7 +134,7 @@ async def test_partition_of_another_leader_is_rejected(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_missing_is_told_at_once(
+async def test_unknown_partition_is_answered_without_waiting(
     log_desk: Any, version: int, autojump_clock: MockClock
 ) -> None:
     wanted = request(
@@ -154,7 +154,7 @@ async def test_what_is_missing_is_told_at_once(
 
 
 @pytest.mark.parametrize("offset", [-1, 2])
-async def test_offsets_outside_of_the_log(
+async def test_offset_outside_of_log_is_out_of_range(
     log_desk: Any, append: Append, offset: int, autojump_clock: MockClock
 ) -> None:
     await append("t", 0)
@@ -171,13 +171,13 @@ async def test_offsets_outside_of_the_log(
     ("epoch", "error"),
     [(-1, 0), (0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-2, ErrorCode.FENCED_LEADER_EPOCH)],
 )
-async def test_the_leader_epoch_is_checked(log_desk: Any, epoch: int, error: int) -> None:
+async def test_current_leader_epoch_is_checked(log_desk: Any, epoch: int, error: int) -> None:
     wanted = request(log_desk, ("t", 0, 0))
     wanted.topics[0].partitions[0].current_leader_epoch = epoch
     assert found(await log_desk.ask(API, wanted, 9)) == [(error, 0)]
 
 
-async def test_bytes_are_bounded_but_the_first_batch_always_comes(
+async def test_response_is_limited_to_max_bytes_after_first_batch(
     log_desk: Any, append: Append
 ) -> None:
     size = await append("t", 0, 1000)
@@ -197,7 +197,7 @@ async def test_bytes_are_bounded_but_the_first_batch_always_comes(
         assert [length for _, length in found(response)] == expected, bounds
 
 
-async def test_an_owner_waits_until_there_is_enough(
+async def test_fetch_of_one_worker_waits_for_min_bytes(
     log_desk: Any, append: Append, autojump_clock: MockClock
 ) -> None:
     size = await append("t", 0)
@@ -220,7 +220,7 @@ async def test_an_owner_waits_until_there_is_enough(
 
 
 @pytest.mark.parametrize("partitions", [[0], [0, 1]], ids=["one owner", "several owners"])
-async def test_what_there_is_comes_when_time_is_over(
+async def test_fetch_returns_available_records_after_max_wait(
     log_desk: Any, append: Append, partitions: list[int], autojump_clock: MockClock
 ) -> None:
     size = await append("t", 0)
@@ -233,7 +233,7 @@ async def test_what_there_is_comes_when_time_is_over(
 
 
 @pytest.mark.parametrize("grown", [0, 1])
-async def test_several_owners_are_asked_again_until_they_have_enough_together(
+async def test_fetch_of_several_workers_waits_for_min_bytes_in_total(
     log_desk: Any, append: Append, grown: int, autojump_clock: MockClock
 ) -> None:
     size = await append("t", 0)
@@ -254,7 +254,9 @@ async def test_several_owners_are_asked_again_until_they_have_enough_together(
     assert (sum(lengths), when) == (3 * size, 2)
 
 
-async def test_enough_at_several_owners_needs_one_round(log_desk: Any, append: Append) -> None:
+async def test_fetch_of_several_workers_with_min_bytes_needs_one_round(
+    log_desk: Any, append: Append
+) -> None:
     await append("t", 0)
     await append("t", 1)
     wanted = request(log_desk, ("t", 0, 0), ("t", 1, 0), max_wait_ms=9000, min_bytes=2)
@@ -263,7 +265,7 @@ async def test_enough_at_several_owners_needs_one_round(log_desk: Any, append: A
     assert log_desk.rounds == []
 
 
-async def test_without_waiting_time_the_answer_comes_at_once(
+async def test_fetch_without_max_wait_is_answered_immediately(
     log_desk: Any, autojump_clock: MockClock
 ) -> None:
     for wait_ms in (0, -1):
@@ -272,7 +274,9 @@ async def test_without_waiting_time_the_answer_comes_at_once(
     assert trio.current_time() == 0
 
 
-async def test_a_topic_that_is_made_anew_has_another_id(log_desk: Any, append: Append) -> None:
+async def test_fetch_of_recreated_topic_by_old_id_is_unknown_topic_id(
+    log_desk: Any, append: Append
+) -> None:
     await append("u", 0)
     old = request(log_desk, ("u", 0, 0))
     await log_desk.controller.publish((await log_desk.cluster.delete_topics(["u"])).updates)
@@ -291,14 +295,16 @@ async def test_a_topic_that_is_made_anew_has_another_id(log_desk: Any, append: A
         ({"session_id": 7, "session_epoch": 1}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
     ],
 )
-async def test_no_session_is_ever_made(log_desk: Any, session: dict[str, int], error: int) -> None:
+async def test_fetch_session_is_never_created(
+    log_desk: Any, session: dict[str, int], error: int
+) -> None:
     response = await log_desk.ask(API, request(log_desk, ("t", 0, 0), **session), 12)
     assert (response.error_code, response.session_id) == (error, 0)
     assert len(response.responses) == (0 if error else 1)
 
 
 @pytest.mark.parametrize(("level", "aborted"), [(0, None), (1, [])])
-async def test_reading_committed_records_only_knows_no_aborted_ones(
+async def test_read_committed_returns_empty_aborted_transactions(
     log_desk: Any, level: int, aborted: list[Any] | None
 ) -> None:
     response = await log_desk.ask(API, request(log_desk, ("t", 0, 0), isolation_level=level), 12)

@@ -28,7 +28,7 @@ def found(version: int, response: Any) -> Any:
     ("listener", "address"),
     [("PLAINTEXT", ("127.0.0.1", 9092)), ("OUTSIDE", ("example.test", 19092))],
 )
-async def test_a_group_is_coordinated_by_the_leader_of_its_partition(
+async def test_group_coordinator_is_leader_of_its_offsets_partition(
     desk: Any, version: int, listener: str, address: tuple[str, int]
 ) -> None:
     node = found(version, await desk.ask(API, request(version), version, listener))
@@ -37,7 +37,7 @@ async def test_a_group_is_coordinated_by_the_leader_of_its_partition(
     assert desk.asked == {}
 
 
-async def test_several_keys_are_answered_in_their_order(desk: Any) -> None:
+async def test_several_keys_are_answered_in_request_order(desk: Any) -> None:
     keys = ["b", "a", "b", ""]
     response = await desk.ask(API, FindCoordinatorRequest(coordinator_keys=keys), 6)
     assert [each.key for each in response.coordinators] == keys
@@ -53,7 +53,7 @@ async def test_several_keys_are_answered_in_their_order(desk: Any) -> None:
         (9, "no key type"),
     ],
 )
-async def test_what_is_not_coordinated_is_said(
+async def test_unsupported_key_type_is_rejected_with_message(
     desk: Any, version: int, key_type: int, text: str
 ) -> None:
     response = await desk.ask(API, request(version, key_type=key_type), version)
@@ -64,7 +64,9 @@ async def test_what_is_not_coordinated_is_said(
 
 
 @pytest.mark.parametrize("version", [0, 6])
-async def test_without_a_leader_or_a_listener_clients_try_again(desk: Any, version: int) -> None:
+async def test_missing_leader_or_listener_is_coordinator_not_available(
+    desk: Any, version: int
+) -> None:
     again = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (
         found(version, await desk.ask(API, request(version), version, "NONE")).error_code == again

@@ -14,7 +14,9 @@ from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProto
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_members_are_kept_and_strangers_are_not(group_desk: Any, version: int) -> None:
+async def test_heartbeat_is_accepted_from_current_members_only(
+    group_desk: Any, version: int
+) -> None:
     join = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=10_000,

@@ -52,7 +52,7 @@ async def alter(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_topics_and_brokers_are_changed(with_topic: Any, version: int) -> None:
+async def test_topic_and_broker_configs_are_altered(with_topic: Any, version: int) -> None:
     answers = await alter(
         with_topic,
         (2, "t", [("retention.ms", DELETE, None), ("cleanup.policy", APPEND, "delete")]),
@@ -71,7 +71,7 @@ async def test_topics_and_brokers_are_changed(with_topic: Any, version: int) -> 
     assert ("brokers", "<default>") not in image.configs
 
 
-async def test_a_bad_value_changes_nothing_of_its_resource(with_topic: Any) -> None:
+async def test_invalid_value_leaves_whole_resource_unchanged(with_topic: Any) -> None:
     before = with_topic.controller.at_processor
     [(code, text)] = await alter(
         with_topic, (2, "t", [("segment.bytes", SET, "1000"), ("retention.ms", SET, "long")])
@@ -84,7 +84,7 @@ async def test_a_bad_value_changes_nothing_of_its_resource(with_topic: Any) -> N
     assert with_topic.controller.at_processor == before
 
 
-async def test_it_may_be_tried_first(with_topic: Any) -> None:
+async def test_validate_only_changes_are_not_applied(with_topic: Any) -> None:
     before = with_topic.controller.at_processor
     steps: list[Step] = [("retention.ms", SET, "6")]
     assert await alter(with_topic, (2, "t", steps), validate_only=True) == [(0, None)]

@@ -30,9 +30,7 @@ async def staffed(desk: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_every_producer_gets_an_id_of_its_own_with_epoch_0(
-    staffed: Any, version: int
-) -> None:
+async def test_every_producer_gets_unique_id_with_epoch_0(staffed: Any, version: int) -> None:
     request = InitProducerIdRequest(transactional_id=None)
     first = await staffed.ask(API, request, version)
     second = await staffed.ask(API, request, version)
@@ -41,7 +39,7 @@ async def test_every_producer_gets_an_id_of_its_own_with_epoch_0(
     assert first.producer_id != second.producer_id
 
 
-async def test_an_id_from_before_is_replaced(staffed: Any) -> None:
+async def test_existing_producer_id_is_replaced(staffed: Any) -> None:
     request = InitProducerIdRequest(transactional_id=None, producer_id=77, producer_epoch=3)
     response = await staffed.ask(API, request, 4)
     assert (response.error_code, response.producer_epoch) == (ErrorCode.NONE, 0)
@@ -57,7 +55,7 @@ async def test_an_id_from_before_is_replaced(staffed: Any) -> None:
         InitProducerIdRequest(transactional_id=None, producer_epoch=5),
     ],
 )
-async def test_transactions_and_half_an_id_are_refused(
+async def test_transactional_id_or_incomplete_producer_id_is_rejected(
     staffed: Any, request_: InitProducerIdRequest
 ) -> None:
     response = await staffed.ask(API, request_, 4)
@@ -66,7 +64,9 @@ async def test_transactions_and_half_an_id_are_refused(
     assert (response.producer_id, response.producer_epoch) == (-1, -1)
 
 
-async def test_init_producer_id_without_a_block_of_ids_makes_clients_retry(staffed: Any) -> None:
+async def test_init_producer_id_without_id_block_is_coordinator_load_in_progress(
+    staffed: Any,
+) -> None:
     for worker in staffed.workers.values():
         worker._ids = repeat(None)
     response = await staffed.ask(API, InitProducerIdRequest(transactional_id=None), 4)

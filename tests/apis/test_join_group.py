@@ -29,7 +29,7 @@ def worker(desk: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_older_clients_join_without_an_id(group_desk: Any, version: int) -> None:
+async def test_older_versions_join_without_member_id(group_desk: Any, version: int) -> None:
     joined = await group_desk.ask(API, request(), version)
     assert joined.error_code == ErrorCode.NONE
     assert joined.member_id == joined.leader == joined.members[0].member_id
@@ -41,7 +41,7 @@ async def test_older_clients_join_without_an_id(group_desk: Any, version: int) -
 
 
 @pytest.mark.parametrize("version", range(4, 10))
-async def test_newer_clients_come_back_with_the_id_they_are_given(
+async def test_newer_versions_must_rejoin_with_assigned_member_id(
     group_desk: Any, version: int
 ) -> None:
     refused = await group_desk.ask(API, request(), version)
@@ -55,14 +55,16 @@ async def test_newer_clients_come_back_with_the_id_they_are_given(
 
 
 @pytest.mark.parametrize("version", range(5, 10))
-async def test_static_members_are_named(group_desk: Any, version: int) -> None:
+async def test_static_member_is_listed_with_group_instance_id(
+    group_desk: Any, version: int
+) -> None:
     joined = await group_desk.ask(API, request(group_instance_id="s"), version)
     assert joined.error_code == ErrorCode.NONE
     assert joined.members[0].group_instance_id == "s"
 
 
 @pytest.mark.parametrize("version", [8, 9])
-async def test_a_static_leader_that_is_back_keeps_the_assignment(
+async def test_static_leader_that_rejoins_skips_assignment_in_version_9(
     group_desk: Any, version: int
 ) -> None:
     from minibroker.apis import sync_group
@@ -83,7 +85,7 @@ async def test_a_static_leader_that_is_back_keeps_the_assignment(
     assert back.generation_id == 1
 
 
-async def test_the_answer_waits_for_all_members(group_desk: Any) -> None:
+async def test_join_response_waits_for_all_members(group_desk: Any) -> None:
     first = await group_desk.ask(API, request(), 3)
     answers = []
 
@@ -109,7 +111,7 @@ async def test_the_answer_waits_for_all_members(group_desk: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("version", [0, 9])
-async def test_refusals_fit_every_version(
+async def test_invalid_join_group_is_rejected_in_every_version(
     group_desk: Any, version: int, other: dict[str, Any], error: ErrorCode
 ) -> None:
     refused = await group_desk.ask(API, request(**other), version)

@@ -74,7 +74,9 @@ def errors(response: Any, version: int) -> dict[tuple[Any, int], int]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("leader_epoch", [4, 5, 6])
-async def test_nobody_else_decides_who_leads(desk: Any, version: int, leader_epoch: int) -> None:
+async def test_leader_and_isr_is_rejected_per_partition_and_changes_nothing(
+    desk: Any, version: int, leader_epoch: int
+) -> None:
     topic_id, strange = desk.image.topics["t"].topic_id, b"s" * 16
     told = [
         ("t", topic_id, state(1, leader_epoch)),
@@ -94,7 +96,7 @@ async def test_nobody_else_decides_who_leads(desk: Any, version: int, leader_epo
     assert desk.asked == {}
 
 
-async def test_a_partition_that_goes_elsewhere_is_not_this_brokers(desk: Any) -> None:
+async def test_partition_with_leader_on_other_broker_is_rejected(desk: Any) -> None:
     topic_id = desk.image.topics["t"].topic_id
     for leader_epoch, error in (
         (5, ErrorCode.STALE_CONTROLLER_EPOCH),
@@ -105,13 +107,13 @@ async def test_a_partition_that_goes_elsewhere_is_not_this_brokers(desk: Any) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_another_id_is_another_topic(desk: Any, version: int) -> None:
+async def test_other_topic_id_is_rejected(desk: Any, version: int) -> None:
     response = await desk.ask(API, request(version, ("t", b"x" * 16, state())), version)
     expected = ErrorCode.INCONSISTENT_TOPIC_ID if version >= 5 else ErrorCode.STALE_CONTROLLER_EPOCH
     assert list(errors(response, version).values()) == [expected]
 
 
-async def test_only_a_kraft_controller_may_say_what_holds(desk: Any) -> None:
+async def test_current_leader_epoch_is_accepted_from_kraft_controller_only(desk: Any) -> None:
     for is_kraft, leader_epoch, error in (
         (True, 5, ErrorCode.NONE),
         (True, 6, ErrorCode.STALE_CONTROLLER_EPOCH),
@@ -132,7 +134,7 @@ async def test_only_a_kraft_controller_may_say_what_holds(desk: Any) -> None:
         ({"broker_epoch": 2, "controller_epoch": 2}, ErrorCode.STALE_BROKER_EPOCH),
     ],
 )
-async def test_what_comes_too_late_is_refused_as_a_whole(
+async def test_stale_epoch_rejects_whole_request(
     desk: Any, version: int, fields: dict[str, int], error: ErrorCode
 ) -> None:
     response = await desk.ask(API, request(version, ("t", b"t" * 16, state()), **fields), version)
@@ -142,7 +144,7 @@ async def test_what_comes_too_late_is_refused_as_a_whole(
     assert errors(response, version) == {("t" if version < 5 else b"t" * 16, 0): error}
 
 
-def test_a_refusal_names_every_partition() -> None:
+def test_rejected_request_has_error_for_every_partition() -> None:
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     for version in VERSIONS:
         response = refusal(request(version, ("t", ZERO_UUID, state())), refused)

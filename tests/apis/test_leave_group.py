@@ -31,7 +31,7 @@ def members(desk: Any) -> int:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_one_member_leaves(group_desk: Any, version: int) -> None:
+async def test_member_leaves_group(group_desk: Any, version: int) -> None:
     member_id = await joined(group_desk)
     request = LeaveGroupRequest(group_id="g", member_id=member_id)
     assert (await group_desk.ask(API, request, version)).error_code == ErrorCode.NONE
@@ -41,7 +41,7 @@ async def test_one_member_leaves(group_desk: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-async def test_several_members_leave_each_with_its_own_error(group_desk: Any, version: int) -> None:
+async def test_each_leaving_member_has_its_own_result(group_desk: Any, version: int) -> None:
     await joined(group_desk, "s")
     leaving = [
         MemberIdentity(
@@ -60,7 +60,7 @@ async def test_several_members_leave_each_with_its_own_error(group_desk: Any, ve
 
 
 @pytest.mark.parametrize("version", [0, 5])
-async def test_a_group_without_a_name_is_refused(group_desk: Any, version: int) -> None:
+async def test_empty_group_id_is_rejected(group_desk: Any, version: int) -> None:
     request = LeaveGroupRequest(group_id="", members=[MemberIdentity(member_id="x")])
     if version == 0:
         request = LeaveGroupRequest(group_id="", member_id="x")

@@ -41,7 +41,7 @@ async def listed(desk: Any, version: int, **filters: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_all_groups_by_id(with_groups: Any, version: int) -> None:
+async def test_list_groups_returns_all_groups_sorted_by_id(with_groups: Any, version: int) -> None:
     response = await with_groups.ask(API, ListGroupsRequest(), version)
     assert [group.group_id for group in response.groups] == ["busy", *SIMPLE]
     assert len(with_groups.asked) == 2
@@ -52,13 +52,13 @@ async def test_all_groups_by_id(with_groups: Any, version: int) -> None:
     assert busy.group_type == ("classic" if version >= 5 else "")
 
 
-async def test_states_are_compared_without_case(with_groups: Any) -> None:
+async def test_states_filter_ignores_case_and_whitespace(with_groups: Any) -> None:
     assert await listed(with_groups, 4, states_filter=["emPTY "]) == SIMPLE
     assert await listed(with_groups, 4, states_filter=["Stable", "CompletingRebalance"]) == ["busy"]
     assert await listed(with_groups, 4, states_filter=["nonsense"]) == []
 
 
-async def test_types_other_than_classic_match_nothing(with_groups: Any) -> None:
+async def test_types_filter_without_classic_matches_no_group(with_groups: Any) -> None:
     assert len(await listed(with_groups, 5, types_filter=["Classic", "share"])) == 7
     assert await listed(with_groups, 5, types_filter=["consumer"]) == []
     assert await listed(with_groups, 5, types_filter=["nonsense"]) == []

@@ -75,7 +75,7 @@ def found(response: Any) -> list[tuple[int, int, int]]:
         (3001, -1, -1),
     ],
 )
-async def test_ends_and_times(
+async def test_offset_is_found_by_timestamp(
     desk: Any, version: int, timestamp: int, offset: int, time: int
 ) -> None:
     response = await desk.ask(API, request(("t", 0, timestamp)), version)
@@ -91,7 +91,7 @@ async def test_ends_and_times(
         (EARLIEST_PENDING_UPLOAD, 11, -1, -1),
     ],
 )
-async def test_special_times_are_known_since_some_version(
+async def test_special_timestamp_in_older_version_is_unsupported(
     desk: Any, timestamp: int, since: int, offset: int, time: int
 ) -> None:
     wanted = request(("t", 0, timestamp))
@@ -100,7 +100,7 @@ async def test_special_times_are_known_since_some_version(
     assert found(too_old) == [(ErrorCode.UNSUPPORTED_VERSION, -1, -1)]
 
 
-async def test_offsets_have_leader_epoch_of_their_records(desk: Any) -> None:
+async def test_offset_has_leader_epoch_of_its_record(desk: Any) -> None:
     partition = desk.hosted("t", 0)
     partition.update_leadership(1, 4)
     partition.append_as_leader(build_batch([Record(0, 9000, None, b"v")]), now_ms=0)
@@ -123,18 +123,18 @@ async def test_partition_of_another_leader_is_rejected(desk: Any) -> None:
     assert found(response) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)]
 
 
-async def test_times_that_nobody_knows(desk: Any) -> None:
+async def test_unknown_special_timestamp_is_unsupported(desk: Any) -> None:
     response = await desk.ask(API, request(("t", 0, -7)), 11)
     assert found(response) == [(ErrorCode.UNSUPPORTED_VERSION, -1, -1)]
 
 
-async def test_an_empty_partition(desk: Any) -> None:
+async def test_empty_partition_has_no_offset_for_timestamp(desk: Any) -> None:
     for timestamp, offset in ((LATEST, 0), (EARLIEST, 0), (5, -1), (MAX_TIMESTAMP, -1)):
         assert found(await desk.ask(API, request(("t", 1, timestamp)), 7)) == [(0, offset, -1)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_each_partition_is_answered_for_itself(desk: Any, version: int) -> None:
+async def test_each_partition_has_its_own_result(desk: Any, version: int) -> None:
     wanted = request(("t", 0, LATEST), ("t", 9, LATEST), ("no", 0, LATEST), ("u", 0, LATEST))
     wanted.topics[0].partitions.insert(0, ListOffsetsPartition(partition_index=1, timestamp=-1))
     missing = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
@@ -143,7 +143,7 @@ async def test_each_partition_is_answered_for_itself(desk: Any, version: int) ->
     assert set(desk.asked) == {0, 1}
 
 
-async def test_a_partition_that_is_asked_for_twice_is_refused(desk: Any) -> None:
+async def test_duplicate_partition_is_rejected(desk: Any) -> None:
     response = await desk.ask(API, request(("t", 0, LATEST), ("t", 0, EARLIEST)), 11)
     assert found(response) == [(ErrorCode.INVALID_REQUEST, -1, -1)] * 2
     assert desk.asked == {}
@@ -153,7 +153,9 @@ async def test_a_partition_that_is_asked_for_twice_is_refused(desk: Any) -> None
     ("epoch", "error"),
     [(0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-2, ErrorCode.FENCED_LEADER_EPOCH)],
 )
-async def test_the_leader_epoch_is_checked_and_told(desk: Any, epoch: int, error: int) -> None:
+async def test_current_leader_epoch_is_checked_and_returned(
+    desk: Any, epoch: int, error: int
+) -> None:
     response = await desk.ask(API, request(("t", 0, LATEST), epoch=epoch), 4)
     (result,) = response.topics[0].partitions
     assert (result.error_code, result.leader_epoch) == (error, -1 if error else 0)
@@ -174,7 +176,7 @@ async def test_large_batches_are_searched_in_a_thread(desk: Any, codec: Compress
     assert sum(worker.off_loop_calls for worker in desk.workers.values()) == 2
 
 
-async def test_search_goes_on_behind_a_large_batch_without_the_record(desk: Any) -> None:
+async def test_search_continues_after_large_batch_without_match(desk: Any) -> None:
     count = SEARCHED_IN_STEP_MAX + 1
     # The latest record of the first batch is below the log's start when the search starts.
     batches = [

@@ -31,7 +31,7 @@ async def with_topics(desk: Any, *names: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_topic_is_described_in_every_version(desk: Any, version: int) -> None:
+async def test_topic_is_described_in_every_version(desk: Any, version: int) -> None:
     await with_topics(desk, "a")
     response = await desk.ask(API, about("a"), version)
     assert desk.asked == {}
@@ -52,13 +52,13 @@ async def test_a_topic_is_described_in_every_version(desk: Any, version: int) ->
         assert topic.topic_id == desk.cluster.image.topics["a"].topic_id
 
 
-async def test_addresses_are_those_of_the_listener_that_was_used(desk: Any) -> None:
+async def test_broker_address_is_that_of_the_request_listener(desk: Any) -> None:
     response = await desk.ask(API, about(), 9, listener="OUTSIDE")
     assert [(broker.host, broker.port) for broker in response.brokers] == [("example.test", 19092)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_all_topics_are_null_or_in_version_0_none(desk: Any, version: int) -> None:
+async def test_null_topics_or_empty_in_version_0_return_all_topics(desk: Any, version: int) -> None:
     await with_topics(desk, "a", "b")
     everything = MetadataRequest(topics=None if version else [])
     response = await desk.ask(API, everything, version)
@@ -68,7 +68,7 @@ async def test_all_topics_are_null_or_in_version_0_none(desk: Any, version: int)
         assert (await desk.ask(API, MetadataRequest(topics=[]), version)).topics == []
 
 
-async def test_the_topic_of_activity_is_none_that_clients_leave_out(make_desk: Any) -> None:
+async def test_activity_topic_is_not_reported_as_internal(make_desk: Any) -> None:
     desk = await make_desk("activity.enable=true")
     [topic] = (await desk.ask(API, about(ACTIVITY), 9)).topics
     assert desk.cluster.image.topics[ACTIVITY].internal
@@ -76,7 +76,9 @@ async def test_the_topic_of_activity_is_none_that_clients_leave_out(make_desk: A
 
 
 @pytest.mark.parametrize("version", [0, 4, 13])
-async def test_a_missing_topic_is_made_and_answered_at_once(desk: Any, version: int) -> None:
+async def test_missing_topic_is_created_and_described_in_same_response(
+    desk: Any, version: int
+) -> None:
     await with_topics(desk, "a")
     response = await desk.ask(API, about("new", "a", "new"), version)
     assert desk.asked[CONTROLLER].names == ("new",)
@@ -84,7 +86,7 @@ async def test_a_missing_topic_is_made_and_answered_at_once(desk: Any, version: 
     assert len(response.topics[0].partitions) == 1
 
 
-async def test_topics_are_made_only_where_all_agree(make_desk: Any) -> None:
+async def test_topic_is_auto_created_only_if_client_and_broker_allow_it(make_desk: Any) -> None:
     desk = await make_desk()
     response = await desk.ask(API, about("new", allow_auto_topic_creation=False), 4)
     assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -97,21 +99,21 @@ async def test_topics_are_made_only_where_all_agree(make_desk: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", ".."])
-async def test_a_bad_name_is_not_made(desk: Any, name: str) -> None:
+async def test_invalid_topic_name_is_not_auto_created(desk: Any, name: str) -> None:
     response = await desk.ask(API, about(name), 9)
     assert desk.asked == {}
     assert response.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert response.topics[0].name == name
 
 
-async def test_why_a_topic_was_not_made_is_told(make_desk: Any) -> None:
+async def test_failed_auto_creation_returns_its_error(make_desk: Any) -> None:
     desk = await make_desk("default.replication.factor=3")
     response = await desk.ask(API, about("new"), 9)
     assert response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 @pytest.mark.parametrize("version", [0, 4, 13])
-async def test_a_topic_above_the_quota_is_not_made_until_there_is_room(
+async def test_auto_creation_beyond_mutation_quota_is_unknown_topic(
     make_desk: Any, version: int
 ) -> None:
     desk = await make_desk("num.partitions=3")
@@ -132,7 +134,7 @@ async def test_a_topic_above_the_quota_is_not_made_until_there_is_room(
     assert desk.controller.permits == 0
 
 
-async def test_a_topic_just_made_by_somebody_else_is_to_be_asked_for_again(desk: Any) -> None:
+async def test_topic_created_concurrently_is_leader_not_available(desk: Any) -> None:
     before = desk.cluster.image
     await desk.cluster.create_topics([NewTopic("new")])
     desk.image = before
@@ -168,14 +170,16 @@ async def test_topics_are_found_by_id(desk: Any, version: int) -> None:
         MetadataRequestTopic(name="a", topic_id=b"\x01" * 16),
     ],
 )
-async def test_ids_before_version_12_are_refused(desk: Any, topic: MetadataRequestTopic) -> None:
+async def test_topic_ids_before_version_12_are_rejected(
+    desk: Any, topic: MetadataRequestTopic
+) -> None:
     response = await desk.ask(API, MetadataRequest(topics=[topic]), 11)
     assert response.topics[0].error_code == ErrorCode.INVALID_REQUEST
     assert response.topics[0].name == (topic.name or "")
     assert desk.asked == {}
 
 
-async def test_operations_are_told_when_asked_for(desk: Any) -> None:
+async def test_authorized_operations_are_included_if_requested(desk: Any) -> None:
     await with_topics(desk, "a")
     asking = about(
         "a", include_cluster_authorized_operations=True, include_topic_authorized_operations=True
@@ -208,7 +212,7 @@ async def torn(desk: Any) -> Any:
     return desk
 
 
-async def test_replicas_that_cannot_be_reached_are_offline(torn: Any) -> None:
+async def test_replicas_on_dead_brokers_are_offline(torn: Any) -> None:
     response = await torn.ask(API, about("a"), 9)
     assert [
         (p.error_code, p.leader_id, p.leader_epoch, p.replica_nodes, p.offline_replicas)
@@ -220,7 +224,7 @@ async def test_replicas_that_cannot_be_reached_are_offline(torn: Any) -> None:
     ]
 
 
-async def test_a_leader_without_the_listener_is_told_apart_from_version_6_on(torn: Any) -> None:
+async def test_leader_without_listener_is_listener_not_found_since_version_6(torn: Any) -> None:
     for version, error in ((5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)):
         response = await torn.ask(API, about("a"), version, listener="OUTSIDE")
         assert [p.error_code for p in response.topics[0].partitions] == [
@@ -230,7 +234,7 @@ async def test_a_leader_without_the_listener_is_told_apart_from_version_6_on(tor
         ]
 
 
-async def test_version_0_leaves_offline_replicas_out_and_says_so(torn: Any) -> None:
+async def test_version_0_omits_offline_replicas_with_replica_not_available(torn: Any) -> None:
     response = await torn.ask(API, about("a"), 0)
     assert [
         (p.error_code, p.replica_nodes, p.isr_nodes) for p in response.topics[0].partitions
@@ -241,7 +245,7 @@ async def test_version_0_leaves_offline_replicas_out_and_says_so(torn: Any) -> N
     ]
 
 
-async def test_what_is_made_is_published_before_the_answer(desk: Any) -> None:
+async def test_auto_created_topic_is_published_before_response(desk: Any) -> None:
     await desk.ask(API, about("new"), 9)
     [update] = desk.controller.published
     assert isinstance(update, Update)

@@ -44,7 +44,7 @@ def errors(response: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-async def test_what_exists_is_stored_and_what_does_not_is_said(
+async def test_offsets_of_existing_partitions_are_stored_and_others_rejected(
     group_desk: Any, version: int
 ) -> None:
     epoch = 7 if version >= 6 else -1
@@ -66,14 +66,16 @@ async def test_what_exists_is_stored_and_what_does_not_is_said(
 
 
 @pytest.mark.parametrize("version", [2, 4])
-async def test_older_clients_may_say_how_long_to_keep_it(group_desk: Any, version: int) -> None:
+async def test_retention_time_of_older_versions_sets_offset_expiration(
+    group_desk: Any, version: int
+) -> None:
     topics = [topic(group_desk, version, "t", position(0))]
     request = OffsetCommitRequest(group_id="g", topics=topics, retention_time_ms=1_000)
     await group_desk.ask(API, request, version)
     assert stored(group_desk)[0][2].expire_ms == WALL_MS + 1_000
 
 
-async def test_an_offset_is_kept_no_longer_than_its_record_can_say(group_desk: Any) -> None:
+async def test_offset_expiration_is_capped_at_largest_int64(group_desk: Any) -> None:
     topics = [topic(group_desk, 4, "t", position(0))]
     request = OffsetCommitRequest(group_id="g", topics=topics, retention_time_ms=2**63 - 1)
     assert errors(await group_desk.ask(API, request, 4)) == [[0]]
@@ -81,7 +83,7 @@ async def test_an_offset_is_kept_no_longer_than_its_record_can_say(group_desk: A
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
-async def test_a_member_of_no_group(group_desk: Any, version: int) -> None:
+async def test_commit_of_member_in_unknown_group_is_rejected(group_desk: Any, version: int) -> None:
     topics = [topic(group_desk, version, "t", position(0), position(9))]
     request = OffsetCommitRequest(
         group_id="g", generation_id_or_member_epoch=3, member_id="m", topics=topics
@@ -91,14 +93,16 @@ async def test_a_member_of_no_group(group_desk: Any, version: int) -> None:
     assert errors(await group_desk.ask(API, request, version)) == [[none, missing]]
 
 
-async def test_long_metadata_is_refused_for_its_partition(group_desk: Any) -> None:
+async def test_too_long_metadata_is_rejected_for_its_partition(group_desk: Any) -> None:
     long = position(0, committed_metadata="m" * 4097)
     topics = [topic(group_desk, 9, "t", long, position(1))]
     response = await group_desk.ask(API, OffsetCommitRequest(group_id="g", topics=topics), 9)
     assert errors(response) == [[ErrorCode.OFFSET_METADATA_TOO_LARGE, 0]]
 
 
-async def test_nobody_is_asked_about_nothing(group_desk: Any) -> None:
+async def test_commit_without_existing_partitions_is_not_forwarded_to_workers(
+    group_desk: Any,
+) -> None:
     topics = [topic(group_desk, 9, "nope", position(0))]
     for request in (OffsetCommitRequest(group_id="g", topics=topics), OffsetCommitRequest()):
         await group_desk.ask(API, request, 9)

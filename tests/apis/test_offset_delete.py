@@ -53,7 +53,7 @@ async def join(desk: Any, protocol_type: str) -> None:
     await desk.ask(join_group.API, joining, 3)
 
 
-async def test_only_what_nobody_consumes_is_forgotten(group_desk: Any) -> None:
+async def test_offsets_of_subscribed_topics_are_not_deleted(group_desk: Any) -> None:
     commit(group_desk)
     await join(group_desk, "consumer")
     response = await group_desk.ask(API, request(u=[0, 9], t=[0], gone=[0]), 0)
@@ -65,7 +65,7 @@ async def test_only_what_nobody_consumes_is_forgotten(group_desk: Any) -> None:
     assert groups(group_desk).committed("g").topics() == ["t"]
 
 
-async def test_the_groups_own_error_stands_alone(group_desk: Any) -> None:
+async def test_group_error_is_returned_without_topics(group_desk: Any) -> None:
     response = await group_desk.ask(API, request(t=[0]), 0)
     assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
     commit(group_desk)

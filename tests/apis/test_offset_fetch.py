@@ -77,7 +77,7 @@ def found(desk: Any, version: int, response: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-async def test_partitions_asked_for_are_answered_in_order(group_desk: Any, version: int) -> None:
+async def test_partitions_are_answered_in_request_order(group_desk: Any, version: int) -> None:
     commit(group_desk, "g", t=5, u=6)
     asked = {"u": [0], "gone": [1], "t": [2, 0]}
     response = await group_desk.ask(API, request(group_desk, version, "g", asked), version)
@@ -91,7 +91,7 @@ async def test_partitions_asked_for_are_answered_in_order(group_desk: Any, versi
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-async def test_null_means_all_that_the_group_has(group_desk: Any, version: int) -> None:
+async def test_null_topics_return_all_offsets_of_group(group_desk: Any, version: int) -> None:
     commit(group_desk, "g", t=5, gone=6)
     response = await group_desk.ask(API, request(group_desk, version, "g", None), version)
     # Without a topic there is no id to name it by.
@@ -100,7 +100,7 @@ async def test_null_means_all_that_the_group_has(group_desk: Any, version: int) 
 
 
 @pytest.mark.parametrize("version", [5, 7, 8])
-async def test_leader_epochs_come_back(group_desk: Any, version: int) -> None:
+async def test_committed_leader_epoch_is_returned(group_desk: Any, version: int) -> None:
     commit(group_desk, "g", t=5)
     response = await group_desk.ask(API, request(group_desk, version, "g", {"t": [0]}), version)
     topics = response.topics if version < 8 else response.groups[0].topics
@@ -108,13 +108,13 @@ async def test_leader_epochs_come_back(group_desk: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 7, 10])
-async def test_an_unknown_group_has_no_offsets(group_desk: Any, version: int) -> None:
+async def test_unknown_group_has_no_offsets(group_desk: Any, version: int) -> None:
     response = await group_desk.ask(API, request(group_desk, version, "h", {"t": [0]}), version)
     assert found(group_desk, version, response) == [("t", 0, -1, "", 0)]
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
-async def test_groups_of_several_owners_are_answered_in_order(
+async def test_groups_of_several_workers_are_answered_in_request_order(
     group_desk: Any, version: int
 ) -> None:
     ids = [f"g{number}" for number in range(8)]

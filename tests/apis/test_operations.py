@@ -5,7 +5,7 @@ from __future__ import annotations
 from minibroker.apis.operations import CLUSTER_OPERATIONS, GROUP_OPERATIONS, TOPIC_OPERATIONS
 
 
-def test_each_bit_is_an_operation_by_kafkas_number() -> None:
+def test_operation_bits_match_kafka_operation_codes() -> None:
     def bits(field: int) -> list[int]:
         return [number for number in range(32) if field >> number & 1]
 

@@ -54,7 +54,7 @@ async def test_partition_of_another_leader_is_rejected(log_desk: Any) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_each_partition_is_appended_by_its_owner(
+async def test_each_partition_is_appended_by_its_worker(
     log_desk: Any, version: int, acks: int
 ) -> None:
     wanted = request(log_desk, ("t", 0, batch(b"a", b"b")), ("t", 1, batch()), ("u", 0, batch()))
@@ -76,7 +76,7 @@ async def test_each_partition_is_appended_by_its_owner(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_missing_is_told_and_the_rest_is_appended(
+async def test_unknown_partitions_are_rejected_and_others_appended(
     log_desk: Any, version: int
 ) -> None:
     wanted = request(log_desk, ("no", 0, batch()), ("t", 7, batch()), ("t", -1, batch()))
@@ -88,13 +88,13 @@ async def test_what_is_missing_is_told_and_the_rest_is_appended(
 
 
 @pytest.mark.parametrize("acks", [2, -2])
-async def test_other_acks_are_refused_and_nobody_is_asked(log_desk: Any, acks: int) -> None:
+async def test_invalid_acks_are_rejected_without_asking_workers(log_desk: Any, acks: int) -> None:
     response = await log_desk.ask(API, request(log_desk, ("t", 0, batch()), acks=acks), 9)
     assert results(response) == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)]
     assert log_desk.asked == {}
 
 
-async def test_more_replicas_than_there_are_cannot_be_waited_for(log_desk: Any) -> None:
+async def test_acks_all_below_min_insync_replicas_is_rejected(log_desk: Any) -> None:
     async def set_replicas(count: str) -> None:
         step = ConfigOperation("min.insync.replicas", Op.SET, count)
         outcome = await log_desk.cluster.alter_configs([Alteration("brokers", "", (step,))])
@@ -110,14 +110,14 @@ async def test_more_replicas_than_there_are_cannot_be_waited_for(log_desk: Any) 
     assert results(await log_desk.ask(API, wanted, 9)) == [(ErrorCode.NONE, 1)]
 
 
-async def test_with_acks_zero_there_is_no_response(log_desk: Any) -> None:
+async def test_produce_with_acks_0_has_no_response(log_desk: Any) -> None:
     wanted = request(log_desk, ("t", 0, batch()), acks=0)
     assert await log_desk.ask(API, wanted, 9) is None
     assert end(log_desk, "t", 0) == 1
 
 
 @pytest.mark.parametrize("wanted", [("t", 0, b"junk"), ("no", 0, batch())])
-async def test_with_acks_zero_a_refusal_ends_the_connection(
+async def test_rejected_produce_with_acks_0_closes_connection(
     log_desk: Any, wanted: tuple[str, int, bytes]
 ) -> None:
     with pytest.raises(CloseConnection, match=f"{wanted[0]}-0 sent with acks=0 were refused"):
@@ -134,7 +134,7 @@ async def test_with_acks_zero_a_refusal_ends_the_connection(
     ],
     ids=["null", "empty", "corrupt", "two batches"],
 )
-async def test_what_the_log_refuses_is_told_with_words(
+async def test_rejected_batch_has_error_message(
     log_desk: Any, records: bytes | None, error: ErrorCode
 ) -> None:
     response = await log_desk.ask(API, request(log_desk, ("t", 0, records)), 9)
@@ -148,7 +148,7 @@ async def test_what_the_log_refuses_is_told_with_words(
 
 
 @pytest.mark.parametrize("version", [8, 13])
-async def test_records_without_a_key_for_a_compacted_topic_are_all_named(
+async def test_all_records_without_key_for_compacted_topic_are_listed(
     log_desk: Any, version: int
 ) -> None:
     step = ConfigOperation("cleanup.policy", Op.SET, "compact")
@@ -165,7 +165,7 @@ async def test_records_without_a_key_for_a_compacted_topic_are_all_named(
 
 @pytest.mark.parametrize("version", [9, 13])
 @pytest.mark.parametrize("client_id", ["test", "", "__admin_client"])
-async def test_internal_topic_is_written_by_the_admin_client_only(
+async def test_produce_to_internal_topic_is_accepted_from_admin_client_only(
     log_desk: Any, version: int, client_id: str
 ) -> None:
     log_desk.client_id = client_id
@@ -177,7 +177,7 @@ async def test_internal_topic_is_written_by_the_admin_client_only(
     assert results(response) == [first, (0, 0)]
 
 
-async def test_batch_too_large_for_a_step_is_checked_in_a_thread(log_desk: Any) -> None:
+async def test_batch_too_large_for_a_step_is_validated_in_a_thread(log_desk: Any) -> None:
     many = build_batch([Record(0, WALL_MS, None, b"")] * (STEP.records + 1))
     wanted = request(log_desk, ("t", 0, batch()), ("t", 1, many), ("u", 0, many[:-1] + b"!"))
     response = await log_desk.ask(API, wanted, 9)
@@ -187,7 +187,7 @@ async def test_batch_too_large_for_a_step_is_checked_in_a_thread(log_desk: Any) 
     assert sum(worker.off_loop_calls for worker in log_desk.workers.values()) == 1
 
 
-async def test_large_batch_that_is_bad_is_rejected_with_the_reason(log_desk: Any) -> None:
+async def test_invalid_large_batch_is_rejected_with_record_errors(log_desk: Any) -> None:
     records = [Record(0, WALL_MS, None, b"")] * STEP.records + [Record(0, WALL_MS * 2, None, b"")]
     response = await log_desk.ask(API, request(log_desk, ("t", 0, build_batch(records))), 9)
     assert results(response) == [(ErrorCode.INVALID_TIMESTAMP, -1)]
@@ -196,7 +196,7 @@ async def test_large_batch_that_is_bad_is_rejected_with_the_reason(log_desk: Any
     assert end(log_desk, "t", 0) == 0
 
 
-async def test_a_repeated_batch_gets_its_first_answer_and_counts_once(log_desk: Any) -> None:
+async def test_duplicate_batch_gets_original_offset_and_is_counted_once(log_desk: Any) -> None:
     again = batch(producer_id=5, producer_epoch=0, base_sequence=0)
     for _ in range(2):
         response = await log_desk.ask(API, request(log_desk, ("t", 0, again)), 9)
@@ -206,13 +206,15 @@ async def test_a_repeated_batch_gets_its_first_answer_and_counts_once(log_desk: 
 
 
 @pytest.mark.parametrize(("version", "error"), [(6, 76), (7, 0)])
-async def test_zstd_needs_a_version_that_knows_it(log_desk: Any, version: int, error: int) -> None:
+async def test_zstd_is_rejected_in_versions_without_it(
+    log_desk: Any, version: int, error: int
+) -> None:
     packed = batch(compression=Compression.ZSTD)
     response = await log_desk.ask(API, request(log_desk, ("t", 0, packed)), version)
     assert [code for code, _ in results(response)] == [error]
 
 
-async def test_the_start_of_the_log_is_told(log_desk: Any) -> None:
+async def test_response_has_log_start_offset(log_desk: Any) -> None:
     response = await log_desk.ask(API, request(log_desk, ("t", 0, batch())), 9)
     (result,) = response.responses[0].partition_responses
     assert (result.log_start_offset, result.log_append_time_ms) == (0, -1)

@@ -12,7 +12,7 @@ from protocol.registry import ApiKey, schema
 
 
 @pytest.mark.parametrize("versions", [(0, 99), (-1, 3)])
-def test_versions_that_the_protocol_does_not_declare_are_refused(
+def test_api_versions_not_declared_by_protocol_are_rejected(
     versions: tuple[int, int],
 ) -> None:
     api = replace(metadata.API, versions=versions)
@@ -20,7 +20,7 @@ def test_versions_that_the_protocol_does_not_declare_are_refused(
         collect([api])
 
 
-def test_what_is_advertised_only_need_not_be_declared_but_what_is_served() -> None:
+def test_served_versions_must_be_declared_and_advertised_ones_need_not() -> None:
     assert list(collect([produce.API])) == [ApiKey.PRODUCE]
     with pytest.raises(ValueError, match="PRODUCE serves versions 2 to 13"):
         collect([replace(produce.API, served_from=2)])
@@ -28,13 +28,13 @@ def test_what_is_advertised_only_need_not_be_declared_but_what_is_served() -> No
         collect([replace(produce.API, served_from=None)])
 
 
-def test_an_api_that_is_served_twice_is_refused() -> None:
+def test_api_registered_twice_is_rejected() -> None:
     with pytest.raises(ValueError, match="METADATA is served twice"):
         collect([metadata.API, metadata.API])
 
 
 @pytest.mark.parametrize("key", sorted(APIS), ids=lambda key: APIS[key].key.name)
-def test_each_is_found_by_its_key_and_says_what_it_leaves_out(key: int) -> None:
+def test_api_is_found_by_key_and_lists_unsupported_features(key: int) -> None:
     api = APIS[key]
     assert api.key == key
     assert schema(key).key is api.key

@@ -12,6 +12,6 @@ from protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 
 @pytest.mark.parametrize("version", range(2))
-async def test_it_is_refused(desk: Any, version: int) -> None:
+async def test_handshake_on_open_connection_is_illegal_sasl_state(desk: Any, version: int) -> None:
     response = await desk.ask(API, SaslHandshakeRequest(mechanism="PLAIN"), version)
     assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE

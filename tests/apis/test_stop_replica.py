@@ -61,7 +61,7 @@ def errors(response: Any) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_here_stays_and_what_is_not_is_stopped(desk: Any, version: int) -> None:
+async def test_stop_replica_is_rejected_for_hosted_partitions_only(desk: Any, version: int) -> None:
     before = desk.controller.image
     response = await desk.ask(API, request(version, ("t", 1), ("t", 2), ("u", 0)), version)
     assert response.error_code == ErrorCode.NONE
@@ -86,7 +86,7 @@ async def test_what_is_here_stays_and_what_is_not_is_stopped(desk: Any, version:
     ],
 )
 @pytest.mark.parametrize("version", [3, 4])
-async def test_an_old_leader_epoch_is_fenced(
+async def test_older_leader_epoch_is_fenced(
     desk: Any, version: int, leader_epoch: int, error: ErrorCode
 ) -> None:
     told = request(version, ("t", 0), leader_epoch=leader_epoch)
@@ -94,7 +94,7 @@ async def test_an_old_leader_epoch_is_fenced(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_comes_too_late_is_refused_as_a_whole(desk: Any, version: int) -> None:
+async def test_stale_epoch_rejects_whole_request(desk: Any, version: int) -> None:
     late = request(version, ("t", 0), controller_epoch=2)
     response = await desk.ask(API, late, version)
     assert (response.error_code, errors(response)) == (ErrorCode.STALE_CONTROLLER_EPOCH, {})
@@ -104,7 +104,7 @@ async def test_what_comes_too_late_is_refused_as_a_whole(desk: Any, version: int
         assert (response.error_code, errors(response)) == (ErrorCode.STALE_BROKER_EPOCH, {})
 
 
-def test_a_refusal_names_every_partition() -> None:
+def test_rejected_request_has_error_for_every_partition() -> None:
     told = StopReplicaRequest(topics=[StopReplicaTopicV1(name="t", partition_indexes=[0, 1])])
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     response = refusal(told, refused)

@@ -38,7 +38,7 @@ def sync(joined: Any, **other: Any) -> SyncGroupRequest:
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_the_leader_gets_what_it_brought(group_desk: Any, version: int) -> None:
+async def test_leader_receives_its_own_assignment(group_desk: Any, version: int) -> None:
     joined = await join(group_desk)
     brought = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")]
     synced = await group_desk.ask(API, sync(joined, assignments=brought), version)
@@ -47,7 +47,7 @@ async def test_the_leader_gets_what_it_brought(group_desk: Any, version: int) ->
     assert (synced.protocol_type, synced.protocol_name) == named
 
 
-async def test_a_follower_waits_for_the_leader(group_desk: Any) -> None:
+async def test_follower_waits_for_assignment_from_leader(group_desk: Any) -> None:
     first = await join(group_desk)
     joined: list[Any] = []
 
@@ -74,7 +74,9 @@ async def test_a_follower_waits_for_the_leader(group_desk: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
-async def test_the_protocol_must_be_named_from_version_5_on(group_desk: Any, missing: str) -> None:
+async def test_missing_protocol_type_or_name_is_rejected_since_version_5(
+    group_desk: Any, missing: str
+) -> None:
     joined = await join(group_desk)
     refused = await group_desk.ask(API, sync(joined, **{missing: None}), 5)
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -91,6 +93,8 @@ async def test_the_protocol_must_be_named_from_version_5_on(group_desk: Any, mis
         ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-async def test_refusals(group_desk: Any, other: dict[str, Any], error: ErrorCode) -> None:
+async def test_invalid_sync_group_is_rejected_with_error_code(
+    group_desk: Any, other: dict[str, Any], error: ErrorCode
+) -> None:
     refused = await group_desk.ask(API, sync(await join(group_desk), **other), 5)
     assert (refused.error_code, refused.assignment) == (error, b"")

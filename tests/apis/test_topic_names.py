@@ -9,7 +9,7 @@ from protocol.errors import ErrorCode
 from protocol.types import ZERO_UUID
 
 
-async def test_a_topic_is_found_by_name_or_by_id(group_desk: Any) -> None:
+async def test_topic_is_found_by_name_or_id(group_desk: Any) -> None:
     ctx = group_desk.context(8, 10)
     topic_id = ctx.image.topics["t"].topic_id
     assert asked_name(ctx, "t", ZERO_UUID, by_id=False) == "t"
@@ -18,7 +18,7 @@ async def test_a_topic_is_found_by_name_or_by_id(group_desk: Any) -> None:
     assert asked_name(ctx, "t", ZERO_UUID, by_id=True) is None
 
 
-def test_what_is_missing_has_a_name() -> None:
+def test_unknown_topic_error_depends_on_name_or_id() -> None:
     assert unknown_topic(None, by_id=True) is ErrorCode.UNKNOWN_TOPIC_ID
     assert unknown_topic("t", by_id=True) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert unknown_topic(None, by_id=False) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -65,7 +65,7 @@ async def unloaded(group_desk: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("version", range(1, 8))
-async def test_offset_fetch_of_one_group_says_that_it_is_loading(
+async def test_offset_fetch_of_loading_group_is_coordinator_load_in_progress(
     unloaded: Any, version: int
 ) -> None:
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
@@ -80,7 +80,7 @@ async def test_offset_fetch_of_one_group_says_that_it_is_loading(
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
-async def test_offset_fetch_of_several_groups_says_which_is_loading(
+async def test_offset_fetch_of_several_groups_has_error_for_loading_group(
     unloaded: Any, version: int
 ) -> None:
     topic_id = bytes(unloaded.controller.image.topics["t"].topic_id)
@@ -95,7 +95,7 @@ async def test_offset_fetch_of_several_groups_says_which_is_loading(
     assert loaded.topics[0].partitions[0].committed_offset == 1
 
 
-async def test_offset_commit_is_answered_for_each_partition(unloaded: Any) -> None:
+async def test_offset_commit_of_loading_group_has_error_for_each_partition(unloaded: Any) -> None:
     partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=9)]
     topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
     request = OffsetCommitRequest(
@@ -106,22 +106,20 @@ async def test_offset_commit_is_answered_for_each_partition(unloaded: Any) -> No
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_describe_groups_does_not_show_a_loading_group_as_dead(
-    unloaded: Any, version: int
-) -> None:
+async def test_loading_group_is_not_described_as_dead(unloaded: Any, version: int) -> None:
     request = DescribeGroupsRequest(groups=["g", unloaded.other])
     loading, loaded = (await unloaded.ask(describe_groups.API, request, version)).groups
     assert (loading.error_code, loading.group_state) == (LOADING, "")
     assert (loaded.error_code, loaded.group_state) == (ErrorCode.NONE, "Empty")
 
 
-async def test_list_groups_lists_what_is_loaded_with_an_error(unloaded: Any) -> None:
+async def test_list_groups_returns_loaded_groups_and_loading_error(unloaded: Any) -> None:
     response = await unloaded.ask(list_groups.API, ListGroupsRequest(), 5)
     assert response.error_code == LOADING
     assert [group.group_id for group in response.groups] == [unloaded.other]
 
 
-async def test_a_loading_group_is_not_deleted_and_keeps_its_offsets(unloaded: Any) -> None:
+async def test_deleting_loading_group_or_its_offsets_is_rejected(unloaded: Any) -> None:
     response = await unloaded.ask(delete_groups.API, DeleteGroupsRequest(groups_names=["g"]), 2)
     assert [result.error_code for result in response.results] == [LOADING]
     partitions = [OffsetDeleteRequestPartition(partition_index=0)]

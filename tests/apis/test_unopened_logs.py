@@ -91,7 +91,7 @@ def codes(response: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("api", "version", "request_"), REQUESTS, ids=lambda each: getattr(each, "key", None)
 )
-async def test_partition_with_unopened_log_is_answered_with_storage_error(
+async def test_partition_with_unopened_log_is_kafka_storage_error(
     log_desk: Any, api: AnyApi, version: int, request_: Message
 ) -> None:
     for worker in log_desk.workers.values():

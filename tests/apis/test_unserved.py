@@ -30,6 +30,6 @@ def test_unserved_request_of_known_protocol_names_it(key: ApiKey, protocol: Unse
 
 
 @pytest.mark.parametrize("key", [ApiKey.VOTE, ApiKey.FETCH, None])
-def test_unserved_request_of_no_known_protocol_keeps_the_problem(key: ApiKey | None) -> None:
+def test_unserved_request_of_unknown_protocol_keeps_the_problem(key: ApiKey | None) -> None:
     found = unserved_request(key, "version 99 is not served")
     assert found == ("version 99 is not served", COMPARE_VERSIONS)

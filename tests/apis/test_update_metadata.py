@@ -66,7 +66,7 @@ def request(desk: Any, *states: UpdateMetadataPartitionState, **fields: Any) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_known_is_fine(desk: Any, version: int) -> None:
+async def test_metadata_equal_to_image_is_accepted(desk: Any, version: int) -> None:
     before = desk.controller.image
     told = request(desk, partition(desk), partition(desk, topic_name="u", leader=GONE))
     assert (await desk.ask(API, told, version)).error_code == ErrorCode.NONE
@@ -75,7 +75,7 @@ async def test_what_is_known_is_fine(desk: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_news_is_refused(desk: Any, version: int) -> None:
+async def test_partition_state_different_from_image_is_rejected(desk: Any, version: int) -> None:
     for fields, error in (
         ({"leader": 2}, ErrorCode.STALE_CONTROLLER_EPOCH),
         ({"leader": GONE}, ErrorCode.STALE_CONTROLLER_EPOCH),
@@ -90,7 +90,7 @@ async def test_what_is_news_is_refused(desk: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_other_brokers_are_news(desk: Any, version: int) -> None:
+async def test_live_brokers_different_from_image_are_rejected(desk: Any, version: int) -> None:
     moved = UpdateMetadataEndpoint(listener="PLAINTEXT", host="elsewhere", port=1)
     cases: list[list[UpdateMetadataBroker]] = [
         [],
@@ -105,7 +105,7 @@ async def test_other_brokers_are_news(desk: Any, version: int) -> None:
         assert response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-async def test_another_id_is_another_topic(desk: Any) -> None:
+async def test_other_topic_id_is_inconsistent_topic_id(desk: Any) -> None:
     told = request(desk, partition(desk))
     told.topic_states[0].topic_id = b"x" * 16
     assert (await desk.ask(API, told, 8)).error_code == ErrorCode.INCONSISTENT_TOPIC_ID
@@ -113,7 +113,7 @@ async def test_another_id_is_another_topic(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_comes_too_late_is_refused(desk: Any, version: int) -> None:
+async def test_stale_controller_or_broker_epoch_is_rejected(desk: Any, version: int) -> None:
     late = request(desk, partition(desk, 2), controller_epoch=0)
     assert (await desk.ask(API, late, version)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
     if version >= 5:

@@ -8,7 +8,7 @@ from minibroker.config import AUTHORIZER_CLASS_NAME, SUPER_USERS, ConfigError, S
 from minibroker.config.access_definitions import AUTHORIZERS
 
 
-def test_rules_are_in_force_only_if_an_authorizer_is_named() -> None:
+def test_authorizer_is_unset_by_default_and_unknown_class_rejected() -> None:
     assert not Settings.from_sources()[AUTHORIZER_CLASS_NAME]
     for name in AUTHORIZERS:
         settings = Settings.from_sources(pairs=[f"authorizer.class.name={name}"])
@@ -17,7 +17,7 @@ def test_rules_are_in_force_only_if_an_authorizer_is_named() -> None:
         Settings.from_sources(pairs=["authorizer.class.name=org.example.Mine"])
 
 
-def test_super_users_are_principals() -> None:
+def test_super_users_are_parsed_as_principals() -> None:
     settings = Settings.from_sources(pairs=["super.users=User:CN=a,O=b; User:root;"])
     assert settings[SUPER_USERS] == ("User:CN=a,O=b", "User:root")
     assert settings.text("super.users") == "User:CN=a,O=b;User:root"

@@ -14,7 +14,7 @@ from minibroker.config import (
 
 
 @pytest.mark.parametrize("profile", ["laptop", "kafka"])
-def test_activity_settings_default_records_nothing(profile: str) -> None:
+def test_activity_is_disabled_by_default(profile: str) -> None:
     settings = Settings.from_sources(profile=profile)
     assert not settings[ACTIVITY_ENABLE]
     assert settings[ACTIVITY_SAMPLE] == 1.0
@@ -22,6 +22,6 @@ def test_activity_settings_default_records_nothing(profile: str) -> None:
 
 
 @pytest.mark.parametrize("share", ["0", "-0.5", "1.01"])
-def test_a_share_is_one(share: str) -> None:
+def test_activity_sample_outside_of_range_is_rejected(share: str) -> None:
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
         Settings.from_sources(pairs=[f"activity.sample={share}"])

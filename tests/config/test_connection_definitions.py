@@ -20,7 +20,7 @@ from minibroker.config.dynamic import problems
 from minibroker.config.types import INT_MAX, BadValueError
 
 
-def test_nothing_is_limited_unless_somebody_says_so() -> None:
+def test_connections_are_unlimited_by_default() -> None:
     settings = Settings.from_sources()
     for unlimited in (MAX_CONNECTIONS, MAX_CONNECTIONS_PER_IP, MAX_CONNECTION_CREATION_RATE):
         assert settings[unlimited] == INT_MAX
@@ -54,7 +54,7 @@ def test_host_override_with_invalid_entry_is_rejected(text: str) -> None:
         MAX_CONNECTIONS_PER_IP_OVERRIDES.parse(text)
 
 
-def test_redpandas_limits_are_off_unless_given() -> None:
+def test_redpanda_limits_are_unset_by_default() -> None:
     settings = Settings.from_sources()
     assert settings[KAFKA_CONNECTIONS_MAX] is None
     assert settings[KAFKA_CONNECTIONS_MAX_PER_IP] is None
@@ -63,7 +63,7 @@ def test_redpandas_limits_are_off_unless_given() -> None:
 
 
 @pytest.mark.parametrize("text", ["localhost:3", "10.0.0.1:1,10.0.0.1:2", "10.0.0.1"])
-def test_redpandas_overrides_are_of_addresses_each_once(text: str) -> None:
+def test_redpanda_override_with_host_name_or_duplicate_is_rejected(text: str) -> None:
     with pytest.raises(BadValueError):
         KAFKA_CONNECTIONS_MAX_OVERRIDES.parse(text)
 
@@ -82,7 +82,7 @@ def test_connection_limits_that_reject_everything_are_rejected(
         Settings.from_sources(pairs=pairs)
 
 
-def test_no_connections_per_address_are_fine_with_exceptions() -> None:
+def test_zero_connections_per_ip_is_accepted_with_overrides() -> None:
     pairs = ["max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:5"]
     assert Settings.from_sources(pairs=pairs)[MAX_CONNECTIONS_PER_IP] == 0
 

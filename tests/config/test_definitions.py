@@ -89,7 +89,7 @@ def acts(name: str, setting: Setting[Any]) -> bool:
     )
 
 
-def test_a_constant_is_called_as_its_setting_is() -> None:
+def test_constant_is_named_after_its_setting() -> None:
     assert len(BROKER) == len(BROKER_SETTINGS)
     for name, setting in {**BROKER, **TOPIC}.items():
         assert name == setting.name.upper().replace(".", "_")

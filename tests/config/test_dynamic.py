@@ -39,7 +39,7 @@ def changed(own: dict[str, str] | None = None, default: dict[str, str] | None = 
     return effective(STATIC, configs)
 
 
-def test_the_brokers_own_wins_over_all_brokers_over_the_static_over_the_default() -> None:
+def test_config_precedence_is_broker_then_all_brokers_then_static() -> None:
     assert Settings.from_sources()[MESSAGE_MAX_BYTES] == 1024 * 1024 + 12
     assert changed()[MESSAGE_MAX_BYTES] == 300
     assert changed(default={"message.max.bytes": "200"})[MESSAGE_MAX_BYTES] == 200
@@ -49,13 +49,13 @@ def test_the_brokers_own_wins_over_all_brokers_over_the_static_over_the_default(
     assert pickle.loads(pickle.dumps(both)) == both
 
 
-def test_without_changes_they_are_the_same_settings() -> None:
+def test_settings_without_dynamic_configs_are_the_static_object() -> None:
     assert changed() is STATIC
     assert effective(STATIC, {("topics", "7"): {"max.connections": "1"}}) is STATIC
     assert effective(STATIC, {(BROKERS, "8"): {"max.connections": "1"}}) is STATIC
 
 
-def test_a_listener_has_the_brokers_value_unless_it_has_its_own() -> None:
+def test_listener_value_overrides_broker_value() -> None:
     assert listener_value(changed({"max.connections": "5"}), "INTERNAL", MAX_CONNECTIONS) == 5
     both = changed({INTERNAL: "3"}, {"max.connections": "5"})
     assert listener_value(both, "INTERNAL", MAX_CONNECTIONS) == 3
@@ -63,7 +63,7 @@ def test_a_listener_has_the_brokers_value_unless_it_has_its_own() -> None:
     assert both[MAX_CONNECTIONS] == 5
 
 
-def test_a_listeners_value_may_stand_in_the_file() -> None:
+def test_listener_value_may_be_static() -> None:
     settings = Settings.from_sources(pairs=["listeners=INTERNAL://:9092", f"{INTERNAL}=3"])
     assert not settings.warnings
     assert listener_value(settings, "Internal", MAX_CONNECTIONS) == 3
@@ -99,7 +99,7 @@ def test_valid_dynamic_config_has_no_problems() -> None:
     assert list(problems(STATIC, {"log.retention.ms": "9", INTERNAL: "1"})) == []
 
 
-def test_configs_are_parsed_once_for_as_long_as_they_are_the_same(
+def test_unchanged_configs_are_parsed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parsed = []
@@ -143,13 +143,13 @@ def test_misspelled_dynamic_config_suggests_nearest_name() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["message.max.bytes", INTERNAL, "x"]), st.text()))
-def test_no_text_stops_a_broker(own: dict[str, str]) -> None:
+def test_any_dynamic_config_text_yields_valid_settings(own: dict[str, str]) -> None:
     settings = changed(own)
     assert settings[MESSAGE_MAX_BYTES] >= 0
     assert listener_value(settings, "INTERNAL", MAX_CONNECTIONS) > 0
 
 
-def test_single_acceptor_limits_in_sharded_mode_are_not_in_force() -> None:
+def test_single_acceptor_limits_in_sharded_mode_are_ignored() -> None:
     sharded = Settings.from_sources(pairs=["acceptor.mode=sharded"])
     written = {"max.connections": "5", INTERNAL: "4"}
     configs = {(BROKERS, DEFAULT_NAME): written}

@@ -6,7 +6,7 @@ from minibroker import config
 from minibroker.config import Settings
 
 
-def test_defaults_are_kafkas_but_for_the_first_rebalance() -> None:
+def test_group_defaults_match_kafka_except_initial_rebalance_delay() -> None:
     for profile, delay_ms in (("laptop", 100), ("kafka", 3000)):
         settings = Settings.from_sources(profile=profile)
         assert settings[config.GROUP_INITIAL_REBALANCE_DELAY_MS] == delay_ms

@@ -14,7 +14,7 @@ LINE = """org.apache.kafka.common.security.plain.PlainLoginModule required \\
     user_admin='x' ;""".replace("'x'", '"ad;min=\\"s\\\\"').replace("\\\n", "\n")
 
 
-def test_a_line_is_read_over_line_breaks_and_quotes() -> None:
+def test_jaas_config_with_line_breaks_and_quotes_is_parsed() -> None:
     entry = parse_jaas(LINE)
     assert entry.module_name == "PlainLoginModule"
     assert entry.flag == "required"
@@ -24,7 +24,7 @@ def test_a_line_is_read_over_line_breaks_and_quotes() -> None:
 
 
 @given(st.dictionaries(st.from_regex("user_[a-z]{1,5}", fullmatch=True), st.text(min_size=1)))
-def test_a_line_survives_being_written(options: dict[str, str]) -> None:
+def test_jaas_config_round_trips_as_text(options: dict[str, str]) -> None:
     entry = JaasEntry("a.b.C", "required", tuple(options.items()))
     assert parse_jaas(render_jaas(entry)) == entry
 
@@ -48,7 +48,7 @@ def test_invalid_jaas_config_is_rejected_without_its_text(text: str) -> None:
 
 
 @given(st.text(alphabet='a=";\\ \n', max_size=30))
-def test_any_text_is_a_line_or_refused(text: str) -> None:
+def test_any_text_parses_as_jaas_config_or_is_rejected(text: str) -> None:
     try:
         parse_jaas(text)
     except BadValueError:

@@ -23,10 +23,10 @@ def test_no_served_setting_is_listed_as_unserved() -> None:
         "listener.name.internal.num.network.threads",
     ],
 )
-def test_names_of_kafka_are_known(name: str) -> None:
+def test_kafka_config_name_is_known(name: str) -> None:
     assert is_known_unserved(name)
 
 
 @pytest.mark.parametrize("name", ["ssl.keystor.location", "listener.name.a", "num.io.threads", ""])
-def test_other_names_are_not(name: str) -> None:
+def test_other_config_name_is_unknown(name: str) -> None:
     assert not is_known_unserved(name)

@@ -18,7 +18,7 @@ from minibroker.config.listeners import (
 from minibroker.config.types import BadValueError
 
 
-def test_a_list_is_read_with_names_in_upper_case() -> None:
+def test_listener_names_are_converted_to_upper_case() -> None:
     assert parse_listeners("plaintext://:9092, Inner://[::1]:0") == (
         Listener("PLAINTEXT", "", 9092),
         Listener("INNER", "::1", 0),
@@ -36,13 +36,13 @@ def test_a_list_is_read_with_names_in_upper_case() -> None:
         ("", "has the entry ''"),
     ],
 )
-def test_a_bad_list_says_which_entry_is_wrong(text: str, message: str) -> None:
+def test_invalid_listener_list_is_rejected_with_its_entry(text: str, message: str) -> None:
     with pytest.raises(BadValueError, match=message):
         parse_listeners(text)
 
 
 @given(st.text(alphabet="Aa:/[],.019-_", max_size=40))
-def test_any_text_is_a_list_or_refused(text: str) -> None:
+def test_any_text_parses_as_listeners_or_is_rejected(text: str) -> None:
     try:
         listeners = parse_listeners(text)
     except BadValueError:
@@ -50,7 +50,7 @@ def test_any_text_is_a_list_or_refused(text: str) -> None:
     assert parse_listeners(LISTENERS_TYPE.render(listeners)) == listeners
 
 
-def test_a_protocol_map_is_read_and_a_bad_entry_named() -> None:
+def test_protocol_map_is_parsed_and_invalid_entry_rejected() -> None:
     read = PROTOCOL_MAP_TYPE.parse("inner:PLAINTEXT,SSL:SSL")
     assert read == (("INNER", "PLAINTEXT"), ("SSL", "SSL"))
     with pytest.raises(BadValueError, match="has the entry 'INNER:TLS'"):
@@ -70,7 +70,7 @@ def test_listener_name_that_is_not_a_protocol_uses_plaintext() -> None:
     assert problems("INNER://h:1,PLAINTEXT://h:2") == []
 
 
-def test_with_a_map_every_name_needs_a_protocol() -> None:
+def test_listener_missing_in_protocol_map_is_rejected() -> None:
     assert problems("INNER://h:1", protocols={"INNER": "PLAINTEXT"}) == []
     [(name, text)] = problems("INNER://h:1", protocols={"OTHER": "PLAINTEXT"})
     assert name == "listeners"
@@ -93,7 +93,7 @@ def test_advertised_listener_without_listener_is_rejected() -> None:
     assert text == "names B; listeners has A"
 
 
-def test_only_controllers_left_is_no_broker() -> None:
+def test_controller_listeners_alone_are_rejected() -> None:
     listeners = client_listeners(parse_listeners("CONTROLLER://h:1"), ("controller",))
     assert listeners == ()
     [(_, text)] = listener_problems(listeners, (), {})

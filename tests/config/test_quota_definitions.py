@@ -17,7 +17,7 @@ from minibroker.config import (
 from minibroker.config.types import LONG_MAX
 
 
-def test_the_defaults_are_kafkas() -> None:
+def test_quota_defaults_match_kafka() -> None:
     settings = Settings.from_sources()
     assert settings[QUOTA_WINDOW_NUM] == settings[CONTROLLER_QUOTA_WINDOW_NUM] == 11
     assert settings[QUOTA_WINDOW_SIZE_SECONDS] == 1
@@ -31,6 +31,6 @@ def test_deprecated_setting_is_documented_as_deprecated(setting: object) -> None
 
 
 @pytest.mark.parametrize("pair", ["quota.throttle.mode=wait", "quota.window.num=0"])
-def test_a_bad_value_is_refused(pair: str) -> None:
+def test_invalid_quota_config_is_rejected(pair: str) -> None:
     with pytest.raises(ConfigError, match="must be"):
         Settings.from_sources(pairs=[pair])

@@ -21,7 +21,7 @@ def refusal(*pairs: str) -> str:
     return str(caught.value)
 
 
-def test_the_nearest_value_holds() -> None:
+def test_most_specific_listener_and_mechanism_prefix_wins() -> None:
     name = CONNECTIONS_MAX_REAUTH_MS.name
     settings = Settings.from_sources(
         pairs=[
@@ -37,7 +37,7 @@ def test_the_nearest_value_holds() -> None:
     assert [entry.name for entry in ignored] == [f"listener.name.a.gssapi.{name}"]
 
 
-def test_a_listener_with_sasl_needs_mechanisms_and_plain_needs_users() -> None:
+def test_sasl_listener_without_mechanisms_or_plain_users_is_rejected() -> None:
     assert "sasl.enabled.mechanisms= (default): must name mechanisms" in refusal(SASL)
     assert "has GSSAPI; the supported mechanisms are PLAIN" in refusal(
         "sasl.enabled.mechanisms=GSSAPI"
@@ -47,7 +47,7 @@ def test_a_listener_with_sasl_needs_mechanisms_and_plain_needs_users() -> None:
     Settings.from_sources(pairs=[SASL, "sasl.enabled.mechanisms=SCRAM-SHA-512"])
 
 
-def test_passwords_are_not_shown_even_if_they_are_wrong() -> None:
+def test_jaas_password_is_not_in_error_or_repr() -> None:
     name = f"listener.name.a.plain.{SASL_JAAS_CONFIG.name}"
     text = refusal(f"{name}=hunter2")
     assert f"{name}=[hidden] (--set): must be a JAAS line" in text
@@ -55,7 +55,7 @@ def test_passwords_are_not_shown_even_if_they_are_wrong() -> None:
     assert "hunter2" not in repr(settings)
 
 
-def test_keys_are_read_from_a_file_only() -> None:
+def test_jwks_url_that_is_not_a_file_is_rejected() -> None:
     name = SASL_OAUTHBEARER_JWKS_ENDPOINT_URL.name
     assert "must be a file" in refusal(f"{name}=https://example.test/jwks")
     settings = Settings.from_sources(pairs=[f"{name}=file:///etc/keys.json"])

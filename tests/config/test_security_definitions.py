@@ -15,7 +15,7 @@ def refusal(*pairs: str) -> str:
 
 @pytest.mark.parametrize("name", ["ssl.keystore.type", "ssl.truststore.type"])
 @pytest.mark.parametrize("form", ["JKS", "pkcs12"])
-def test_a_java_store_is_refused_with_the_way_to_convert_it(name: str, form: str) -> None:
+def test_java_keystore_is_rejected_with_conversion_commands(name: str, form: str) -> None:
     text = refusal(f"{name}={form}")
     assert name in text
     assert "keytool -importkeystore" in text
@@ -23,7 +23,7 @@ def test_a_java_store_is_refused_with_the_way_to_convert_it(name: str, form: str
     Settings.from_sources(pairs=[f"{name}=pem"])
 
 
-def test_old_versions_of_tls_are_not_spoken() -> None:
+def test_tls_before_1_2_is_rejected() -> None:
     assert "must be a list of TLSv1.2, TLSv1.3" in refusal("ssl.enabled.protocols=TLSv1.1")
     settings = Settings.from_sources(
         pairs=["listener.name.outside.ssl.enabled.protocols=TLSv1.3"],
@@ -32,7 +32,7 @@ def test_old_versions_of_tls_are_not_spoken() -> None:
     assert settings.at_listener("INSIDE", SSL_ENABLED_PROTOCOLS) == ("TLSv1.2", "TLSv1.3")
 
 
-def test_a_key_is_not_shown() -> None:
+def test_keystore_key_is_not_in_repr() -> None:
     settings = Settings.from_sources(pairs=["listener.name.a.ssl.keystore.key=topsecret"])
     assert "topsecret" not in repr(settings)
     assert SSL_KEYSTORE_KEY.sensitive

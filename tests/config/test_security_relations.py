@@ -16,7 +16,7 @@ def problem(*pairs: str) -> str:
     return text
 
 
-def test_a_listener_with_tls_needs_a_certificate() -> None:
+def test_tls_listener_without_certificate_is_rejected() -> None:
     text = problem()
     assert text.startswith("listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0 (--set):")
     assert "ssl.keystore.location" in text
@@ -27,7 +27,7 @@ def test_a_listener_with_tls_needs_a_certificate() -> None:
     assert "SSL" in problem("ssl.keystore.key=k")
 
 
-def test_a_key_is_given_once() -> None:
+def test_keystore_file_and_inline_key_together_are_rejected() -> None:
     text = problem("ssl.keystore.location=/k.pem", "ssl.keystore.key=secret")
     assert text.startswith("ssl.keystore.location=/k.pem (--set): conflicts with ssl.keystore.key")
     text = problem(
@@ -44,5 +44,5 @@ def test_client_auth_without_truststore_is_rejected(wanted: str) -> None:
     assert text.startswith(f"ssl.client.auth={wanted} (--set): needs certificate authorities")
 
 
-def test_a_listener_without_tls_needs_none_of_it() -> None:
+def test_client_auth_without_tls_listener_is_accepted() -> None:
     Settings.from_sources(pairs=["ssl.client.auth=required"])

@@ -8,12 +8,12 @@ from minibroker.config.setting import BROKER_SETTINGS, setting
 from minibroker.config.types import INT, BadValueError, at_least
 
 
-def test_a_second_declaration_of_a_name_fails() -> None:
+def test_duplicate_setting_declaration_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"num\.io\.threads is declared twice"):
         setting("num.io.threads", INT, default=1, doc="")
 
 
-def test_a_default_outside_its_rule_fails() -> None:
+def test_default_outside_of_constraint_is_rejected() -> None:
     with pytest.raises(ValueError, match="the default 0 is not at least 1"):
         setting("test.only", INT, default=0, valid=at_least(1), doc="")
     with pytest.raises(ValueError, match="the default -1 is not at least 1"):
@@ -21,7 +21,7 @@ def test_a_default_outside_its_rule_fails() -> None:
     assert "test.only" not in BROKER_SETTINGS
 
 
-def test_text_around_a_value_is_no_part_of_it() -> None:
+def test_surrounding_whitespace_is_ignored() -> None:
     threads = BROKER_SETTINGS["num.io.threads"]
     assert threads.parse(" 3 ") == 3
     with pytest.raises(BadValueError, match="must be between 1 and 64"):

@@ -60,7 +60,7 @@ def refusal(*pairs: str) -> str:
     return str(caught.value)
 
 
-def test_a_file_shipped_with_kafka_3_starts_with_one_line_of_warning(properties: Path) -> None:
+def test_kafka_3_server_properties_are_accepted_with_one_warning(properties: Path) -> None:
     properties.write_text(SHIPPED_WITH_KAFKA_3)
     settings = Settings.from_sources(files=[properties])
     assert settings[config.NODE_ID] == 0
@@ -75,7 +75,7 @@ def test_a_file_shipped_with_kafka_3_starts_with_one_line_of_warning(properties:
     )
 
 
-def test_a_file_shipped_with_kafka_4_opens_the_listener_for_clients_only(properties: Path) -> None:
+def test_kafka_4_server_properties_open_only_the_client_listener(properties: Path) -> None:
     properties.write_text(SHIPPED_WITH_KAFKA_4)
     settings = Settings.from_sources(files=[properties])
     assert [str(listener) for listener in settings.client_listeners] == ["PLAINTEXT://:9092"]
@@ -92,13 +92,13 @@ def test_setting_of_unknown_listener_is_a_warning() -> None:
     )
 
 
-def test_nothing_to_say_means_no_warning() -> None:
+def test_default_settings_have_no_warnings() -> None:
     settings = Settings.from_sources()
     assert settings.warnings == ()
     assert settings.data_dir is None
 
 
-def test_options_win_over_files_and_later_over_earlier(properties: Path) -> None:
+def test_options_override_files_and_later_options_earlier_ones(properties: Path) -> None:
     properties.write_text("num.partitions=2\nnum.io.threads = 5\n")
     settings = Settings.from_sources(
         files=[properties], pairs=["num.partitions=3", "num.partitions=4"]
@@ -110,7 +110,7 @@ def test_options_win_over_files_and_later_over_earlier(properties: Path) -> None
     assert not settings.is_given(config.LISTENERS)
 
 
-def test_the_profile_of_kafka_brings_its_defaults() -> None:
+def test_kafka_profile_has_kafka_defaults() -> None:
     laptop, kafka = Settings.from_sources(), Settings.from_sources(profile="kafka")
     read = (config.NUM_NETWORK_THREADS, config.NUM_IO_THREADS)
     assert [laptop[key] for key in read] == [2, 2]
@@ -120,12 +120,12 @@ def test_the_profile_of_kafka_brings_its_defaults() -> None:
     assert Settings.from_sources(pairs=["num.io.threads=1"], profile="kafka") != kafka
 
 
-def test_an_unknown_profile_is_refused() -> None:
+def test_unknown_profile_is_rejected() -> None:
     with pytest.raises(ConfigError, match="--profile big: must be one of laptop, kafka"):
         Settings.from_sources(profile="big")
 
 
-def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+def test_unknown_setting_is_rejected_with_nearest_name() -> None:
     assert refusal("num.io.thread=3") == (
         "num.io.thread (--set): there is no such setting; did you mean num.io.threads?"
     )
@@ -142,11 +142,11 @@ def test_invalid_value_reports_name_source_and_valid_values(properties: Path) ->
     assert refusal("num.io.threads=0") == "num.io.threads=0 (--set): must be between 1 and 64"
 
 
-def test_every_problem_is_named_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     assert len(refusal("num.io.threads=0", "foo.bar.baz=1", "listeners=x").splitlines()) == 3
 
 
-def test_a_pair_without_equals_sign_is_refused() -> None:
+def test_option_without_equals_sign_is_rejected() -> None:
     assert refusal("num.partitions") == (
         "--set num.partitions: must be name=value, e.g. num.partitions=3"
     )
@@ -170,11 +170,11 @@ def test_a_pair_without_equals_sign_is_refused() -> None:
         (["queued.max.request.bytes=0"], "must be -1 or at least 1"),
     ],
 )
-def test_settings_must_fit_each_other(pairs: list[str], message: str) -> None:
+def test_conflicting_settings_are_rejected(pairs: list[str], message: str) -> None:
     assert message in refusal(*pairs)
 
 
-def test_request_memory_follows_the_largest_request_unless_given() -> None:
+def test_request_memory_defaults_to_twice_the_largest_request() -> None:
     derived = Settings.from_sources(pairs=["socket.request.max.bytes=1000"])
     assert derived.request_memory_bytes == 2000
     given = Settings.from_sources(
@@ -183,7 +183,7 @@ def test_request_memory_follows_the_largest_request_unless_given() -> None:
     assert given.request_memory_bytes == 5000
 
 
-def test_older_names_stand_in_for_the_newer() -> None:
+def test_older_setting_names_are_accepted() -> None:
     settings = Settings.from_sources(pairs=["broker.id=7", "log.dir=/data"])
     assert settings[config.NODE_ID] == 7
     assert settings.data_dir == "/data"
@@ -191,7 +191,7 @@ def test_older_names_stand_in_for_the_newer() -> None:
     assert Settings.from_sources(pairs=["log.dir=/a", "log.dirs=/b"]).data_dir == "/b"
 
 
-def test_settings_of_one_listener_are_known_but_not_served() -> None:
+def test_unsupported_listener_settings_are_ignored() -> None:
     settings = Settings.from_sources(
         pairs=[
             "listener.name.internal.ssl.keystore.password=k",
@@ -203,7 +203,7 @@ def test_settings_of_one_listener_are_known_but_not_served() -> None:
     assert "no such setting" in refusal("listener.name.internal.colour=red")
 
 
-def test_settings_travel_between_processes() -> None:
+def test_settings_and_config_errors_can_be_pickled() -> None:
     settings = Settings.from_sources(pairs=["num.partitions=3", "zookeeper.clientCnxnSocket=x"])
     copy = pickle.loads(pickle.dumps(settings))
     assert copy == settings

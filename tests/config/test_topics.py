@@ -14,7 +14,7 @@ def in_force(*pairs: str, **overrides: str) -> TopicConfig:
     return topic_config(Settings.from_sources(pairs=pairs), named)
 
 
-def test_without_a_word_a_topic_has_kafkas_defaults() -> None:
+def test_topic_defaults_match_kafka() -> None:
     config = in_force()
     assert config[topics.RETENTION_MS] == 7 * 24 * 3_600_000
     assert config[topics.RETENTION_BYTES] == -1
@@ -25,7 +25,7 @@ def test_without_a_word_a_topic_has_kafkas_defaults() -> None:
     assert config[topics.FLUSH_MS] == LONG_MAX
 
 
-def test_a_topics_own_value_wins() -> None:
+def test_topic_override_precedes_broker_config() -> None:
     config = in_force("log.retention.ms=9", retention_ms="5")
     assert config[topics.RETENTION_MS] == 5
 
@@ -39,17 +39,17 @@ def test_retention_with_several_units_uses_the_finest() -> None:
     assert in_force("log.roll.hours=1")[topics.SEGMENT_MS] == 3_600_000
 
 
-def test_for_ever_is_for_ever_in_every_unit() -> None:
+def test_unlimited_retention_in_hours_is_unlimited_in_ms() -> None:
     assert in_force("log.retention.hours=-1")[topics.RETENTION_MS] == -1
 
 
-def test_an_unset_flush_interval_follows_the_schedulers() -> None:
+def test_unset_flush_interval_uses_scheduler_interval() -> None:
     assert in_force("log.flush.scheduler.interval.ms=50")[topics.FLUSH_MS] == 50
     config = in_force("log.flush.scheduler.interval.ms=50", "log.flush.interval.ms=20")
     assert config[topics.FLUSH_MS] == 20
 
 
-def test_every_topic_setting_has_a_value() -> None:
+def test_every_topic_config_value_round_trips() -> None:
     config = in_force()
     for declared in TOPIC_SETTINGS.values():
         assert declared.parse(declared.render(config[declared])) == config[declared]
@@ -64,6 +64,8 @@ def test_every_topic_setting_has_a_value() -> None:
         ("cleanup.policy", "shred", "must be a list of compact, delete"),
     ],
 )
-def test_bad_values_are_refused_in_kafkas_words(name: str, text: str | None, message: str) -> None:
+def test_invalid_topic_config_is_rejected_with_kafka_message(
+    name: str, text: str | None, message: str
+) -> None:
     with pytest.raises(BadValueError, match=message):
         parse_topic_value(name, text)

@@ -57,7 +57,7 @@ from minibroker.config.types import (
         (optional(INT), "7", 7),
     ],
 )
-def test_values_are_read(kind: SettingType[Any], text: str, value: object) -> None:
+def test_valid_text_is_parsed(kind: SettingType[Any], text: str, value: object) -> None:
     assert kind.parse(text) == value
 
 
@@ -98,18 +98,18 @@ def test_constraints_describe_valid_values() -> None:
 @pytest.mark.parametrize(
     "setting", [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()], ids=lambda s: s.name
 )
-def test_every_default_survives_being_written_and_read(setting: Any) -> None:
+def test_every_default_round_trips_as_text(setting: Any) -> None:
     for value in (setting.default, setting.kafka_default):
         assert setting.parse(setting.render(value)) == value
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_longs_go_both_ways(value: int) -> None:
+def test_longs_round_trip_as_text(value: int) -> None:
     assert LONG.parse(LONG.render(value)) == value
 
 
 @given(st.text())
-def test_any_text_is_a_value_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     kinds: list[SettingType[Any]] = [INT, LONG, DOUBLE, BOOLEAN, LIST, HOST_PORT]
     for kind in kinds:
         try:

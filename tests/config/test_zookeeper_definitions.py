@@ -13,7 +13,7 @@ PASSWORD = "zookeeper.digest.password=secret"
 
 
 @pytest.mark.parametrize("profile", ["laptop", "kafka"])
-def test_defaults_are_kafkas(profile: str) -> None:
+def test_zookeeper_defaults_match_kafka(profile: str) -> None:
     settings = Settings.from_sources(profile=profile)
     assert settings[config.ZOOKEEPER_CONNECT] is None
     assert settings[config.ZOOKEEPER_SESSION_TIMEOUT_MS] == 18_000
@@ -50,7 +50,7 @@ def test_zookeeper_acl_without_credentials_is_rejected() -> None:
     Settings.from_sources(pairs=[*wanted, *tls])
 
 
-def test_a_password_is_not_shown() -> None:
+def test_digest_password_is_not_in_repr() -> None:
     settings = Settings.from_sources(pairs=[CONNECT, USER, PASSWORD])
     assert settings[config.ZOOKEEPER_DIGEST_PASSWORD] == "secret"
     assert config.ZOOKEEPER_DIGEST_PASSWORD.sensitive

@@ -23,7 +23,7 @@ def switchboard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Swit
         assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_call_reaches_the_name_that_was_dialled(switchboard: Switchboard) -> None:
+async def test_dial_connects_to_listener_of_that_name(switchboard: Switchboard) -> None:
     listener = switchboard.listen("worker-0")
     switchboard.listen("controller")
     here = await switchboard.dial("worker-0")
@@ -34,7 +34,7 @@ async def test_a_call_reaches_the_name_that_was_dialled(switchboard: Switchboard
     there.close()
 
 
-async def test_a_name_can_be_dialled_before_anybody_listens(switchboard: Switchboard) -> None:
+async def test_dial_before_listen_delivers_early_messages(switchboard: Switchboard) -> None:
     here = await switchboard.dial("controller")
     await here.send("early")
     there = await switchboard.listen("controller").accept()
@@ -43,7 +43,7 @@ async def test_a_name_can_be_dialled_before_anybody_listens(switchboard: Switchb
     there.close()
 
 
-async def test_handoffs_have_names_too(switchboard: Switchboard) -> None:
+async def test_dial_handoff_connects_to_handoff_listener(switchboard: Switchboard) -> None:
     here = await switchboard.dial_handoff("processor-0")
     there = await switchboard.listen_handoff("processor-0").accept()
     await here.send("slot")
@@ -52,7 +52,7 @@ async def test_handoffs_have_names_too(switchboard: Switchboard) -> None:
     there.close()
 
 
-async def test_accepting_waits_for_a_call(switchboard: Switchboard) -> None:
+async def test_accept_blocks_until_dial(switchboard: Switchboard) -> None:
     accepted = []
 
     async def accept() -> None:
@@ -66,7 +66,7 @@ async def test_accepting_waits_for_a_call(switchboard: Switchboard) -> None:
     accepted[0].close()
 
 
-def test_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
+def test_socket_directory_with_other_mode_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(PermissionError, match="mode 0700"):
         UnixSwitchboard(tmp_path, [], [])

@@ -40,14 +40,14 @@ async def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     assert [await there.receive() for _ in messages] == messages
 
 
-async def test_both_directions_at_once(pair: Pair) -> None:
+async def test_messages_pass_in_both_directions(pair: Pair) -> None:
     here, there = pair
     await here.send("ping")
     await there.send("pong")
     assert (await there.receive(), await here.receive()) == ("ping", "pong")
 
 
-async def test_what_arrives_is_a_copy(pair: Pair) -> None:
+async def test_received_message_is_a_copy(pair: Pair) -> None:
     here, there = pair
     message = {"list": [1]}
     await here.send(message)
@@ -55,7 +55,7 @@ async def test_what_arrives_is_a_copy(pair: Pair) -> None:
     assert await there.receive() == {"list": [1]}
 
 
-async def test_a_large_message_passes(pair: Pair) -> None:
+async def test_large_message_is_received(pair: Pair) -> None:
     here, there = pair
     large = bytes(range(256)) * 40_000
     async with trio.open_nursery() as nursery:
@@ -63,7 +63,7 @@ async def test_a_large_message_passes(pair: Pair) -> None:
         assert await there.receive() == large
 
 
-async def test_sender_waits_while_the_receiver_lags(pair: Pair) -> None:
+async def test_sender_blocks_while_receiver_is_slow(pair: Pair) -> None:
     here, there = pair
     sent = 0
     total = 500
@@ -84,7 +84,7 @@ async def test_sender_waits_while_the_receiver_lags(pair: Pair) -> None:
     assert sent == total
 
 
-async def test_many_senders_do_not_mix_their_frames(pair: Pair) -> None:
+async def test_frames_of_concurrent_senders_are_not_interleaved(pair: Pair) -> None:
     here, there = pair
     async with trio.open_nursery() as nursery:
         for sender in range(5):
@@ -95,21 +95,21 @@ async def test_many_senders_do_not_mix_their_frames(pair: Pair) -> None:
             assert body == bytes([sender]) * 50_000
 
 
-async def test_receiver_learns_that_the_other_side_is_gone(pair: Pair) -> None:
+async def test_receive_from_closed_peer_raises_channel_closed(pair: Pair) -> None:
     here, there = pair
     here.close()
     with pytest.raises(ChannelClosed):
         await there.receive()
 
 
-async def test_sender_learns_that_the_other_side_is_gone(pair: Pair) -> None:
+async def test_send_to_closed_peer_raises_channel_closed(pair: Pair) -> None:
     here, there = pair
     there.close()
     with pytest.raises(ChannelClosed):
         await here.send("lost")
 
 
-async def test_closing_wakes_a_waiting_receiver(pair: Pair) -> None:
+async def test_close_wakes_blocked_receiver(pair: Pair) -> None:
     here, _there = pair
     async with trio.open_nursery() as nursery:
 
@@ -122,7 +122,7 @@ async def test_closing_wakes_a_waiting_receiver(pair: Pair) -> None:
         here.close()
 
 
-async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
+async def test_cancelled_receive_loses_no_message(pair: Pair) -> None:
     here, there = pair
     with trio.move_on_after(0):
         await there.receive()
@@ -130,7 +130,7 @@ async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
     assert await there.receive() == "kept"
 
 
-async def test_a_cancelled_send_spoils_nothing(pair: Pair) -> None:
+async def test_cancelled_send_leaves_no_partial_message(pair: Pair) -> None:
     here, there = pair
     large = b"x" * 10_000_000
     received: list[object] = []
@@ -163,7 +163,7 @@ async def test_closing_twice_is_harmless(pair: Pair) -> None:
     here.close()
 
 
-async def test_a_busy_channel_lets_other_tasks_run(pair: Pair) -> None:
+async def test_busy_channel_does_not_starve_other_tasks(pair: Pair) -> None:
     here, there = pair
     others = 0
 
@@ -184,12 +184,12 @@ async def test_a_busy_channel_lets_other_tasks_run(pair: Pair) -> None:
     assert others > 2
 
 
-def test_a_capacity_below_one_is_refused() -> None:
+def test_capacity_below_one_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one message"):
         memory_channel_pair(0)
 
 
-async def test_what_is_there_is_received_without_waiting(pair: Pair) -> None:
+async def test_receive_nowait_returns_available_messages(pair: Pair) -> None:
     here, there = pair
     with pytest.raises(trio.WouldBlock):
         there.receive_nowait()
@@ -202,7 +202,7 @@ async def test_what_is_there_is_received_without_waiting(pair: Pair) -> None:
     assert await there.receive() == "c"
 
 
-async def test_a_waiting_receiver_gets_what_comes_after_another_took_all(pair: Pair) -> None:
+async def test_blocked_receiver_gets_message_after_one_taken_by_receive_nowait(pair: Pair) -> None:
     here, there = pair
     received = []
 
@@ -219,7 +219,7 @@ async def test_a_waiting_receiver_gets_what_comes_after_another_took_all(pair: P
     assert received == ["left"]
 
 
-async def test_receiving_without_waiting_notices_the_end(pair: Pair) -> None:
+async def test_receive_nowait_from_closed_peer_raises_channel_closed(pair: Pair) -> None:
     here, there = pair
     here.close()
     with pytest.raises(ChannelClosed):

@@ -61,7 +61,7 @@ async def test_messages_arrive_in_order_in_both_directions(pair: Pair) -> None:
     assert await here.receive() == ("credit", None)
 
 
-async def test_the_receiver_serves_the_connection(
+async def test_receiver_gets_working_connection(
     pair: Pair, connection: tuple[Connection, ByteStream]
 ) -> None:
     here, there = pair
@@ -79,7 +79,7 @@ async def test_the_receiver_serves_the_connection(
     assert await client.receive_into(memoryview(buffer)) == 0
 
 
-async def test_a_stream_whose_ends_are_known_has_them(
+async def test_stream_uses_given_addresses(
     connection: tuple[Connection, ByteStream],
 ) -> None:
     accepted, client = connection
@@ -91,7 +91,7 @@ async def test_a_stream_whose_ends_are_known_has_them(
     asked.close()
 
 
-async def test_connections_not_received_are_closed_with_the_receiver(
+async def test_closing_receiver_closes_unreceived_connections(
     pair: Pair, connection: tuple[Connection, ByteStream]
 ) -> None:
     here, there = pair
@@ -101,7 +101,7 @@ async def test_connections_not_received_are_closed_with_the_receiver(
     assert await client.receive_into(memoryview(bytearray(1))) == 0
 
 
-async def test_a_connection_that_could_not_be_sent_is_closed(
+async def test_connection_is_closed_if_handoff_fails(
     pair: Pair, connection: tuple[Connection, ByteStream]
 ) -> None:
     here, there = pair
@@ -112,7 +112,7 @@ async def test_a_connection_that_could_not_be_sent_is_closed(
     assert await client.receive_into(memoryview(bytearray(1))) == 0
 
 
-async def test_closing_is_noticed_by_both_ends(pair: Pair) -> None:
+async def test_close_raises_channel_closed_at_both_ends(pair: Pair) -> None:
     here, there = pair
 
     async def expect_closed(end: Handoff) -> None:

@@ -69,7 +69,7 @@ async def word(stream: ByteStream) -> bytes:
     return bytes(room[: await stream.receive_into(room)])
 
 
-async def test_each_connection_goes_to_one_accept(place: Place) -> None:
+async def test_each_connection_is_accepted_once(place: Place) -> None:
     clients = [await place.connect() for _ in range(3)]
     servers: list[ByteStream] = []
 
@@ -88,7 +88,7 @@ async def test_each_connection_goes_to_one_accept(place: Place) -> None:
         stream.close()
 
 
-async def test_accepting_waits_for_a_client_and_loses_none_when_cancelled(place: Place) -> None:
+async def test_cancelled_accept_loses_no_connection(place: Place) -> None:
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(place.source.accept)
@@ -102,7 +102,7 @@ async def test_accepting_waits_for_a_client_and_loses_none_when_cancelled(place:
     server.close()
 
 
-async def test_a_tcp_connection_waits_for_nothing() -> None:
+async def test_tcp_connection_is_nonblocking_with_nodelay() -> None:
     place = Tcp()
     client = await place.connect()
     accepted = await place.source.accept()
@@ -126,7 +126,7 @@ class Fickle(socket.socket):
         return super().accept()
 
 
-async def test_a_client_that_hung_up_at_once_is_passed_over_and_a_shortage_is_told() -> None:
+async def test_accept_skips_aborted_connection_and_raises_on_emfile() -> None:
     with Fickle() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -141,7 +141,7 @@ async def test_a_client_that_hung_up_at_once_is_passed_over_and_a_shortage_is_to
                 await source.accept()
 
 
-async def test_connecting_in_memory_waits_when_too_many_wait() -> None:
+async def test_memory_connect_blocks_if_backlog_is_full() -> None:
     source = MemorySource(("127.0.0.1", 9094))
     clients = [await source.connect("10.1.1.1") for _ in range(MEMORY_BACKLOG)]
     assert len({client.local for client in clients}) == MEMORY_BACKLOG

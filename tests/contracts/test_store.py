@@ -71,13 +71,13 @@ async def store(maker: Maker, tmp_path: Path) -> AsyncIterator[Store]:
     await made.close()
 
 
-async def test_a_created_node_is_read_with_version_0(store: Store) -> None:
+async def test_created_node_has_version_0(store: Store) -> None:
     assert await store.create("/a", b"one") == "/a"
     assert await store.get("/a") == StoreNode(b"one", 0)
     assert await store.exists("/a")
 
 
-async def test_what_was_not_created_does_not_exist(store: Store) -> None:
+async def test_missing_node_raises_no_node_error(store: Store) -> None:
     assert not await store.exists("/a")
     with pytest.raises(NoNodeError, match="/a: does not exist"):
         await store.get("/a")
@@ -89,19 +89,19 @@ async def test_what_was_not_created_does_not_exist(store: Store) -> None:
         await store.delete("/a")
 
 
-async def test_a_parent_must_exist(store: Store) -> None:
+async def test_create_without_parent_raises_no_node_error(store: Store) -> None:
     with pytest.raises(NoNodeError):
         await store.create("/a/b")
 
 
-async def test_a_node_is_created_once(store: Store) -> None:
+async def test_create_of_existing_node_raises_node_exists_error(store: Store) -> None:
     await store.create("/a", b"one")
     with pytest.raises(NodeExistsError):
         await store.create("/a", b"two")
     assert (await store.get("/a")).data == b"one"
 
 
-async def test_versions_count_changes_of_data_and_guard_them(store: Store) -> None:
+async def test_set_increments_version_and_stale_version_is_rejected(store: Store) -> None:
     await store.create("/a")
     assert await store.set("/a", b"one") == 1
     assert await store.set("/a", b"two", version=1) == 2
@@ -115,7 +115,7 @@ async def test_versions_count_changes_of_data_and_guard_them(store: Store) -> No
     assert (await store.get("/a")).version == 0
 
 
-async def test_children_are_direct_ones_sorted_and_do_not_change_a_version(store: Store) -> None:
+async def test_children_are_direct_and_sorted_and_keep_parent_version(store: Store) -> None:
     for path in ("/a", "/a/c", "/a/b", "/a/b/d", "/ab"):
         await store.create(path)
     assert await store.children("/a") == ["b", "c"]
@@ -124,7 +124,7 @@ async def test_children_are_direct_ones_sorted_and_do_not_change_a_version(store
     assert {"a", "ab"} <= set(await store.children("/"))
 
 
-async def test_a_node_with_children_stays(store: Store) -> None:
+async def test_delete_of_node_with_children_is_rejected(store: Store) -> None:
     await store.create("/a")
     await store.create("/a/b")
     with pytest.raises(NotEmptyError):
@@ -134,7 +134,7 @@ async def test_a_node_with_children_stays(store: Store) -> None:
     assert not await store.exists("/a")
 
 
-async def test_sequential_nodes_grow_in_ten_digits_and_never_repeat(store: Store) -> None:
+async def test_sequential_nodes_have_ten_digits_and_are_never_reused(store: Store) -> None:
     await store.create("/q")
     first = await store.create("/q/n-", sequential=True)
     second = await store.create("/q/n-", sequential=True)
@@ -145,13 +145,13 @@ async def test_sequential_nodes_grow_in_ten_digits_and_never_repeat(store: Store
     assert numbers == sorted(set(numbers))
 
 
-async def test_ephemeral_nodes_have_no_children(store: Store) -> None:
+async def test_child_of_ephemeral_node_is_rejected(store: Store) -> None:
     await store.create("/e", ephemeral=True)
     with pytest.raises(EphemeralParentError):
         await store.create("/e/child")
 
 
-async def test_several_operations_are_one(store: Store) -> None:
+async def test_multi_applies_all_operations(store: Store) -> None:
     results = await store.multi([
         Create("/a", b"x"),
         Create("/a/n-", sequential=True),
@@ -176,7 +176,7 @@ async def test_several_operations_are_one(store: Store) -> None:
         (Delete("/p"), NotEmptyError),
     ],
 )
-async def test_one_failure_undoes_all(
+async def test_failed_multi_applies_no_operation(
     store: Store, last: Operation, error: type[StoreError]
 ) -> None:
     await store.multi([Create("/a", b"one"), Create("/p"), Create("/p/q")])
@@ -190,14 +190,14 @@ async def test_one_failure_undoes_all(
 
 
 @pytest.mark.parametrize("path", ["", "a", "/a/", "//", "/a//b", "/a/../b", "/.", "/a\0"])
-async def test_what_is_no_path_is_refused(store: Store, path: str) -> None:
+async def test_invalid_path_is_rejected(store: Store, path: str) -> None:
     with pytest.raises(BadPathError):
         await store.create(path)
     with pytest.raises(BadPathError):
         await store.get(path)
 
 
-async def test_the_root_is_always_there(store: Store) -> None:
+async def test_root_exists_and_cannot_be_created_or_deleted(store: Store) -> None:
     assert await store.exists("/")
     with pytest.raises(BadPathError):
         await store.delete("/")
@@ -205,7 +205,7 @@ async def test_the_root_is_always_there(store: Store) -> None:
         await store.create("/")
 
 
-async def test_a_node_holds_a_bounded_amount(store: Store) -> None:
+async def test_too_large_node_data_is_rejected(store: Store) -> None:
     await store.create("/a", bytes(NODE_MAX_BYTES))
     with pytest.raises(TooLargeError):
         await store.set("/a", bytes(NODE_MAX_BYTES + 1))
@@ -213,7 +213,7 @@ async def test_a_node_holds_a_bounded_amount(store: Store) -> None:
         await store.create("/b", bytes(NODE_MAX_BYTES + 1))
 
 
-async def test_ensure_makes_what_is_missing(store: Store) -> None:
+async def test_ensure_creates_missing_nodes(store: Store) -> None:
     await store.create("/a", b"kept")
     await store.ensure("/a/b/c")
     await store.ensure("/a/b/c")
@@ -222,7 +222,7 @@ async def test_ensure_makes_what_is_missing(store: Store) -> None:
     assert await store.exists("/a/b/c")
 
 
-async def test_a_watch_sees_its_node_and_all_below_in_order(store: Store) -> None:
+async def test_watch_delivers_events_of_node_and_descendants_in_order(store: Store) -> None:
     await store.create("/w")
     with store.watch("/w") as events:
         await store.create("/other")
@@ -242,7 +242,7 @@ async def test_a_watch_sees_its_node_and_all_below_in_order(store: Store) -> Non
     ]
 
 
-async def test_a_watch_waits_for_what_does_not_exist_yet(store: Store) -> None:
+async def test_watch_of_missing_node_delivers_its_creation(store: Store) -> None:
     with store.watch("/later") as events:
         async with trio.open_nursery() as nursery:
 
@@ -255,7 +255,7 @@ async def test_a_watch_waits_for_what_does_not_exist_yet(store: Store) -> None:
             await store.create("/later", b"x")
 
 
-async def test_a_watch_hears_nothing_of_what_failed(store: Store) -> None:
+async def test_failed_multi_delivers_no_watch_event(store: Store) -> None:
     with store.watch("/") as events:
         with pytest.raises(NoNodeError):
             await store.multi([Create("/a"), Create("/x/y")])
@@ -263,7 +263,7 @@ async def test_a_watch_hears_nothing_of_what_failed(store: Store) -> None:
         assert await anext(events) == StoreEvent(StoreEventKind.CREATED, "/b")
 
 
-async def test_a_watch_that_nobody_reads_says_that_it_lost_events(store: Store) -> None:
+async def test_watch_that_is_not_read_raises_events_lost_error(store: Store) -> None:
     await store.create("/a")
     with store.watch("/a") as events:
         for start in range(0, WATCH_MAX_EVENTS + 500, 500):
@@ -274,14 +274,14 @@ async def test_a_watch_that_nobody_reads_says_that_it_lost_events(store: Store) 
             await anext(events)
 
 
-async def test_watches_end_with_the_store(maker: Maker, tmp_path: Path) -> None:
+async def test_closing_store_ends_its_watches(maker: Maker, tmp_path: Path) -> None:
     store = await maker(tmp_path)
     with store.watch("/") as events:
         await store.close()
         assert [event async for event in events] == []
 
 
-async def test_what_was_written_lasts_but_ephemeral_nodes_go(
+async def test_reopened_store_keeps_nodes_except_ephemeral_ones(
     lasting_maker: Maker, tmp_path: Path
 ) -> None:
     first = await lasting_maker(tmp_path)
@@ -335,7 +335,7 @@ def _model(tree: dict[str, StoreNode], operations: list[Operation]) -> dict[str,
     deadline=None,
 )
 @given(st.lists(st.lists(OPERATIONS, min_size=1, max_size=4), max_size=12))
-def test_a_store_does_what_a_dictionary_would(
+def test_store_matches_dictionary_model(
     maker: Maker, tmp_path_factory: pytest.TempPathFactory, batches: list[list[Operation]]
 ) -> None:
     async def compare() -> None:

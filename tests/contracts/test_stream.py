@@ -75,14 +75,14 @@ async def receive_exactly(stream: ByteStream, count: int) -> bytes:
     return bytes(data)
 
 
-async def test_bytes_pass_in_order(pair: Pair) -> None:
+async def test_bytes_are_received_in_order(pair: Pair) -> None:
     client, server = pair
     await client.send_all(b"one ", more=True)
     await client.send_all(memoryview(b"two"))
     assert await receive_exactly(server, 7) == b"one two"
 
 
-async def test_bytes_that_arrived_are_known_before_all_have_come(pair: Pair) -> None:
+async def test_receive_exactly_counts_bytes_before_it_completes(pair: Pair) -> None:
     client, server = pair
     size = LOW_WATER_FROM_BYTES * 2
     view = memoryview(bytearray(size))
@@ -106,7 +106,7 @@ async def arrival(stream: ByteStream, least: int, most: int) -> None:
     assert stream.arrived() <= most
 
 
-async def test_large_data_passes_and_its_sender_waits(pair: Pair) -> None:
+async def test_sender_of_large_data_blocks_until_it_is_read(pair: Pair) -> None:
     client, server = pair
     data = os.urandom(8_000_000)
     done = False
@@ -123,7 +123,7 @@ async def test_large_data_passes_and_its_sender_waits(pair: Pair) -> None:
         assert await receive_exactly(server, len(data)) == data
 
 
-async def test_end_of_the_peer_reads_as_zero(pair: Pair) -> None:
+async def test_receive_after_peer_close_returns_zero(pair: Pair) -> None:
     client, server = pair
     await client.send_all(b"last")
     client.close()
@@ -131,14 +131,14 @@ async def test_end_of_the_peer_reads_as_zero(pair: Pair) -> None:
     assert await server.receive_into(memoryview(bytearray(10))) == 0
 
 
-async def test_sending_to_a_gone_peer_fails(pair: Pair) -> None:
+async def test_send_to_closed_peer_raises_stream_closed(pair: Pair) -> None:
     client, server = pair
     server.close()
     with pytest.raises(StreamClosed):
         await client.send_all(b"x" * 10_000_000)
 
 
-async def test_last_words_need_no_waiting(pair: Pair) -> None:
+async def test_try_send_before_close_is_delivered(pair: Pair) -> None:
     client, server = pair
     server.try_send(b"bye")
     server.close()
@@ -147,7 +147,7 @@ async def test_last_words_need_no_waiting(pair: Pair) -> None:
     assert await client.receive_into(memoryview(bytearray(9))) == 0
 
 
-async def test_closing_wakes_a_waiting_reader(pair: Pair) -> None:
+async def test_close_wakes_blocked_reader(pair: Pair) -> None:
     client, _server = pair
 
     async def expect_closed() -> None:
@@ -160,7 +160,7 @@ async def test_closing_wakes_a_waiting_reader(pair: Pair) -> None:
         client.close()
 
 
-async def test_a_piece_of_a_file_is_sent(pair: Pair, tmp_path: Path) -> None:
+async def test_send_file_sends_range_of_file(pair: Pair, tmp_path: Path) -> None:
     client, server = pair
     content = os.urandom(3_000_000)
     file = tmp_path / "segment"
@@ -171,7 +171,9 @@ async def test_a_piece_of_a_file_is_sent(pair: Pair, tmp_path: Path) -> None:
             assert await receive_exactly(server, 2_500_000) == content[1_000:2_501_000]
 
 
-async def test_a_file_that_is_too_short_is_told(pair: Pair, tmp_path: Path) -> None:
+async def test_send_file_beyond_end_of_file_raises_stream_closed(
+    pair: Pair, tmp_path: Path
+) -> None:
     client, server = pair
     file = tmp_path / "segment"
     file.write_bytes(b"short")
@@ -183,14 +185,14 @@ async def test_a_file_that_is_too_short_is_told(pair: Pair, tmp_path: Path) -> N
     assert await receive_exactly(server, 5) == b"short"
 
 
-async def test_both_ends_know_their_addresses(pair: Pair) -> None:
+async def test_both_ends_have_matching_addresses(pair: Pair) -> None:
     client, server = pair
     assert client.peer == server.local
     assert server.peer == client.local
     assert client.peer[0] == "127.0.0.1"
 
 
-async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
+async def test_cancelled_receive_loses_no_bytes(pair: Pair) -> None:
     client, server = pair
     with trio.move_on_after(0):
         await server.receive_into(memoryview(bytearray(4)))
@@ -199,7 +201,7 @@ async def test_a_cancelled_receive_loses_nothing(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 1000, 100_000, 3_000_000])
-async def test_an_exact_number_of_bytes_is_received(pair: Pair, size: int) -> None:
+async def test_receive_exactly_reads_requested_bytes_only(pair: Pair, size: int) -> None:
     client, server = pair
     data = os.urandom(size)
     received = bytearray(size)
@@ -211,7 +213,7 @@ async def test_an_exact_number_of_bytes_is_received(pair: Pair, size: int) -> No
         assert await receive_exactly(server, 4) == b"next"
 
 
-async def test_an_end_before_the_exact_number_is_told(pair: Pair) -> None:
+async def test_receive_exactly_returns_count_at_early_end(pair: Pair) -> None:
     client, server = pair
     buffer = memoryview(bytearray(1_000_000))
     counts: list[int] = []
@@ -227,7 +229,7 @@ async def test_an_end_before_the_exact_number_is_told(pair: Pair) -> None:
     assert counts == [100]
 
 
-async def test_whether_a_call_had_to_wait_is_seen(pair: Pair) -> None:
+async def test_blocked_receive_is_counted_in_waits(pair: Pair) -> None:
     client, server = pair
     await client.send_all(b"here")
     assert await receive_exactly(server, 2) == b"he"
@@ -241,7 +243,7 @@ async def test_whether_a_call_had_to_wait_is_seen(pair: Pair) -> None:
     assert server.waits > before
 
 
-async def test_a_sender_that_had_to_wait_is_seen(pair: Pair) -> None:
+async def test_blocked_send_is_counted_in_waits(pair: Pair) -> None:
     client, server = pair
     before = client.waits
     async with trio.open_nursery() as nursery:
@@ -251,7 +253,7 @@ async def test_a_sender_that_had_to_wait_is_seen(pair: Pair) -> None:
     assert client.waits > before
 
 
-async def test_whoever_waits_says_so_before(pair: Pair) -> None:
+async def test_before_waiting_is_called_before_blocking(pair: Pair) -> None:
     client, server = pair
     said: list[int] = []
     client.before_waiting = lambda: said.append(client.waits)

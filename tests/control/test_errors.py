@@ -10,7 +10,7 @@ from minibroker.control.errors import error_json, json_bytes
 from minibroker.control.schema import Fault
 
 
-def test_a_refusal_says_what_where_and_how_to_mend_it() -> None:
+def test_error_body_has_code_message_hint_and_fields() -> None:
     body = error_json("BAD", "it is bad", "Make it good.", [Fault("a.b", "is bad")])
     assert json.loads(body) == {
         "error": {
@@ -22,11 +22,11 @@ def test_a_refusal_says_what_where_and_how_to_mend_it() -> None:
     }
 
 
-def test_a_body_is_one_line_of_ascii() -> None:
+def test_json_body_is_one_line_of_ascii() -> None:
     body = json_bytes({"é": "\ud800\n"})
     assert body == b'{"\\u00e9":"\\ud800\\n"}\n'
 
 
-def test_numbers_that_json_lacks_are_a_fault_of_ours() -> None:
+def test_nan_in_json_body_raises_value_error() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_bytes({"rate": float("nan")})

@@ -11,27 +11,27 @@ from minibroker.control.backend import NotFound
 from minibroker.control.files import FOLDER, MEDIA_TYPES, read
 
 
-def test_every_file_of_the_folder_is_served_and_no_other() -> None:
+def test_every_console_file_is_served_and_no_other() -> None:
     assert {path.name for path in FOLDER.iterdir()} == set(MEDIA_TYPES)
 
 
 @pytest.mark.parametrize(
     "name", ["", "..", "../files.py", "nothing.js", "\0", "style.css/", "x" * 999]
 )
-def test_what_is_not_named_is_not_read(name: str) -> None:
+def test_unlisted_file_is_not_found(name: str) -> None:
     with pytest.raises(NotFound) as refused:
         read(name)
     assert len(refused.value.message) < 200
 
 
 @pytest.mark.parametrize("name", sorted(MEDIA_TYPES))
-def test_a_file_names_no_other_place(name: str) -> None:
+def test_console_files_load_nothing_from_other_hosts(name: str) -> None:
     content = read(name)[0].decode()
     named = set(re.findall(r"https?://[^\s\"']+", content))
     assert named <= {"http://www.w3.org/2000/svg"}  # the name of a language, never fetched
 
 
-async def test_the_page_and_its_files_come_with_their_types_and_bounds(
+async def test_console_files_have_media_type_and_security_headers(
     client: httpx.AsyncClient,
 ) -> None:
     page = await client.get("/console")
@@ -61,7 +61,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_texts_and_marks_stand_out_from_what_they_stand_on(scheme: int) -> None:
+def test_console_colours_have_sufficient_contrast(scheme: int) -> None:
     rules = re.findall(r":root \{(.*?)\}", read("style.css")[0].decode(), re.DOTALL)
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", rules[scheme]))
     for text in ("ink", "muted", "accent", "waiting-ink", "refused-ink"):

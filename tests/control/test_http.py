@@ -25,7 +25,7 @@ def error(response: httpx.Response, status: int) -> dict[str, Any]:
     return found
 
 
-async def test_a_topic_is_created_shown_listed_and_deleted(client: httpx.AsyncClient) -> None:
+async def test_topic_is_created_described_listed_and_deleted(client: httpx.AsyncClient) -> None:
     created = await client.post("/v1/topics", json=NEW)
     assert created.status_code == 201
     assert created.json()["configs"] == {"retention.ms": "1000"}
@@ -42,12 +42,12 @@ async def test_a_topic_is_created_shown_listed_and_deleted(client: httpx.AsyncCl
     }
 
 
-async def test_what_is_in_the_way_is_a_conflict(client: httpx.AsyncClient) -> None:
+async def test_creating_existing_topic_is_conflict(client: httpx.AsyncClient) -> None:
     await client.post("/v1/topics", json=NEW)
     assert error(await client.post("/v1/topics", json=NEW), 409)["code"] == "TOPIC_ALREADY_EXISTS"
 
 
-async def test_every_wrong_field_is_named(client: httpx.AsyncClient) -> None:
+async def test_every_invalid_field_is_reported(client: httpx.AsyncClient) -> None:
     bad = {"nme": "x", "partitions": 0, "configs": {"retention.ms": 5}}
     found = error(await client.post("/v1/topics", json=bad), 400)
     assert found["code"] == "INVALID_REQUEST"
@@ -71,7 +71,7 @@ async def test_every_wrong_field_is_named(client: httpx.AsyncClient) -> None:
         (b"[]", "must be an object, not a list"),
     ],
 )
-async def test_bodies_that_are_no_use_are_refused(
+async def test_invalid_body_is_rejected_with_reason(
     client: httpx.AsyncClient, body: bytes, reason: str
 ) -> None:
     found = error(await client.post("/v1/topics", content=body), 400)
@@ -79,12 +79,12 @@ async def test_bodies_that_are_no_use_are_refused(
     assert found["fields"][0]["path"] == "(body)"
 
 
-async def test_a_body_up_to_the_bound_is_taken(client: httpx.AsyncClient) -> None:
+async def test_body_of_max_size_is_accepted(client: httpx.AsyncClient) -> None:
     fits = json.dumps({"name": "x"}).encode().ljust(BODY_MAX_BYTES)
     assert (await client.post("/v1/topics", content=fits)).status_code == 201
 
 
-async def test_a_group_id_may_hold_slashes(client: httpx.AsyncClient) -> None:
+async def test_group_id_with_slash_is_found(client: httpx.AsyncClient) -> None:
     for path in ("/v1/groups/team/one", "/v1/groups/team%2Fone"):
         group = (await client.get(path)).json()
         assert group["group_id"] == "team/one"
@@ -92,7 +92,7 @@ async def test_a_group_id_may_hold_slashes(client: httpx.AsyncClient) -> None:
     assert error(await client.get("/v1/groups/none"), 404)["code"] == "GROUP_ID_NOT_FOUND"
 
 
-async def test_health_tells_probes_by_its_status(client: httpx.AsyncClient, backend: Any) -> None:
+async def test_health_of_broker_not_ready_is_503(client: httpx.AsyncClient, backend: Any) -> None:
     assert (await client.get("/v1/health")).status_code == 200
     backend.ready = False
     response = await client.get("/v1/health")
@@ -102,7 +102,7 @@ async def test_health_tells_probes_by_its_status(client: httpx.AsyncClient, back
     ]
 
 
-async def test_client_ids_that_are_not_text_can_be_shown(client: httpx.AsyncClient) -> None:
+async def test_client_id_with_invalid_unicode_is_listed(client: httpx.AsyncClient) -> None:
     answer = (await client.get("/v1/connections")).json()
     assert answer["processors"][0]["connections"][0]["client_id"] == "odd \ud800 id"
 
@@ -115,7 +115,7 @@ async def test_client_ids_that_are_not_text_can_be_shown(client: httpx.AsyncClie
         ({"freeze": False, "rate": 2}, ClockChange(freeze=False, rate=2)),
     ],
 )
-async def test_the_clock_is_turned(
+async def test_clock_change_is_applied(
     client: httpx.AsyncClient, backend: Any, body: dict[str, Any], change: ClockChange
 ) -> None:
     response = await client.post("/v1/clock", json=body)
@@ -135,7 +135,7 @@ async def test_the_clock_is_turned(
         ({"advance": 1}, "advance"),
     ],
 )
-async def test_turns_that_make_no_sense_are_refused(
+async def test_invalid_clock_change_is_rejected_with_field(
     client: httpx.AsyncClient, backend: Any, body: dict[str, Any], path: str
 ) -> None:
     found = error(await client.post("/v1/clock", json=body), 400)
@@ -143,15 +143,13 @@ async def test_turns_that_make_no_sense_are_refused(
     assert backend.turns == []
 
 
-async def test_reset_says_what_it_dropped(client: httpx.AsyncClient) -> None:
+async def test_reset_returns_number_of_deleted_topics_and_groups(client: httpx.AsyncClient) -> None:
     await client.post("/v1/topics", json=NEW)
     assert (await client.post("/v1/reset")).json() == {"topics": 1, "groups": 1}
     assert (await client.get("/v1/topics")).json() == {"topics": []}
 
 
-async def test_metrics_add_up_across_scrapes_and_restarts(
-    client: httpx.AsyncClient, backend: Any
-) -> None:
+async def test_counters_survive_process_restart(client: httpx.AsyncClient, backend: Any) -> None:
     backend.worker.produced(100, 4)
     assert "minibroker_records_in_total 4.0" in (await client.get("/metrics")).text
     backend.worker = type(backend.worker)("worker-0")
@@ -162,7 +160,7 @@ async def test_metrics_add_up_across_scrapes_and_restarts(
     assert 'minibroker_process_restarts_total{process="worker-0"} 3.0' in response.text
 
 
-async def test_the_index_lists_everything_and_leads_browsers_to_the_console(
+async def test_index_lists_operations_and_redirects_browsers_to_console(
     client: httpx.AsyncClient,
 ) -> None:
     answer = await client.get("/")
@@ -174,7 +172,7 @@ async def test_the_index_lists_everything_and_leads_browsers_to_the_console(
     assert (led.status_code, led.headers["location"]) == (302, "/console")
 
 
-async def test_an_unknown_path_names_near_ones(client: httpx.AsyncClient) -> None:
+async def test_unknown_path_is_404_with_similar_paths(client: httpx.AsyncClient) -> None:
     found = error(await client.get("/v1/topic"), 404)
     assert found["code"] == "NO_SUCH_ROUTE"
     assert "/v1/topics" in found["hint"]
@@ -184,7 +182,7 @@ async def test_an_unknown_path_names_near_ones(client: httpx.AsyncClient) -> Non
     assert len(far["message"]) < 300
 
 
-async def test_a_wrong_method_names_the_right_ones(client: httpx.AsyncClient) -> None:
+async def test_wrong_method_is_405_with_allowed_methods(client: httpx.AsyncClient) -> None:
     response = await client.put("/v1/topics")
     assert "GET, POST" in error(response, 405)["hint"]
     assert response.headers["allow"] == "GET, POST"
@@ -192,7 +190,7 @@ async def test_a_wrong_method_names_the_right_ones(client: httpx.AsyncClient) ->
     assert "GET, DELETE" in error(response, 405)["hint"]
 
 
-async def test_a_fault_of_the_broker_shows_nothing_of_its_inside(
+async def test_internal_error_does_not_reveal_exception(
     client: httpx.AsyncClient,
 ) -> None:
     response = await client.post("/v1/topics", json={"name": "bug"})
@@ -203,22 +201,20 @@ async def test_a_fault_of_the_broker_shows_nothing_of_its_inside(
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:9", "127.0.0.1:80", "[::1]:80", "a.localhost", "LOCALHOST."]
 )
-async def test_hosts_that_can_only_be_us_are_served(client: httpx.AsyncClient, host: str) -> None:
+async def test_local_host_header_is_accepted(client: httpx.AsyncClient, host: str) -> None:
     assert (await client.get("/v1/cluster", headers={"host": host})).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::1", "a b"]
 )
-async def test_hosts_that_somebody_made_point_at_us_are_refused(
-    client: httpx.AsyncClient, host: str
-) -> None:
+async def test_foreign_host_header_is_rejected(client: httpx.AsyncClient, host: str) -> None:
     response = await client.get("/v1/cluster", headers={"host": host})
     assert error(response, 403)["code"] == "FOREIGN_HOST"
     assert "advertised.listeners" in error(response, 403)["hint"]
 
 
-async def test_a_name_of_the_broker_can_be_allowed(
+async def test_configured_host_name_is_accepted(
     client_of: Callable[..., httpx.AsyncClient],
 ) -> None:
     async with client_of("Broker") as client:
@@ -227,7 +223,7 @@ async def test_a_name_of_the_broker_can_be_allowed(
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost"])
-async def test_pages_of_other_sites_cannot_change_anything(
+async def test_request_with_foreign_origin_is_rejected(
     client: httpx.AsyncClient, backend: Any, origin: str
 ) -> None:
     await client.post("/v1/topics", json=NEW)
@@ -237,6 +233,6 @@ async def test_pages_of_other_sites_cannot_change_anything(
     assert "access-control-allow-origin" not in response.headers
 
 
-async def test_our_own_pages_can(client: httpx.AsyncClient) -> None:
+async def test_request_with_own_origin_is_accepted(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/reset", headers={"origin": "http://localhost"})
     assert response.status_code == 200

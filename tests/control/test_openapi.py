@@ -13,11 +13,11 @@ from minibroker.control.openapi import description
 from minibroker.control.routes import OPERATIONS
 
 
-def test_it_is_valid() -> None:
+def test_openapi_document_is_valid() -> None:
     validate(description(OPERATIONS))
 
 
-def test_every_operation_is_in_it_once() -> None:
+def test_openapi_document_has_every_operation_once() -> None:
     described = {
         (method.upper(), path): operation["operationId"]
         for path, operations in description(OPERATIONS)["paths"].items()
@@ -27,7 +27,7 @@ def test_every_operation_is_in_it_once() -> None:
     assert len(set(described.values())) == len(OPERATIONS)
 
 
-def test_every_operation_says_what_it_does() -> None:
+def test_every_operation_has_summary_and_example_of_its_body() -> None:
     for operation in OPERATIONS:
         assert operation.summary.endswith(".")
         assert (operation.example is not None) == (operation.body is not None)
@@ -61,7 +61,7 @@ def schema_of(response: httpx.Response, method: str, path: str) -> dict[str, Any
         ("POST", "/v1/reset", "/v1/reset", None),
     ],
 )
-async def test_answers_are_as_described(
+async def test_responses_match_their_schemas(
     client: httpx.AsyncClient, method: str, path: str, url: str, body: dict[str, Any] | None
 ) -> None:
     await client.post("/v1/topics", json={"name": "orders"})
@@ -69,13 +69,15 @@ async def test_answers_are_as_described(
     OAS31Validator(schema_of(response, method, path)).validate(response.json())
 
 
-async def test_not_being_ready_is_described_too(client: httpx.AsyncClient, backend: Any) -> None:
+async def test_health_of_broker_not_ready_matches_its_schema(
+    client: httpx.AsyncClient, backend: Any
+) -> None:
     backend.ready = False
     response = await client.get("/v1/health")
     OAS31Validator(schema_of(response, "GET", "/v1/health")).validate(response.json())
 
 
-def test_examples_are_as_described() -> None:
+def test_examples_match_their_schemas() -> None:
     document = description(OPERATIONS)
     for operations in document["paths"].values():
         for operation in operations.values():
@@ -85,5 +87,5 @@ def test_examples_are_as_described() -> None:
                 OAS31Validator(schema).validate(content["example"])
 
 
-async def test_it_is_served(client: httpx.AsyncClient) -> None:
+async def test_openapi_document_is_served(client: httpx.AsyncClient) -> None:
     assert (await client.get("/openapi.json")).json() == description(OPERATIONS)

@@ -13,11 +13,11 @@ ROW = ApiOperation("DELETE", "/v1/topics/{name}", "Delete a topic.", None, delet
 WITHOUT = ROW._replace(path="/v1/topics")
 
 
-def test_operation_is_called_as_what_it_runs() -> None:
+def test_operation_is_named_after_its_function() -> None:
     assert ROW.name == "delete_topic"
 
 
-def test_operation_with_a_parameter_matches_every_value_of_it() -> None:
+def test_operation_with_parameter_matches_any_value() -> None:
     assert (ROW.parameter, WITHOUT.parameter) == ("name", None)
     assert ROW.stands_at("/v1/topics/cats")
     assert not ROW.stands_at("/v1/groups/cats")

@@ -10,13 +10,13 @@ from minibroker.control.routes import OPERATIONS
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "control-api.md"
 
 
-def test_the_committed_page_is_what_the_table_says() -> None:
+def test_control_api_page_matches_operations() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "mend it: python -m minibroker.control.reference > docs/reference/control-api.md"
     )
 
 
-def test_every_operation_and_shape_can_be_found() -> None:
+def test_control_api_page_lists_every_operation_and_type() -> None:
     text = page()
     for operation in OPERATIONS:
         assert f"`{operation.method} {operation.path}`" in text

@@ -17,7 +17,7 @@ BY_NAME: Mapping[str, ApiOperation] = {operation.name: operation for operation i
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=BY_NAME)
-def test_what_runs_takes_what_the_path_and_the_body_give(operation: ApiOperation) -> None:
+def test_operation_function_takes_path_body_and_query_parameters(operation: ApiOperation) -> None:
     arguments = list(signature(operation.run).parameters)[1:]
     given = [operation.parameter] if operation.parameter else []
     assert arguments[: len(given)] == given
@@ -26,7 +26,7 @@ def test_what_runs_takes_what_the_path_and_the_body_give(operation: ApiOperation
     )
 
 
-def test_no_two_operations_are_the_same() -> None:
+def test_operations_are_unique() -> None:
     assert len({(each.method, each.path) for each in OPERATIONS}) == len(OPERATIONS)
     assert len(BY_NAME) == len(OPERATIONS)
 
@@ -39,7 +39,7 @@ def test_examples_are_accepted() -> None:
         parse(operation.body, operation.example)
 
 
-def test_a_parameter_is_whatever_follows() -> None:
+def test_path_parameter_may_contain_slashes() -> None:
     topic = BY_NAME["get_topic"]
     assert topic.parameter == "name"
     assert topic.stands_at("/v1/topics/a/b")
@@ -49,13 +49,13 @@ def test_a_parameter_is_whatever_follows() -> None:
     assert not BY_NAME["list_topics"].stands_at("/v1/topics/a")
 
 
-async def test_a_turn_of_nothing_is_refused(backend: object) -> None:
+async def test_empty_clock_change_is_rejected(backend: object) -> None:
     site = Site(backend, Totals())  # type: ignore[arg-type]
     with pytest.raises(InvalidJson, match="at least one of advance_ms, freeze and rate"):
         await turn_clock(site, ClockChange())
 
 
-async def test_a_broker_that_is_not_ready_still_tells_how_it_is(backend: object) -> None:
+async def test_get_health_of_broker_not_ready_is_503(backend: object) -> None:
     backend.ready = False  # type: ignore[attr-defined]
     answer = await get_health(Site(backend, Totals()))  # type: ignore[arg-type]
     assert isinstance(answer, Answer)

@@ -61,18 +61,18 @@ def faults(value: object) -> dict[str, str]:
     return {fault.path: fault.message for fault in caught.value.faults}
 
 
-def test_a_whole_value_is_read_and_written() -> None:
+def test_complete_value_round_trips() -> None:
     value = {"whole": 3, "inner": {"text": "a"}, "real": 1, "flag": True, "names": {"a": "b"}}
     outer = parse(Outer, value)
     assert outer == Outer(3, Inner("a"), 1, True, {"a": "b"})
     assert to_json(outer) == value
 
 
-def test_what_is_left_out_takes_its_default() -> None:
+def test_missing_optional_fields_use_defaults() -> None:
     assert parse(Outer, {"whole": 1, "inner": {"text": "a"}, "flag": None}) == Outer(1, Inner("a"))
 
 
-def test_every_fault_is_named_with_its_path() -> None:
+def test_every_fault_is_reported_with_its_path() -> None:
     assert faults({"wohle": 1, "inner": {"text": ""}, "real": 9, "names": {"k": 1}}) == {
         "wohle": "unknown field; did you mean 'whole'?",
         "whole": "is missing",
@@ -99,22 +99,22 @@ def test_every_fault_is_named_with_its_path() -> None:
         ({"zzz": 1}, "zzz", "unknown field; known are whole, inner, real, flag, names"),
     ],
 )
-def test_faults_say_what_was_there(value: object, path: str, message: str) -> None:
+def test_fault_message_shows_received_value(value: object, path: str, message: str) -> None:
     assert faults(value)[path] == message
 
 
-def test_one_as_a_real_number_is_whole() -> None:
+def test_integral_float_is_accepted_as_integer() -> None:
     assert parse(Outer, {"whole": 1.0, "inner": {"text": "a"}}).whole == 1
 
 
-def test_answers_about_absurd_input_stay_short() -> None:
+def test_fault_count_and_lengths_are_limited() -> None:
     found = faults({"x" * 1000 + str(number): 1 for number in range(1000)} | {"whole": 10**4000})
     assert len(found) <= FAULTS_MAX + 2
     assert all(len(path) <= SHOWN_MAX + 1 for path in found)
     assert max(map(len, found.values())) < 200
 
 
-def test_the_schema_shows_documentation_bounds_and_what_is_required() -> None:
+def test_json_schema_has_descriptions_bounds_and_required_fields() -> None:
     assert component(Outer) == {
         "type": "object",
         "description": "What is outside.",
@@ -144,7 +144,7 @@ def test_the_schema_shows_documentation_bounds_and_what_is_required() -> None:
     }
 
 
-def test_a_type_without_a_schema_is_refused() -> None:
+def test_type_without_json_schema_is_rejected() -> None:
     with pytest.raises(TypeError, match="no JSON Schema"):
         json_schema(bytes)
 
@@ -165,7 +165,7 @@ _outers = st.fixed_dictionaries(
 
 
 @given(_outers)
-def test_reading_and_the_schema_agree(value: object) -> None:
+def test_parser_and_json_schema_accept_same_values(value: object) -> None:
     valid = OAS31Validator(document(Outer)).is_valid(value)
     try:
         outer = parse(Outer, value)

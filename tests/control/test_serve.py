@@ -36,13 +36,15 @@ from minibroker.control.serve import LOAD_RETRY_S, open_listener, serve
         ),
     ],
 )
-def test_what_only_one_process_needs_is_not_loaded_with(module: str, late: set[str]) -> None:
+def test_process_import_does_not_load_modules_of_other_processes(
+    module: str, late: set[str]
+) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert late & set(run.stdout.split()) == set()
 
 
-def test_an_address_that_is_taken_is_told_in_words() -> None:
+def test_listen_address_in_use_raises_readable_error() -> None:
     with open_listener("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(OSError, match="already in use") as caught:
@@ -72,7 +74,7 @@ trio.run(main)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "no files"), ImportError("no files")])
-async def test_control_api_that_cannot_be_loaded_is_tried_again(error: Exception) -> None:
+async def test_failed_load_of_control_api_is_retried(error: Exception) -> None:
     tries: list[float] = []
 
     def make_backend() -> Any:

@@ -91,7 +91,7 @@ async def served(backend: Any, nursery: trio.Nursery) -> AsyncIterator[Served]:
         stopping.set()
 
 
-async def test_an_ordinary_client_is_served_on_one_connection(served: Served) -> None:
+async def test_client_is_served_on_one_persistent_connection(served: Served) -> None:
     async with httpx.AsyncClient(base_url=served.url) as client:
         assert (await client.get("/v1/health")).json()["ready"] is True
         assert (await client.post("/v1/topics", json={"name": "t"})).status_code == 201
@@ -103,21 +103,19 @@ async def test_an_ordinary_client_is_served_on_one_connection(served: Served) ->
         assert (await client.get("/metrics")).status_code == 200
 
 
-async def test_requests_sent_ahead_are_answered_in_order(served: Served) -> None:
+async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
     answers = await served.talk(get("/v1/health") + get("/nowhere") + get("/v1/topics"))
     assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"404", b"200"]
 
 
-async def test_bytes_may_come_one_by_one(served: Served) -> None:
+async def test_request_sent_byte_by_byte_is_answered(served: Served) -> None:
     async with await served.connect() as stream:
         for byte in post(b'{"advance_ms": 5}'):
             await stream.send_all(bytes([byte]))
         assert (await read_answer(stream))[0] == 200
 
 
-async def test_a_body_may_come_in_chunks_after_being_asked_for(
-    served: Served, backend: Any
-) -> None:
+async def test_chunked_body_after_100_continue_is_accepted(served: Served, backend: Any) -> None:
     async with await served.connect() as stream:
         head = post(b"", "Transfer-Encoding: chunked", "Expect: 100-continue")
         await stream.send_all(head)
@@ -127,7 +125,7 @@ async def test_a_body_may_come_in_chunks_after_being_asked_for(
     assert backend.turns[0].freeze is False
 
 
-async def test_a_request_as_for_a_proxy_is_understood(served: Served) -> None:
+async def test_absolute_form_request_target_is_accepted(served: Served) -> None:
     assert b"HTTP/1.1 200" in await served.talk(get("http://localhost/v1/health?x=1"))
 
 
@@ -144,7 +142,7 @@ async def test_a_request_as_for_a_proxy_is_understood(served: Served) -> None:
         b"\r\n" * 9000,
     ],
 )
-async def test_what_is_not_http_is_refused_and_closed(served: Served, data: bytes) -> None:
+async def test_malformed_http_is_400_and_connection_closed(served: Served, data: bytes) -> None:
     answer = await served.talk(data)
     assert answer.startswith(b"HTTP/1.1 400")
     error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
@@ -152,27 +150,27 @@ async def test_what_is_not_http_is_refused_and_closed(served: Served, data: byte
     assert error["message"]
 
 
-async def test_a_head_past_the_bound_is_refused(served: Served) -> None:
+async def test_too_large_head_is_431(served: Served) -> None:
     answer = await served.talk(get("/v1/health", "X: " + "x" * 2 * HEAD_MAX_BYTES))
     assert answer.startswith(b"HTTP/1.1 431")
 
 
 @pytest.mark.parametrize("size", [BODY_MAX_BYTES + 1, LINGER_MAX_BYTES - 1024])
-async def test_a_client_that_sends_too_much_still_reads_why(served: Served, size: int) -> None:
+async def test_too_large_body_is_413_and_response_readable(served: Served, size: int) -> None:
     body = b" " * size
     answer = await served.talk(post(body))
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"BODY_TOO_LARGE" in answer
 
 
-async def test_a_connection_closed_in_the_middle_hurts_nobody(served: Served) -> None:
+async def test_connection_closed_mid_request_does_not_affect_others(served: Served) -> None:
     for data in (b"", b"GET", get()[:-2], post(b"{}")[:-1]):
         async with await served.connect() as stream:
             await stream.send_all(data or b"\r\n")
     assert b"HTTP/1.1 200" in await served.talk(get())
 
 
-async def test_the_one_idle_for_longest_makes_way(served: Served) -> None:
+async def test_connection_limit_closes_longest_idle_connection(served: Served) -> None:
     first = await served.connect()
     await first.send_all(get())
     await read_answer(first)
@@ -188,7 +186,9 @@ async def test_the_one_idle_for_longest_makes_way(served: Served) -> None:
         await stream.aclose()
 
 
-async def test_requests_at_work_never_make_way(served: Served, backend: Any) -> None:
+async def test_connection_limit_never_closes_connection_with_active_request(
+    served: Served, backend: Any
+) -> None:
     backend.gate = trio.Event()
     working = [await served.connect() for _ in range(CONNECTIONS_MAX)]
     for stream in working:
@@ -204,7 +204,7 @@ async def test_requests_at_work_never_make_way(served: Served, backend: Any) -> 
     assert (await served.talk(get())).startswith(b"HTTP/1.1 200")
 
 
-async def test_stopping_finishes_what_is_at_work_and_closes_the_rest(
+async def test_stop_finishes_active_requests_and_closes_idle_connections(
     backend: Any, nursery: trio.Nursery
 ) -> None:
     backend.gate = trio.Event()
@@ -230,7 +230,7 @@ async def test_stopping_finishes_what_is_at_work_and_closes_the_rest(
         await idle.aclose()
 
 
-async def test_the_clock_of_the_broker_means_nothing_to_it(
+async def test_jump_of_broker_clock_does_not_time_out_connections(
     served: Served, mock_clock: trio.testing.MockClock
 ) -> None:
     async with await served.connect() as stream:
@@ -240,7 +240,7 @@ async def test_the_clock_of_the_broker_means_nothing_to_it(
             mock_clock.jump(10 * 365 * 86_400)
 
 
-async def test_a_second_server_takes_over_the_socket(backend: Any, nursery: trio.Nursery) -> None:
+async def test_second_server_serves_on_same_socket(backend: Any, nursery: trio.Nursery) -> None:
     with open_listener("127.0.0.1", 0) as listener:
         for _ in range(2):
             stopping = trio.Event()
@@ -249,7 +249,7 @@ async def test_a_second_server_takes_over_the_socket(backend: Any, nursery: trio
             stopping.set()
 
 
-async def test_a_fault_in_the_broker_is_answered_and_the_connection_goes_on(
+async def test_internal_error_is_500_and_keeps_connection_open(
     served: Served,
 ) -> None:
     async with await served.connect() as stream:
@@ -260,7 +260,7 @@ async def test_a_fault_in_the_broker_is_answered_and_the_connection_goes_on(
         assert (await read_answer(stream))[0] == 200
 
 
-def test_a_taken_address_is_named() -> None:
+def test_listen_address_in_use_is_named_in_error() -> None:
     with open_listener("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(OSError, match=f"can't listen at 127.0.0.1:{port}: Address already"):
@@ -268,7 +268,7 @@ def test_a_taken_address_is_named() -> None:
 
 
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")])
-def test_the_url_can_be_reached_from_here(host: str, shown: str) -> None:
+def test_listener_url_has_reachable_host(host: str, shown: str) -> None:
     with open_listener(host, 0) as listener:
         assert listener_url(listener) == f"http://{shown}:{listener.getsockname()[1]}"
 

@@ -76,7 +76,9 @@ async def send(at: SecuredBroker, data: list[bytes]) -> bytes:
     return answer
 
 
-async def test_no_bytes_let_anybody_in(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_random_bytes_authenticate_no_client(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     with logged_errors() as errors:
         async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
             for seed in range(CASES):
@@ -87,7 +89,9 @@ async def test_no_bytes_let_anybody_in(tmp_path: Path, autojump_clock: MockClock
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 2], ids=["at once", "named", "with a mechanism"])
-async def test_no_other_api_answers(tmp_path: Path, autojump_clock: MockClock, prefix: int) -> None:
+async def test_unauthenticated_client_reaches_no_other_api(
+    tmp_path: Path, autojump_clock: MockClock, prefix: int
+) -> None:
     start = [frame(HELLO, 4), frame(SaslHandshakeRequest(mechanism="PLAIN"), 1)][:prefix]
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
         before = await send(at, start)

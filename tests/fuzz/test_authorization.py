@@ -104,7 +104,7 @@ async def send(at: SecuredBroker, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_nothing_is_learnt_and_nothing_changes(
+async def test_unauthorized_requests_reveal_and_change_nothing(
     tmp_path: Path, autojump_clock: MockClock, seed: int
 ) -> None:
     random = Random(seed)

@@ -128,14 +128,18 @@ async def target(autojump_clock: MockClock, tmp_path: Path, seed: int) -> AsyncI
     assert target.memory_used() == 0
 
 
-async def test_random_bytes(autojump_clock: MockClock, target: Target, seed: int) -> None:
+async def test_random_bytes_do_not_affect_other_clients(
+    autojump_clock: MockClock, target: Target, seed: int
+) -> None:
     random = Random(seed)
     for _ in range(200):
         await target.attack(random.randbytes(random.choice((1, 3, 4, 5, 20, 400))))
     await target.serve_bystander()
 
 
-async def test_absurd_lengths(autojump_clock: MockClock, target: Target) -> None:
+async def test_invalid_frame_lengths_close_the_connection(
+    autojump_clock: MockClock, target: Target
+) -> None:
     for length in (0, -1, -(2**31), 2**31 - 1, 100 * 1024 * 1024 + 1, 3, 9):
         await target.attack(length.to_bytes(4, "big", signed=True) + bytes(8))
         await target.serve_bystander()
@@ -144,13 +148,15 @@ async def test_absurd_lengths(autojump_clock: MockClock, target: Target) -> None
     assert reasons[CloseReason.FRAME_TOO_LARGE] == 2
 
 
-async def test_other_protocols_are_recognised(autojump_clock: MockClock, target: Target) -> None:
+async def test_http_and_tls_on_plaintext_listener_close_the_connection(
+    autojump_clock: MockClock, target: Target
+) -> None:
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9):
         assert await target.attack(data) == b""
     assert target.counted()[CloseReason.BAD_FRAME] == 2
 
 
-async def test_silent_clients_that_claim_all_memory_hold_up_nobody_and_are_evicted(
+async def test_silent_clients_with_large_frames_are_evicted_and_delay_no_other(
     autojump_clock: MockClock, target: Target
 ) -> None:
     silent = [await target.connect() for _ in range(6)]
@@ -171,7 +177,7 @@ async def test_silent_clients_that_claim_all_memory_hold_up_nobody_and_are_evict
         client.close()
 
 
-async def test_an_answer_is_given_to_a_client_that_has_half_closed(
+async def test_half_closed_client_receives_its_responses(
     autojump_clock: MockClock, target: Target
 ) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
@@ -181,7 +187,7 @@ async def test_an_answer_is_given_to_a_client_that_has_half_closed(
     assert len(answer) == first + second + 8
 
 
-async def test_a_client_that_never_reads_does_not_hold_up_the_end(
+async def test_client_that_never_reads_does_not_delay_shutdown(
     autojump_clock: MockClock, target: Target
 ) -> None:
     client = await target.connect()

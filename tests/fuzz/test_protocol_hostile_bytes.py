@@ -49,7 +49,7 @@ def try_decoding(cls: type[Message], version: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-def test_random_bytes(cls: type[Message], seed: int) -> None:
+def test_random_bytes_decode_or_raise_decode_error(cls: type[Message], seed: int) -> None:
     rng = random.Random(f"{cls.__name__} {seed}")
     for version in versions_of(cls):
         for _ in range(20):
@@ -59,7 +59,7 @@ def test_random_bytes(cls: type[Message], seed: int) -> None:
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-def test_changed_bytes(
+def test_mutated_messages_decode_or_raise_decode_error(
     cls: type[Message],
     draw_message: Callable[[type[Message]], st.SearchStrategy[Any]],
     project_message: Callable[[Message, int], Message],
@@ -83,7 +83,7 @@ def mutations(data: bytes, rng: random.Random) -> Iterator[bytes]:
 
 
 @given(st.binary(max_size=60), st.integers(0, 100))
-def test_frames_of_anything(data: bytes, limit: int) -> None:
+def test_random_stream_yields_frames_within_limit_or_decode_error(data: bytes, limit: int) -> None:
     decoder = framing.FrameDecoder(limit=limit)
     decoder.receive(data)
     with contextlib.suppress(DecodeError):
@@ -93,7 +93,7 @@ def test_frames_of_anything(data: bytes, limit: int) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_headers_of_anything(data: bytes) -> None:
+def test_random_headers_decode_or_raise_decode_error(data: bytes) -> None:
     with contextlib.suppress(DecodeError, UnsupportedVersion):
         header, end = headers.decode_request_header(data)
         assert 8 <= end <= len(data)
@@ -103,7 +103,7 @@ def test_headers_of_anything(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
-def test_dissections_of_anything(key: ApiKey, seed: int) -> None:
+def test_random_bodies_are_dissected(key: ApiKey, seed: int) -> None:
     rng = random.Random(f"{key.name} {seed}")
     for version in versions_of(schema(key).request):
         start = headers.encode_request_header(headers.RequestHeader(key, version, 1, None))
@@ -118,7 +118,7 @@ def test_dissections_of_anything(key: ApiKey, seed: int) -> None:
     [m for m in MESSAGES if m.__flexible__.has(m.__versions__.high)],
     ids=lambda m: m.__name__,
 )
-def test_absurd_counts_take_no_memory(cls: type[Message]) -> None:
+def test_invalid_array_counts_allocate_no_memory(cls: type[Message]) -> None:
     """A count is held against the bytes that are left before anything is made for it."""
     data = b"\xff\xff\xff\xff\x07" * 12
     decode = compiler.decoder(cls, cls.__versions__.high)

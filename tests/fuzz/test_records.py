@@ -29,12 +29,14 @@ def exhaust(data: bytes) -> None:
 
 
 @given(data=st.binary(max_size=300))
-def test_random_bytes(data: bytes) -> None:
+def test_random_bytes_decode_or_raise_decode_error(data: bytes) -> None:
     exhaust(data)
 
 
 @given(section=st.binary(max_size=200), codec=st.sampled_from(Compression))
-def test_random_records_under_a_good_header(section: bytes, codec: Compression) -> None:
+def test_random_records_after_valid_header_decode_or_raise_decode_error(
+    section: bytes, codec: Compression
+) -> None:
     head = bytearray(SEEDS[codec][:HEADER_BYTES])
     head[8:12] = (HEADER_BYTES - 12 + len(section)).to_bytes(4, "big")
     exhaust(bytes(head) + section)
@@ -45,7 +47,9 @@ def test_random_records_under_a_good_header(section: bytes, codec: Compression) 
     changes=st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), max_size=4),
     cut=st.integers(0, 2**20),
 )
-def test_changed_and_cut_batches(seed: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+def test_mutated_and_truncated_batches_decode_or_raise_decode_error(
+    seed: bytes, changes: list[tuple[int, int]], cut: int
+) -> None:
     data = bytearray(seed)
     for position, value in changes:
         data[position % len(data)] = value

@@ -103,7 +103,7 @@ async def answer_to(at: SecuredBroker, data: list[bytes]) -> bytes:
     return answer
 
 
-async def test_what_is_no_handshake_is_answered_in_tls_or_not_at_all(
+async def test_mutated_handshake_is_answered_with_valid_tls_records_or_nothing(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     hello = client_hello(client_context())
@@ -128,7 +128,7 @@ def strangers() -> ssl.SSLContext:
 
 @pytest.mark.parametrize("who", ["nobody", "expired", "strangers"])
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_no_api_hears_of_who_has_no_certificate_that_counts(
+async def test_client_without_valid_certificate_reaches_no_api(
     tmp_path: Path, autojump_clock: MockClock, who: str, newest: ssl.TLSVersion
 ) -> None:
     contexts = {

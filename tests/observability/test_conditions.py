@@ -14,7 +14,7 @@ FULL = ConditionKind.STORAGE_FAILED
 CUT = ConditionKind.RECORDS_TRUNCATED
 
 
-def test_condition_is_there_until_it_is_cleared() -> None:
+def test_condition_is_listed_until_cleared() -> None:
     conditions = Conditions()
     assert conditions.set(FULL, "/data", "no space", 5)
     assert conditions.all() == (Condition(FULL, "/data", "no space", 5),)
@@ -25,7 +25,7 @@ def test_condition_is_there_until_it_is_cleared() -> None:
     assert conditions.all() == ()
 
 
-def test_condition_that_is_set_again_keeps_its_beginning() -> None:
+def test_condition_set_again_keeps_its_start_time() -> None:
     conditions = Conditions()
     conditions.set(FULL, "/data", "0 bytes free", 5)
     assert not conditions.set(FULL, "/data", "0 bytes free", 6)
@@ -33,7 +33,7 @@ def test_condition_that_is_set_again_keeps_its_beginning() -> None:
     assert conditions.all() == (Condition(FULL, "/data", "9 bytes free", 5),)
 
 
-def test_conditions_and_their_texts_are_bounded() -> None:
+def test_number_of_conditions_and_text_length_are_limited() -> None:
     conditions = Conditions()
     for number in range(CONDITIONS_MAX + 1):
         assert conditions.set(CUT, str(number), "x" * 1000, 1) == (number < CONDITIONS_MAX)

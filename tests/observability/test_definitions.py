@@ -14,7 +14,7 @@ from minibroker.observability.definitions import (
 from protocol.registry import ApiKey
 
 
-def test_names_follow_prometheus_habits() -> None:
+def test_metric_names_follow_prometheus_conventions() -> None:
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
     for metric in METRICS:
@@ -23,17 +23,17 @@ def test_names_follow_prometheus_habits() -> None:
         assert metric.name.removesuffix("_total").endswith("_seconds") == (metric.divisor > 1)
 
 
-def test_every_metric_says_what_it_means() -> None:
+def test_every_metric_has_a_description() -> None:
     for metric in METRICS:
         assert metric.meaning.endswith(".")
         assert "|" not in metric.meaning + metric.jmx, "it stands in a Markdown table"
 
 
 @pytest.mark.parametrize("bounds", [SIZE_BUCKETS_BYTES, TIME_BUCKETS_NS])
-def test_bounds_of_buckets_rise(bounds: tuple[int, ...]) -> None:
+def test_bucket_bounds_increase(bounds: tuple[int, ...]) -> None:
     assert list(bounds) == sorted(set(bounds))
     assert bounds[0] > 0
 
 
-def test_every_api_of_kafka_is_counted_by_itself() -> None:
+def test_every_kafka_api_key_has_its_own_row() -> None:
     assert max(ApiKey) < API_KEYS_MAX

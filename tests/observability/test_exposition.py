@@ -95,13 +95,13 @@ def shown() -> Shown:
     return scrape(totals, {"processor-0": 2, "controller-0": 1})
 
 
-def test_requests_and_errors(shown: Shown) -> None:
+def test_requests_are_exposed_by_api_and_result(shown: Shown) -> None:
     assert value(shown, "minibroker_requests_total", api="Produce", result="ok") == 1
     assert value(shown, "minibroker_requests_total", api="Produce", result="error") == 1
     assert value(shown, "minibroker_requests_total", api="unknown", result="error") == 2
 
 
-def test_histograms_are_cumulative_and_in_base_units(shown: Shown) -> None:
+def test_histograms_are_cumulative_in_base_units(shown: Shown) -> None:
     def bucket(le: str) -> float:
         return value(shown, "minibroker_request_total_seconds_bucket", api="Produce", le=le)
 
@@ -114,7 +114,7 @@ def test_histograms_are_cumulative_and_in_base_units(shown: Shown) -> None:
     assert value(shown, f"{sizes}_sum", api="Produce") == 257
 
 
-def test_connections_queues_and_logs(shown: Shown) -> None:
+def test_connection_queue_and_log_metrics_are_exposed(shown: Shown) -> None:
     assert value(shown, "minibroker_connections_accepted_total", listener="PLAINTEXT") == 1
     closed = "minibroker_connections_closed_total"
     assert value(shown, closed, listener="PLAINTEXT", reason="bad_frame") == 1
@@ -142,7 +142,7 @@ def test_connections_queues_and_logs(shown: Shown) -> None:
     assert value(shown, "minibroker_record_bytes_out_total") == 300
 
 
-def test_storage(shown: Shown) -> None:
+def test_storage_metrics_are_exposed(shown: Shown) -> None:
     assert value(shown, "minibroker_storage_errors_total", error="ENOSPC") == 1
     assert value(shown, "minibroker_log_truncated_records_total") == 50
     assert value(shown, "minibroker_log_truncated_bytes_total") == 900
@@ -150,7 +150,7 @@ def test_storage(shown: Shown) -> None:
     assert value(shown, "minibroker_conditions", **conditions) == 1
 
 
-def test_processes(shown: Shown) -> None:
+def test_process_metrics_are_exposed(shown: Shown) -> None:
     assert value(shown, "minibroker_process_up", process="worker-1") == 1
     assert value(shown, "minibroker_process_up", process="controller-0") == 0
     assert value(shown, "minibroker_process_restarts_total", process="controller-0") == 1
@@ -161,7 +161,7 @@ def test_processes(shown: Shown) -> None:
     assert value(shown, "minibroker_process_memory_bytes", process="worker-1") == 4096
 
 
-def test_every_metric_of_the_catalogue_is_shown_with_its_labels(shown: Shown) -> None:
+def test_every_defined_metric_is_exposed_with_its_labels(shown: Shown) -> None:
     labels: dict[str, set[str]] = {}
     for name, pairs in shown:
         family = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
@@ -169,7 +169,7 @@ def test_every_metric_of_the_catalogue_is_shown_with_its_labels(shown: Shown) ->
     assert labels == {metric.name: set(metric.labels) for metric in METRICS}
 
 
-def test_quotas_are_the_brokers_and_queues_a_process_s(shown: Shown) -> None:
+def test_quota_metrics_are_per_broker_and_quota_queues_per_process(shown: Shown) -> None:
     group = {"type": "Produce", "user": "u", "client_id": "c"}
     assert value(shown, "minibroker_quota_byte_rate", **group) == 7
     assert value(shown, "minibroker_quota_throttle_time_seconds", **group) == 1.5
@@ -179,11 +179,11 @@ def test_quotas_are_the_brokers_and_queues_a_process_s(shown: Shown) -> None:
     assert value(shown, "minibroker_request_throttle_seconds_sum", api="Produce") == 1.5
 
 
-def test_a_broker_that_did_nothing_can_be_scraped() -> None:
+def test_idle_broker_is_scraped_with_zero_counters() -> None:
     assert value(scrape(Totals()), "minibroker_records_in_total") == 0
 
 
-def test_hostile_topic_names_are_escaped() -> None:
+def test_topic_names_in_labels_are_escaped() -> None:
     worker, totals = ProcessMetrics("worker-0"), Totals()
     worker.watch_logs(lambda: [LogFigures('a"b\n\\', 0, 1, 0, 1), LogFigures(OTHER, -1, 7, 0, 0)])
     totals.take([worker.snapshot()])
@@ -191,7 +191,7 @@ def test_hostile_topic_names_are_escaped() -> None:
     assert value(scrape(totals), "minibroker_log_size_bytes", topic=OTHER, partition="-1") == 7
 
 
-def test_api_names_are_kafkas() -> None:
+def test_api_names_match_kafka() -> None:
     assert [api_name(key) for key in (0, 18, 22, 60, -1, 120)] == [
         "Produce",
         "ApiVersions",

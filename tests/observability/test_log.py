@@ -57,14 +57,14 @@ def written(real: Seconds) -> Iterator[Written]:
     logger.handlers[:], logger.level, logger.propagate = before
 
 
-def test_a_line_has_time_process_level_message_and_fields(written: Written) -> None:
+def test_log_line_has_time_process_level_message_and_fields(written: Written) -> None:
     EventLog("network").info("listening", listener="PLAINTEXT", port=9092)
     assert written.lines() == [
         "2023-11-14T22:13:20.123Z processor-0 INFO listening listener=PLAINTEXT port=9092"
     ]
 
 
-def test_ordinary_events_are_only_told_when_asked_for(written: Written, real: Seconds) -> None:
+def test_debug_events_are_logged_at_debug_level_only(written: Written, real: Seconds) -> None:
     log = EventLog("network")
     log.debug("quiet")
     assert written.lines() == []
@@ -86,23 +86,23 @@ def test_ordinary_events_are_only_told_when_asked_for(written: Written, real: Se
         (None, "None"),
     ],
 )
-def test_values_cannot_break_out_of_their_field(value: object, shown: str) -> None:
+def test_field_values_are_escaped(value: object, shown: str) -> None:
     assert format_line(0, "p", "INFO", "m", {"k": value}).endswith(f" m k={shown}\n")
 
 
-def test_a_clock_turned_past_every_calendar_still_logs() -> None:
+def test_timestamp_beyond_year_9999_is_capped() -> None:
     assert format_line(10**18, "p", "INFO", "m", {}) == "9999-12-31T23:59:59.999Z p INFO m\n"
 
 
 @given(st.text(), st.dictionaries(st.sampled_from("abc"), st.text(max_size=3000)))
-def test_a_line_is_one_bounded_line_of_ascii_fields(message: str, fields: dict[str, str]) -> None:
+def test_log_line_is_single_and_of_limited_length(message: str, fields: dict[str, str]) -> None:
     line = format_line(0, "p", "INFO", message, fields)
     assert len(line) <= LINE_MAX
     assert len(line.splitlines()) == 1
     assert line.endswith("\n")
 
 
-def test_a_failure_says_where_it_was_raised(written: Written) -> None:
+def test_failure_is_logged_with_its_code_location(written: Written) -> None:
     try:
         raise KeyError("gone")
     except KeyError as error:
@@ -112,7 +112,7 @@ def test_a_failure_says_where_it_was_raised(written: Written) -> None:
     assert "Traceback" not in line
 
 
-def test_exceptions_of_other_libraries_become_one_line(written: Written) -> None:
+def test_exception_of_other_logger_is_logged_in_one_line(written: Written) -> None:
     try:
         raise ValueError("x")
     except ValueError:
@@ -121,7 +121,7 @@ def test_exceptions_of_other_libraries_become_one_line(written: Written) -> None
     assert "went wrong error=ValueError('x') at=" in line
 
 
-def test_a_flood_is_told_in_a_few_lines_and_counted(written: Written, real: Seconds) -> None:
+def test_repeated_events_are_limited_and_omissions_counted(written: Written, real: Seconds) -> None:
     log = EventLog("network")
     for number in range(100):
         log.warning("bad frame", client=number)
@@ -132,13 +132,13 @@ def test_a_flood_is_told_in_a_few_lines_and_counted(written: Written, real: Seco
     assert written.lines()[-1].endswith(f"client=100 left_out={100 - BURST}")
 
 
-def test_a_reader_that_went_away_does_not_hurt(real: Seconds, written: Written) -> None:
+def test_closed_log_stream_is_ignored(real: Seconds, written: Written) -> None:
     written.close()
     EventLog("network").warning("nobody listens")
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5)), max_size=200))
-def test_any_window_tells_at_most_two_bursts_and_all_are_accounted_for(
+def test_repeat_limiter_admits_at_most_two_bursts_per_window(
     steps: list[tuple[int, float]],
 ) -> None:
     limiter, now = RepeatLimiter(), 0.0
@@ -152,7 +152,7 @@ def test_any_window_tells_at_most_two_bursts_and_all_are_accounted_for(
             assert sum(at <= t < at + WINDOW_S for t in times[first:]) <= 2 * BURST
 
 
-def test_the_limiter_forgets_the_event_not_seen_for_longest() -> None:
+def test_repeat_limiter_evicts_least_recently_seen_event() -> None:
     limiter = RepeatLimiter()
     for _ in range(BURST):
         limiter.admit("old", 0)
@@ -163,7 +163,7 @@ def test_the_limiter_forgets_the_event_not_seen_for_longest() -> None:
     assert len(limiter._seen) == EVENTS_MAX
 
 
-def test_closes_are_counted_and_bad_ones_told(written: Written) -> None:
+def test_closed_connections_are_counted_and_faulty_ones_logged(written: Written) -> None:
     metrics = ProcessMetrics("processor-0")
     closes = ConnectionCloses(metrics, EventLog("network"))
     closes.closed("PLAINTEXT", CloseReason.CLIENT_CLOSED, client="127.0.0.1:5")
@@ -189,6 +189,6 @@ def test_closes_are_counted_and_bad_ones_told(written: Written) -> None:
         (("a", "b"), "a,b"),
     ],
 )
-def test_address_is_written_as_host_and_port(address: tuple[object, ...], shown: str) -> None:
+def test_address_is_formatted_as_host_and_port(address: tuple[object, ...], shown: str) -> None:
     line = format_line(0, "p", "INFO", "m", {"client": address})
     assert line.rstrip("\n").endswith(f" client={shown}")

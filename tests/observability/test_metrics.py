@@ -64,7 +64,7 @@ def test_requests_are_counted_by_api_and_result(metrics: ProcessMetrics) -> None
     assert (row[OK_AT], row[ERRORS_AT]) == (2, 1)
 
 
-def test_each_figure_of_a_request_lands_in_its_own_histogram(metrics: ProcessMetrics) -> None:
+def test_each_measurement_of_a_request_has_its_own_histogram(metrics: ProcessMetrics) -> None:
     metrics.request(PRODUCE, False, 100, 200, 11_000, 12_000, 13_000, 36_000)
     row = metrics.snapshot().rows[PRODUCE]
     sums = {name: row[histogram.sum_at] for name, histogram in HISTOGRAMS.items()}
@@ -94,7 +94,7 @@ def test_histograms_of_a_row_do_not_overlap() -> None:
 @pytest.mark.parametrize(
     ("name", "bounds"), [("request_bytes", SIZE_BUCKETS_BYTES), ("total", TIME_BUCKETS_NS)]
 )
-def test_a_bound_belongs_to_its_own_bucket(name: str, bounds: tuple[int, ...]) -> None:
+def test_bucket_bounds_are_inclusive(name: str, bounds: tuple[int, ...]) -> None:
     metrics = ProcessMetrics("processor-0")
     for at in (bounds[3], bounds[3] + 1, bounds[-1] + 1):
         metrics.request(PRODUCE, False, at, 0, 0, 0, 0, at)
@@ -116,7 +116,7 @@ def test_every_histogram_counts_every_request(figures: list[tuple[int, int]]) ->
 
 
 @given(st.lists(st.integers(-(2**15), 2**15 - 1), max_size=400))
-def test_hostile_api_keys_make_a_bounded_number_of_rows(api_keys: list[int]) -> None:
+def test_unknown_api_keys_share_one_row(api_keys: list[int]) -> None:
     metrics = ProcessMetrics("processor-0")
     for api_key in api_keys:
         metrics.request(api_key, True, 1, 1, 1, 1, 1, 1)
@@ -126,7 +126,7 @@ def test_hostile_api_keys_make_a_bounded_number_of_rows(api_keys: list[int]) -> 
     assert (UNKNOWN_API in rows) == any(not 0 <= key < API_KEYS_MAX for key in api_keys)
 
 
-def test_a_snapshot_is_a_copy_that_pickles(metrics: ProcessMetrics) -> None:
+def test_snapshot_is_a_copy_and_can_be_pickled(metrics: ProcessMetrics) -> None:
     metrics.request(PRODUCE, False, 1, 1, 1, 1, 1, 1)
     metrics.connection_accepted("PLAINTEXT")
     before = metrics.snapshot()
@@ -138,7 +138,7 @@ def test_a_snapshot_is_a_copy_that_pickles(metrics: ProcessMetrics) -> None:
     assert before.process == "processor-1"
 
 
-def test_connections_are_counted_from_accepting_to_closing(metrics: ProcessMetrics) -> None:
+def test_accepted_open_and_closed_connections_are_counted(metrics: ProcessMetrics) -> None:
     for _ in range(3):
         metrics.connection_accepted("PLAINTEXT")
         metrics.connection_opened("PLAINTEXT")
@@ -151,7 +151,7 @@ def test_connections_are_counted_from_accepting_to_closing(metrics: ProcessMetri
     assert snapshot.counters[CLOSED.name, ("PLAINTEXT", "limit")] == 1
 
 
-def test_listeners_past_the_bound_are_counted_together(metrics: ProcessMetrics) -> None:
+def test_listeners_beyond_limit_are_counted_together(metrics: ProcessMetrics) -> None:
     for number in range(LISTENERS_MAX + 5):
         metrics.connection_opened(f"L{number}")
     gauges = metrics.snapshot().gauges
@@ -159,7 +159,7 @@ def test_listeners_past_the_bound_are_counted_together(metrics: ProcessMetrics) 
     assert len(gauges) == LISTENERS_MAX + 1
 
 
-def test_the_acceptor_that_opens_nothing_shows_no_open_connections() -> None:
+def test_acceptor_without_own_connections_has_no_open_gauge() -> None:
     acceptor = ProcessMetrics("acceptor")
     acceptor.connection_accepted("PLAINTEXT")
     acceptor.acceptor_blocked("PLAINTEXT", 0.2)
@@ -169,7 +169,7 @@ def test_the_acceptor_that_opens_nothing_shows_no_open_connections() -> None:
     assert snapshot.counters[ACCEPTOR_BLOCKED.name, ("PLAINTEXT",)] == 300_000_000
 
 
-def test_record_bytes_are_counted_both_ways() -> None:
+def test_produced_and_fetched_record_bytes_are_counted() -> None:
     worker = ProcessMetrics("worker-0")
     worker.produced(100, 3)
     worker.produced(50, 1)
@@ -181,7 +181,7 @@ def test_record_bytes_are_counted_both_ways() -> None:
     }
 
 
-def test_watched_sources_are_read_when_a_snapshot_is_taken(metrics: ProcessMetrics) -> None:
+def test_watched_sources_are_read_at_snapshot(metrics: ProcessMetrics) -> None:
     used = 1
     metrics.watch_queue("arena", lambda: Fill(used, 20, 7, 2))
     metrics.watch_purgatory("fetch", lambda: used + 10)
@@ -198,7 +198,7 @@ def test_watched_sources_are_read_when_a_snapshot_is_taken(metrics: ProcessMetri
     }
 
 
-def test_watching_is_bounded_and_says_so(metrics: ProcessMetrics) -> None:
+def test_watching_too_many_queues_raises_value_error(metrics: ProcessMetrics) -> None:
     for number in range(QUEUES_MAX):
         metrics.watch_queue(f"q{number}", lambda: Fill(0, 1, 0))
     metrics.watch_queue("q0", lambda: Fill(1, 1, 1))
@@ -206,7 +206,7 @@ def test_watching_is_bounded_and_says_so(metrics: ProcessMetrics) -> None:
         metrics.watch_queue("one more", lambda: Fill(0, 1, 0))
 
 
-def test_incarnations_are_ordered_and_time_goes_on() -> None:
+def test_later_process_has_larger_incarnation() -> None:
     first, second = ProcessMetrics("worker-0"), ProcessMetrics("worker-0")
     assert first.snapshot().incarnation < second.snapshot().incarnation
     early = first.snapshot()
@@ -214,7 +214,7 @@ def test_incarnations_are_ordered_and_time_goes_on() -> None:
 
 
 @given(st.integers(0, TOPIC_PARTITIONS_MAX + 30))
-def test_logs_past_the_bound_are_summed(count: int) -> None:
+def test_logs_beyond_limit_are_summed(count: int) -> None:
     logs = [LogFigures("t", partition, 10, 0, 5) for partition in range(count)]
     bounded = bounded_logs(reversed(logs))
     assert len(bounded) <= TOPIC_PARTITIONS_MAX + 1
@@ -222,7 +222,7 @@ def test_logs_past_the_bound_are_summed(count: int) -> None:
     assert bounded[:TOPIC_PARTITIONS_MAX] == tuple(logs[:TOPIC_PARTITIONS_MAX])
 
 
-def test_sums_of_several_processes_are_added_and_show_no_offsets() -> None:
+def test_summed_logs_of_several_processes_have_no_offsets() -> None:
     rest = LogFigures(OTHER, -1, 10, 0, 0)
     gauges = log_gauges([rest, LogFigures("t", 0, 3, 1, 2), rest])
     assert gauges == {
@@ -233,7 +233,7 @@ def test_sums_of_several_processes_are_added_and_show_no_offsets() -> None:
     }
 
 
-def test_memory_is_read_when_somebody_looks() -> None:
+def test_memory_is_read_at_snapshot() -> None:
     metrics = ProcessMetrics("worker-0")
     taken = [5, 7]
     metrics.watch_memory(taken.pop)

@@ -19,7 +19,7 @@ TABLE = QuotaTable(
 )
 
 
-def test_every_type_has_its_gauges() -> None:
+def test_every_quota_type_has_gauges() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     quotas = ClientQuotaManager(ledger)
     assert read_gauges(ledger, TABLE, 0) == {}
@@ -44,7 +44,7 @@ def test_every_type_has_its_gauges() -> None:
     assert read_gauges(ledger, TABLE, EXPIRES_MS + 1) == {}
 
 
-def test_labels_are_bounded() -> None:
+def test_label_length_and_number_of_gauges_are_limited() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     for n in range(1000):
         ledger.group(Tags("u" * 5000, f"{n}"), n).add(0, 1, n)

@@ -9,7 +9,7 @@ from minibroker.observability.reference import page
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
-def test_the_committed_page_is_what_the_catalogue_says() -> None:
+def test_metrics_page_matches_definitions() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "mend it: python -m minibroker.observability.reference > docs/reference/metrics.md"
     )

@@ -73,7 +73,7 @@ def test_error_of_a_single_file_is_counted_only(watched: Watched) -> None:
     assert watched.counted() == {"ENOENT": 1}
 
 
-def test_failure_ends_when_a_write_succeeds(
+def test_storage_failure_is_cleared_if_a_write_succeeds(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not watched.health.look_again()
@@ -89,7 +89,7 @@ def test_failure_ends_when_a_write_succeeds(
     assert os.listdir(watched.directory) == []
 
 
-def test_lost_records_are_a_condition_and_a_batch_cut_short_is_not(watched: Watched) -> None:
+def test_truncated_records_set_condition_and_partial_batch_does_not(watched: Watched) -> None:
     watched.health.truncated(Truncation("/d/t-0/5.log", 700, "cut short", 0, 30, 0))
     assert watched.conditions.all() == ()
     watched.health.truncated(Truncation("/d/t-0/0.log", 100, "the checksum is wrong", 50, 900, 2))

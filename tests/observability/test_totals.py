@@ -33,7 +33,7 @@ def accepted(totals: Totals) -> int:
     return totals.counters()[ACCEPTED.name, (LISTENER,)]
 
 
-def test_processes_are_added_up() -> None:
+def test_counters_of_processes_are_summed() -> None:
     first, second, totals = processor(0), processor(1), Totals()
     work(first, 2)
     work(second, 3)
@@ -42,7 +42,7 @@ def test_processes_are_added_up() -> None:
     assert (requests(totals), accepted(totals)) == (5, 5)
 
 
-def test_a_dead_incarnation_stays_counted() -> None:
+def test_counters_of_dead_process_are_kept() -> None:
     totals, first = Totals(), processor()
     work(first, 2)
     totals.take([first.snapshot()])
@@ -55,7 +55,7 @@ def test_a_dead_incarnation_stays_counted() -> None:
     assert (requests(totals), accepted(totals)) == (3, 3)
 
 
-def test_late_snapshots_change_nothing() -> None:
+def test_late_snapshot_is_ignored() -> None:
     totals, first = Totals(), processor()
     early = first.snapshot()
     work(first)
@@ -70,7 +70,7 @@ def test_late_snapshots_change_nothing() -> None:
     assert requests(totals) == 5
 
 
-def test_connections_of_a_dead_process_are_closed_not_leaked() -> None:
+def test_open_connections_of_dead_process_are_counted_as_closed() -> None:
     totals, first = Totals(), processor()
     for _ in range(3):
         first.connection_opened(LISTENER)
@@ -81,7 +81,7 @@ def test_connections_of_a_dead_process_are_closed_not_leaked() -> None:
     assert totals.counters()[CLOSED.name, (LISTENER, "idle")] == 1
 
 
-def test_a_missing_process_loses_its_gauges_and_is_down_until_it_answers() -> None:
+def test_missing_process_is_down_and_has_no_gauges() -> None:
     totals, first, second = Totals(), processor(0), processor(1)
     first.connection_opened(LISTENER)
     first.watch_logs(lambda: [LogFigures("t", 0, 5, 0, 1)])
@@ -103,7 +103,7 @@ def snapshot(incarnation: int, elapsed_ns: int, busy_ns: int) -> Snapshot:
     )
 
 
-def test_the_idle_share_is_of_the_last_span_of_a_second_or_more() -> None:
+def test_idle_ratio_covers_last_span_of_at_least_one_second() -> None:
     totals = Totals()
 
     def idle(elapsed_s: float, busy_s: float, incarnation: int = 1) -> float:
@@ -120,7 +120,7 @@ def test_the_idle_share_is_of_the_last_span_of_a_second_or_more() -> None:
     assert totals.worked()["processor-0"] == (int(9.5 * IDLE_SPAN_NS), int(5.5 * IDLE_SPAN_NS))
 
 
-def test_the_number_of_processes_is_bounded() -> None:
+def test_number_of_processes_is_limited() -> None:
     totals = Totals()
     totals.take([processor(index).snapshot() for index in range(PROCESSES_MAX + 5)])
     assert len(totals.up()) == PROCESSES_MAX
@@ -128,7 +128,7 @@ def test_the_number_of_processes_is_bounded() -> None:
 
 
 @given(st.lists(st.sampled_from(["work", "die", "take", "keep", "late", "miss"]), max_size=60))
-def test_no_history_makes_a_counter_go_back(history: list[str]) -> None:
+def test_counters_never_decrease(history: list[str]) -> None:
     totals, metrics = Totals(), processor()
     totals.take([metrics.snapshot()])
     kept = [metrics.snapshot()]

@@ -10,18 +10,18 @@ import crc32c as package
 from protocol.checksum import crc32c
 
 
-def test_known_answers() -> None:
+def test_crc32c_has_known_check_values() -> None:
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C (iSCSI, RFC 3720)
     assert crc32c(b"") == 0
 
 
-def test_agrees_with_the_package_on_views_and_continues() -> None:
+def test_crc32c_of_views_and_parts_matches_package() -> None:
     data = bytes(range(256)) * 5
     view = memoryview(bytearray(data))
     assert crc32c(view[3:]) == package.crc32c(data[3:])
     assert crc32c(view[100:], crc32c(view[:100])) == package.crc32c(data)
 
 
-def test_loading_it_leaves_the_package_metadata_alone() -> None:
+def test_checksum_import_does_not_load_importlib_metadata() -> None:
     program = "import sys, protocol.checksum; sys.exit('importlib.metadata' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -29,7 +29,7 @@ def versions_of(cls: type[Message]) -> range:
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-def test_compiled_and_interpreted_agree_in_every_version(
+def test_compiled_codec_matches_construct_in_every_version(
     cls: type[Message], draw_message: Draw, project_message: Project
 ) -> None:
     @given(draw_message(cls))
@@ -48,7 +48,7 @@ def test_compiled_and_interpreted_agree_in_every_version(
     check()
 
 
-def test_a_field_that_the_version_lacks_is_left_out_and_comes_back_as_its_default() -> None:
+def test_field_missing_in_version_is_decoded_as_its_default() -> None:
     broker = MetadataResponseBroker(node_id=1, host="h", port=2, rack="r")
     decoded = compiler.decode(
         MetadataResponse, 0, compiler.encode(MetadataResponse(brokers=[broker]), 0)
@@ -56,13 +56,13 @@ def test_a_field_that_the_version_lacks_is_left_out_and_comes_back_as_its_defaul
     assert decoded.brokers == [MetadataResponseBroker(node_id=1, host="h", port=2, rack=None)]
 
 
-def test_versions_that_are_not_declared_are_refused() -> None:
+def test_undeclared_version_is_unsupported() -> None:
     with pytest.raises(UnsupportedVersion, match="3-13, not 2"):
         compiler.decoder(ProduceRequest, 2)
     with pytest.raises(UnsupportedVersion, match="3-13, not 14"):
         compiler.encoder(ProduceRequest, 14)
 
 
-def test_the_generated_text_can_be_read() -> None:
+def test_generated_source_is_available() -> None:
     assert compiler.decoder_source(ProduceRequest, 9).startswith("def decode(buf, pos=0):")
     assert compiler.encoder_source(ProduceRequest, 9).startswith("def encode(message):")

@@ -11,7 +11,7 @@ from protocol.compression import Compression, compress, decompress, decompress_i
 from protocol.errors import DecodeError
 
 
-def test_numbers_are_those_of_batch_attributes() -> None:
+def test_codec_numbers_match_batch_attributes() -> None:
     assert [codec.name for codec in sorted(Compression)] == [
         "NONE",
         "GZIP",
@@ -21,21 +21,21 @@ def test_numbers_are_those_of_batch_attributes() -> None:
     ]
 
 
-def test_no_compression_gives_the_bytes_back_untouched() -> None:
+def test_codec_none_returns_same_object() -> None:
     data = b"as they are"
     assert compress(Compression.NONE, data) is data
     assert decompress(Compression.NONE, data, limit=1) is data
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
-def test_failures_of_every_library_are_decode_errors(codec: Compression) -> None:
+def test_library_errors_become_decode_errors(codec: Compression) -> None:
     with pytest.raises(DecodeError, match="is empty"):
         decompress(codec, b"")
     with pytest.raises(DecodeError, match=codec.name.lower()):
         decompress(codec, b"\x00\x01 no such thing" * 3)
 
 
-def test_codecs_are_loaded_only_when_something_is_compressed() -> None:
+def test_codec_libraries_are_loaded_on_first_compression() -> None:
     program = (
         "import sys; from protocol.records import build_batch; "
         "loaded = 'cramjam' in sys.modules; "
@@ -47,7 +47,7 @@ def test_codecs_are_loaded_only_when_something_is_compressed() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_memory_that_is_there_is_written_to_if_it_is_large_enough(codec: Compression) -> None:
+def test_decompress_into_fills_buffer_if_large_enough(codec: Compression) -> None:
     packed = memoryview(compress(codec, b"0123456789" * 100))
     room = bytearray(1005)
     assert decompress_into(codec, packed, memoryview(room)) == 1000

@@ -10,30 +10,30 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from protocol.errors import DecodeError, ErrorCode
 
 
-def test_codes_and_names_are_kafkas() -> None:
+def test_error_codes_and_names_match_kafka() -> None:
     assert {(code.name, code.value) for code in ErrorCode} == {
         (code.name.upper(), int(code)) for code in KioErrorCode
     }
 
 
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
-def test_what_is_retriable_is_kafkas(code: ErrorCode) -> None:
+def test_retriable_errors_match_kafka(code: ErrorCode) -> None:
     assert code.retriable == KioErrorCode(int(code)).retriable
 
 
-def test_an_indefinite_error_leaves_open_what_was_written() -> None:
+def test_only_errors_without_possible_append_are_definite() -> None:
     assert ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER.definite
     assert ErrorCode.NOT_ENOUGH_REPLICAS.definite
     assert not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND.definite
     assert not ErrorCode.REQUEST_TIMED_OUT.definite
 
 
-def test_a_number_without_a_name_is_still_told() -> None:
+def test_unknown_error_code_is_described_by_number() -> None:
     assert ErrorCode.describe(3) == "UNKNOWN_TOPIC_OR_PARTITION"
     assert ErrorCode.describe(9999) == "error 9999"
 
 
-def test_a_decode_error_tells_its_place_and_survives_pickling() -> None:
+def test_decode_error_has_offset_and_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(DecodeError("name is cut short", 12)))
     assert str(error) == "name is cut short (at byte 12)"
     assert (error.what, error.offset) == ("name is cut short", 12)

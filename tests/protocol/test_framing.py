@@ -28,9 +28,7 @@ def drain(decoder: FrameDecoder) -> list[bytes]:
 
 
 @given(bodies=st.lists(st.binary(max_size=20), max_size=4), sizes=st.lists(st.integers(1, 9)))
-def test_frames_come_out_as_they_went_in_however_they_are_cut(
-    bodies: list[bytes], sizes: list[int]
-) -> None:
+def test_frames_are_decoded_from_chunks_of_any_size(bodies: list[bytes], sizes: list[int]) -> None:
     stream = framed(*bodies)
     decoder = FrameDecoder()
     frames = []
@@ -42,7 +40,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
     assert decoder.wanted == 4
 
 
-def test_byte_by_byte_it_says_how_much_it_wants() -> None:
+def test_frame_decoder_reports_wanted_bytes() -> None:
     decoder = FrameDecoder()
     wanted = []
     for byte in framed(b"abc"):
@@ -54,7 +52,7 @@ def test_byte_by_byte_it_says_how_much_it_wants() -> None:
     assert decoder.next_frame() == b"abc"
 
 
-def test_a_frame_with_the_beginning_of_the_next_leaves_the_rest() -> None:
+def test_start_of_next_frame_stays_buffered() -> None:
     decoder = FrameDecoder()
     decoder.receive(framed(b"one") + b"\0\0")
     assert drain(decoder) == [b"one"]
@@ -66,7 +64,7 @@ def test_a_frame_with_the_beginning_of_the_next_leaves_the_rest() -> None:
     ("size", "what"),
     [(-1, "frame size -1 is negative"), (101, "frame size 101 is above the limit of 100")],
 )
-def test_a_bad_size_ends_the_stream(size: int, what: str) -> None:
+def test_invalid_frame_size_is_a_permanent_error(size: int, what: str) -> None:
     decoder = FrameDecoder(limit=100)
     decoder.receive(framed(b"good") + struct.pack(">i", size))
     assert decoder.next_frame() == b"good"
@@ -78,16 +76,16 @@ def test_a_bad_size_ends_the_stream(size: int, what: str) -> None:
         decoder.next_frame()
 
 
-def test_the_limit_itself_is_allowed() -> None:
+def test_frame_size_equal_to_limit_is_accepted() -> None:
     assert framing.frame_size(struct.pack(">i", 100), limit=100) == 100
 
 
-def test_a_size_needs_four_bytes() -> None:
+def test_truncated_frame_size_is_rejected() -> None:
     with pytest.raises(DecodeError, match="4 bytes of size"):
         framing.frame_size(b"\0\0\0")
 
 
-def test_a_request_goes_out_with_its_size_and_header_in_one_chunk() -> None:
+def test_request_frame_is_one_chunk_with_size_and_header() -> None:
     header = headers.RequestHeader(ApiKey.METADATA, 9, 5, "me")
     body = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     (chunk,) = framing.request_frame(header, body)
@@ -103,7 +101,7 @@ class Slice:
         return 500
 
 
-def test_a_response_keeps_foreign_chunks_and_counts_them() -> None:
+def test_response_frame_size_includes_record_slices() -> None:
     topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(records=Slice())])
     chunks = framing.response_frame(ApiKey.FETCH, 12, 8, FetchResponse(responses=[topic]))
     assert isinstance(chunks[0], bytes)
@@ -117,7 +115,7 @@ class Huge:
         return 2**31 - 1
 
 
-def test_a_frame_that_no_size_can_tell_is_refused() -> None:
+def test_frame_larger_than_int32_is_rejected() -> None:
     with pytest.raises(EncodeError, match="larger than any may be"):
         framing.frame(b"header", [Huge()])
     assert len(framing.frame(b"", [Huge()])) == 2

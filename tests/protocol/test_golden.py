@@ -44,7 +44,7 @@ def load() -> list[Golden]:
 FRAMES = load()
 
 
-def test_all_clients_are_there() -> None:
+def test_golden_frames_cover_all_clients() -> None:
     assert {golden.client.split(" ")[0] for golden in FRAMES} == {
         "aiokafka",
         "confluent-kafka",
@@ -54,7 +54,7 @@ def test_all_clients_are_there() -> None:
 
 
 @pytest.mark.parametrize("golden", FRAMES, ids=str)
-def test_a_clients_frame_is_read_whole_and_written_alike(golden: Golden) -> None:
+def test_frame_of_client_round_trips(golden: Golden) -> None:
     size = framing.frame_size(golden.frame)
     assert size == len(golden.frame) - 4
     header, pos = headers.decode_request_header(golden.frame, 4)
@@ -68,14 +68,14 @@ def test_a_clients_frame_is_read_whole_and_written_alike(golden: Golden) -> None
 
 
 @pytest.mark.parametrize("golden", FRAMES, ids=str)
-def test_a_clients_frame_is_dissected_to_its_last_byte(golden: Golden) -> None:
+def test_frame_of_client_is_dissected_without_problem(golden: Golden) -> None:
     dissection = dissect(golden.frame)
     assert dissection.problem is None
     assert dissection.root.find("request_api_key").value == golden.key
 
 
 @pytest.mark.parametrize("golden", [g for g in FRAMES if g.key is ApiKey.PRODUCE], ids=str)
-def test_a_produced_batch_is_what_the_client_was_told_to_send(golden: Golden) -> None:
+def test_produce_frame_has_record_sent_by_client(golden: Golden) -> None:
     _, pos = headers.decode_request_header(golden.frame, 4)
     message = compiler.decode(ProduceRequest, golden.version, golden.frame, pos)
     (topic,) = message.topic_data
@@ -87,14 +87,14 @@ def test_a_produced_batch_is_what_the_client_was_told_to_send(golden: Golden) ->
 
 
 @pytest.mark.parametrize("golden", [g for g in FRAMES if g.key is ApiKey.JOIN_GROUP], ids=str)
-def test_a_consumers_subscription_is_opened(golden: Golden) -> None:
+def test_consumer_subscription_is_dissected(golden: Golden) -> None:
     _, pos = headers.decode_request_header(golden.frame, 4)
     message = compiler.decode(JoinGroupRequest, golden.version, golden.frame, pos)
     assert (message.group_id, message.protocol_type) == ("golden-group", "consumer")
     assert dissect(golden.frame).root.find("topics").value == ["golden"]
 
 
-def test_clients_name_themselves_in_api_versions() -> None:
+def test_api_versions_frames_have_client_software_names() -> None:
     names = set()
     for golden in FRAMES:
         if golden.key is ApiKey.API_VERSIONS and golden.version >= 3:

@@ -19,9 +19,7 @@ TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20
 
 @given(key=st.sampled_from(ApiKey), correlation=st.integers(-(2**31), 2**31 - 1), client=TEXT)
 @example(key=ApiKey.CONTROLLED_SHUTDOWN, correlation=1, client="c")
-def test_request_headers_are_what_construct_reads(
-    key: ApiKey, correlation: int, client: str | None
-) -> None:
+def test_request_headers_match_construct(key: ApiKey, correlation: int, client: str | None) -> None:
     api = schema(key)
     for version in range(api.valid_versions.low, api.valid_versions.high + 1):
         number = api.request_header_version(version)
@@ -40,7 +38,7 @@ def test_request_headers_are_what_construct_reads(
 
 
 @pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
-def test_response_headers_are_what_construct_reads(key: ApiKey) -> None:
+def test_response_headers_match_construct(key: ApiKey) -> None:
     api = schema(key)
     for version in range(api.valid_versions.low, api.valid_versions.high + 1):
         data = headers.encode_response_header(key, version, 7)
@@ -49,23 +47,23 @@ def test_response_headers_are_what_construct_reads(key: ApiKey) -> None:
         assert headers.decode_response_header(data + b"body", key, version) == (7, len(data))
 
 
-def test_the_answer_to_api_versions_has_the_oldest_header() -> None:
+def test_api_versions_response_has_header_version_0() -> None:
     assert headers.encode_response_header(ApiKey.API_VERSIONS, 4, 1) == b"\0\0\0\1"
     assert headers.encode_response_header(ApiKey.METADATA, 12, 1) == b"\0\0\0\1\0"
 
 
-def test_tagged_fields_are_dropped() -> None:
+def test_tagged_fields_of_request_header_are_ignored() -> None:
     data = struct.pack(">hhih", 3, 9, 1, -1) + b"\x01\x05\x02xy" + b"body"
     assert headers.decode_request_header(data) == (RequestHeader(3, 9, 1, None), len(data) - 4)
 
 
-def test_a_version_to_come_is_read_with_the_newest_header() -> None:
+def test_future_api_version_is_read_with_newest_header() -> None:
     data = struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 1, -1) + b"\0"
     header, pos = headers.decode_request_header(data)
     assert (header.api_version, pos) == (99, 11)
 
 
-def test_an_unknown_api_is_told_apart_from_damage() -> None:
+def test_unknown_api_key_is_unsupported_version() -> None:
     with pytest.raises(UnsupportedVersion, match="no API has the key 999"):
         headers.decode_request_header(struct.pack(">hhih", 999, 0, 1, -1))
 
@@ -84,17 +82,19 @@ def test_an_unknown_api_is_told_apart_from_damage() -> None:
         (struct.pack(">hhih", 3, 9, 1, -1) + b"\xff" * 6, "varint is longer", 10),
     ],
 )
-def test_damage_is_told_with_its_place(data: bytes, what: str, offset: int) -> None:
+def test_malformed_request_header_is_rejected_with_offset(
+    data: bytes, what: str, offset: int
+) -> None:
     with pytest.raises(DecodeError, match=what) as caught:
         headers.decode_request_header(data)
     assert caught.value.offset == offset
 
 
-def test_a_response_cut_short_is_refused() -> None:
+def test_truncated_response_header_is_rejected() -> None:
     with pytest.raises(DecodeError, match="response header is cut short"):
         headers.decode_response_header(b"\0\0\0", ApiKey.METADATA, 1)
 
 
-def test_a_client_id_has_an_end() -> None:
+def test_client_id_longer_than_int16_is_rejected() -> None:
     with pytest.raises(EncodeError, match="32768 bytes, more than 32767"):
         headers.encode_request_header(RequestHeader(3, 1, 1, "x" * 32_768))

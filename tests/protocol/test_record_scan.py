@@ -58,7 +58,7 @@ def scanned(section: bytes, count: int) -> tuple[int, int, list[int]] | None:
 @given(records=RUNS)
 @example(records=[Record(timestamp=BASE)] * (3 * RUN_MAX))
 @example(records=[Record(timestamp=BASE, key=b"k", value=b"x" * 70)] * 9000)
-def test_scan_of_a_good_batch_finds_what_decoding_finds(records: list[Record]) -> None:
+def test_scan_of_valid_batch_matches_decoding(records: list[Record]) -> None:
     section = section_of(build_batch(records))
     expected = plain(section, len(records))
     assert expected is not None
@@ -70,7 +70,7 @@ def test_scan_of_a_good_batch_finds_what_decoding_finds(records: list[Record]) -
     changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3),
     more=st.integers(-1, 1),
 )
-def test_scan_of_a_mutated_batch_gives_the_verdict_of_decoding(
+def test_scan_of_mutated_batch_matches_decoding(
     records: list[Record], changes: list[tuple[int, int]], more: int
 ) -> None:
     section = bytearray(section_of(build_batch(records)))
@@ -81,20 +81,20 @@ def test_scan_of_a_mutated_batch_gives_the_verdict_of_decoding(
 
 
 @given(records=RUNS, cut=st.integers(1, 400))
-def test_scan_of_a_batch_that_is_cut_short_fails(records: list[Record], cut: int) -> None:
+def test_scan_of_truncated_batch_raises_decode_error(records: list[Record], cut: int) -> None:
     section = section_of(build_batch(records))
     with pytest.raises(DecodeError):
         scan_records(section[: max(0, len(section) - cut)], len(records))
 
 
 @given(data=st.binary(max_size=300), count=st.integers(1, 50))
-def test_scan_of_any_bytes_passes_or_raises_decode_error(data: bytes, count: int) -> None:
+def test_scan_of_random_bytes_passes_or_raises_decode_error(data: bytes, count: int) -> None:
     with contextlib.suppress(DecodeError):
         scan_records(data, count)
 
 
 @given(records=RUNS, first=st.integers(-3, 100), length=st.integers(0, 100))
-def test_untimely_records_are_those_outside_of_the_range(
+def test_records_outside_of_timestamp_range_are_listed(
     records: list[Record], first: int, length: int
 ) -> None:
     batch = build_batch(records)
@@ -115,7 +115,7 @@ def test_untimely_records_are_those_outside_of_the_range(
     ]
 
 
-def test_positions_are_bounded() -> None:
+def test_listed_record_positions_are_limited() -> None:
     section = section_of(build_batch([Record(timestamp=BASE)] * 100))
     found = scan_records(section, 100, allowed_deltas=range(5, 6), positions_max=7)
     assert found.keyless == found.untimely == list(range(7))

@@ -34,7 +34,7 @@ PLAIN = build_batch([Record(timestamp=5, key=b"k", value=b"value", headers=(("h"
 
 
 @given(records=RECORDS, codec=st.sampled_from(Compression), base=st.integers(0, 2**40))
-def test_records_come_back_with_their_offsets(
+def test_built_batch_decodes_to_same_records_with_offsets(
     records: list[Record], codec: Compression, base: int
 ) -> None:
     batch = build_batch(records, base_offset=base, compression=codec)
@@ -45,7 +45,7 @@ def test_records_come_back_with_their_offsets(
 
 
 @given(records=RECORDS)
-def test_the_header_says_what_the_records_are(records: list[Record]) -> None:
+def test_batch_header_describes_its_records(records: list[Record]) -> None:
     batch = build_batch(
         records, base_offset=7, producer_id=9, producer_epoch=3, base_sequence=2**31 - 2
     )
@@ -61,7 +61,7 @@ def test_the_header_says_what_the_records_are(records: list[Record]) -> None:
     assert not parse_batch_header(build_batch(records)).has_producer_id
 
 
-def test_attributes_are_told_apart() -> None:
+def test_batch_attributes_are_decoded() -> None:
     record = Record(timestamp=1)
     header = parse_batch_header(
         build_batch([record], compression=Compression.ZSTD, transactional=True, control=True)
@@ -73,20 +73,22 @@ def test_attributes_are_told_apart() -> None:
     assert (plain.codec, plain.is_transactional, plain.is_control) == (0, False, False)
 
 
-def test_a_log_append_time_is_every_records_time() -> None:
+def test_log_append_time_is_timestamp_of_every_record() -> None:
     records = [Record(timestamp=10), Record(timestamp=30)]
     batch = build_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert parse_batch_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
     assert [record.timestamp for record in iter_records(batch)] == [30, 30]
 
 
-def test_a_batch_of_nothing_is_refused() -> None:
+def test_batch_without_records_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         build_batch([])
 
 
 @given(records=RECORDS, codec=st.sampled_from(Compression))
-def test_stamping_changes_offsets_and_epoch_only(records: list[Record], codec: Compression) -> None:
+def test_stamped_header_changes_only_offset_and_leader_epoch(
+    records: list[Record], codec: Compression
+) -> None:
     batch = build_batch(records, compression=codec)
     header = parse_batch_header(batch)
     head = stamped_header(
@@ -103,7 +105,7 @@ def test_stamping_changes_offsets_and_epoch_only(records: list[Record], codec: C
 
 
 @given(records=RECORDS, codec=st.sampled_from(Compression))
-def test_stamping_a_log_append_time_keeps_the_checksum_right(
+def test_stamped_header_with_log_append_time_has_valid_checksum(
     records: list[Record], codec: Compression
 ) -> None:
     batch = build_batch(records, compression=codec, producer_id=5, base_sequence=1)
@@ -122,7 +124,7 @@ def test_stamping_a_log_append_time_keeps_the_checksum_right(
     assert parse_batch_header(stamped).producer_id == 5
 
 
-def test_stamped_header_with_another_largest_timestamp_has_a_right_checksum() -> None:
+def test_stamped_header_with_new_max_timestamp_has_valid_checksum() -> None:
     batch = build_batch([Record(timestamp=30, value=b"x"), Record(timestamp=10)])
     header = parse_batch_header(batch)
     head = stamped_header(batch, header, base_offset=7, leader_epoch=0, max_timestamp=31)
@@ -133,7 +135,7 @@ def test_stamped_header_with_another_largest_timestamp_has_a_right_checksum() ->
 
 
 @given(records=RECORDS, old=st.sampled_from(Compression), new=st.sampled_from(Compression))
-def test_recompressing_keeps_the_records(
+def test_recompressed_batch_has_same_records(
     records: list[Record], old: Compression, new: Compression
 ) -> None:
     batch = build_batch(records, compression=old, producer_id=8, base_sequence=3)
@@ -151,12 +153,12 @@ def test_varints_round_trip(value: int) -> None:
     assert len(data) <= 10
 
 
-def test_a_varint_that_never_ends_is_refused() -> None:
+def test_varint_longer_than_10_bytes_is_rejected() -> None:
     with pytest.raises(DecodeError, match="longer than 10 bytes"):
         read_varint(b"\xff" * 20, 0)
 
 
-def test_batches_follow_each_other_and_a_cut_off_one_ends_them() -> None:
+def test_iter_batches_stops_at_truncated_batch() -> None:
     second = build_batch([Record(timestamp=6)], base_offset=1)
     data = PLAIN + second + PLAIN[:-1]
     found = [(position, header.base_offset) for position, header in iter_batches(data)]
@@ -164,7 +166,7 @@ def test_batches_follow_each_other_and_a_cut_off_one_ends_them() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 127])
-def test_other_formats_are_refused(magic: int) -> None:
+def test_batch_with_other_magic_is_rejected(magic: int) -> None:
     batch = bytearray(PLAIN)
     batch[16] = magic
     with pytest.raises(DecodeError, match="format"):
@@ -172,21 +174,21 @@ def test_other_formats_are_refused(magic: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48])
-def test_an_impossible_length_is_refused(length: int) -> None:
+def test_batch_with_too_small_length_is_rejected(length: int) -> None:
     batch = PLAIN[:8] + length.to_bytes(4, "big", signed=True) + PLAIN[12:]
     with pytest.raises(DecodeError, match="too small"):
         parse_batch_header(batch)
     assert not verify_crc(batch)
 
 
-def test_every_flipped_byte_that_the_checksum_covers_is_noticed() -> None:
+def test_checksum_detects_every_flipped_byte() -> None:
     for position in range(17, len(PLAIN)):
         batch = bytearray(PLAIN)
         batch[position] ^= 0x10
         assert not verify_crc(batch)
 
 
-def test_a_cut_off_batch_has_no_checksum() -> None:
+def test_truncated_batch_fails_checksum() -> None:
     assert not verify_crc(PLAIN[:-1])
 
 
@@ -204,14 +206,14 @@ def test_a_cut_off_batch_has_no_checksum() -> None:
         (b"\x0c\x00\x00\x00\x01\x01\x00\x0c", "follow the last record"),
     ],
 )
-def test_damage_in_a_record_is_named(section: bytes, problem: str) -> None:
+def test_corrupt_record_is_rejected_with_reason(section: bytes, problem: str) -> None:
     head = bytearray(PLAIN[:HEADER_BYTES])
     head[8:12] = (HEADER_BYTES - 12 + len(section)).to_bytes(4, "big")
     with pytest.raises(DecodeError, match=problem):
         list(iter_records(bytes(head) + section))
 
 
-def test_an_unknown_codec_is_refused() -> None:
+def test_unknown_codec_is_rejected() -> None:
     batch = bytearray(PLAIN)
     batch[22] = 5
     with pytest.raises(DecodeError, match="codec 5"):
@@ -220,7 +222,7 @@ def test_an_unknown_codec_is_refused() -> None:
         recompressed(batch, Compression.NONE)
 
 
-def test_records_never_grow_past_the_limit() -> None:
+def test_records_larger_than_decompression_limit_are_rejected() -> None:
     batch = build_batch([Record(value=bytes(10_000))], compression=Compression.ZSTD)
     with pytest.raises(DecodeError, match="limit"):
         list(iter_records(batch, limit=5000))

@@ -40,7 +40,7 @@ GOLDEN: list[dict[str, str]] = json.loads(
 @pytest.mark.parametrize(
     "golden", GOLDEN, ids=lambda golden: f"{golden['client']} {golden['codec']}"
 )
-def test_a_clients_batch_is_read(golden: dict[str, str]) -> None:
+def test_batch_of_client_is_decoded(golden: dict[str, str]) -> None:
     batch = bytes.fromhex(golden["batch"])
     header = parse_batch_header(batch)
     assert verify_crc(batch)
@@ -51,7 +51,7 @@ def test_a_clients_batch_is_read(golden: dict[str, str]) -> None:
     assert list(iter_records(batch)) == RECORDS
 
 
-def test_every_client_and_codec_is_there() -> None:
+def test_golden_batches_cover_every_client_and_codec() -> None:
     clients = {golden["client"].split()[0] for golden in GOLDEN}
     assert clients == {"librdkafka", "kafka-python", "aiokafka", "kafka-clients"}
     assert {(g["client"].split()[0], g["codec"]) for g in GOLDEN} == {
@@ -67,7 +67,7 @@ def as_records(batch: Any) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_aiokafka_reads_ours(codec: Compression) -> None:
+def test_aiokafka_decodes_built_batch(codec: Compression) -> None:
     theirs = AiokafkaBatch(build_batch(RECORDS, compression=codec))
     assert theirs.validate_crc()
     assert as_records(theirs) == RECORDS
@@ -75,13 +75,13 @@ def test_aiokafka_reads_ours(codec: Compression) -> None:
 
 # It needs packages of its own for the other codecs.
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
-def test_kafka_python_reads_ours(codec: Compression) -> None:
+def test_kafka_python_decodes_built_batch(codec: Compression) -> None:
     theirs = KafkaPythonBatch(build_batch(RECORDS, compression=codec))
     assert theirs.validate_crc()
     assert as_records(theirs) == RECORDS
 
 
-def test_uncompressed_bytes_are_those_of_kafka_itself() -> None:
+def test_uncompressed_batch_equals_batch_of_kafka() -> None:
     (java,) = (
         bytes.fromhex(g["batch"])
         for g in GOLDEN

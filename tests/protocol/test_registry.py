@@ -12,7 +12,7 @@ from protocol.registry import ApiKey, schema
 
 
 @pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
-def test_request_and_response_are_declared_alike(key: ApiKey) -> None:
+def test_request_and_response_have_same_key_and_versions(key: ApiKey) -> None:
     api = schema(key)
     assert api.request.__api_key__ == api.response.__api_key__ == key
     assert api.request.__versions__ == api.response.__versions__ == api.valid_versions
@@ -25,12 +25,12 @@ def test_request_and_response_are_declared_alike(key: ApiKey) -> None:
 
 
 @pytest.mark.parametrize("key", [-1, 93, 999])
-def test_other_keys_are_refused(key: int) -> None:
+def test_unknown_api_key_is_unsupported(key: int) -> None:
     with pytest.raises(UnsupportedVersion, match=f"no API has the key {key}"):
         schema(key)
 
 
-def test_header_versions_follow_the_encoding() -> None:
+def test_header_version_depends_on_flexible_encoding() -> None:
     metadata, versions = schema(ApiKey.METADATA), schema(ApiKey.API_VERSIONS)
     assert [metadata.request_header_version(v) for v in (8, 9)] == [1, 2]
     assert [metadata.response_header_version(v) for v in (8, 9)] == [0, 1]
@@ -41,7 +41,7 @@ def test_header_versions_follow_the_encoding() -> None:
     assert [versions.response_header_version(v) for v in (2, 3, 4)] == [0, 0, 0]
 
 
-def test_importing_the_registry_loads_no_message() -> None:
+def test_registry_import_loads_no_messages() -> None:
     code = (
         "import sys, protocol.registry as r\n"
         "loaded = [m for m in sys.modules if m.startswith('protocol.messages.')]\n"

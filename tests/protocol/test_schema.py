@@ -28,7 +28,7 @@ class Outer(Message, versions="1-4", flexible="3+"):
     level: int = field(INT16, tagged="3+", tag=0, default=-1)
 
 
-def test_fields_stand_in_the_order_of_their_declaration() -> None:
+def test_fields_are_listed_in_declaration_order() -> None:
     assert [item.name for item in Outer.__fields__] == [
         "name",
         "note",
@@ -41,7 +41,7 @@ def test_fields_stand_in_the_order_of_their_declaration() -> None:
     assert Outer.__fields__[5].versions == Versions.parse("3+")
 
 
-def test_an_object_starts_with_defaults_of_its_own() -> None:
+def test_objects_do_not_share_mutable_defaults() -> None:
     one, other = Outer(), Outer()
     assert (one.name, one.note, one.level, one.unknown_tagged_fields) == ("", None, -1, None)
     assert one.inner == Inner(number=7)
@@ -50,7 +50,7 @@ def test_an_object_starts_with_defaults_of_its_own() -> None:
     assert other.items == []
 
 
-def test_fields_are_given_by_name_only_and_no_others_exist() -> None:
+def test_fields_are_keyword_only_and_unknown_ones_rejected() -> None:
     with pytest.raises(TypeError):
         Outer("name")  # type: ignore[call-arg,arg-type]
     with pytest.raises(TypeError, match="nmae"):
@@ -68,7 +68,7 @@ def test_objects_compare_by_value_and_class() -> None:
         hash(Outer())
 
 
-def test_objects_print_as_they_are_written() -> None:
+def test_repr_shows_constructor_call() -> None:
     text = repr(Outer(name="a", unknown_tagged_fields={9: b"x"}))
     assert text == (
         "Outer(name='a', note=None, inner=Inner(number=7), maybe=None, items=[], level=-1, "
@@ -77,25 +77,25 @@ def test_objects_print_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_objects_travel_between_processes(protocol: int) -> None:
+def test_objects_can_be_pickled(protocol: int) -> None:
     message = MetadataRequest(
         topics=[MetadataRequestTopic(name="t")], unknown_tagged_fields={50: b"x"}
     )
     assert pickle.loads(pickle.dumps(message, protocol)) == message
 
 
-def test_an_object_can_be_unpickled_where_none_was_made_before() -> None:
+def test_object_of_decoded_class_can_be_unpickled() -> None:
     class_made_of_nothing = compiler.decode(FetchResponse, 4, compiler.encode(FetchResponse(), 4))
     assert pickle.loads(pickle.dumps(class_made_of_nothing)) == FetchResponse()
 
 
 @pytest.mark.parametrize("version", [0, 5, -1])
-def test_versions_outside_the_declared_ones_are_refused(version: int) -> None:
+def test_undeclared_version_is_unsupported(version: int) -> None:
     with pytest.raises(UnsupportedVersion, match=f"Outer has versions 1-4, not {version}"):
         construct_for(Outer, version)
 
 
-def test_each_version_has_its_own_bytes() -> None:
+def test_each_version_has_its_own_encoding() -> None:
     message = Outer(name="a", note="b", maybe=Inner(number=1), items=[Inner(number=2)], level=5)
     one, two, three = (compiler.encode(message, version).hex() for version in (1, 2, 3))
     number, first, second = "00000007", "00000001", "00000002"
@@ -123,7 +123,7 @@ def test_each_version_has_its_own_bytes() -> None:
         assert compiler.encode(compiler.decode(Outer, version, data), version) == data
 
 
-def test_a_tagged_struct_of_defaults_is_not_written() -> None:
+def test_tagged_struct_of_defaults_is_omitted() -> None:
     absent, default = PartitionData(), PartitionData(diverging_epoch=EpochEndOffset())
     there = PartitionData(diverging_epoch=EpochEndOffset(epoch=3, end_offset=9))
     sizes = [
@@ -137,14 +137,14 @@ class Wrapper(Message, versions="12", flexible="12+"):
     partition: PartitionData = field(PartitionData)
 
 
-def test_a_class_with_fields_is_not_extended() -> None:
+def test_subclass_of_class_with_fields_is_rejected() -> None:
     with pytest.raises(TypeError, match="More extends a class with fields"):
 
         class More(Inner):
             other: int = field(INT32)
 
 
-def test_arrays_of_arrays_are_refused() -> None:
+def test_array_of_arrays_is_rejected() -> None:
     class Nested(Message, versions="0"):
         grid: list[list[int]] = field(array(array(INT32)))
 

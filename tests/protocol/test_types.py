@@ -47,13 +47,13 @@ def node(kind: Type, *, flexible: bool = False, nullable: bool = False) -> cs.Co
         (VARLONG, -(2**63), "ffffffffffffffffff01"),
     ],
 )
-def test_varints_are_kafkas(kind: Type, value: int, data: str) -> None:
+def test_varints_have_kafka_encoding(kind: Type, value: int, data: str) -> None:
     assert node(kind).build(value).hex() == data
     assert node(kind).parse(bytes.fromhex(data)) == value
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
-def test_varints_come_back(small: int, large: int) -> None:
+def test_varints_round_trip(small: int, large: int) -> None:
     assert node(VARINT).parse(node(VARINT).build(small)) == small
     assert node(VARLONG).parse(node(VARLONG).build(large)) == large
 
@@ -66,7 +66,7 @@ def test_varints_come_back(small: int, large: int) -> None:
         (VARLONG, b"\xff" * 9 + b"\x7f"),
     ],
 )
-def test_varints_that_are_too_large_are_refused(kind: Type, data: bytes) -> None:
+def test_encoded_varint_beyond_its_width_is_rejected(kind: Type, data: bytes) -> None:
     with pytest.raises(cs.IntegerError):
         node(kind).parse(data)
 
@@ -75,7 +75,7 @@ def test_varints_that_are_too_large_are_refused(kind: Type, data: bytes) -> None
     ("kind", "value"),
     [(UNSIGNED_VARINT, -1), (UNSIGNED_VARINT, 2**32), (VARINT, 2**31), (VARLONG, -(2**63) - 1)],
 )
-def test_numbers_that_no_varint_holds_are_refused(kind: Type, value: int) -> None:
+def test_number_outside_of_varint_range_is_rejected(kind: Type, value: int) -> None:
     with pytest.raises(cs.IntegerError):
         node(kind).build(value)
 
@@ -91,18 +91,20 @@ def test_numbers_that_no_varint_holds_are_refused(kind: Type, value: int) -> Non
         (True, "é" * 100, "c901" + "c3a9" * 100),
     ],
 )
-def test_strings_are_plain_or_compact(flexible: bool, value: str | None, data: str) -> None:
+def test_string_encoding_is_compact_in_flexible_versions(
+    flexible: bool, value: str | None, data: str
+) -> None:
     string = node(NULLABLE_STRING, flexible=flexible)
     assert string.build(value).hex() == data
     assert string.parse(bytes.fromhex(data)) == value
 
 
-def test_a_plain_string_stays_plain_in_flexible_versions() -> None:
+def test_plain_string_is_not_compact_in_flexible_versions() -> None:
     assert node(PLAIN_NULLABLE_STRING, flexible=True).build("a") == b"\0\1a"
 
 
 @pytest.mark.parametrize("flexible", [False, True])
-def test_null_needs_leave(flexible: bool) -> None:
+def test_null_is_rejected_unless_nullable(flexible: bool) -> None:
     for kind in (STRING, BYTES):
         with pytest.raises(cs.RangeError, match="None"):
             node(kind, flexible=flexible).build(None)
@@ -115,7 +117,7 @@ def test_null_needs_leave(flexible: bool) -> None:
         node(STRING).parse(b"\xff\xff")
 
 
-def test_a_length_is_held_against_what_is_left() -> None:
+def test_length_beyond_remaining_bytes_is_rejected() -> None:
     with pytest.raises(cs.StreamError, match="needs 2147483647 bytes, 1 are left"):
         node(BYTES).parse(b"\x7f\xff\xff\xffx")
     numbers = array_node(INT32.node(flexible=False, nullable=False), flexible=False, nullable=False)
@@ -124,12 +126,12 @@ def test_a_length_is_held_against_what_is_left() -> None:
     assert numbers.parse(b"\0\0\0\2" + bytes(8)) == [0, 0]
 
 
-def test_a_string_is_at_most_as_long_as_an_int16_says() -> None:
+def test_string_longer_than_int16_is_rejected() -> None:
     with pytest.raises(cs.RangeError, match="32768 is above 32767"):
         node(STRING, flexible=True).build("x" * 32_768)
 
 
-def test_text_that_is_none_is_refused() -> None:
+def test_invalid_utf8_and_non_string_are_rejected() -> None:
     with pytest.raises(cs.StringError, match="not UTF-8"):
         node(STRING).parse(b"\0\1\xff")
     with pytest.raises(cs.StringError, match="not text"):
@@ -137,17 +139,17 @@ def test_text_that_is_none_is_refused() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_uuids_are_written_as_kafka_does(uuid: bytes) -> None:
+def test_uuid_text_round_trips(uuid: bytes) -> None:
     text = uuid_text(uuid)
     assert len(text) == 22
     assert uuid_from_text(text) == uuid
 
 
-def test_kafkas_uuid_of_the_metadata_topic() -> None:
+def test_metadata_topic_uuid_has_kafka_text() -> None:
     assert uuid_text(bytes(15) + b"\1") == "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 @pytest.mark.parametrize("text", ["", "AAAA", "A" * 21 + "!", "A" * 30])
-def test_what_is_no_uuid_is_refused(text: str) -> None:
+def test_invalid_uuid_text_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"UUID|base64|padding|[Oo]nly"):
         uuid_from_text(text)

@@ -18,17 +18,19 @@ from protocol.versions import HIGHEST, NONE, Versions
         ("none", NONE, "none"),
     ],
 )
-def test_every_notation_is_read(text: str, versions: tuple[int, int], shown: str) -> None:
+def test_version_range_notations_are_parsed(
+    text: str, versions: tuple[int, int], shown: str
+) -> None:
     assert Versions.parse(text) == versions
     assert str(Versions.parse(text)) == shown
 
 
-def test_both_ends_belong_to_a_range() -> None:
+def test_version_range_includes_both_ends() -> None:
     assert [v for v in range(8) if Versions.parse("3-5").has(v)] == [3, 4, 5]
     assert not any(NONE.has(v) for v in range(3))
 
 
 @pytest.mark.parametrize("text", ["5-3", "x", "3-", "-1+"])
-def test_anything_else_is_refused(text: str) -> None:
+def test_invalid_version_range_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"backwards|no version range"):
         Versions.parse(text)

@@ -21,13 +21,13 @@ NOTHING = Entities((), ())
 TYPE, NAME, DEFAULT = "entity_type", "entity_name", "entity_default"
 
 
-def test_names_belong_to_types_by_their_place() -> None:
+def test_entity_names_are_matched_to_types_by_position() -> None:
     given = [(NAME, "A"), (TYPE, "users"), (DEFAULT, ""), (TYPE, "clients")]
     assert from_long_options(given) == (("users", "clients"), ("A", ""))
     assert from_long_options([(TYPE, "brokers")]) == (("brokers",), ())
 
 
-def test_short_options_count_in_an_order_of_their_own() -> None:
+def test_short_options_are_converted_in_fixed_order() -> None:
     assert from_short_options({"clients": "B", "ips": None}, {"users": True, "ips": False}) == (
         ("clients", "users"),
         ("B", ""),
@@ -48,13 +48,15 @@ def test_short_options_count_in_an_order_of_their_own() -> None:
         (["clients", "users"], ["c"]),
     ],
 )
-def test_what_can_be_described(types: list[str], names: list[str]) -> None:
+def test_describable_entities_are_accepted_in_both_forms(
+    types: list[str], names: list[str]
+) -> None:
     entities = Entities(tuple(types), tuple(names))
     assert chosen(entities, NOTHING, alter=False) == entities
     assert chosen(NOTHING, entities, alter=False) == entities
 
 
-def test_a_name_left_out_means_the_default_of_what_is_altered() -> None:
+def test_missing_entity_name_means_default_entity_when_altering() -> None:
     assert chosen(Entities(("ips",), ()), NOTHING, alter=True) == (("ips",), ("",))
     both = Entities(("users", "clients"), ("u",))
     assert chosen(both, NOTHING, alter=True) == (("users", "clients"), ("u", ""))
@@ -76,12 +78,14 @@ def test_a_name_left_out_means_the_default_of_what_is_altered() -> None:
         (["brokers"], ["one"], "must be a valid integer broker id, but it is: one"),
     ],
 )
-def test_what_cannot_be_meant_is_told(types: list[str], names: list[str], words: str) -> None:
+def test_invalid_entities_are_rejected_with_kafka_message(
+    types: list[str], names: list[str], words: str
+) -> None:
     with pytest.raises(ArgumentMistake, match=words):
         chosen(Entities(tuple(types), tuple(names)), NOTHING, alter=False)
 
 
-def test_the_two_forms_are_not_mixed() -> None:
+def test_long_and_short_entity_options_together_are_rejected() -> None:
     one = Entities(("ips",), ("::1",))
     with pytest.raises(ArgumentMistake, match="should not be used in conjunction"):
         chosen(one, one, alter=False)
@@ -98,21 +102,21 @@ def test_the_two_forms_are_not_mixed() -> None:
         ("a=[x=1,y=2]", {"a": "x=1,y=2"}),
     ],
 )
-def test_brackets_keep_commas_together(text: str, found: dict[str, str]) -> None:
+def test_commas_in_brackets_do_not_split_values(text: str, found: dict[str, str]) -> None:
     assert parse_additions(text) == found
 
 
 @pytest.mark.parametrize("text", ["a", "a=1,b", "a=1=2", ""])
-def test_an_addition_is_a_key_and_a_value(text: str) -> None:
+def test_added_config_without_key_and_value_is_rejected(text: str) -> None:
     with pytest.raises(ArgumentMistake, match="in the format key=val"):
         parse_additions(text)
 
 
-def test_keys_to_delete_may_stand_together_or_not() -> None:
+def test_keys_to_delete_may_be_comma_separated() -> None:
     assert parse_deletions(["a, b", "c"]) == ["a", "b", "c"]
 
 
-def test_a_key_has_few_characters() -> None:
+def test_config_key_with_invalid_character_is_rejected() -> None:
     check_keys(["max.connections", "a_b-C"])
     with pytest.raises(ArgumentMistake, match="Invalid character found for config key: a b"):
         check_keys(["a b"])
@@ -132,12 +136,12 @@ def test_a_key_has_few_characters() -> None:
         (-1e7, "-1.0E7"),
     ],
 )
-def test_quotas_are_written_as_java_does(value: float, text: str) -> None:
+def test_quota_is_formatted_like_java_double(value: float, text: str) -> None:
     assert quota_text(value) == text
 
 
 @pytest.mark.parametrize("text", ["many", "", "nan", "inf", "1_000"])
-def test_a_quota_is_a_number_that_java_reads(text: str) -> None:
+def test_quota_that_is_no_java_double_is_rejected(text: str) -> None:
     assert parse_quota("producer_byte_rate", "1e3") == 1000
     with pytest.raises(ArgumentMistake, match="Cannot parse quota configuration value for k"):
         parse_quota("k", text)

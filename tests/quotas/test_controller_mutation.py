@@ -33,20 +33,20 @@ def bucket(make: MakeLedger, *, strict: bool, windows: int = 10) -> Callable[[in
     return take
 
 
-def test_a_strict_bucket_refuses_once_it_is_overdrawn(make: MakeLedger) -> None:
+def test_strict_token_bucket_rejects_once_overdrawn(make: MakeLedger) -> None:
     take = bucket(make, strict=True)
     assert [take(90, 1000), take(90, 1000), take(90, 1000)] == [0, 0, 8000]
     assert take(90, 6000) == 3000
     assert take(90, 9000) == 0
 
 
-def test_a_permissive_bucket_never_refuses(make: MakeLedger) -> None:
+def test_permissive_token_bucket_delays_and_records_all(make: MakeLedger) -> None:
     take = bucket(make, strict=False)
     assert [take(90, 1000), take(90, 1000), take(90, 1000)] == [0, 8000, 17000]
     assert take(0, 6000) == 12000
 
 
-def test_a_throttle_is_less_by_the_time_that_has_passed(make: MakeLedger) -> None:
+def test_mutation_throttle_time_decreases_as_time_passes(make: MakeLedger) -> None:
     quotas = ClientQuotaManager(make(10, 1000))
     quotas.set_table(table(M, (CLIENT, 10)))
     quota = MutationQuota(quotas, WHO, windows=10, window_ms=1000, strict=False)
@@ -55,7 +55,7 @@ def test_a_throttle_is_less_by_the_time_that_has_passed(make: MakeLedger) -> Non
     assert [quota.throttle_ms(now_ms) for now_ms in (0, 3000, 9000)] == [8000, 5000, 0]
 
 
-def test_changes_without_a_bound_are_counted_alone(make: MakeLedger) -> None:
+def test_mutations_without_quota_are_accepted(make: MakeLedger) -> None:
     quotas = ClientQuotaManager(make(10, 1000))
     quota = MutationQuota(quotas, WHO, windows=10, window_ms=1000, strict=True)
     assert all(quota.take(10**6, now) for now in range(10))

@@ -53,7 +53,7 @@ def step(group: CounterGroup | OracleGroup, what: str, value: float, now_ms: int
 
 @given(STEPS, st.sampled_from([(1, 1000), (2, 1000), (11, 1000), (4, 30)]), st.booleans())
 @settings(deadline=None)
-def test_its_figures_are_those_of_the_oracle(
+def test_counter_matches_oracle(
     steps: list[tuple[int, float, str]], window: tuple[int, int], shared: bool
 ) -> None:
     ledger = QuotaLedger(*window, shared=shared)
@@ -76,9 +76,7 @@ def test_its_figures_are_those_of_the_oracle(
 
 @given(STEPS, st.booleans())
 @settings(deadline=None)
-def test_two_counters_recorded_at_once_have_the_figures_of_two(
-    steps: list[tuple[int, float, str]], shared: bool
-) -> None:
+def test_record_both_matches_oracle(steps: list[tuple[int, float, str]], shared: bool) -> None:
     ours = QuotaLedger(3, 1000, shared=shared).group(TAGS, 0)
     theirs = OracleLedger(3, 1000).group(TAGS, 0)
     now_ms = 0
@@ -99,7 +97,7 @@ BOUNDS = st.one_of(st.just(math.inf), st.sampled_from([0.0, 0.5, 10.0, 500.0, 1e
 
 @given(STEPS, BOUNDS, BOUNDS, st.sampled_from([(1, 1000), (3, 1000), (11, 1000), (4, 30)]))
 @settings(deadline=None)
-def test_who_is_not_looked_at_is_not_above_the_bound(
+def test_record_without_rate_check_stays_within_quota(
     steps: list[tuple[int, float, str]], bound: float, other_bound: float, window: tuple[int, int]
 ) -> None:
     ours = QuotaLedger(*window, shared=False).group(TAGS, 0)
@@ -124,7 +122,7 @@ def test_who_is_not_looked_at_is_not_above_the_bound(
             )
 
 
-def test_samples_are_looked_at_only_when_what_was_added_may_be_too_much(
+def test_samples_are_summed_only_if_quota_may_be_exceeded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger = QuotaLedger(3, 1000, shared=False)
@@ -154,7 +152,7 @@ def test_samples_are_looked_at_only_when_what_was_added_may_be_too_much(
     assert group.record(NUMBER, 1, 5000, 3.5) == (1.0, 2000)
 
 
-def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_both_takes_one_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     group = QuotaLedger(3, 1000, shared=True).group(TAGS, 0)
     locked = []
 
@@ -167,7 +165,7 @@ def test_counters_of_a_group_take_one_lock_for_two_values(monkeypatch: pytest.Mo
     assert locked == [(LOCK_EX, group.base, LOCKED), (LOCK_UN, group.base, LOCKED)]
 
 
-def test_what_is_recorded_is_numbered_in_its_order_whatever_the_clock_showed() -> None:
+def test_record_ordinals_increase_even_if_clock_goes_back() -> None:
     ledger = QuotaLedger(3, 1000, shared=True)
     group, again = ledger.group(TAGS, 0), ledger.group(TAGS, 0)
     others = ledger.group(Tags("", "c"), 0)
@@ -196,7 +194,7 @@ def count_aloud(ledger: QuotaLedger, done: int) -> None:
 NUMBERED = 300
 
 
-def test_no_two_processes_have_the_same_number() -> None:
+def test_record_ordinals_are_unique_across_processes() -> None:
     ledger = QuotaLedger(2, 10**9, shared=True)
     heard, said = os.pipe()
     pids = [forked(partial(count_aloud, ledger, said)) for _ in range(3)]
@@ -225,7 +223,7 @@ def for_ever(ledger: QuotaLedger, done: int) -> None:
 KILLS = 60
 
 
-def test_who_is_killed_leaves_every_counter_whole_and_no_lock() -> None:
+def test_killed_process_leaves_consistent_counters_and_no_lock() -> None:
     # One window that lasts, so that all that was ever recorded can be counted.
     ledger = QuotaLedger(2, 10**9, shared=True)
     random = Random(1)
@@ -260,7 +258,7 @@ RECORDED, ADDED = "its room is empty", "another one is in its room"
 
 
 @pytest.mark.parametrize(("room", "least"), [(RECORDED, 5), (ADDED, 7)])
-def test_a_sample_torn_while_it_began_is_begun_again(
+def test_sample_torn_while_started_is_started_again(
     room: str, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for stop in count():
@@ -280,7 +278,7 @@ def test_a_sample_torn_while_it_began_is_begun_again(
 
 @given(STEPS, st.one_of(st.integers(-100, 10_000), st.floats(0, 100)), st.integers(0, 1500))
 @settings(deadline=None)
-def test_what_is_said_to_be_in_samples_at_most_is_so_after_every_store(
+def test_upper_limit_of_samples_holds_after_every_store(
     steps: list[tuple[int, float, str]], value: float, waited_ms: int
 ) -> None:
     for stop in count():

@@ -41,7 +41,7 @@ SHARES = st.tuples(WAITS, st.floats(0, 1), st.floats(0, 1), st.booleans())
 
 @given(st.lists(SHARES, max_size=150), st.floats(1e-3, 1e9), st.floats(1e-3, 1e9))
 @settings(deadline=None)
-def test_whatever_is_promised_at_once_is_within_the_bounds_when_it_is_kept(
+def test_deferred_records_stay_within_quota_when_recorded(
     asked: list[tuple[int, float, float, bool]], bound: float, bound_of_time: float
 ) -> None:
     bounds = bound, math.inf, bound_of_time, math.inf
@@ -74,7 +74,7 @@ def test_whatever_is_promised_at_once_is_within_the_bounds_when_it_is_kept(
     keep_all()
 
 
-def test_as_many_as_there_may_be_fill_what_is_free_and_no_more() -> None:
+def test_deferred_records_of_all_processes_just_fill_capacity() -> None:
     bounds = (100.0,) * 4
     group = QuotaLedger(3, 1000, shared=False).group(TAGS, 0)
     spared, small_ones = limits(bounds, deferred_limit), limits(bounds, deferred_request_max)
@@ -88,7 +88,7 @@ def test_as_many_as_there_may_be_fill_what_is_free_and_no_more() -> None:
     assert all(rate <= 100 for rate, _ in rates)
 
 
-def test_there_are_no_more_processes_than_promises_are_for() -> None:
+def test_network_threads_beyond_deferred_record_limit_are_rejected() -> None:
     most = Settings.from_sources(pairs=[f"{NUM_NETWORK_THREADS.name}={PROCESSES_MAX}"])
     assert most[NUM_NETWORK_THREADS] == PROCESSES_MAX
     with pytest.raises(ConfigError):
@@ -115,7 +115,7 @@ def is_free(ledger: QuotaLedger, group: CounterGroup) -> bool:
     return True
 
 
-def test_others_may_promise_too_but_not_record_before_it_is_kept() -> None:
+def test_deferred_record_blocks_records_but_not_deferrals_of_others() -> None:
     ledger = QuotaLedger(3, 1000, shared=True)
     group = ledger.group(TAGS, 0)
 
@@ -141,7 +141,7 @@ def promise_and_keep(group: CounterGroup) -> None:
 KEPT, PROCESSES = 2000, 3
 
 
-def test_what_several_processes_promised_is_all_there() -> None:
+def test_deferred_records_of_all_processes_are_counted() -> None:
     group = QuotaLedger(2, 10**9, shared=True).group(TAGS, 0)
     pids = [forked(partial(promise_and_keep, group)) for _ in range(PROCESSES)]
     for pid in pids:
@@ -152,7 +152,7 @@ def test_what_several_processes_promised_is_all_there() -> None:
     assert totals == [KEPT * PROCESSES, 2 * KEPT * PROCESSES]
 
 
-def test_who_looks_or_gives_a_place_away_waits_for_promises(
+def test_reading_or_allocating_slot_waits_for_deferred_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger = QuotaLedger(3, 1000, shared=True)
@@ -171,7 +171,7 @@ def test_who_looks_or_gives_a_place_away_waits_for_promises(
 
 
 @pytest.mark.parametrize("number", [PRODUCE, FETCH])
-def test_a_promise_that_is_not_given_leaves_no_lock(number: int) -> None:
+def test_rejected_deferral_leaves_no_lock(number: int) -> None:
     ledger = QuotaLedger(3, 1000, shared=True)
     group = ledger.group(TAGS, 0)
     for full in (number, TIME):
@@ -184,7 +184,7 @@ def test_a_promise_that_is_not_given_leaves_no_lock(number: int) -> None:
         assert answer_of(partial(is_free, ledger, group))
 
 
-def test_who_is_killed_with_a_promise_holds_nobody_up() -> None:
+def test_process_killed_with_deferred_record_blocks_no_other() -> None:
     ledger = QuotaLedger(3, 1000, shared=True)
     group = ledger.group(TAGS, 0)
 
@@ -229,7 +229,7 @@ SMALL = int(deferred_request_max(capacity(100, 11, 1000)))
 SMALL_NS = int(deferred_request_max(capacity(50, 11, 1000)) * 10 * MS)
 
 
-def test_what_was_promised_is_counted_once_with_what_was_worked_since(
+def test_deferred_record_is_completed_once_with_later_request_time(
     quotas: ClientQuotaManager,
 ) -> None:
     given = defer(quotas)
@@ -244,20 +244,20 @@ def test_what_was_promised_is_counted_once_with_what_was_worked_since(
     assert quotas.worked(WHO, 10 * MS, 0).ms == 20
 
 
-def test_it_is_kept_before_anything_else_if_need_be(quotas: ClientQuotaManager) -> None:
+def test_deferred_record_can_be_completed_early(quotas: ClientQuotaManager) -> None:
     assert defer(quotas).start(SMALL, 0, 0)
     quotas.complete_deferred()
     assert quotas.deferred is None
     assert quotas.produced(WHO, 1001 - SMALL, 0).ms == 10
 
 
-def test_nothing_large_is_promised(quotas: ClientQuotaManager) -> None:
+def test_large_request_is_not_deferred(quotas: ClientQuotaManager) -> None:
     assert not defer(quotas).start(SMALL + 1, 0, 0)
     assert not defer(quotas).start(0, SMALL_NS + 1000, 0)
     assert quotas.deferred is None
 
 
-def test_nothing_is_promised_to_who_has_used_much(quotas: ClientQuotaManager) -> None:
+def test_record_is_not_deferred_near_byte_quota(quotas: ClientQuotaManager) -> None:
     quotas.produced(WHO, 749, 0)
     assert defer(quotas).start(0, 0, 0)
     quotas.complete_deferred()
@@ -270,14 +270,14 @@ def test_nothing_is_promised_to_who_has_used_much(quotas: ClientQuotaManager) ->
     assert defer(quotas).start(0, 0, 12_000)
 
 
-def test_nor_to_who_has_used_much_time(quotas: ClientQuotaManager) -> None:
+def test_record_is_not_deferred_near_request_time_quota(quotas: ClientQuotaManager) -> None:
     quotas.worked(WHO, 3760 * MS, 0)
     assert not defer(quotas).start(0, 0, 0)
     quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 0)
     assert quotas.defer(PRODUCE, WHO) is None
 
 
-def test_nothing_is_promised_by_quotas_that_have_changed_meanwhile(
+def test_record_is_not_deferred_after_quota_change(
     quotas: ClientQuotaManager,
 ) -> None:
     old = defer(quotas)
@@ -288,7 +288,7 @@ def test_nothing_is_promised_by_quotas_that_have_changed_meanwhile(
     assert defer(quotas).start(0, 0, 0)
 
 
-def test_nothing_is_promised_where_a_type_is_not_counted_or_somewhere_else() -> None:
+def test_record_is_not_deferred_without_quota_or_common_counter_group() -> None:
     quotas = ClientQuotaManager(OracleLedger(11, 1000))
     assert quotas.defer(PRODUCE, WHO) is None
     # A default of the settings counts for its type alone.

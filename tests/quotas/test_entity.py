@@ -52,7 +52,7 @@ def table(*entities: Entity, defaults: float | None = None) -> QuotaTable:
 
 
 @pytest.mark.parametrize("first", range(len(LEVELS)))
-def test_the_first_level_that_has_a_quota_decides(first: int) -> None:
+def test_most_specific_level_with_quota_wins(first: int) -> None:
     entity, tags = LEVELS[first]
     found = table(*(entity for entity, _ in LEVELS[first:]))
     assert sharing_group(found, PRODUCE, MIXED, "u", "c") == tags
@@ -60,14 +60,14 @@ def test_the_first_level_that_has_a_quota_decides(first: int) -> None:
 
 
 @pytest.mark.parametrize("chosen", list(itertools.combinations(range(8), 3)))
-def test_whatever_else_is_set(chosen: tuple[int, ...]) -> None:
+def test_most_specific_level_wins_for_any_set_of_quotas(chosen: tuple[int, ...]) -> None:
     found = table(*(LEVELS[index][0] for index in chosen))
     tags = sharing_group(found, PRODUCE, MIXED, "u", "c")
     assert tags == LEVELS[chosen[0]][1]
     assert bound_of(found, PRODUCE, tags) == Bound(1.0, LEVELS[chosen[0]][0])
 
 
-def test_decoys_of_others_change_nothing() -> None:
+def test_quotas_of_other_entities_have_no_effect() -> None:
     decoys = (Entity("v", "c"), Entity("v"), Entity("u", "d"), Entity(client="d"))
     found = table(*decoys)
     assert sharing_group(found, PRODUCE, MIXED, "u", "c") == OF_CLIENT
@@ -79,13 +79,13 @@ def test_decoys_of_others_change_nothing() -> None:
     ("bits", "tags"),
     [(0, OF_CLIENT), (CLIENT, OF_CLIENT), (USER, OF_USER), (USER_AND_CLIENT, BOTH)],
 )
-def test_quotas_of_one_kind_alone_decide_who_shares(bits: int, tags: Tags) -> None:
+def test_entity_kind_ever_set_determines_sharing(bits: int, tags: Tags) -> None:
     # Even with none left: the kinds that ever were are what counts.
     assert sharing_group(table(), PRODUCE, bits, "u", "c") == tags
     assert bound_of(table(), PRODUCE, tags) is None
 
 
-def test_the_kinds_are_told_by_the_table() -> None:
+def test_quota_table_reports_entity_kinds() -> None:
     assert table().bits(PRODUCE) == 0
     assert table(defaults=5).bits(PRODUCE) == CLIENT
     assert table(defaults=5).bits(QuotaType.FETCH) == 0
@@ -94,7 +94,7 @@ def test_the_kinds_are_told_by_the_table() -> None:
     assert table(*(entity for entity, _ in LEVELS)).bits(PRODUCE) == MIXED
 
 
-def test_the_deprecated_default_is_the_last_resort_of_clients() -> None:
+def test_deprecated_default_applies_after_all_client_id_quotas() -> None:
     alone = table(defaults=9.0)
     assert sharing_group(alone, PRODUCE, CLIENT, "u", "c") == OF_CLIENT
     assert bound_of(alone, PRODUCE, OF_CLIENT) == Bound(9.0, None)
@@ -106,7 +106,7 @@ def test_the_deprecated_default_is_the_last_resort_of_clients() -> None:
     assert bound_of(alone, PRODUCE, OF_USER) is None
 
 
-def test_who_has_no_client_id() -> None:
+def test_empty_client_id_matches_no_client_id_quota() -> None:
     assert bound_of(table(Entity(client=DEFAULT), defaults=9.0), PRODUCE, Tags("", "")) is None
     of_user = table(Entity("u", DEFAULT), Entity("u"))
     tags = sharing_group(of_user, PRODUCE, MIXED, "u", "")
@@ -123,23 +123,23 @@ def test_who_has_no_client_id() -> None:
         ("...", "..."),
     ],
 )
-def test_names_are_encoded_as_kafka_does(name: str, encoded: str) -> None:
+def test_sanitize_matches_kafka(name: str, encoded: str) -> None:
     assert sanitize(name) == encoded
     assert desanitize(encoded) == name
 
 
 @pytest.mark.parametrize(("name", "encoded"), [(".", "%2E"), ("..", "%2E%2E")])
-def test_sanitize_name_that_is_no_part_of_a_path_encodes_it(name: str, encoded: str) -> None:
+def test_sanitize_encodes_name_that_is_no_path_segment(name: str, encoded: str) -> None:
     assert sanitize(name) == encoded
     assert desanitize(encoded) == name
 
 
-def test_a_plus_of_java_is_a_space() -> None:
+def test_desanitize_decodes_plus_as_space() -> None:
     assert desanitize("a+b") == "a b"
 
 
 @given(st.text())
-def test_every_name_comes_back(name: str) -> None:
+def test_sanitize_round_trips_any_name(name: str) -> None:
     assert desanitize(sanitize(name)) == name
     assert "/" not in sanitize(name)
 
@@ -157,15 +157,13 @@ def test_every_name_comes_back(name: str) -> None:
         ("ips", "1.2.3.4", None),
     ],
 )
-def test_an_entity_is_read_from_where_it_is_kept(
-    kind: str, name: str, entity: Entity | None
-) -> None:
+def test_entity_is_parsed_from_its_config_path(kind: str, name: str, entity: Entity | None) -> None:
     assert parse_entity(kind, name) == entity
     if entity is not None:
         assert entity.path == f"{kind}/{name}"
 
 
-def test_the_table_has_what_is_a_quota() -> None:
+def test_quota_table_ignores_other_configs() -> None:
     configs = {
         ("users", "u"): {"producer_byte_rate": "5", "SCRAM-SHA-256": "x"},
         ("users", "v/clients/c"): {"SCRAM-SHA-256": "x"},

@@ -42,7 +42,7 @@ def explained(
     return explain(given, kind, mine, WHO, entry=found, window_ms=1000)
 
 
-def test_every_level_says_why() -> None:
+def test_every_considered_level_has_a_reason() -> None:
     told = explained(
         P, {Entity("u%20v"): 5, Entity(client="c"): 7, Entity(DEFAULT): 9, Entity("u%20v", "d"): 1}
     )
@@ -61,7 +61,7 @@ def test_every_level_says_why() -> None:
     assert "quotas of clients and users and clients of users" in told.sharing
 
 
-def test_the_sum_is_shown_with_its_numbers() -> None:
+def test_formula_is_shown_with_its_numbers() -> None:
     told = explained(P, {Entity(client="c"): 1024}, entry(P, 2048))
     assert told.throttle_ms == 10_000
     assert told.formula == (
@@ -72,14 +72,14 @@ def test_the_sum_is_shown_with_its_numbers() -> None:
     )
 
 
-def test_request_time_has_a_cap() -> None:
+def test_request_time_formula_shows_cap_of_one_window() -> None:
     told = explained(R, {Entity(client="c"): 1}, entry(R, 5))
     assert told.throttle_ms == 1000
     assert told.formula.endswith("= 40000 ms, but never more than one window: 1000 ms")
     assert explained(R, {Entity(client="c"): 1}, entry(R, 1.01)).throttle_ms == 100
 
 
-def test_tokens_are_told_of_where_there_are_some() -> None:
+def test_mutation_formula_shows_tokens() -> None:
     told = explained(M, {Entity(client="c"): 10}, entry(M, 18, tokens=-80))
     assert told.throttle_ms == 8000
     assert told.formula.startswith("-tokens / quota * 1000 = 80 / 10 * 1000 = 8000 ms")
@@ -87,7 +87,7 @@ def test_tokens_are_told_of_where_there_are_some() -> None:
     assert explained(M, {}, entry(M, 18)).formula.startswith("no quota holds")
 
 
-def test_nothing_set_and_nothing_counted() -> None:
+def test_explanation_without_quota_or_counter_has_no_throttle() -> None:
     told = explained(P, {}, bits=0)
     assert "no quota was ever set" in told.sharing
     assert told.bound is None
@@ -98,7 +98,7 @@ def test_nothing_set_and_nothing_counted() -> None:
     assert "whoever's they are" in explained(P, {}, bits=1).sharing
 
 
-def test_the_deprecated_default_stands_last() -> None:
+def test_deprecated_default_is_last_considered_level() -> None:
     alone = explain(table(P, {}, 9), P, 1, WHO, entry=None, window_ms=1000).considered[-1]
     assert (alone.path, alone.value, alone.holds) == ("quota.producer.default", 9, True)
     given = table(P, {Entity(client="c"): 5}, 9)
@@ -106,7 +106,7 @@ def test_the_deprecated_default_stands_last() -> None:
     assert (beside.path, beside.holds) == ("quota.producer.default", False)
 
 
-def test_a_name_that_nobody_has_is_no_place_to_look() -> None:
+def test_levels_of_empty_user_or_client_id_are_omitted() -> None:
     users = explain(table(P, {Entity("u"): 9}, 9), P, 2, ("u", ""), entry=None, window_ms=1000)
     assert [at.path for at in users.considered if at.value == 9 and at.holds] == ["/config/users/u"]
     assert [at.path for at in users.considered][:2] == [
@@ -120,7 +120,7 @@ def test_a_name_that_nobody_has_is_no_place_to_look() -> None:
     assert [at.path for at in anybodys.considered if at.holds] == ["/config/clients/c"]
 
 
-def test_a_throttle_that_was_is_told_with_what_was_found_then() -> None:
+def test_past_throttle_is_explained_with_values_of_its_time() -> None:
     given = table(P, {Entity(client="c"): 1000, Entity("u", "c"): 5})
     told = explain(
         given, P, given.bits(P), ("", "c"), entry=entry(P, 10), window_ms=1000,
@@ -132,7 +132,7 @@ def test_a_throttle_that_was_is_told_with_what_was_found_then() -> None:
     assert [level.path for level in told.considered if level.holds] == ["/config/clients/c"]
 
 
-def test_what_was_refused_for_want_of_tokens_is_told_with_those_there_were() -> None:
+def test_past_mutation_throttle_is_explained_with_its_tokens() -> None:
     cause = Cause(-80.0, 0, 10.0)
     told = explain(table(M, {}), M, 1, WHO, entry=None, window_ms=1000, cause=cause)
     assert told.throttle_ms == 8000

@@ -37,7 +37,7 @@ controller_mutation_rate --alter
 """
 
 
-def test_each_line_says_who_gets_and_loses_what_and_why() -> None:
+def test_quota_file_lines_have_entity_changes_and_reason() -> None:
     alice, both, default, loser, ip, ips = parse(TEXT, "f").lines
     assert alice.entities == ((USERS,), ("alice",))
     assert alice.additions == {"producer_byte_rate": 1258291}
@@ -53,7 +53,7 @@ def test_each_line_says_who_gets_and_loses_what_and_why() -> None:
     assert (ip.is_of_ips, ip.who, ips.who) == (True, "ip ::ffff:10.0.0.1", "the default of ips")
 
 
-def test_a_file_becomes_the_brokers_table_and_rates_of_addresses() -> None:
+def test_quota_file_is_converted_to_quota_table_and_ip_rates() -> None:
     before = QuotaTable().with_configs(
         {
             ("users", "<default>/clients/etl"): {"controller_mutation_rate": "3.0"},
@@ -75,7 +75,7 @@ def test_a_file_becomes_the_brokers_table_and_rates_of_addresses() -> None:
     assert all_gone.ip_rates(IpRates({}, 50)) == IpRates({}, None)
 
 
-def test_a_hosts_name_is_for_brokers_only() -> None:
+def test_host_name_in_ip_rates_is_rejected() -> None:
     file = parse("--alter --ip some.host --add-config connection_creation_rate=5", "f")
     with pytest.raises(QuotaFileError, match=r"f:1: some\.host is no address.*write the address"):
         file.ip_rates()
@@ -110,7 +110,7 @@ def test_a_hosts_name_is_for_brokers_only() -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_line(line: str, told: str) -> None:
+def test_invalid_line_is_rejected_with_its_number(line: str, told: str) -> None:
     with pytest.raises(QuotaFileError, match=f"^quotas.txt:2: .*{told}"):
         parse(f"# first\n{line}\n--nor this", "quotas.txt")
 
@@ -145,13 +145,13 @@ def _lines() -> st.SearchStrategy[QuotaLine]:
 
 
 @given(st.lists(_lines()))
-def test_what_is_written_is_read_again(lines: list[QuotaLine]) -> None:
+def test_quota_file_round_trips(lines: list[QuotaLine]) -> None:
     text = render(lines, ["what it is"])
     assert [line._replace(number=0) for line in parse(text, "f").lines] == lines
 
 
 @pytest.mark.parametrize("name", ["it's", '"', "\\", "a  b", "--all", "$HOME", "#", "é", "*"])
-def test_xargs_and_a_shell_read_a_line_alike(name: str) -> None:
+def test_xargs_and_shell_split_a_line_alike(name: str) -> None:
     line = QuotaLine(Entities((USERS,), (name,)), {"producer_byte_rate": 1.0})
     text = render([line])
     command = ["xargs", "-L1", "printf", "%s\\n"]
@@ -159,7 +159,7 @@ def test_xargs_and_a_shell_read_a_line_alike(name: str) -> None:
     assert done.stdout.splitlines() == shlex.split(text)
 
 
-def test_a_name_of_two_lines_cannot_be_written() -> None:
+def test_empty_name_or_name_with_newline_cannot_be_written() -> None:
     assert not can_be_written("a\nb")
     assert not can_be_written("")
     assert can_be_written("a b")

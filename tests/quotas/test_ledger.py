@@ -25,7 +25,7 @@ def small(samples: int = 3, window_ms: int = 1000, *, shared: bool = False) -> Q
     return QuotaLedger(samples, window_ms, shared=shared)
 
 
-def test_looking_shows_the_rate_and_changes_nothing() -> None:
+def test_reading_entry_shows_rate_and_changes_nothing() -> None:
     ledger = small()
     ours, theirs = ledger.group(TAGS, 0), OracleCounter(3, 1000)
     for now_ms in (0, 400, 1500, 2600):
@@ -43,7 +43,7 @@ def test_looking_shows_the_rate_and_changes_nothing() -> None:
     assert ours.record(NUMBER, 30, 9000) == theirs.record(30, 9000)
 
 
-def test_counters_are_told_apart_by_type_and_tags() -> None:
+def test_counters_are_separate_for_each_type_and_tags() -> None:
     ledger = small()
     many = [
         (ledger.group(Tags(user, client), 0), number)
@@ -59,7 +59,7 @@ def test_counters_are_told_apart_by_type_and_tags() -> None:
     assert ledger.entry("Fetch", Tags("nobody", ""), 0) is None
 
 
-def test_those_used_last_are_shown_first() -> None:
+def test_entries_are_sorted_by_most_recent_use() -> None:
     ledger = small()
     for n in (3, 1, 2):
         ledger.group(Tags("", str(n)), 0).add(NUMBER, 1, n)
@@ -67,7 +67,7 @@ def test_those_used_last_are_shown_first() -> None:
     assert ledger.used() == 3
 
 
-def test_a_counter_is_shown_for_an_hour_after_its_last_record() -> None:
+def test_counter_expires_an_hour_after_its_last_record() -> None:
     ledger = small()
     group = ledger.group(TAGS, 0)
     group.add(NUMBER, 1, 0)
@@ -83,7 +83,7 @@ def test_a_counter_is_shown_for_an_hour_after_its_last_record() -> None:
     assert entry.used
 
 
-def test_a_full_set_gives_up_the_counter_used_least_recently(
+def test_full_set_evicts_least_recently_used_counter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "GROUPS_MAX", 64)
@@ -104,7 +104,7 @@ def test_a_full_set_gives_up_the_counter_used_least_recently(
     assert entry.samples == ((3000, 1.0),)
 
 
-def test_who_is_killed_while_a_slot_is_given_leaves_one_that_is_given_again() -> None:
+def test_slot_of_process_killed_during_allocation_is_reused() -> None:
     ledger = small()
     group, theirs = ledger.group(TAGS, 0), OracleCounter(3, 1000)
     group.add(NUMBER, 9, 0)
@@ -117,14 +117,14 @@ def test_who_is_killed_while_a_slot_is_given_leaves_one_that_is_given_again() ->
 
 
 @pytest.mark.parametrize("window", [(11, 1000), (1000, 1000), (100_000, 1)])
-def test_the_memory_is_bounded_whatever_the_window(window: tuple[int, int]) -> None:
+def test_ledger_memory_is_limited_for_any_window(window: tuple[int, int]) -> None:
     ledger = QuotaLedger(*window, shared=False)
     assert ledger.slots >= module.WAYS
     assert ledger.slots * ledger.words * 8 <= max(module.BYTES_MAX, 64 * ledger.words * 8)
     ledger.group(TAGS, 0).add(NUMBER, 1, 0)
 
 
-def test_the_kinds_that_were_ever_set_add_up() -> None:
+def test_entity_kinds_ever_set_accumulate() -> None:
     ledger = small(shared=True)
     assert ledger.note_set(1, 2) == 2
     assert ledger.note_set(1, 4) == 6
@@ -143,7 +143,7 @@ def hammer(ledger: QuotaLedger, names: int, seed: int) -> None:
         random.choice(groups).add(NUMBER, 1, 1000)
 
 
-def test_nothing_is_lost_between_processes() -> None:
+def test_concurrent_records_of_processes_are_all_counted() -> None:
     ledger = small(shared=True)
     # Each makes the counters for itself, so insertion is concurrent, too.
     for pid in [forked(partial(hammer, ledger, 50, n)) for n in range(PROCESSES)]:
@@ -153,7 +153,7 @@ def test_nothing_is_lost_between_processes() -> None:
     assert sum(entry.samples[0].total for entry in entries) == PROCESSES * EACH
 
 
-def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given_up() -> None:
+def test_recent_throttles_have_names_until_counter_is_evicted() -> None:
     ledger = small(shared=True)
     one, other = ledger.group(TAGS, 0), ledger.group(Tags("", "c"), 0)
     one.throttled(NUMBER, 70, 0, Cause(2.5, 10_000, 2.0), 5)
@@ -169,7 +169,7 @@ def test_the_last_throttles_are_told_with_their_names_until_the_counter_is_given
     assert [at.number for at in ledger.recent_throttles()] == [2]
 
 
-def test_the_last_throttle_of_a_counter_is_told() -> None:
+def test_entry_has_last_throttle() -> None:
     ledger = small()
     group = ledger.group(TAGS, 0)
     assert list(ledger.entries(0, 1)) == []

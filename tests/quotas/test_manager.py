@@ -39,7 +39,7 @@ def test_without_a_quota_nothing_is_recorded() -> None:
     assert ledger.made == {}
 
 
-def test_a_byte_rate_of_kafkas_own_case(quotas: ClientQuotaManager) -> None:
+def test_byte_rate_throttle_matches_kafka_test(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(P, (CLIENT, 500)))
     now_ms = 0
     for _ in range(10):
@@ -54,7 +54,7 @@ def test_a_byte_rate_of_kafkas_own_case(quotas: ClientQuotaManager) -> None:
     assert quotas.produced(WHO, 0, now_ms).ms == 0
 
 
-def test_request_time_of_kafkas_own_case(quotas: ClientQuotaManager) -> None:
+def test_request_time_throttle_matches_kafka_test(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(R, (CLIENT, 1)))
     now_ms = 0
     for _ in range(10):
@@ -78,27 +78,25 @@ def test_request_time_of_kafkas_own_case(quotas: ClientQuotaManager) -> None:
 @pytest.mark.parametrize(
     ("size", "ms"), [(20480, 10_000), (11264, 1000), (10241, 1), (10240, 0), (2**62, INT_MAX)]
 )
-def test_byte_rates_hold_as_long_as_it_takes(
-    quotas: ClientQuotaManager, size: int, ms: int
-) -> None:
+def test_byte_rate_throttle_time_has_no_cap(quotas: ClientQuotaManager, size: int, ms: int) -> None:
     quotas.set_table(table(F, (CLIENT, 1024)))
     assert quotas.fetched(WHO, size, 5000)[:2] == (F, ms)
 
 
-def test_network_time_counts_for_the_next_request(quotas: ClientQuotaManager) -> None:
+def test_network_time_is_charged_to_next_request(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(R, (CLIENT, 1)))
     quotas.worked_on(WHO, 500 * MS, 0)
     assert quotas.worked(WHO, 0, 0).ms == 1000
 
 
-def test_what_was_not_fetched_is_taken_back(quotas: ClientQuotaManager) -> None:
+def test_unfetched_bytes_are_unrecorded(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(F, (CLIENT, 1024)))
     assert quotas.fetched(WHO, 20480, 0).ms > 0
     quotas.not_fetched(WHO, 20480, 0)
     assert quotas.fetched(WHO, 10240, 0).ms == 0
 
 
-def test_a_fetch_is_bounded_by_what_the_window_allows(make: MakeLedger) -> None:
+def test_fetch_size_is_limited_to_quota_of_window(make: MakeLedger) -> None:
     quotas = ClientQuotaManager(make(4, 1000))
     assert quotas.fetch_bytes_max(WHO, 0) == INT_MAX
     quotas.set_table(table(F, (CLIENT, 10)))
@@ -111,7 +109,7 @@ def test_a_fetch_is_bounded_by_what_the_window_allows(make: MakeLedger) -> None:
 
 @pytest.mark.parametrize("defaults", [None, 10])
 @pytest.mark.parametrize(("size", "worked_ns"), [(200, 0), (0, 500 * MS), (200, 200 * MS), (9, 9)])
-def test_bytes_and_time_at_once_hold_as_one_after_the_other(
+def test_recording_bytes_and_time_together_matches_separate_records(
     make: MakeLedger, size: int, worked_ns: int, defaults: float | None
 ) -> None:
     """Also where only bytes are counted at all, and where the two are of different groups."""
@@ -132,7 +130,7 @@ def test_bytes_and_time_at_once_hold_as_one_after_the_other(
         assert at_once.moved_and_worked(FETCH, WHO, size, worked_ns, 0) == expected
 
 
-def test_who_counts_for_nothing_takes_no_counter() -> None:
+def test_request_of_type_without_quota_allocates_no_counter() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     quotas = ClientQuotaManager(ledger)
     quotas.set_table(table(F, defaults=1))
@@ -142,7 +140,7 @@ def test_who_counts_for_nothing_takes_no_counter() -> None:
     assert any(ledger.hashes)
 
 
-def test_exempt_time_is_everybodys_together() -> None:
+def test_exempt_request_time_is_summed_over_all_clients() -> None:
     ledger = OracleLedger(11, 1000)
     quotas = ClientQuotaManager(ledger)
     quotas.set_table(table(P, (CLIENT, 1)))
@@ -151,7 +149,7 @@ def test_exempt_time_is_everybodys_together() -> None:
     assert ledger.made[EXEMPT, Tags("", "")].rate.total() == 3.0
 
 
-def test_the_larger_throttle_holds_and_request_time_wins_a_tie() -> None:
+def test_larger_throttle_wins_and_request_time_wins_a_tie() -> None:
     assert larger(Throttle(P, 0), Throttle(R, 0)) is None
     assert larger(Throttle(P, 5), Throttle(R, 4)) == Throttle(P, 5)
     assert larger(Throttle(P, 5), Throttle(R, 5)) == Throttle(R, 5)
@@ -161,7 +159,7 @@ def test_the_larger_throttle_holds_and_request_time_wins_a_tie() -> None:
 @pytest.mark.parametrize(
     "entity", [Entity(DEFAULT), Entity("ANONYMOUS"), Entity("ANONYMOUS", "client1")]
 )
-def test_a_quota_is_set_and_removed(quotas: ClientQuotaManager, entity: Entity) -> None:
+def test_quota_is_set_and_removed(quotas: ClientQuotaManager, entity: Entity) -> None:
     quotas.set_table(table(P, (entity, 10)))
     assert max(quotas.produced(WHO, 1000, now).ms for now in range(11)) > 0
     quotas.set_table(table(P))
@@ -170,7 +168,9 @@ def test_a_quota_is_set_and_removed(quotas: ClientQuotaManager, entity: Entity) 
 
 
 @pytest.mark.parametrize("entity", [CLIENT, Entity("ANONYMOUS"), Entity("ANONYMOUS", "client1")])
-def test_a_change_acts_on_the_live_counter(quotas: ClientQuotaManager, entity: Entity) -> None:
+def test_quota_change_applies_to_existing_counter(
+    quotas: ClientQuotaManager, entity: Entity
+) -> None:
     quotas.set_table(table(P, (entity, 2000)))
     assert max(quotas.produced(WHO, 2500, 0).ms for _ in range(11)) > 0
     quotas.set_table(table(P, (entity, 3000)))
@@ -186,7 +186,7 @@ def _names(entity: Entity) -> list[str]:
     return [field for field, name in entity._asdict().items() if name]
 
 
-def test_another_level_begins_another_counter(quotas: ClientQuotaManager) -> None:
+def test_quota_at_other_level_uses_new_counter(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(P, (Entity("ANONYMOUS"), 100)))
     assert quotas.produced(WHO, 5000, 0).ms > 0
     both = Entity("ANONYMOUS", "client1")
@@ -195,7 +195,7 @@ def test_another_level_begins_another_counter(quotas: ClientQuotaManager) -> Non
     assert quotas.produced(WHO, 500, 0).ms == 0
 
 
-def test_who_shares_a_counter(quotas: ClientQuotaManager) -> None:
+def test_clients_of_user_share_counter_of_default_user_quota(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(P, (Entity(DEFAULT), 100)))
     assert quotas.produced(("u v", "a"), 900, 0).ms == 0
     assert quotas.produced(("u v", "b"), 900, 0).ms > 0
@@ -203,7 +203,7 @@ def test_who_shares_a_counter(quotas: ClientQuotaManager) -> None:
     assert quotas.share(P, ("u v", "b"), 0).group.tags == Tags("u%20v", "")
 
 
-def test_the_kinds_that_were_ever_set_are_every_process_s(make: MakeLedger) -> None:
+def test_entity_kinds_ever_set_are_shared_by_all_processes(make: MakeLedger) -> None:
     ledger = make(11, 1000)
     ClientQuotaManager(ledger).set_table(table(P, (Entity("u", "c"), 100)))
     later = ClientQuotaManager(ledger)
@@ -211,14 +211,14 @@ def test_the_kinds_that_were_ever_set_are_every_process_s(make: MakeLedger) -> N
     assert later.share(P, WHO, 0).group.tags == Tags("ANONYMOUS", "client1")
 
 
-def test_the_deprecated_default_switches_on_its_own_type(quotas: ClientQuotaManager) -> None:
+def test_deprecated_default_enables_only_its_quota_type(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(P, defaults=10))
     assert quotas.produced(WHO, 200, 0).ms > 0
     assert quotas.produced(("u", ""), 10**9, 0).ms == 0
     assert quotas.bits[F] == quotas.bits[R] == 0
 
 
-def test_whom_a_process_remembers_is_bounded(
+def test_number_of_cached_quota_states_is_limited(
     quotas: ClientQuotaManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minibroker.quotas.manager.QUOTA_STATES_MAX", 5)
@@ -229,6 +229,6 @@ def test_whom_a_process_remembers_is_bounded(
     assert quotas.produced(("u", "c0"), 5000, 0).ms > 0
 
 
-def test_numbers_of_types_stay() -> None:
+def test_quota_type_numbers_are_stable() -> None:
     # They say where in shared memory the kinds that were ever set are kept.
     assert list(zip(count(), CLIENT_QUOTA_TYPES, strict=False)) == [(0, P), (1, F), (2, R), (3, M)]

@@ -47,7 +47,7 @@ class Plain:
 
 
 @given(STEPS, st.integers(1, 11), st.integers(1, 2000))
-def test_a_rate_is_what_the_rules_say(
+def test_rate_matches_plain_model(
     steps: list[tuple[int, int, bool]], samples: int, window_ms: int
 ) -> None:
     rate, plain, now = Rate(samples, window_ms), Plain(samples, window_ms), 0
@@ -61,7 +61,7 @@ def test_a_rate_is_what_the_rules_say(
 
 
 @given(STEPS, st.integers(1, 11), st.integers(1, 2000))
-def test_a_window_is_never_shorter_than_it_should_be(
+def test_rate_window_has_minimum_length(
     steps: list[tuple[int, int, bool]], samples: int, window_ms: int
 ) -> None:
     rate, now = Rate(samples, window_ms), 0
@@ -75,7 +75,7 @@ def test_a_window_is_never_shorter_than_it_should_be(
     ("samples", "window_s", "expected"),
     [(1, 1, 50.05), (1, 11, 4.5459), (11, 1, 4.5459), (11, 11, 0.41322)],
 )
-def test_one_event_measured_just_before_the_window_ends(
+def test_rate_just_before_end_of_window_counts_its_only_event(
     samples: int, window_s: int, expected: float
 ) -> None:
     rate = Rate(samples, window_s * 1000)
@@ -83,7 +83,7 @@ def test_one_event_measured_just_before_the_window_ends(
     assert rate.measure(samples * window_s * 1000 - 1) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_sample_more_than_windows_is_kept_until_its_last_event_is_old() -> None:
+def test_extra_sample_counts_until_its_last_event_expires() -> None:
     rate = Rate(11, 1000)
     rate.record(1, 0)
     for now in (999, *range(1000, 12_000, 1000)):
@@ -94,7 +94,7 @@ def test_a_sample_more_than_windows_is_kept_until_its_last_event_is_old() -> Non
     assert rate.measure(11_999) == pytest.approx(11 / 10.999)
 
 
-def test_a_throttle_is_exact_to_the_millisecond() -> None:
+def test_byte_rate_throttle_time_matches_kafka_to_the_millisecond() -> None:
     rate, now = Rate(11, 1000), 0
     for _ in range(10):
         rate.record(400, now)
@@ -111,7 +111,7 @@ def test_a_throttle_is_exact_to_the_millisecond() -> None:
     assert rate.throttle_ms(500, now, NO_CAP_MS) == 0
 
 
-def test_request_time_is_capped_at_a_window() -> None:
+def test_request_time_throttle_is_capped_at_one_window() -> None:
     rate, now = Rate(11, 1000), 0
     for _ in range(10):
         rate.record(0.4, now)
@@ -139,13 +139,13 @@ def test_request_time_is_capped_at_a_window() -> None:
 @pytest.mark.parametrize(
     ("sent", "expected"), [(20480, 10_000), (11264, 1000), (10241, 1), (10240, 0)]
 )
-def test_a_fresh_rate_admits_ten_seconds_worth_at_once(sent: int, expected: int) -> None:
+def test_new_rate_admits_ten_seconds_of_quota_at_once(sent: int, expected: int) -> None:
     rate = Rate(11, 1000)
     rate.record(sent, 0)
     assert rate.throttle_ms(1024, 0, NO_CAP_MS) == expected
 
 
-def test_five_a_second_admit_fifty_and_delay_the_next_by_a_fifth() -> None:
+def test_rate_of_five_admits_fifty_and_delays_next_by_200_ms() -> None:
     rate = Rate(11, 1000)
     found = []
     for _ in range(51):
@@ -164,7 +164,7 @@ def test_five_a_second_admit_fifty_and_delay_the_next_by_a_fifth() -> None:
         (40, 50, 3, None, -400),
     ],
 )
-def test_the_formula(
+def test_throttle_time_follows_kafka_formula(
     observed: float, bound: float, samples: int, cap: int | None, expected: int
 ) -> None:
     span_ms = Rate(samples, 1000).span_ms(5)  # nothing was recorded
@@ -172,7 +172,7 @@ def test_the_formula(
     assert (found if cap is None else min(found, cap)) == expected
 
 
-def test_a_bound_of_nothing_delays_by_the_cap() -> None:
+def test_zero_quota_throttles_for_the_cap() -> None:
     rate = Rate(11, 1000)
     assert rate.throttle_ms(0, 0, 1000) == 0
     rate.record(1, 0)
@@ -182,9 +182,7 @@ def test_a_bound_of_nothing_delays_by_the_cap() -> None:
 
 @pytest.mark.parametrize(("samples", "window_ms"), [(1, 1000), (2, 30), (11, 1000)])
 @pytest.mark.parametrize("bound", [0.0, 0.3, 1e6])
-def test_what_is_free_is_never_above_the_bound_and_nearly_all_of_it(
-    bound: float, samples: int, window_ms: int
-) -> None:
+def test_capacity_stays_just_within_the_quota(bound: float, samples: int, window_ms: int) -> None:
     enough = capacity(bound, samples, window_ms)
     for waited_ms in range(0, 2 * samples * window_ms, max(window_ms // 7, 1)):
         rate = Rate(samples, window_ms)
@@ -197,11 +195,11 @@ def test_what_is_free_is_never_above_the_bound_and_nearly_all_of_it(
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.5, 1), (1.5, 2), (2.5, 3), (-0.5, 0), (2.4, 2)])
-def test_halves_go_up(value: float, expected: int) -> None:
+def test_java_round_rounds_halves_up(value: float, expected: int) -> None:
     assert java_round(value) == expected
 
 
-def test_an_average_forgets() -> None:
+def test_average_drops_expired_samples() -> None:
     average = Average()
     assert math.isnan(average.measure(0))
     average.record(100, 0)
@@ -210,7 +208,7 @@ def test_an_average_forgets() -> None:
     assert math.isnan(average.measure(60_001))
 
 
-def test_an_average_is_of_the_last_samples() -> None:
+def test_average_covers_last_samples_only() -> None:
     times = [0, 30_000, 60_000, 90_000]
     average = Average()
     for now in times:
@@ -250,23 +248,23 @@ def gets(
     return passed / 33 / len(starts) / bound
 
 
-def test_who_is_never_late_gets_its_whole_quota() -> None:
+def test_client_that_is_never_late_gets_its_whole_quota() -> None:
     assert gets(154_000, 38_500, [1]) == pytest.approx(1, abs=0.001)
 
 
-def test_who_is_late_loses_some_of_it_for_good() -> None:
+def test_late_client_loses_part_of_its_quota() -> None:
     # The delays of real clients in a minute are of this size: their timers, and other programs.
     assert gets(154_000, 10_100, [20]) == pytest.approx(0.997, abs=0.001)
     assert gets(154_000, 10_100, [0, 0, 0, 200]) == pytest.approx(0.988, abs=0.001)
 
 
 @pytest.mark.parametrize(("size", "lost"), [(10_100, 0.003), (70_000, 0.020), (140_000, 0.041)])
-def test_fetches_lose_about_one_response_in_ten_seconds(size: int, lost: float) -> None:
+def test_fetching_client_loses_about_one_response_in_ten_seconds(size: int, lost: float) -> None:
     assert lost == pytest.approx(size / 308_000 / 10, abs=0.005)
     assert 1 - gets(308_000, size, [1], fetches=True) == pytest.approx(lost, abs=0.001)
 
 
-def test_a_burst_at_the_start_costs_a_part_of_the_minute_after_it() -> None:
+def test_initial_burst_reduces_throughput_of_following_minute() -> None:
     assert gets(154_000, 10_100, [1], grows=False) == pytest.approx(0.990, abs=0.001)
 
 
@@ -310,7 +308,7 @@ def shared(bound: float, cost: float, together: int, late_ms: int, *, early_ms: 
         (0.2, 4, 10, 1.0086),
     ],
 )
-def test_who_share_a_quota_of_time_make_up_for_each_other_and_get_a_little_more(
+def test_clients_sharing_request_time_quota_get_it_within_one_percent(
     cost: float, together: int, late_ms: int, expected: float
 ) -> None:
     # A client over the quota gets its throttle time, and others are served meanwhile.
@@ -318,13 +316,15 @@ def test_who_share_a_quota_of_time_make_up_for_each_other_and_get_a_little_more(
 
 
 @pytest.mark.parametrize(("together", "expected"), [(1, 0.583), (2, 0.999), (3, 1.001)])
-def test_who_ask_too_late_for_their_quota_do_not_get_it(together: int, expected: float) -> None:
+def test_single_late_client_does_not_use_its_whole_request_time_quota(
+    together: int, expected: float
+) -> None:
     # It is 66 requests per second, and a client that is 25 ms late makes 39 at most.
     assert shared(6.6, 0.1, together, 25) == pytest.approx(expected, abs=0.001)
 
 
 @pytest.mark.parametrize(("early_ms", "expected"), [(0, 1.0017), (2000, 0.9948), (4000, 0.9919)])
-def test_who_begins_before_a_quota_grows_loses_some_of_the_whole_minute(
+def test_clients_starting_before_quota_increase_get_less_in_first_minute(
     early_ms: int, expected: float
 ) -> None:
     # They use the available quota at once, and are throttled for the rest of those seconds.

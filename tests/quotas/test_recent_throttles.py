@@ -15,7 +15,7 @@ def words() -> memoryview[int]:
     return memoryview(bytearray(8 * WORDS)).cast("Q")
 
 
-def test_the_newest_are_kept_newest_first() -> None:
+def test_recent_throttles_are_listed_newest_first() -> None:
     lately = RecentThrottles(words())
     assert lately.newest_first() == []
     for n in range(1, RECENT_THROTTLES_MAX + 3):
@@ -25,7 +25,7 @@ def test_the_newest_are_kept_newest_first() -> None:
     assert found[-1] == RecentThrottle(3, 3, 2**64 - 3, 1, 30, Cause(1.0, 3, 0.1))
 
 
-def test_a_torn_one_is_left_out_and_written_over() -> None:
+def test_torn_entry_is_skipped_and_overwritten() -> None:
     memory = words()
     lately = RecentThrottles(memory)
     for n in range(1, RECENT_THROTTLES_MAX + 2):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from minibroker.quotas.throttle import ThrottleQueue
 
 
-def test_ends_come_in_their_order_whatever_the_order_of_the_beginnings() -> None:
+def test_throttles_end_in_order_of_their_end_times() -> None:
     throttled: ThrottleQueue[str] = ThrottleQueue()
     for name, delay_ms in (("a", 10), ("b", 30), ("c", 30), ("d", 20)):
         throttled.hold(name, "Produce", delay_ms)
@@ -21,7 +21,7 @@ def test_ends_come_in_their_order_whatever_the_order_of_the_beginnings() -> None
     assert (throttled.size("Produce"), throttled.next_ms()) == (0, None)
 
 
-def test_sizes_are_told_apart_by_the_quota() -> None:
+def test_throttle_queue_size_is_counted_by_quota_type() -> None:
     throttled: ThrottleQueue[int] = ThrottleQueue()
     assert throttled.hold(1, "Produce", 50)
     assert not throttled.hold(2, "Request", 60)
@@ -31,7 +31,7 @@ def test_sizes_are_told_apart_by_the_quota() -> None:
 
 
 @given(st.lists(st.integers(0, 100)), st.lists(st.integers(0, 30)))
-def test_everybody_is_let_go_once_and_in_time(ends: list[int], waits: list[int]) -> None:
+def test_every_client_is_unthrottled_once_and_in_time(ends: list[int], waits: list[int]) -> None:
     throttled: ThrottleQueue[tuple[int, int]] = ThrottleQueue()
     for number, end_ms in enumerate(ends):
         throttled.hold((end_ms, number), "Fetch", end_ms)
@@ -42,7 +42,7 @@ def test_everybody_is_let_go_once_and_in_time(ends: list[int], waits: list[int])
         assert sorted(gone) == gone == sorted(end for end in ends if end <= now_ms)
 
 
-def test_who_is_gone_is_let_go_no_more_and_takes_no_memory() -> None:
+def test_disconnected_client_is_removed_from_throttle_queue() -> None:
     throttled: ThrottleQueue[int] = ThrottleQueue()
     throttled.hold(-1, "Produce", 5)
     for number in range(1000):

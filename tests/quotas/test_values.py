@@ -8,7 +8,7 @@ from minibroker.quotas.types import CONNECTION_CREATION_RATE
 from minibroker.quotas.values import is_quota, limit_text, measured_text, value_problem, value_text
 
 
-def test_addresses_have_one_quota_and_others_four() -> None:
+def test_connection_creation_rate_is_quota_of_ips_only() -> None:
     assert is_quota(CONNECTION_CREATION_RATE, of_ip=True)
     assert not is_quota(CONNECTION_CREATION_RATE, of_ip=False)
     assert is_quota("request_percentage", of_ip=False)
@@ -30,12 +30,12 @@ def test_addresses_have_one_quota_and_others_four() -> None:
         ("controller_mutation_rate", float("nan"), "must be greater than 0"),
     ],
 )
-def test_what_a_quota_can_be(key: str, value: float, told: str | None) -> None:
+def test_invalid_quota_value_has_explanation(key: str, value: float, told: str | None) -> None:
     problem = value_problem(key, value)
     assert problem is None if told is None else problem is not None and told in problem
 
 
-def test_whole_numbers_are_written_whole() -> None:
+def test_whole_byte_rates_are_formatted_without_decimals() -> None:
     assert value_text("producer_byte_rate", 2.0**63) == str(2**63 - 1)
     assert value_text("producer_byte_rate", 1e6) == "1000000"
     assert value_text("request_percentage", 12.0) == "12.0"
@@ -45,7 +45,7 @@ def test_whole_numbers_are_written_whole() -> None:
     ("value", "text"),
     [(1048576.0, "1048576"), (12.5, "12.5"), (0.001, "0.001"), (2.0**63, "9223372036854775808")],
 )
-def test_limit_text_shows_every_digit_that_was_set(value: float, text: str) -> None:
+def test_limit_text_has_every_configured_digit(value: float, text: str) -> None:
     assert limit_text(value) == text
 
 
@@ -53,5 +53,5 @@ def test_limit_text_shows_every_digit_that_was_set(value: float, text: str) -> N
     ("value", "text"),
     [(60073.94268, "60074"), (99.449, "99.4"), (0.031269, "0.0313"), (0.0, "0"), (-80.0, "-80")],
 )
-def test_measured_text_shows_no_digits_that_were_not_measured(value: float, text: str) -> None:
+def test_measured_text_is_rounded_to_significant_digits(value: float, text: str) -> None:
     assert measured_text(value) == text

@@ -44,7 +44,7 @@ def search(records: list[Record], query: TimeQuery, **options: Any) -> Searched:
     first_offset=st.integers(95, 125),
     codec=st.sampled_from(Compression),
 )
-def test_search_finds_the_first_record_that_is_late_enough(
+def test_search_finds_first_record_at_or_after_timestamp(
     times: list[int], timestamp: int, first_offset: int, codec: Compression
 ) -> None:
     expected = next(
@@ -61,7 +61,9 @@ def test_search_finds_the_first_record_that_is_late_enough(
 
 
 @given(timestamp=st.integers(8, 10), first_offset=st.integers(95, 105))
-def test_records_of_a_log_append_time_are_all_alike(timestamp: int, first_offset: int) -> None:
+def test_search_in_log_append_time_batch_uses_batch_timestamp(
+    timestamp: int, first_offset: int
+) -> None:
     kind = TimestampType.LOG_APPEND_TIME
     found = search(
         [Record(timestamp=9)] * 3, TimeQuery(timestamp, first_offset), timestamp_type=kind
@@ -78,7 +80,7 @@ def test_records_of_a_log_append_time_are_all_alike(timestamp: int, first_offset
     ],
     ids=["records", "bytes"],
 )
-def test_large_batch_is_searched_outside_the_loop(
+def test_large_batch_is_searched_outside_of_event_loop(
     records: list[Record], codec: Compression
 ) -> None:
     found = search(records, TimeQuery(5), compression=codec)

@@ -20,7 +20,7 @@ from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
 
 @pytest.mark.parametrize("clean", [None, (90, 4096)])
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_checkpoint_comes_back(tmp_path: Path, clean: tuple[int, int] | None, sync: bool) -> None:
+def test_checkpoint_round_trips(tmp_path: Path, clean: tuple[int, int] | None, sync: bool) -> None:
     producers = {7: Producer(3, 555, (SeenBatch(4, 80, 4, 554), SeenBatch(9, 89, 4, 555)))}
     table = ProducerTable(producers.items(), 90)
     write_checkpoint(str(tmp_path), Checkpoint(5, 60, clean, table), sync=sync)
@@ -32,13 +32,13 @@ def test_a_checkpoint_comes_back(tmp_path: Path, clean: tuple[int, int] | None, 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 2}', '{"version": 1}'])
-def test_a_checkpoint_that_can_not_be_read_is_none(tmp_path: Path, text: str) -> None:
+def test_unreadable_checkpoint_is_none(tmp_path: Path, text: str) -> None:
     assert read_checkpoint(str(tmp_path)) is None
     (tmp_path / "checkpoint.json").write_text(text)
     assert read_checkpoint(str(tmp_path)) is None
 
 
-def test_the_topic_id_is_written_as_kafka_writes_it(tmp_path: Path) -> None:
+def test_topic_id_file_has_kafka_format(tmp_path: Path) -> None:
     assert read_topic_id(str(tmp_path)) is None
     write_topic_id(str(tmp_path), bytes(range(16)))
     text = (tmp_path / "partition.metadata").read_text()
@@ -47,19 +47,19 @@ def test_the_topic_id_is_written_as_kafka_writes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "version: 0", "version: 0\ntopic_id: x", "nonsense"])
-def test_a_damaged_topic_id_is_none(tmp_path: Path, text: str) -> None:
+def test_malformed_topic_id_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "partition.metadata").write_text(text)
     assert read_topic_id(str(tmp_path)) is None
 
 
-def test_topic_id_in_something_that_is_no_file_is_none(tmp_path: Path) -> None:
+def test_topic_id_file_that_is_not_regular_is_none(tmp_path: Path) -> None:
     for name, make in (("fifo", os.mkfifo), ("folder", os.mkdir)):
         (tmp_path / name).mkdir()
         make(tmp_path / name / "partition.metadata")
         assert read_topic_id(str(tmp_path / name)) is None
 
 
-def test_topic_id_is_on_disk_before_it_counts(
+def test_topic_id_file_is_synced_before_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -79,14 +79,14 @@ def test_topic_id_is_on_disk_before_it_counts(
     assert done == ["fsync", "replace"]
 
 
-def test_claim_of_a_directory_with_an_unreadable_mark_is_refused(tmp_path: Path) -> None:
+def test_claim_of_directory_with_unreadable_topic_id_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "partition.metadata").write_text("nonsense")
     with pytest.raises(LogError, match=r"partition\.metadata cannot be read: restore it"):
         claim_directory(str(tmp_path), bytes(16))
     assert (tmp_path / "partition.metadata").read_text() == "nonsense"
 
 
-def test_claim_of_a_directory_with_a_linked_file_is_refused(tmp_path: Path) -> None:
+def test_claim_of_directory_with_symlinked_segment_is_rejected(tmp_path: Path) -> None:
     write_topic_id(str(tmp_path), bytes(16))
     claim_directory(str(tmp_path), bytes(16))
     (tmp_path / f"{0:020d}.log").symlink_to(tmp_path / "elsewhere")
@@ -94,7 +94,7 @@ def test_claim_of_a_directory_with_a_linked_file_is_refused(tmp_path: Path) -> N
         claim_directory(str(tmp_path), bytes(16))
 
 
-def test_claim_of_a_new_directory_whose_marking_was_interrupted_marks_it(tmp_path: Path) -> None:
+def test_claim_completes_interrupted_write_of_topic_id(tmp_path: Path) -> None:
     (tmp_path / "partition.metadata.tmp").touch()
     claim_directory(str(tmp_path), bytes(range(16)))
     assert read_topic_id(str(tmp_path)) == bytes(range(16))

@@ -7,14 +7,14 @@ import pytest
 from minibroker.storage.config import LogConfig
 
 
-def test_a_config_can_not_be_changed_behind_a_logs_back() -> None:
+def test_log_config_is_immutable() -> None:
     config = LogConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.segment_bytes = 1  # type: ignore[misc]
     assert dataclasses.replace(config, segment_bytes=1).segment_bytes == 1
 
 
-def test_defaults_are_kafkas() -> None:
+def test_log_config_defaults_match_kafka() -> None:
     config = LogConfig()
     assert (config.segment_bytes, config.max_message_bytes) == (1 << 30, 1048588)
     assert (config.segment_ms, config.retention_ms) == (604_800_000, 604_800_000)

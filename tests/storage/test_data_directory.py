@@ -77,19 +77,19 @@ def test_empty_directory_is_accepted(tmp_path: Path) -> None:
     check(tmp_path)
 
 
-def test_directory_with_a_secret_of_others_is_not_empty(tmp_path: Path) -> None:
+def test_directory_with_foreign_secret_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / ".secret").write_text("my password")
     with pytest.raises(DataDirectoryError, match=r"was not created.*\.secret"):
         check(tmp_path)
 
 
-def test_directory_with_a_lock_file_of_others_is_not_empty(tmp_path: Path) -> None:
+def test_directory_with_foreign_lock_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("my notes")
     with pytest.raises(DataDirectoryError, match=r"was not created.*\.lock"):
         check(tmp_path)
 
 
-def test_directory_whose_lock_file_is_a_link_is_not_empty(tmp_path: Path) -> None:
+def test_directory_with_symlinked_lock_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "notes").touch()
     (tmp_path / "data" / ".lock").symlink_to(tmp_path / "notes")
@@ -97,7 +97,7 @@ def test_directory_whose_lock_file_is_a_link_is_not_empty(tmp_path: Path) -> Non
         check(tmp_path / "data")
 
 
-def test_marked_directory_is_accepted_and_its_mark_is_read_back(tmp_path: Path) -> None:
+def test_meta_properties_round_trip_and_directory_is_accepted(tmp_path: Path) -> None:
     make_partition(tmp_path, "orders-0")
     make_store(tmp_path)
     write_meta_properties(tmp_path, META)
@@ -106,7 +106,7 @@ def test_marked_directory_is_accepted_and_its_mark_is_read_back(tmp_path: Path) 
     assert not lacks_mark(tmp_path)
 
 
-def test_mark_has_the_fields_of_kraft(tmp_path: Path) -> None:
+def test_meta_properties_have_kraft_fields(tmp_path: Path) -> None:
     write_meta_properties(tmp_path, META)
     lines = (tmp_path / META_PROPERTIES).read_text().splitlines()
     fields = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
@@ -139,7 +139,7 @@ def test_log_directory_of_kafka_is_rejected_even_if_its_ids_match(
         check(tmp_path, needs_store=needs_store)
 
 
-def test_partitions_of_kafka_without_a_mark_are_rejected(tmp_path: Path) -> None:
+def test_kafka_partitions_without_meta_properties_are_rejected(tmp_path: Path) -> None:
     make_partition(tmp_path, "orders-0", of_kafka=True)
     with pytest.raises(DataDirectoryError, match="was not created by a broker"):
         check(tmp_path)
@@ -162,14 +162,16 @@ def test_directory_of_another_node_is_rejected_with_both_ids(tmp_path: Path) -> 
         ("version=1\n\\uXYZ=1\n", "cannot be read"),
     ],
 )
-def test_malformed_mark_is_rejected(tmp_path: Path, text: str, problem: str) -> None:
+def test_malformed_meta_properties_are_rejected(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / META_PROPERTIES).write_text(text)
     with pytest.raises(DataDirectoryError, match=f"{META_PROPERTIES} {problem}"):
         check(tmp_path)
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
-def test_mark_that_is_no_regular_file_is_rejected(tmp_path: Path, make: object) -> None:
+def test_meta_properties_that_are_no_regular_file_are_rejected(
+    tmp_path: Path, make: object
+) -> None:
     assert callable(make)
     make(tmp_path / META_PROPERTIES)
     with pytest.raises(DataDirectoryError, match=f"{META_PROPERTIES} cannot be read"):
@@ -184,7 +186,7 @@ def test_directory_of_an_earlier_version_is_accepted(tmp_path: Path, killed: boo
     assert lacks_mark(tmp_path)
 
 
-def test_directory_of_a_broker_killed_in_its_first_moments_is_accepted(tmp_path: Path) -> None:
+def test_directory_of_broker_killed_during_first_start_is_accepted(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("pid 1, minibroker\n")
     (tmp_path / STORE_FILE).touch()
     check(tmp_path)
@@ -206,7 +208,7 @@ def test_directory_of_an_earlier_version_with_zookeeper_is_accepted(tmp_path: Pa
 
 
 @pytest.mark.parametrize("in_wal", [False, True])
-def test_database_of_another_program_is_no_store(tmp_path: Path, in_wal: bool) -> None:
+def test_database_of_other_program_is_rejected(tmp_path: Path, in_wal: bool) -> None:
     database = sqlite3.connect(tmp_path / STORE_FILE)
     if in_wal:
         database.execute("PRAGMA journal_mode = WAL")
@@ -216,7 +218,7 @@ def test_database_of_another_program_is_no_store(tmp_path: Path, in_wal: bool) -
     database.close()
 
 
-def test_file_that_only_has_the_name_of_a_store_is_rejected(tmp_path: Path) -> None:
+def test_store_file_without_store_format_is_rejected(tmp_path: Path) -> None:
     (tmp_path / STORE_FILE).write_bytes(b"something else")
     (tmp_path / SESSION_FILE).write_text("{}")
     with pytest.raises(DataDirectoryError, match="was not created by a broker"):
@@ -224,9 +226,7 @@ def test_file_that_only_has_the_name_of_a_store_is_rejected(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"\x00" * 8192])
-def test_lost_store_is_rejected_and_the_way_back_is_named(
-    tmp_path: Path, damage: bytes | None
-) -> None:
+def test_lost_store_is_rejected_with_recovery_option(tmp_path: Path, damage: bytes | None) -> None:
     write_meta_properties(tmp_path, META)
     for name in ("orders-0", "orders-1", "users-0"):
         make_partition(tmp_path, name)
@@ -248,13 +248,13 @@ def test_lost_store_of_an_earlier_version_is_rejected(tmp_path: Path) -> None:
     check(tmp_path, needs_store=False)
 
 
-def test_marked_directory_without_store_and_partitions_is_rejected(tmp_path: Path) -> None:
+def test_meta_properties_without_store_or_partitions_are_rejected(tmp_path: Path) -> None:
     write_meta_properties(tmp_path, META)
     with pytest.raises(DataDirectoryError, match="missing or damaged"):
         check(tmp_path)
 
 
-def test_logged_topics_are_those_of_marked_directories(tmp_path: Path) -> None:
+def test_logged_topics_are_read_from_directories_with_topic_ids(tmp_path: Path) -> None:
     for name, topic_id in (("a-0", 1), ("a-2", 1), ("a-3", 2), ("b-x-1", 3), ("a-007", 1)):
         (tmp_path / name).mkdir()
         write_topic_id(str(tmp_path / name), bytes([topic_id]) * 16)

@@ -22,7 +22,7 @@ from minibroker.storage import failures
         (errno.EMFILE, False),
     ],
 )
-def test_is_unwritable_concerns_the_storage(number: int, expected: bool) -> None:
+def test_is_unwritable_is_true_for_storage_errors_only(number: int, expected: bool) -> None:
     assert failures.is_unwritable(OSError(number, "")) is expected
 
 
@@ -50,7 +50,7 @@ def test_probe_returns_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert os.listdir(tmp_path) == []
 
 
-def test_probe_fails_while_little_space_is_left(
+def test_probe_fails_if_little_space_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failures, "free_bytes", lambda _: failures.ROOM_BYTES - 1)
@@ -59,9 +59,7 @@ def test_probe_fails_while_little_space_is_left(
     assert error.errno == errno.ENOSPC
 
 
-def test_probe_that_is_written_in_part_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partially_written_probe_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "write", lambda *_: 7)
     error = failures.probe(str(tmp_path))
     assert error is not None

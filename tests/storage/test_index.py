@@ -20,7 +20,7 @@ GROWING = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=60).map(sort
 
 
 @given(offsets=GROWING, base=st.integers(0, 2**50), asked=st.integers(-5, 2**31))
-def test_memory_and_file_find_the_same_position(
+def test_index_in_memory_and_in_file_find_same_position(
     tmp_path_factory: pytest.TempPathFactory, offsets: list[int], base: int, asked: int
 ) -> None:
     index = OffsetIndex(base)
@@ -38,7 +38,7 @@ def test_memory_and_file_find_the_same_position(
     assert last_in_file(str(path), OFFSET_ENTRY) == last
 
 
-def test_an_offset_index_is_kafkas_bytes() -> None:
+def test_offset_index_has_kafka_encoding() -> None:
     index = OffsetIndex(1000)
     index.append(1007, 4200)
     index.append(1019, 9000)
@@ -46,7 +46,7 @@ def test_an_offset_index_is_kafkas_bytes() -> None:
     assert index.encode(1) == index.encode()[8:]
 
 
-def test_a_time_index_is_kafkas_bytes_and_takes_growing_times_only() -> None:
+def test_time_index_has_kafka_encoding_and_only_increasing_times() -> None:
     index = TimeIndex(1000)
     assert index.last == (-1, 1000)
     index.append(-1, 1000)
@@ -60,7 +60,7 @@ def test_a_time_index_is_kafkas_bytes_and_takes_growing_times_only() -> None:
     assert TimeIndex.decode(index.encode(), 1000).last == (78, 1009)
 
 
-def test_a_time_index_is_searched_in_its_file(tmp_path: Path) -> None:
+def test_time_index_is_searched_in_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(TIME_ENTRY.pack(5, 1) + TIME_ENTRY.pack(9, 3))
     found = [search_file(str(path), TIME_ENTRY, time) for time in (4, 5, 8, 9)]
@@ -68,6 +68,6 @@ def test_a_time_index_is_searched_in_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x00" * 7, bytes(16), OFFSET_ENTRY.pack(5, 0) * 2])
-def test_an_index_that_does_not_grow_is_refused(data: bytes) -> None:
+def test_index_with_nonincreasing_entries_is_rejected(data: bytes) -> None:
     with pytest.raises(DecodeError):
         OffsetIndex.decode(data, 0)

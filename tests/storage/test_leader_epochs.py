@@ -65,7 +65,7 @@ def test_end_offset_for_epoch_follows_kafka(epoch: int, expected: EpochEnd) -> N
     assert table((2, 10), (5, 20)).end_offset_for(epoch, 27) == expected
 
 
-def test_empty_table_knows_no_epoch() -> None:
+def test_empty_table_has_undefined_epochs() -> None:
     assert {table().end_offset_for(epoch, 5) for epoch in (-2, -1, 0)} == {UNDEFINED_END}
     assert table().epoch_for_offset(0) == UNDEFINED_EPOCH
 
@@ -106,7 +106,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_table_agrees_with_list_of_each_records_epoch(steps: list[tuple[str, int, int]]) -> None:
+def test_table_matches_model_of_record_epochs(steps: list[tuple[str, int, int]]) -> None:
     epochs = LeaderEpochs()
     start = 0
     records: list[int] = []  # The epoch of each record from ``start`` on.
@@ -136,7 +136,7 @@ def expected_end(records: list[int], start: int, epoch: int) -> EpochEnd:
     return EpochEnd(max(earlier, default=epoch), start + len(earlier))
 
 
-def test_file_has_kafkas_format(tmp_path: Path) -> None:
+def test_leader_epoch_file_has_kafka_format(tmp_path: Path) -> None:
     file = LeaderEpochFile(str(tmp_path))
     file.write(table((0, 0), (3, 17)))
     assert (tmp_path / LEADER_EPOCH_CHECKPOINT).read_text() == "0\n2\n0 0\n3 17\n"
@@ -153,16 +153,16 @@ def test_file_has_kafkas_format(tmp_path: Path) -> None:
         "0\n1\n\u00e9 0\n",
     ],
 )
-def test_damaged_file_is_not_used(tmp_path: Path, text: str) -> None:
+def test_malformed_leader_epoch_file_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / LEADER_EPOCH_CHECKPOINT).write_text(text, encoding="utf-8")
     assert LeaderEpochFile(str(tmp_path)).read() is None
 
 
-def test_missing_file_is_not_used(tmp_path: Path) -> None:
+def test_missing_leader_epoch_file_is_ignored(tmp_path: Path) -> None:
     assert LeaderEpochFile(str(tmp_path)).read() is None
 
 
-def test_file_is_written_only_if_something_changed(
+def test_leader_epoch_file_is_written_only_if_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []

@@ -37,7 +37,7 @@ def files(log: Log, suffix: str = ".log") -> list[int]:
     return sorted(int(path.stem) for path in Path(log.directory).glob("*" + suffix))
 
 
-def test_offsets_are_handed_out_in_order(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_append_assigns_consecutive_offsets(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log()
     assert (log.log_start_offset, log.log_end_offset, log.size) == (0, 0, 0)
     assert log.append(batch(0, 1, 2), now_ms=NOW_MS) == Appended(0, 2, -1, 0, False)
@@ -47,7 +47,7 @@ def test_offsets_are_handed_out_in_order(open_log: OpenLog, batch: MakeBatch) ->
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_the_stored_batch_is_stamped_and_the_request_is_not(
+def test_append_stamps_stored_batch_and_leaves_request_unchanged(
     open_log: OpenLog, batch: MakeBatch, kind: Callable[[bytes], bytes]
 ) -> None:
     log = open_log()
@@ -65,15 +65,13 @@ def test_the_stored_batch_is_stamped_and_the_request_is_not(
     assert stored[17:] == sent[17:]
 
 
-def test_what_follows_the_batch_in_the_request_is_not_stored(
-    open_log: OpenLog, batch: MakeBatch
-) -> None:
+def test_bytes_after_batch_are_not_stored(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log()
     log.append(batch(0) + b"\x00" * 10, now_ms=NOW_MS)
     assert log.size == len(batch(0))
 
 
-def test_log_append_time_is_the_brokers(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_log_append_time_is_set_by_broker(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(timestamp_type=TimestampType.LOG_APPEND_TIME)
     late = batch(10**12, 5)
     assert log.append(late, now_ms=NOW_MS) == Appended(0, 1, NOW_MS, 0, False)
@@ -84,7 +82,7 @@ def test_log_append_time_is_the_brokers(open_log: OpenLog, batch: MakeBatch) -> 
     assert log.max_timestamp() == TimestampOffset(NOW_MS, 1, 0)
 
 
-def test_a_refused_batch_leaves_the_log_as_it_was(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_rejected_batch_leaves_log_unchanged(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(max_message_bytes=200)
     log.append(batch(0), now_ms=NOW_MS)
     before = log.size
@@ -93,7 +91,7 @@ def test_a_refused_batch_leaves_the_log_as_it_was(open_log: OpenLog, batch: Make
     assert (log.log_end_offset, log.size) == (1, before)
 
 
-def test_a_repeated_batch_gets_its_first_answer(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_duplicate_batch_gets_its_original_offsets(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log()
     log.append(batch(0), now_ms=NOW_MS)
     once = batch(5, 9, producer_id=1, producer_epoch=0, base_sequence=0)
@@ -105,7 +103,9 @@ def test_a_repeated_batch_gets_its_first_answer(open_log: OpenLog, batch: MakeBa
     assert log.producer_count == 1
 
 
-def test_the_coordinator_is_not_held_to_sequences(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_coordinator_batches_are_not_checked_for_sequences(
+    open_log: OpenLog, batch: MakeBatch
+) -> None:
     log = open_log()
     entry = batch(0, producer_id=1, producer_epoch=0, base_offset=17)
     log.append(entry, now_ms=NOW_MS, origin=Origin.COORDINATOR)
@@ -115,7 +115,7 @@ def test_the_coordinator_is_not_held_to_sequences(open_log: OpenLog, batch: Make
 
 @pytest.mark.parametrize("wanted", [Compression.NONE, Compression.ZSTD])
 @pytest.mark.parametrize("sent", [Compression.NONE, Compression.GZIP, Compression.ZSTD])
-def test_a_topics_codec_is_what_is_stored(
+def test_batch_is_stored_with_codec_of_topic(
     open_log: OpenLog, batch: MakeBatch, sent: Compression, wanted: Compression
 ) -> None:
     log = open_log(compression=wanted)
@@ -128,7 +128,9 @@ def test_a_topics_codec_is_what_is_stored(
     assert [record.timestamp - NOW_MS for record in iter_records(data)] == [1, 2]
 
 
-def test_a_converted_batch_must_fit_as_well(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_batch_too_large_or_invalid_after_recompression_is_rejected(
+    open_log: OpenLog, batch: MakeBatch
+) -> None:
     log = open_log(compression=Compression.NONE, max_message_bytes=1000)
     packed = batch(0, value=bytes(2000), compression=Compression.ZSTD)
     with pytest.raises(LogError, match="MESSAGE_TOO_LARGE"):
@@ -145,7 +147,7 @@ def test_a_converted_batch_must_fit_as_well(open_log: OpenLog, batch: MakeBatch)
     segment_bytes=st.sampled_from([400, 1000, 10**6]),
     max_bytes=st.integers(0, 1500),
 )
-def test_every_offset_can_be_read_from(
+def test_read_starts_at_any_offset(
     tmp_path_factory: pytest.TempPathFactory,
     counts: list[int],
     segment_bytes: int,
@@ -173,7 +175,9 @@ def test_every_offset_can_be_read_from(
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 2**62])
-def test_an_offset_that_is_not_there(open_log: OpenLog, batch: MakeBatch, offset: int) -> None:
+def test_read_outside_of_log_is_offset_out_of_range(
+    open_log: OpenLog, batch: MakeBatch, offset: int
+) -> None:
     log = open_log()
     log.append(batch(0, 1), now_ms=NOW_MS)
     with pytest.raises(LogError) as caught:
@@ -181,7 +185,7 @@ def test_an_offset_that_is_not_there(open_log: OpenLog, batch: MakeBatch, offset
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_read_goes_on_over_segments(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_reads_continue_across_segments(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(segment_bytes=250)
     for number in range(10):
         log.append(batch(number), now_ms=NOW_MS)
@@ -194,7 +198,7 @@ def test_a_read_goes_on_over_segments(open_log: OpenLog, batch: MakeBatch) -> No
     assert files(log) == [0, 3, 6, 9]
 
 
-def test_times_are_found_over_segments(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_offset_for_time_is_found_across_segments(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(segment_bytes=300)
     groups = [(5, 1), (3, 9), (2, 2), (9, 9), (4, 30), (7, 8), (30, 6)]
     for group in groups:
@@ -212,7 +216,7 @@ def test_times_are_found_over_segments(open_log: OpenLog, batch: MakeBatch) -> N
     assert log.max_timestamp() == TimestampOffset(NOW_MS + 30, 9, 1)
 
 
-def test_an_empty_log_has_no_times(open_log: OpenLog) -> None:
+def test_empty_log_has_no_offset_for_time(open_log: OpenLog) -> None:
     log = open_log()
     assert log.max_timestamp() is None
     assert log.offset_for_time(0) is None
@@ -228,7 +232,7 @@ def test_segments_roll_by_size_and_time(open_log: OpenLog, batch: MakeBatch) -> 
     assert files(log, ".snapshot") == [2, 3]
 
 
-def test_an_empty_segment_does_not_roll(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_empty_segment_is_not_rolled(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log()
     log.roll(now_ms=NOW_MS)
     log.append(batch(0), now_ms=NOW_MS)
@@ -237,7 +241,7 @@ def test_an_empty_segment_does_not_roll(open_log: OpenLog, batch: MakeBatch) -> 
     assert files(log) == [0, 1]
 
 
-def test_only_the_last_segment_is_held_open(
+def test_log_keeps_only_active_segment_open(
     open_log: OpenLog, batch: MakeBatch, tmp_path: Path
 ) -> None:
     log = open_log(segment_bytes=len(batch(0)))
@@ -251,9 +255,7 @@ def test_only_the_last_segment_is_held_open(
     assert open_below(tmp_path) == before - 1
 
 
-def test_retention_by_time_keeps_files_for_readers_a_while(
-    open_log: OpenLog, batch: MakeBatch
-) -> None:
+def test_retention_by_time_deletes_files_after_delay(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(segment_bytes=2 * len(batch(0)), retention_ms=1000, file_delete_delay_ms=60_000)
     for after in (0, 100, 200, 300, 400):
         log.append(batch(after), now_ms=NOW_MS)
@@ -271,7 +273,9 @@ def test_retention_by_time_keeps_files_for_readers_a_while(
     assert 0 not in files(log)
 
 
-def test_retention_takes_the_growing_segment_too(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_retention_by_time_deletes_expired_active_segment(
+    open_log: OpenLog, batch: MakeBatch
+) -> None:
     log = open_log(retention_ms=1000, file_delete_delay_ms=0)
     log.append(batch(0, 1), now_ms=NOW_MS)
     assert log.apply_retention(now_ms=NOW_MS + 1002) == 1
@@ -281,7 +285,7 @@ def test_retention_takes_the_growing_segment_too(open_log: OpenLog, batch: MakeB
     assert log.append(batch(0), now_ms=NOW_MS).base_offset == 2
 
 
-def test_retention_by_size(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_retention_by_size_deletes_oldest_segments(open_log: OpenLog, batch: MakeBatch) -> None:
     size = len(batch(0))
     log = open_log(segment_bytes=size, retention_bytes=2 * size, file_delete_delay_ms=0)
     for after in range(5):
@@ -291,7 +295,7 @@ def test_retention_by_size(open_log: OpenLog, batch: MakeBatch) -> None:
     assert [log.read(offset, 1) is not None for offset in (3, 4)] == [True, True]
 
 
-def test_retention_forgets_idle_producers(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_retention_expires_idle_producers(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(producer_id_expiration_ms=1000)
     log.append(batch(0, producer_id=1, producer_epoch=0, base_sequence=0), now_ms=NOW_MS)
     log.apply_retention(now_ms=NOW_MS + 999)
@@ -300,7 +304,9 @@ def test_retention_forgets_idle_producers(open_log: OpenLog, batch: MakeBatch) -
     assert log.producer_count == 0
 
 
-def test_deleting_records(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_delete_records_advances_log_start_and_drops_segments(
+    open_log: OpenLog, batch: MakeBatch
+) -> None:
     log = open_log(segment_bytes=len(batch(0, 1)), file_delete_delay_ms=0)
     for _ in range(3):
         log.append(batch(0, 1), now_ms=NOW_MS)
@@ -315,7 +321,7 @@ def test_deleting_records(open_log: OpenLog, batch: MakeBatch) -> None:
     assert (log.log_start_offset, log.read(6, 1)) == (6, None)
 
 
-def test_flushes_follow_the_settings(
+def test_log_is_flushed_by_message_count_and_interval(
     open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -332,7 +338,7 @@ def test_flushes_follow_the_settings(
     assert len(synced) == 2
 
 
-def test_a_rolled_segment_is_flushed_when_there_is_time(
+def test_rolled_segment_is_flushed_by_flush_due(
     open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -351,7 +357,7 @@ def test_a_rolled_segment_is_flushed_when_there_is_time(
     ]
 
 
-def test_snapshots_do_not_pile_up(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_unused_snapshots_are_removed(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log()
     for _ in range(5):
         log.close(now_ms=NOW_MS)
@@ -363,7 +369,7 @@ def test_snapshots_do_not_pile_up(open_log: OpenLog, batch: MakeBatch) -> None:
     assert files(log, ".snapshot") == [4, 5]
 
 
-def test_a_disk_that_fails_is_a_storage_error(
+def test_failed_write_is_kafka_storage_error(
     open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log()
@@ -384,7 +390,7 @@ def test_a_disk_that_fails_is_a_storage_error(
     assert log.append(batch(0), now_ms=NOW_MS).base_offset == 1
 
 
-def test_a_file_that_is_gone_is_a_storage_error(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_missing_segment_file_is_kafka_storage_error(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(segment_bytes=len(batch(0)), retention_ms=0)
     for after in range(3):
         log.append(batch(after), now_ms=NOW_MS)
@@ -399,7 +405,7 @@ def test_a_file_that_is_gone_is_a_storage_error(open_log: OpenLog, batch: MakeBa
             use()
 
 
-def test_a_log_that_can_not_be_closed_in_order_is_closed(
+def test_log_is_closed_even_if_its_checkpoint_cannot_be_written(
     open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log()
@@ -418,7 +424,7 @@ def test_a_log_that_can_not_be_closed_in_order_is_closed(
     assert (again.opened_clean, again.log_end_offset) == (False, 1)
 
 
-def test_a_directory_belongs_to_one_topic_id(tmp_path: Path) -> None:
+def test_directory_of_other_topic_id_is_rejected(tmp_path: Path) -> None:
     def open_as(topic_id: bytes) -> Log:
         return Log.open(tmp_path, "t", 0, LogConfig(), now_ms=NOW_MS, topic_id=topic_id)
 

@@ -62,7 +62,7 @@ def test_epochs_are_restored_when_log_is_opened(
     assert entries(again) == [(0, 0), (3, 2), (4, 6)]
 
 
-def test_epochs_of_records_that_recovery_cut_off_are_removed(
+def test_epochs_of_records_truncated_by_recovery_are_removed(
     open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log()

@@ -166,7 +166,7 @@ class Scenario:
 
 
 @pytest.mark.parametrize("config", [CONFIG, FLUSHED], ids=["unflushed", "flushed"])
-def test_log_whose_file_calls_fail_once_keeps_what_it_acknowledged(
+def test_log_keeps_acknowledged_records_if_any_file_call_fails(
     config: LogConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "counted").mkdir()

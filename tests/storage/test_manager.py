@@ -67,7 +67,7 @@ def need(manager: LogManager, known: Image, name: str = "t") -> Log:
     return log
 
 
-def test_a_log_is_opened_once(manager: LogManager, tmp_path: Path) -> None:
+def test_log_is_opened_once(manager: LogManager, tmp_path: Path) -> None:
     known = image(topic("t", b"1"))
     log = need(manager, known)
     assert need(manager, known) is log
@@ -75,14 +75,14 @@ def test_a_log_is_opened_once(manager: LogManager, tmp_path: Path) -> None:
     assert (tmp_path / "t-0" / "partition.metadata").exists()
 
 
-def test_what_is_not_ours_or_not_there_is_not_opened(manager: LogManager, tmp_path: Path) -> None:
+def test_unhosted_or_unknown_partition_is_not_opened(manager: LogManager, tmp_path: Path) -> None:
     known = image(topic("t", b"1"))
     for name, partition in (("t", 1), ("t", 2), ("u", 0)):
         assert manager.get(known, name, partition, now_ms=NOW_MS) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_topics_settings_reach_its_logs(manager: LogManager, settings: Settings) -> None:
+def test_topic_configs_apply_to_new_logs(manager: LogManager, settings: Settings) -> None:
     known = image(
         topic("t", b"1"),
         config={
@@ -103,14 +103,14 @@ def test_a_topics_settings_reach_its_logs(manager: LogManager, settings: Setting
     ("name", "codec"),
     [("producer", None), ("uncompressed", Compression.NONE), ("lz4", Compression.LZ4)],
 )
-def test_a_codec_is_known_by_its_name(
+def test_compression_type_selects_codec(
     settings: Settings, name: str, codec: Compression | None
 ) -> None:
     known = image(topic("t", b"1"), config={"compression.type": name})
     assert log_config(settings, known, "t").compression == codec
 
 
-def test_changed_settings_reach_open_logs(manager: LogManager) -> None:
+def test_changed_topic_configs_apply_to_open_logs(manager: LogManager) -> None:
     before = image(topic("t", b"1"))
     log = need(manager, before)
     after = apply(before, ConfigChanged("topics", "t", {"retention.ms": "5"}))
@@ -118,7 +118,7 @@ def test_changed_settings_reach_open_logs(manager: LogManager) -> None:
     assert log.config.retention_ms == 5
 
 
-def test_what_is_set_for_all_brokers_reaches_open_logs(manager: LogManager) -> None:
+def test_default_broker_configs_apply_to_open_logs(manager: LogManager) -> None:
     before = image(topic("t", b"1"))
     log = need(manager, before)
     assert log.config.retention_ms != 6
@@ -127,7 +127,7 @@ def test_what_is_set_for_all_brokers_reaches_open_logs(manager: LogManager) -> N
     assert log.config.retention_ms == 6
 
 
-def test_a_deleted_topics_logs_are_gone(
+def test_logs_of_deleted_topic_are_removed(
     manager: LogManager, tmp_path: Path, batch: MakeBatch
 ) -> None:
     before = image(topic("t", b"1"), topic("u", b"2"))
@@ -140,7 +140,7 @@ def test_a_deleted_topics_logs_are_gone(
     assert need(manager, again).log_end_offset == 0
 
 
-def test_records_of_an_earlier_topic_of_that_name_are_not_shown(
+def test_log_of_earlier_topic_with_same_name_becomes_stray(
     manager: LogManager, tmp_path: Path, settings: Settings, batch: MakeBatch
 ) -> None:
     need(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
@@ -212,7 +212,7 @@ def test_recovery_continues_when_a_stray_cannot_be_renamed(
     manager.close(now_ms=NOW_MS)
 
 
-def test_recovery_continues_an_interrupted_removal(
+def test_recovery_completes_interrupted_removal(
     manager: LogManager, tmp_path: Path, batch: MakeBatch
 ) -> None:
     need(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
@@ -224,9 +224,7 @@ def test_recovery_continues_an_interrupted_removal(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_directory_with_files_of_others_is_not_used_as_a_log(
-    manager: LogManager, tmp_path: Path
-) -> None:
+def test_directory_with_foreign_files_is_rejected(manager: LogManager, tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "holiday.jpg").touch()
     with pytest.raises(LogError, match="was not created by a broker"):
@@ -234,7 +232,7 @@ def test_directory_with_files_of_others_is_not_used_as_a_log(
     assert [path.name for path in (tmp_path / "t-0").iterdir()] == ["holiday.jpg"]
 
 
-def test_symbolic_link_is_not_used_as_a_log(manager: LogManager, tmp_path: Path) -> None:
+def test_symbolic_link_is_rejected_as_log_directory(manager: LogManager, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "t-0").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LogError, match="is a symbolic link"):
@@ -242,7 +240,7 @@ def test_symbolic_link_is_not_used_as_a_log(manager: LogManager, tmp_path: Path)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_care_is_taken_of_every_log(
+def test_flush_and_retention_apply_to_every_log(
     manager: LogManager, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = image(
@@ -259,15 +257,13 @@ def test_care_is_taken_of_every_log(
     assert [log.log_start_offset for log in logs] == [1, 1]
 
 
-def test_a_directory_that_can_not_be_used_is_a_storage_error(
-    manager: LogManager, tmp_path: Path
-) -> None:
+def test_unusable_directory_is_kafka_storage_error(manager: LogManager, tmp_path: Path) -> None:
     (tmp_path / "t-0").write_text("a file where a directory should be")
     with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
         need(manager, image(topic("t", b"1")))
 
 
-def test_care_continues_with_the_other_logs_when_one_fails(
+def test_retention_continues_with_other_logs_if_one_fails(
     manager: LogManager, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = image(topic("t", b"1"), topic("u", b"2"), config={"retention.ms": "1000"})
@@ -311,7 +307,7 @@ def test_deleted_log_that_cannot_be_removed_is_removed_later(
     assert [path.name for path in tmp_path.iterdir()] == ["u-0"]
 
 
-def test_topic_of_the_same_name_waits_for_a_deleted_log_that_could_not_be_renamed(
+def test_recreated_topic_waits_until_deleted_log_is_renamed(
     manager: LogManager, tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, again = image(topic("t", b"1")), image(topic("t", b"2"))
@@ -343,9 +339,7 @@ def test_deleted_topic_whose_log_could_not_be_opened_leaves_no_directory(
     assert sorted(os.listdir(tmp_path)) == ["t-1", "t-2"]
 
 
-def test_deleted_topic_behind_a_symbolic_link_is_not_touched(
-    manager: LogManager, tmp_path: Path
-) -> None:
+def test_deletion_does_not_follow_symbolic_link(manager: LogManager, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     write_topic_id(str(tmp_path / "elsewhere"), b"1" * 16)
     (tmp_path / "t-0").symlink_to("elsewhere")
@@ -353,7 +347,7 @@ def test_deleted_topic_behind_a_symbolic_link_is_not_touched(
     assert sorted(os.listdir(tmp_path)) == ["elsewhere", "t-0"]
 
 
-def test_new_directory_that_cannot_be_marked_is_removed(
+def test_new_directory_is_removed_if_topic_id_cannot_be_written(
     manager: LogManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:

@@ -9,7 +9,7 @@ from minibroker.storage import paths
 
 
 @pytest.mark.parametrize("topic", ["t", "with-dash", "a.b_c", "x-1"])
-def test_a_partitions_directory_names_it(topic: str) -> None:
+def test_partition_directory_name_round_trips(topic: str) -> None:
     directory = Path(paths.partition_directory("/data", topic, 12))
     assert directory == Path("/data") / f"{topic}-12"
     assert paths.parse_directory(directory.name) == (topic, 12)
@@ -19,11 +19,11 @@ def test_a_partitions_directory_names_it(topic: str) -> None:
     "name",
     ["t", "-1", "t-", "t-x", "t-1.0123-delete", "t-²", "t-01", "t-2147483648", "t-" + "9" * 200],
 )
-def test_other_directories_name_nothing(name: str) -> None:
+def test_other_directory_name_is_no_partition(name: str) -> None:
     assert paths.parse_directory(name) is None
 
 
-def test_small_file_is_read_up_to_its_limit_and_no_link_is_followed(tmp_path: Path) -> None:
+def test_read_small_file_stops_at_limit_and_rejects_links(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("abc")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     os.mkfifo(tmp_path / "fifo")
@@ -34,7 +34,7 @@ def test_small_file_is_read_up_to_its_limit_and_no_link_is_followed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_replaced_file_is_not_written_through_a_link(tmp_path: Path, sync: bool) -> None:
+def test_replace_file_does_not_write_through_symlink(tmp_path: Path, sync: bool) -> None:
     (tmp_path / "notes").write_text("mine")
     target = tmp_path / "file"
     target.symlink_to(tmp_path / "notes")
@@ -46,7 +46,7 @@ def test_replaced_file_is_not_written_through_a_link(tmp_path: Path, sync: bool)
     assert [(tmp_path / name).read_text() for name in ("notes", "file")] == ["mine", "new"]
 
 
-def test_files_are_named_by_their_offset(tmp_path: Path) -> None:
+def test_segment_files_are_named_by_offset(tmp_path: Path) -> None:
     for offset in (70, 0, 2**40):
         for suffix in paths.SEGMENT_SUFFIXES:
             Path(paths.offset_file(str(tmp_path), offset, suffix)).touch()
@@ -59,7 +59,7 @@ def test_files_are_named_by_their_offset(tmp_path: Path) -> None:
     assert paths.offsets_of(str(tmp_path), paths.TIME_INDEX) == [0, 2**40]
 
 
-def test_a_directory_set_aside_frees_its_name(tmp_path: Path) -> None:
+def test_directory_marked_for_deletion_frees_its_name(tmp_path: Path) -> None:
     directory = tmp_path / ("x" * 245 + "-0")
     directory.mkdir()
     (directory / "file").touch()
@@ -73,7 +73,7 @@ def test_a_directory_set_aside_frees_its_name(tmp_path: Path) -> None:
     assert paths.list_aside(tmp_path) == []
 
 
-def test_removal_does_not_follow_links_and_keeps_foreign_directories(tmp_path: Path) -> None:
+def test_removal_does_not_follow_links_and_keeps_subdirectories(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").touch()
@@ -89,12 +89,12 @@ def test_removal_does_not_follow_links_and_keeps_foreign_directories(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["old-delete", "t-0.0123-delete", f"x-0.{'g' * 32}-delete"])
-def test_foreign_directories_with_the_ending_are_not_listed(tmp_path: Path, name: str) -> None:
+def test_foreign_directory_with_delete_suffix_is_not_listed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / paths.PARTITION_METADATA).touch()
     assert paths.list_aside(tmp_path) == []
 
 
-def test_directory_without_a_mark_is_not_listed(tmp_path: Path) -> None:
+def test_directory_without_topic_id_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / f"x-0.{'a' * 32}-delete").mkdir()
     assert paths.list_aside(tmp_path) == []

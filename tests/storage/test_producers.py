@@ -46,7 +46,7 @@ def refused(table: ProducerTable, batch: BatchHeader) -> ErrorCode:
     return caught.value.code
 
 
-def test_sequences_go_on_without_a_gap() -> None:
+def test_sequence_gap_is_rejected() -> None:
     table = ProducerTable()
     assert take(table, header(0, 3)) is None
     assert take(table, header(3)) is None
@@ -54,7 +54,7 @@ def test_sequences_go_on_without_a_gap() -> None:
     assert take(table, header(4)) is None
 
 
-def test_the_last_five_batches_are_known_as_duplicates() -> None:
+def test_last_five_batches_are_recognized_as_duplicates() -> None:
     table = ProducerTable()
     for first in range(0, 14, 2):
         take(table, header(first, 2))
@@ -66,14 +66,14 @@ def test_the_last_five_batches_are_known_as_duplicates() -> None:
     assert refused(table, header(2, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_batch_that_only_overlaps_is_no_duplicate() -> None:
+def test_overlapping_batch_is_rejected_instead_of_deduplicated() -> None:
     table = ProducerTable()
     take(table, header(0, 3))
     assert refused(table, header(0, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refused(table, header(1, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_newer_epoch_starts_at_zero_and_fences_the_older() -> None:
+def test_new_epoch_starts_at_sequence_0_and_fences_older_epoch() -> None:
     table = ProducerTable()
     take(table, header(0, epoch=1))
     assert refused(table, header(1, epoch=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -83,14 +83,14 @@ def test_a_newer_epoch_starts_at_zero_and_fences_the_older() -> None:
     assert take(table, header(1, epoch=2)) is None
 
 
-def test_an_unknown_producer_may_go_on_anywhere() -> None:
+def test_unknown_producer_may_start_at_any_sequence() -> None:
     table = ProducerTable()
     assert take(table, header(17, epoch=4)) is None
     assert take(table, header(18, epoch=4)) is None
     assert refused(table, header(20, epoch=4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_wrap_to_zero() -> None:
+def test_sequence_wraps_to_zero() -> None:
     table = ProducerTable()
     take(table, header(2**31 - 2, 3))
     assert table.producers[PID].last_sequence == 0
@@ -100,7 +100,7 @@ def test_sequences_wrap_to_zero() -> None:
     assert take(table, header(0, pid=1)) is None
 
 
-def test_idle_producers_are_forgotten() -> None:
+def test_idle_producers_expire() -> None:
     table = ProducerTable([(1, Producer(0, 1000)), (2, Producer(0, 1001))])
     assert table.expire(1500, 500) == 1
     assert list(table.producers) == [2]
@@ -119,7 +119,7 @@ ENTRY = st.builds(
 
 
 @given(producers=st.dictionaries(st.integers(0, 2**63 - 1), ENTRY, max_size=5))
-def test_a_snapshot_round_trips_and_notices_damage(producers: dict[int, Producer]) -> None:
+def test_snapshot_round_trips_and_corrupt_one_is_rejected(producers: dict[int, Producer]) -> None:
     data = encode_snapshot(ProducerTable(producers.items(), 9))
     table = decode_snapshot(data, 9)
     assert (table.producers, table.end_offset) == (producers, 9)
@@ -132,13 +132,13 @@ def test_a_snapshot_round_trips_and_notices_damage(producers: dict[int, Producer
         decode_snapshot(data[:-1], 9)
 
 
-def test_a_snapshot_keeps_a_producer_without_batches() -> None:
+def test_snapshot_includes_producer_without_batches() -> None:
     table = ProducerTable([(5, Producer(2, 1000))])
     again = decode_snapshot(encode_snapshot(table), 0)
     assert again.producers == {5: Producer(2, 1000)}
 
 
-def test_a_snapshot_is_kafkas_bytes() -> None:
+def test_snapshot_has_kafka_encoding() -> None:
     producer = Producer(1, 1000, (SeenBatch(3, 9, 2, 999), SeenBatch(5, 11, 1, 1000)))
     data = encode_snapshot(ProducerTable([(258, producer)]))
     assert data[:2].hex() == "0001"

@@ -91,7 +91,7 @@ def check_usable(log: Log, survivors: list[Record]) -> None:
     log.close(now_ms=NOW_MS)
 
 
-def test_every_truncation_of_the_last_batch_is_cut_off(
+def test_recovery_removes_truncated_last_batch(
     torn_source: tuple[Path, list[Record], int], tmp_path: Path
 ) -> None:
     source, records, start = torn_source
@@ -105,7 +105,7 @@ def test_every_truncation_of_the_last_batch_is_cut_off(
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
-def test_every_flipped_byte_of_the_last_batch_is_noticed(
+def test_recovery_detects_flipped_bytes_of_last_batch_except_leader_epoch(
     torn_source: tuple[Path, list[Record], int], tmp_path: Path, mask: int
 ) -> None:
     source, records, start = torn_source
@@ -126,7 +126,7 @@ def test_every_flipped_byte_of_the_last_batch_is_noticed(
 
 
 @given(tail=st.binary(min_size=1, max_size=200))
-def test_any_tail_is_cut_off(
+def test_recovery_removes_any_invalid_tail(
     torn_source: tuple[Path, list[Record], int],
     tmp_path_factory: pytest.TempPathFactory,
     tail: bytes,
@@ -140,7 +140,7 @@ def test_any_tail_is_cut_off(
     check_usable(log, found)
 
 
-def test_a_repeated_batch_at_the_tail_is_no_second_one(
+def test_recovery_removes_repeated_batch_at_end_of_log(
     torn_source: tuple[Path, list[Record], int], tmp_path: Path
 ) -> None:
     source, records, start = torn_source
@@ -149,7 +149,7 @@ def test_a_repeated_batch_at_the_tail_is_no_second_one(
     log.abandon()
 
 
-def test_an_orderly_close_needs_no_scan(open_log: OpenLog) -> None:
+def test_log_closed_cleanly_is_not_scanned(open_log: OpenLog) -> None:
     log = open_log(segment_bytes=500)
     for number in range(12):
         produce(log, number * 2)
@@ -166,7 +166,7 @@ def test_an_orderly_close_needs_no_scan(open_log: OpenLog) -> None:
     assert killed.log_end_offset == 26
 
 
-def test_every_one_of_the_last_five_batches_is_known_after_a_close(open_log: OpenLog) -> None:
+def test_last_five_batches_are_known_as_duplicates_after_close(open_log: OpenLog) -> None:
     log = open_log()
     for number in range(7):
         produce(log, number * 2)
@@ -175,7 +175,7 @@ def test_every_one_of_the_last_five_batches_is_known_after_a_close(open_log: Ope
     assert [produce(again, number * 2) for number in range(2, 7)] == [True] * 5
 
 
-def test_duplicates_are_known_across_a_roll_and_a_kill(open_log: OpenLog) -> None:
+def test_duplicates_are_detected_after_roll_and_kill(open_log: OpenLog) -> None:
     log = open_log()
     for number in range(4):
         produce(log, number * 2)
@@ -188,7 +188,7 @@ def test_duplicates_are_known_across_a_roll_and_a_kill(open_log: OpenLog) -> Non
     assert again.log_end_offset == 10
 
 
-def test_a_clean_marker_is_not_believed_twice(open_log: OpenLog) -> None:
+def test_clean_marker_is_used_once(open_log: OpenLog) -> None:
     log = open_log()
     produce(log, 0)
     log.close(now_ms=NOW_MS)
@@ -203,7 +203,9 @@ def test_a_clean_marker_is_not_believed_twice(open_log: OpenLog) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("how", ["lost", "cut"])
-def test_index_files_are_rebuilt(open_log: OpenLog, suffix: str, clean: bool, how: str) -> None:
+def test_missing_or_damaged_index_files_are_rebuilt(
+    open_log: OpenLog, suffix: str, clean: bool, how: str
+) -> None:
     settings = {"segment_bytes": 1000, "index_interval_bytes": 100}
     log = open_log(**settings)
     for number in range(40):
@@ -229,7 +231,7 @@ def test_index_files_are_rebuilt(open_log: OpenLog, suffix: str, clean: bool, ho
         assert path.read_bytes() == data
 
 
-def test_damage_in_an_unflushed_segment_ends_the_log_there(open_log: OpenLog) -> None:
+def test_log_is_truncated_at_corrupt_batch_of_unflushed_segment(open_log: OpenLog) -> None:
     log = open_log(segment_bytes=500)
     for number in range(20):
         produce(log, number * 2)
@@ -271,7 +273,9 @@ def test_flushed_segments_are_not_scanned(open_log: OpenLog) -> None:
 
 
 @pytest.mark.parametrize("lost", ["checkpoint.json", "*.snapshot", "*"])
-def test_producers_are_rebuilt_when_their_files_are_lost(open_log: OpenLog, lost: str) -> None:
+def test_producer_state_is_rebuilt_if_snapshot_files_are_missing(
+    open_log: OpenLog, lost: str
+) -> None:
     log = open_log(segment_bytes=500)
     for number in range(20):
         produce(log, number * 2)
@@ -285,7 +289,7 @@ def test_producers_are_rebuilt_when_their_files_are_lost(open_log: OpenLog, lost
     assert not produce(again, 40)
 
 
-def test_a_damaged_snapshot_is_passed_over(open_log: OpenLog) -> None:
+def test_corrupt_snapshot_is_ignored_in_recovery(open_log: OpenLog) -> None:
     log = open_log(segment_bytes=500)
     for number in range(20):
         produce(log, number * 2)
@@ -299,7 +303,7 @@ def test_a_damaged_snapshot_is_passed_over(open_log: OpenLog) -> None:
     assert not produce(again, 40)
 
 
-def test_a_log_cut_off_below_its_start_begins_anew_there(open_log: OpenLog) -> None:
+def test_log_truncated_below_log_start_restarts_at_log_start(open_log: OpenLog) -> None:
     log = open_log()
     for number in range(5):
         produce(log, number * 2)
@@ -313,7 +317,7 @@ def test_a_log_cut_off_below_its_start_begins_anew_there(open_log: OpenLog) -> N
     assert [record.offset for record in contents(again)] == [7, 8]
 
 
-def test_the_logs_start_survives(open_log: OpenLog) -> None:
+def test_log_start_offset_survives_kill(open_log: OpenLog) -> None:
     log = open_log()
     for number in range(5):
         produce(log, number * 2)
@@ -326,7 +330,7 @@ def test_the_logs_start_survives(open_log: OpenLog) -> None:
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_segments_dropped_before_a_kill_are_gone_after_it(open_log: OpenLog) -> None:
+def test_segments_dropped_before_kill_are_removed_at_recovery(open_log: OpenLog) -> None:
     log = open_log(segment_bytes=500)
     for number in range(20):
         produce(log, number * 2)
@@ -339,7 +343,7 @@ def test_segments_dropped_before_a_kill_are_gone_after_it(open_log: OpenLog) -> 
     assert (again.log_start_offset, again.log_end_offset) == (40, 40)
 
 
-def test_an_unreadable_checkpoint_costs_a_scan_only(open_log: OpenLog) -> None:
+def test_unreadable_checkpoint_causes_scan_without_data_loss(open_log: OpenLog) -> None:
     log = open_log(segment_bytes=500)
     for number in range(20):
         produce(log, number * 2)
@@ -352,7 +356,7 @@ def test_an_unreadable_checkpoint_costs_a_scan_only(open_log: OpenLog) -> None:
 
 
 @pytest.mark.parametrize("field", ["end_offset", "size"])
-def test_a_clean_marker_that_does_not_fit_is_not_believed(open_log: OpenLog, field: str) -> None:
+def test_inconsistent_clean_marker_is_ignored(open_log: OpenLog, field: str) -> None:
     log = open_log()
     produce(log, 0)
     log.close(now_ms=NOW_MS)
@@ -366,7 +370,9 @@ def test_a_clean_marker_that_does_not_fit_is_not_believed(open_log: OpenLog, fie
     assert produce(again, 0)
 
 
-def test_a_walk_over_valid_batches_checks_each(torn_source: tuple[Path, list[Record], int]) -> None:
+def test_valid_batches_stops_at_first_invalid_batch(
+    torn_source: tuple[Path, list[Record], int],
+) -> None:
     source, _, start = torn_source
     path = next(source.glob("t-0/*.log"))
     positions = [position for position, _ in ValidBatches(str(path.parent), 0)]

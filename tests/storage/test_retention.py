@@ -38,30 +38,30 @@ def rolls(
     )
 
 
-def test_a_segment_rolls_when_the_batch_does_not_fit() -> None:
+def test_segment_rolls_if_batch_does_not_fit() -> None:
     assert not rolls(segment_bytes=600)
     assert rolls(segment_bytes=599)
 
 
-def test_a_segment_rolls_when_its_relative_offsets_run_out() -> None:
+def test_segment_rolls_if_relative_offset_exceeds_int32() -> None:
     assert not rolls(base_offset=7, last_offset=2**31 - 1 + 7)
     assert rolls(base_offset=7, last_offset=2**31 + 7)
 
 
-def test_a_segment_rolls_when_an_index_is_full() -> None:
+def test_segment_rolls_if_index_is_full() -> None:
     assert not rolls(segment_index_bytes=80, index_entries=9)
     assert rolls(segment_index_bytes=80, index_entries=10)
     assert not rolls(segment_index_bytes=120, time_index_entries=8)
     assert rolls(segment_index_bytes=120, time_index_entries=9)
 
 
-def test_a_segment_rolls_by_the_records_time() -> None:
+def test_segment_rolls_by_record_timestamps() -> None:
     assert not rolls(segment_ms=50, max_timestamp=NOW_MS + 50)
     assert rolls(segment_ms=50, max_timestamp=NOW_MS + 51)
     assert not rolls(segment_ms=50, max_timestamp=NOW_MS + 51, size=0)
 
 
-def test_records_without_a_time_roll_by_the_clock() -> None:
+def test_segment_without_timestamps_rolls_by_wall_clock() -> None:
     assert not rolls(segment_ms=50, first_timestamp=-1, created_ms=NOW_MS - 50)
     assert rolls(segment_ms=50, first_timestamp=-1, created_ms=NOW_MS - 51)
 
@@ -80,28 +80,30 @@ def gone(segments: list[SegmentExtent], start: int = 0, **settings: Any) -> int:
 
 
 @pytest.mark.parametrize(("limit", "count"), [(300, 0), (299, 1), (99, 3), (-1, 0)])
-def test_time_takes_segments_whose_newest_record_is_older(limit: int, count: int) -> None:
+def test_retention_by_time_deletes_segments_with_expired_newest_record(
+    limit: int, count: int
+) -> None:
     assert gone(SEGMENTS, retention_ms=limit) == count
 
 
 @pytest.mark.parametrize(
     ("limit", "count"), [(301, 0), (201, 0), (200, 1), (101, 1), (100, 2), (0, 3), (-1, 0)]
 )
-def test_size_takes_segments_while_enough_is_left(limit: int, count: int) -> None:
+def test_retention_by_size_deletes_segments_while_limit_is_exceeded(limit: int, count: int) -> None:
     assert gone(SEGMENTS, retention_bytes=limit) == count
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (25, 2), (30, 2)])
-def test_deleted_records_take_their_segments_but_not_the_last(start: int, count: int) -> None:
+def test_segments_below_log_start_are_deleted_except_the_last(start: int, count: int) -> None:
     assert gone(SEGMENTS, start, delete=False, retention_ms=0, retention_bytes=0) == count
 
 
-def test_an_empty_last_segment_stays() -> None:
+def test_empty_last_segment_is_kept() -> None:
     assert gone([*SEGMENTS, EMPTY_END], retention_ms=0) == 3
     assert gone([EMPTY_END], retention_ms=0, retention_bytes=0) == 0
 
 
-def test_one_young_segment_protects_those_after_it() -> None:
+def test_unexpired_segment_keeps_later_segments() -> None:
     segments = [
         SegmentExtent(0, 100, NOW_MS - 100),
         SegmentExtent(10, 100, NOW_MS - 300),
@@ -114,7 +116,9 @@ def test_one_young_segment_protects_those_after_it() -> None:
     sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=10),
     limit=st.integers(0, 5000),
 )
-def test_size_never_takes_too_much_nor_too_little(sizes: list[int], limit: int) -> None:
+def test_retention_by_size_deletes_exactly_the_excess_segments(
+    sizes: list[int], limit: int
+) -> None:
     segments = [SegmentExtent(i, size, NOW_MS) for i, size in enumerate(sizes)]
     count = gone(segments, retention_bytes=limit)
     if count:

@@ -79,7 +79,7 @@ def check_finds(segment: Segment, records: list[Record]) -> None:
     groups=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=5), min_size=1, max_size=25),
     codec=st.sampled_from([Compression.NONE, Compression.GZIP]),
 )
-def test_lookups_are_exact_in_every_state(
+def test_lookups_are_exact_in_active_sealed_and_restored_segment(
     tmp_path_factory: pytest.TempPathFactory, groups: list[list[int]], codec: Compression
 ) -> None:
     directory = str(tmp_path_factory.mktemp("segment"))
@@ -101,7 +101,7 @@ def test_lookups_are_exact_in_every_state(
     check_finds(restored.seal(), records)
 
 
-def test_index_files_have_an_entry_an_interval(segment: ActiveSegment) -> None:
+def test_index_files_have_one_entry_per_interval(segment: ActiveSegment) -> None:
     fill(segment, [[time] for time in range(40)], Compression.NONE)
     segment.write_indexes()
     size = segment.size // 40
@@ -125,13 +125,13 @@ def test_only_new_index_entries_are_written(segment: ActiveSegment) -> None:
     assert path.read_bytes().startswith(first)
 
 
-def test_positions_of_recent_batches_are_bounded(segment: ActiveSegment) -> None:
+def test_number_of_recent_batch_positions_is_limited(segment: ActiveSegment) -> None:
     records = fill(segment, [[1]] * (3 * RECENT_BATCHES), Compression.NONE)
     assert RECENT_BATCHES <= len(segment._recent_offsets) <= 2 * RECENT_BATCHES
     check_finds(segment, records[:: RECENT_BATCHES // 4])
 
 
-def test_records_without_a_time_are_not_found_by_it(segment: ActiveSegment) -> None:
+def test_records_without_timestamp_are_not_found_by_time(segment: ActiveSegment) -> None:
     assert segment.find_max_timestamp() is None
     fill(segment, [[-1], [-1]], Compression.NONE)
     assert segment.find_max_timestamp() is None
@@ -139,7 +139,9 @@ def test_records_without_a_time_are_not_found_by_it(segment: ActiveSegment) -> N
     assert segment.extent == (100, segment.size, 0)
 
 
-def test_the_latest_of_a_log_append_time_is_its_last_record(segment: ActiveSegment) -> None:
+def test_max_timestamp_of_log_append_time_batch_is_at_its_last_record(
+    segment: ActiveSegment,
+) -> None:
     kind = TimestampType.LOG_APPEND_TIME
     batch = build_batch([Record(timestamp=9)] * 3, base_offset=100, timestamp_type=kind)
     grow(segment, batch)
@@ -148,7 +150,9 @@ def test_the_latest_of_a_log_append_time_is_its_last_record(segment: ActiveSegme
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
-def test_a_batch_of_nonsense_hides_no_later_one(segment: ActiveSegment, codec: Compression) -> None:
+def test_undecodable_batch_does_not_hide_later_batches(
+    segment: ActiveSegment, codec: Compression
+) -> None:
     nonsense = bytearray(build_batch([Record(timestamp=5)] * 3, base_offset=100, compression=codec))
     nonsense[61:] = b"\xff" * len(nonsense[61:])
     grow(segment, bytes(nonsense))
@@ -162,7 +166,7 @@ def test_a_batch_of_nonsense_hides_no_later_one(segment: ActiveSegment, codec: C
     assert segment.find_max_timestamp() == TimestampOffset(9, records[1].offset, -1)
 
 
-def test_a_write_that_the_kernel_takes_in_pieces_is_finished(
+def test_partial_write_is_completed(
     segment: ActiveSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = os.pwritev
@@ -175,7 +179,7 @@ def test_a_write_that_the_kernel_takes_in_pieces_is_finished(
     assert Path(segment.path).read_bytes() == b"0123456789abcdefghij"
 
 
-def test_a_full_disk_leaves_nothing_behind(
+def test_write_to_full_disk_leaves_no_partial_batch(
     segment: ActiveSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = os.pwritev
@@ -191,7 +195,7 @@ def test_a_full_disk_leaves_nothing_behind(
     assert Path(segment.path).read_bytes() == b""
 
 
-def test_index_files_of_another_segment_are_not_taken_over(segment: ActiveSegment) -> None:
+def test_index_files_of_other_segment_are_rejected(segment: ActiveSegment) -> None:
     fill(segment, [[time] for time in range(20)], Compression.NONE)
     segment.write_indexes()
     other = ActiveSegment(segment.directory, 100, SegmentFiles(), now_ms=0)

@@ -43,7 +43,7 @@ def test_segment_files_beyond_the_limit_close_the_least_recently_used(tmp_path: 
     assert [Path(path).read_text() for path in (a, b, c)] == [a, b, c]
 
 
-def test_segment_files_create_only_when_asked(tmp_path: Path) -> None:
+def test_segment_files_create_files_by_create_only(tmp_path: Path) -> None:
     files = SegmentFiles(2)
     path = str(tmp_path / "new")
     with pytest.raises(FileNotFoundError):
@@ -64,12 +64,12 @@ def test_segment_files_of_other_directories_stay_open(tmp_path: Path) -> None:
     files.close_directory(str(tmp_path / "t-11"))
 
 
-def test_segment_files_without_a_place_are_rejected() -> None:
+def test_segment_files_with_limit_zero_are_rejected() -> None:
     with pytest.raises(ValueError, match="at least one"):
         SegmentFiles(0)
 
 
-def test_segment_files_at_the_limit_of_the_process_make_room(tmp_path: Path) -> None:
+def test_segment_files_out_of_descriptors_close_least_recently_used(tmp_path: Path) -> None:
     a, b, c, d = created(tmp_path, "a", "b", "c", "d")
     files = SegmentFiles(100)
     for path in (a, b, c):
@@ -83,7 +83,7 @@ def test_segment_files_at_the_limit_of_the_process_make_room(tmp_path: Path) -> 
     assert len(files) == 0
 
 
-def test_logs_beyond_the_limit_are_written_and_read_and_recover(
+def test_logs_beyond_descriptor_limit_are_written_read_and_recovered(
     tmp_path: Path, batch: MakeBatch
 ) -> None:
     before, files = open_below(tmp_path), SegmentFiles(3)
@@ -116,7 +116,7 @@ def test_logs_beyond_the_limit_are_written_and_read_and_recover(
         files.close_directory(str(tmp_path / f"t-{number}"))
 
 
-def test_log_that_cannot_be_recovered_leaves_no_descriptor_open(
+def test_failed_recovery_leaves_no_descriptor_open(
     tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, files = open_below(tmp_path), SegmentFiles(3)
@@ -134,7 +134,7 @@ def test_log_that_cannot_be_recovered_leaves_no_descriptor_open(
     assert open_below(tmp_path) == before
 
 
-def test_closed_log_does_not_write_to_the_log_that_has_its_name_now(
+def test_closed_log_does_not_write_to_new_log_of_same_name(
     tmp_path: Path, batch: MakeBatch
 ) -> None:
     log = Log.open(tmp_path, "t", 0, LogConfig(), now_ms=NOW_MS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from minibroker.storage.slices import FileSlice
 
 
-def test_a_slice_stands_for_its_bytes(tmp_path: Path) -> None:
+def test_file_slice_loads_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"0123456789")
     piece = FileSlice(str(path), 2, 5)
@@ -14,7 +14,7 @@ def test_a_slice_stands_for_its_bytes(tmp_path: Path) -> None:
     assert FileSlice(str(path), 8, 5).load() == b"89"
 
 
-def test_a_slice_survives_pickling_and_compares_by_value() -> None:
+def test_file_slice_can_be_pickled_and_compares_by_value() -> None:
     piece = FileSlice("/x", 2, 1 << 30)
     copy = pickle.loads(pickle.dumps(piece))
     assert copy == piece

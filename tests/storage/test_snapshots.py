@@ -28,20 +28,20 @@ def kept(directory: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(("offset", "found"), [(2, 0), (3, 3), (8, 5), (100, 9)])
-def test_snapshot_that_is_read_is_the_newest_at_or_before_the_offset(
+def test_newest_snapshot_at_or_before_offset_is_read(
     directory: Path, offset: int, found: int
 ) -> None:
     assert kept(directory) == [3, 5, 9]
     assert read_snapshot(str(directory), offset).end_offset == found
 
 
-def test_snapshot_that_is_damaged_is_removed_and_an_older_one_read(directory: Path) -> None:
+def test_corrupt_snapshot_is_removed_and_older_one_read(directory: Path) -> None:
     (directory / f"{5:020d}.snapshot").write_bytes(b"damaged")
     assert read_snapshot(str(directory), 8).end_offset == 3
     assert kept(directory) == [3, 9]
 
 
-def test_snapshots_are_kept_if_they_are_usable_or_the_newest(directory: Path) -> None:
+def test_snapshots_are_kept_if_usable_or_newest(directory: Path) -> None:
     remove_unused_snapshots(str(directory), {3, 4})
     assert kept(directory) == [3, 9]
 

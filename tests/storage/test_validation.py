@@ -59,57 +59,57 @@ def changed(position: int, form: str, value: int, batch: bytes = GOOD) -> bytes:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_a_good_batch_of_any_codec_passes(codec: Compression) -> None:
+def test_valid_batch_of_any_codec_is_accepted(codec: Compression) -> None:
     assert accepted(build_batch(RECORDS, compression=codec))
 
 
-def test_bytes_after_the_batch_are_left_out() -> None:
+def test_bytes_after_batch_are_ignored() -> None:
     assert accepted(GOOD + GOOD[:16])
     assert accepted(GOOD + GOOD[:-1])
 
 
 @pytest.mark.parametrize("records", [b"", GOOD[:16], GOOD[:-1]])
-def test_no_whole_batch(records: bytes) -> None:
+def test_incomplete_batch_is_rejected(records: bytes) -> None:
     assert refused(records) is ErrorCode.INVALID_RECORD
 
 
-def test_two_batches() -> None:
+def test_two_batches_are_rejected() -> None:
     assert refused(GOOD + GOOD) is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_an_old_message_format(magic: int) -> None:
+def test_old_message_format_is_rejected(magic: int) -> None:
     assert refused(changed(16, "B", magic)) is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("magic", [3, 255])
-def test_an_unknown_message_format(magic: int) -> None:
+def test_unknown_message_format_is_corrupt_message(magic: int) -> None:
     assert refused(changed(16, "B", magic)) is ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("length", [-1, 13, 48])
-def test_an_impossible_length(length: int) -> None:
+def test_invalid_batch_length_is_corrupt_message(length: int) -> None:
     assert refused(changed(8, ">i", length)) is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_wrong_checksum() -> None:
+def test_wrong_checksum_is_corrupt_message() -> None:
     assert refused(changed(17, ">I", 1)) is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_clients_number_from_zero_and_the_coordinator_as_it_likes() -> None:
+def test_nonzero_base_offset_is_accepted_from_coordinator_only() -> None:
     batch = changed(0, ">q", 5)
     assert refused(batch) is ErrorCode.INVALID_RECORD
     assert accepted(batch, origin=Origin.COORDINATOR)
 
 
-def test_a_batch_above_the_topics_limit() -> None:
+def test_batch_above_max_message_bytes_is_rejected() -> None:
     size = len(GOOD)
     assert accepted(GOOD, LogConfig(max_message_bytes=size))
     config = LogConfig(max_message_bytes=size - 1)
     assert refused(GOOD, config) is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_batch_above_a_segments_size() -> None:
+def test_batch_above_segment_bytes_is_rejected() -> None:
     size = len(GOOD)
     assert accepted(GOOD, LogConfig(segment_bytes=size))
     config = LogConfig(segment_bytes=size - 1)
@@ -117,33 +117,33 @@ def test_a_batch_above_a_segments_size() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 3])
-def test_a_count_that_is_not_the_offsets(count: int) -> None:
+def test_record_count_unequal_to_offset_range_is_rejected(count: int) -> None:
     assert refused(changed(57, ">i", count)) is ErrorCode.INVALID_RECORD
 
 
-def test_a_count_that_can_not_be() -> None:
+def test_record_count_impossible_for_batch_size_is_rejected() -> None:
     batch = changed(23, ">i", 2**20 - 1, changed(57, ">i", 2**20))
     assert refused(batch) is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_an_unknown_codec(codec: int) -> None:
+def test_unknown_codec_is_rejected(codec: int) -> None:
     assert refused(changed(21, ">h", codec)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_control_batches_are_the_brokers_own() -> None:
+def test_control_batch_is_accepted_from_coordinator_only() -> None:
     batch = build_batch(RECORDS, control=True)
     assert refused(batch) is ErrorCode.INVALID_RECORD
     assert accepted(batch, origin=Origin.COORDINATOR)
 
 
-def test_a_producer_id_needs_a_sequence() -> None:
+def test_producer_id_without_sequence_is_rejected() -> None:
     batch = build_batch(RECORDS, producer_id=1, producer_epoch=0, base_sequence=-1)
     assert refused(batch) is ErrorCode.INVALID_RECORD
     assert accepted(batch, origin=Origin.COORDINATOR)
 
 
-def test_a_transactional_batch_needs_a_transaction() -> None:
+def test_transactional_batch_without_transaction_is_rejected() -> None:
     batch = build_batch(
         RECORDS, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
@@ -151,12 +151,12 @@ def test_a_transactional_batch_needs_a_transaction() -> None:
 
 
 @pytest.mark.parametrize("kind", TimestampType)
-def test_producers_do_not_set_log_append_time(kind: TimestampType) -> None:
+def test_log_append_time_set_by_producer_is_rejected(kind: TimestampType) -> None:
     batch = build_batch(RECORDS, timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert refused(batch, LogConfig(timestamp_type=kind)) is ErrorCode.INVALID_TIMESTAMP
 
 
-def test_timestamps_from_too_far_ahead() -> None:
+def test_timestamp_too_far_in_the_future_is_rejected() -> None:
     config = LogConfig(timestamp_after_max_ms=1000)
     assert accepted(build_batch([Record(timestamp=NOW_MS + 1000)]), config)
     late = build_batch([Record(timestamp=NOW_MS), Record(timestamp=NOW_MS + 1001)])
@@ -166,7 +166,7 @@ def test_timestamps_from_too_far_ahead() -> None:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_timestamps_from_too_long_ago(codec: Compression) -> None:
+def test_timestamp_too_far_in_the_past_is_rejected(codec: Compression) -> None:
     config = LogConfig(timestamp_before_max_ms=1000)
     early = [Record(timestamp=NOW_MS), Record(timestamp=NOW_MS - 1001)]
     assert refused(build_batch(early, compression=codec), config) is ErrorCode.INVALID_TIMESTAMP
@@ -174,19 +174,19 @@ def test_timestamps_from_too_long_ago(codec: Compression) -> None:
     assert accepted(build_batch([Record(timestamp=-1)], compression=codec), config)
 
 
-def test_a_compacted_topic_needs_keys() -> None:
+def test_record_without_key_for_compacted_topic_is_rejected() -> None:
     config = LogConfig(compact=True)
     assert refused(GOOD, config) is ErrorCode.INVALID_RECORD
     assert accepted(build_batch(RECORDS[:1]), config)
 
 
-def test_records_that_can_not_be_read_where_they_must_be() -> None:
+def test_unreadable_records_for_compacted_topic_are_rejected() -> None:
     broken = changed(61, "B", 0x7F)
     assert refused(broken, LogConfig(compact=True)) is ErrorCode.INVALID_RECORD
 
 
 @given(data=st.binary(max_size=200))
-def test_any_bytes_pass_or_are_refused(data: bytes) -> None:
+def test_random_bytes_are_accepted_or_rejected(data: bytes) -> None:
     with contextlib.suppress(LogError):
         prepare_batch(data, LogConfig(compact=True), now_ms=NOW_MS)
 
@@ -210,11 +210,11 @@ def tiny_records(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_garbage_with_a_right_checksum_is_rejected(codec: Compression) -> None:
+def test_invalid_records_with_valid_checksum_are_rejected(codec: Compression) -> None:
     assert refused(with_section(b"\x55" * 100, 3, codec)) is ErrorCode.INVALID_RECORD
 
 
-def test_compressed_section_that_is_no_compressed_data_is_rejected() -> None:
+def test_invalid_compressed_data_is_rejected() -> None:
     batch = bytearray(with_section(b"\x55" * 100, 3))
     struct.pack_into(">h", batch, 21, Compression.ZSTD)
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
@@ -228,7 +228,7 @@ def test_count_of_two_billion_in_a_small_compressed_batch_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 9, 11])
-def test_count_that_is_not_that_of_the_records_is_rejected(count: int) -> None:
+def test_wrong_record_count_is_rejected(count: int) -> None:
     batch = with_section(tiny_records(10), count, Compression.LZ4)
     assert refused(batch) is ErrorCode.INVALID_RECORD
 
@@ -239,12 +239,12 @@ def test_offset_deltas_that_are_not_consecutive_are_rejected() -> None:
     assert refused(with_section(bytes(section), 3)) is ErrorCode.INVALID_RECORD
 
 
-def test_more_records_than_a_batch_may_have_are_rejected_unread() -> None:
+def test_too_many_records_are_rejected_without_decoding() -> None:
     batch = with_section(b"", RECORDS_MAX + 1, Compression.ZSTD)
     assert refused(batch) is ErrorCode.INVALID_RECORD
 
 
-def test_batch_that_decompresses_to_more_than_the_limit_is_rejected() -> None:
+def test_batch_that_decompresses_beyond_limit_is_rejected() -> None:
     record = build_batch([Record(timestamp=NOW_MS, value=bytes(DECOMPRESSED_MAX_BYTES))])
     batch = with_section(record[HEADER_BYTES:], 1, Compression.ZSTD)
     assert len(batch) < 10_000
@@ -262,18 +262,18 @@ def test_batch_that_decompresses_to_more_than_the_limit_is_rejected() -> None:
     ],
     ids=["records", "bytes"],
 )
-def test_batch_too_large_for_a_step_is_checked_without_that_limit(batch: bytes) -> None:
+def test_batch_too_large_for_a_step_is_accepted_without_step_limit(batch: bytes) -> None:
     with pytest.raises(TooMuchForAStepError):
         prepare_batch(batch, DEFAULT, now_ms=NOW_MS, limits=STEP)
     assert accepted(batch)
 
 
-def test_largest_timestamp_is_that_of_the_records_and_not_of_the_header() -> None:
+def test_max_timestamp_is_taken_from_records_instead_of_header() -> None:
     lying = changed(35, ">q", NOW_MS + 999_999)
     assert prepare_batch(lying, DEFAULT, now_ms=NOW_MS).max_timestamp == NOW_MS
 
 
-def test_every_record_without_a_key_is_named() -> None:
+def test_every_record_without_key_is_listed_in_error() -> None:
     records = [Record(timestamp=NOW_MS, key=None if i in (3, 7) else b"k") for i in range(10)]
     with pytest.raises(LogError) as caught:
         prepare_batch(build_batch(records), LogConfig(compact=True), now_ms=NOW_MS)
@@ -281,7 +281,7 @@ def test_every_record_without_a_key_is_named() -> None:
     assert caught.value.records == (RecordError(3, text), RecordError(7, text))
 
 
-def test_every_record_with_a_bad_timestamp_is_named() -> None:
+def test_every_record_with_invalid_timestamp_is_listed_in_error() -> None:
     times = [0, 5000, -5000, 1, 5000]
     records = [Record(timestamp=NOW_MS + each) for each in times]
     config = LogConfig(timestamp_before_max_ms=1000, timestamp_after_max_ms=1000)
@@ -291,7 +291,7 @@ def test_every_record_with_a_bad_timestamp_is_named() -> None:
     assert [each.position for each in caught.value.records] == [1, 2, 4]
 
 
-def test_error_that_is_not_about_records_names_none() -> None:
+def test_batch_error_lists_no_records() -> None:
     with pytest.raises(LogError) as caught:
         prepare_batch(GOOD, LogConfig(max_message_bytes=10), now_ms=NOW_MS)
     assert caught.value.records == ()

@@ -10,7 +10,9 @@ from tests.apis.authorization.callers import ALICE, ROOT, SETTINGS, ask_as, gran
 from tests.apis.conftest import DeskMaker
 
 
-async def test_who_has_no_name_to_hide_is_fine(make_desk: DeskMaker) -> None:
+async def test_allowed_splits_names_by_authorization_and_keeps_null_names(
+    make_desk: DeskMaker,
+) -> None:
     desk = await make_desk(*SETTINGS)
     await grant(desk, Resource.TOPIC, "cats", Operation.READ)
     desk.principal = ALICE
@@ -27,7 +29,7 @@ async def test_who_has_no_name_to_hide_is_fine(make_desk: DeskMaker) -> None:
     assert authorized(desk.context(0, 0), Resource.TOPIC, "dogs") == TOPIC_OPERATIONS
 
 
-async def test_what_may_be_done_to_the_cluster_is_told(make_desk: DeskMaker) -> None:
+async def test_cluster_authorized_operations_follow_acls(make_desk: DeskMaker) -> None:
     desk = await make_desk(*SETTINGS)
     await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.DESCRIBE)
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)

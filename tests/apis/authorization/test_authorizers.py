@@ -11,7 +11,7 @@ PATTERN = Pattern(Resource.TOPIC, "cats")
 RULE = AclRule("User:*", "*", Operation.READ, Permission.ALLOW)
 
 
-def test_it_follows_the_rules_and_is_made_anew_only_with_them() -> None:
+def test_authorizer_is_rebuilt_only_if_acls_change() -> None:
     assert Authorizers(Settings.from_sources()).of(Image()) is None
     authorizers = Authorizers(Settings.from_sources(pairs=SETTINGS))
     image = Image()
@@ -26,7 +26,7 @@ def test_it_follows_the_rules_and_is_made_anew_only_with_them() -> None:
     assert apply(image, AclsChanged(PATTERN, ())).acls == {}
 
 
-def test_what_no_rule_speaks_of_may_be_open() -> None:
+def test_resource_without_acl_is_allowed_if_configured() -> None:
     open_house = (*SETTINGS, "allow.everyone.if.no.acl.found=true")
     authorizer = Authorizers(Settings.from_sources(pairs=open_house)).of(Image())
     assert authorizer is not None

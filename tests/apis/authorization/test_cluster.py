@@ -31,7 +31,7 @@ async def desk(make_desk: DeskMaker) -> Any:
     return made
 
 
-async def test_each_resource_has_a_right_of_its_own(desk: Any) -> None:
+async def test_each_config_resource_requires_its_own_permission(desk: Any) -> None:
     described = DescribeConfigsRequest(
         resources=[
             DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
@@ -58,7 +58,7 @@ async def test_each_resource_has_a_right_of_its_own(desk: Any) -> None:
     assert desk.cluster.image.topic_overrides("theirs") == {}
 
 
-async def test_the_cluster_opens_brokers_but_no_topics(desk: Any) -> None:
+async def test_describe_configs_on_cluster_allows_brokers_but_not_topics(desk: Any) -> None:
     await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.DESCRIBE_CONFIGS)
     resources = [
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)

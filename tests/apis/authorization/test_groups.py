@@ -36,7 +36,7 @@ def commit(group: str) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id=group, topics=topics)
 
 
-async def test_what_may_be_seen_is_shown_beside_what_may_not(
+async def test_authorized_groups_are_returned_and_others_rejected(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
@@ -92,7 +92,7 @@ async def test_what_may_be_seen_is_shown_beside_what_may_not(
         assert await listed() == set(GROUPS)
 
 
-async def test_a_refusal_is_what_the_version_and_the_kind_of_key_make_of_it(
+async def test_authorization_error_response_depends_on_version_and_key_type(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:

@@ -44,7 +44,7 @@ async def produced(desk: Any, request: ProduceRequest) -> dict[str, int]:
     return {one.name: one.partition_responses[0].error_code for one in response.responses}
 
 
-async def test_topics_are_judged_one_by_one(desk: Any) -> None:
+async def test_produce_is_authorized_for_each_topic(desk: Any) -> None:
     assert await produced(desk, produce("hidden", "absent", "nowhere")) == {
         "hidden": REFUSED,
         "absent": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -53,20 +53,20 @@ async def test_topics_are_judged_one_by_one(desk: Any) -> None:
     assert desk.asked == {}
 
 
-async def test_a_transactional_id_is_judged_first(desk: Any) -> None:
+async def test_transactional_id_is_authorized_before_topics(desk: Any) -> None:
     no_id = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert await produced(desk, produce("absent", transactional_id="tx")) == {"absent": no_id}
     response = await ask_as(desk, ALICE, InitProducerIdRequest(transactional_id="tx"), 4)
     assert (response.error_code, response.producer_id) == (no_id, -1)
 
 
-async def test_acks_0_leave_nothing_but_to_hang_up(desk: Any) -> None:
+async def test_unauthorized_produce_with_acks_0_closes_connection(desk: Any) -> None:
     with pytest.raises(CloseConnection, match="not allowed"):
         await ask_as(desk, ALICE, produce("hidden", acks=0), 9)
 
 
 @pytest.mark.parametrize("version", [14, 15])
-async def test_a_follower_needs_the_cluster(desk: Any, version: int) -> None:
+async def test_follower_fetch_requires_cluster_action(desk: Any, version: int) -> None:
     topic_id = desk.cluster.image.topics["hidden"].topic_id
     asked = FetchTopic(topic="hidden", topic_id=topic_id, partitions=[FetchPartition()])
     request = FetchRequest(topics=[asked], max_wait_ms=30_000)
@@ -80,7 +80,7 @@ async def test_a_follower_needs_the_cluster(desk: Any, version: int) -> None:
     assert found.partitions[0].error_code == REFUSED
 
 
-async def test_producer_ids_are_for_who_may_write_anywhere(desk: Any) -> None:
+async def test_init_producer_id_requires_write_to_any_topic(desk: Any) -> None:
     request = InitProducerIdRequest(transactional_id=None)
     assert desk.workers == {}
     desk.principal = ALICE

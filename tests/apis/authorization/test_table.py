@@ -421,7 +421,7 @@ async def topic_id(admin: SimulatedClient) -> bytes:
 
 
 @pytest.mark.parametrize("key", ROWS, ids=lambda key: key.name)
-async def test_who_has_no_right_is_refused_and_who_has_it_is_served(
+async def test_api_requires_its_permissions(
     at: SecuredBroker, key: ApiKey, autojump_clock: MockClock
 ) -> None:
     row, api = ROWS[key], APIS[key]
@@ -441,7 +441,7 @@ async def test_who_has_no_right_is_refused_and_who_has_it_is_served(
 
 
 @pytest.mark.parametrize("key", [ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE])
-async def test_a_group_is_not_enough_without_its_topics(
+async def test_group_permission_without_topic_permission_is_rejected(
     at: SecuredBroker, key: ApiKey, autojump_clock: MockClock
 ) -> None:
     row, api = ROWS[key], APIS[key]
@@ -454,7 +454,7 @@ async def test_a_group_is_not_enough_without_its_topics(
         assert set(error_codes(answer)) - {0} == {NO_TOPIC}, version
 
 
-async def test_offset_for_leader_epoch_with_cluster_action_needs_no_right_on_topic(
+async def test_offset_for_leader_epoch_with_cluster_action_needs_no_topic_acl(
     at: SecuredBroker, autojump_clock: MockClock
 ) -> None:
     admin, follower = await caller(at, ADMIN), await caller(at, NOBODY)
@@ -465,7 +465,7 @@ async def test_offset_for_leader_epoch_with_cluster_action_needs_no_right_on_top
     assert set(error_codes(await follower.ask(row.make(4, made), 4))) == {0}
 
 
-def test_no_api_escapes_the_table() -> None:
+def test_every_api_has_an_authorization_check() -> None:
     open_ones = {key for key, check in CHECKS.items() if check is allow_all}
     assert {ApiKey(key) for key in APIS} == set(CHECKS)
     assert set(CHECKS) == set(ROWS) | open_ones | SHOWN_IN_PART
@@ -477,7 +477,7 @@ def test_no_api_escapes_the_table() -> None:
     }
 
 
-async def test_with_acks_0_there_is_nothing_to_say_but_goodbye(
+async def test_unauthorized_produce_with_acks_0_closes_connection(
     at: SecuredBroker, autojump_clock: MockClock
 ) -> None:
     admin, nobody = await caller(at, ADMIN), await caller(at, NOBODY)

@@ -42,19 +42,19 @@ async def names(desk: Any, request: MetadataRequest, version: int = 9) -> dict[A
     return {topic.name: topic.error_code for topic in response.topics}
 
 
-async def test_what_is_hidden_is_the_same_whether_it_exists_or_not(desk: Any) -> None:
+async def test_metadata_error_of_unauthorized_topic_does_not_reveal_existence(desk: Any) -> None:
     found = await names(desk, asked("seen", "hidden", "absent", "nowhere"))
     assert found == {"seen": 0, "hidden": REFUSED, "absent": UNKNOWN, "nowhere": REFUSED}
 
 
 @pytest.mark.parametrize("version", [0, 1, 13])
-async def test_all_means_all_that_may_be_seen(desk: Any, version: int) -> None:
+async def test_metadata_of_all_topics_omits_unauthorized_topics(desk: Any, version: int) -> None:
     every = MetadataRequest(topics=[] if version == 0 else None)
     assert await names(desk, every, version) == {"seen": 0}
     assert await names(desk, asked("hidden"), min(version, 11)) == {"hidden": REFUSED}
 
 
-async def test_the_name_of_a_hidden_topic_is_not_told_by_its_id(desk: Any) -> None:
+async def test_metadata_by_id_does_not_reveal_name_of_unauthorized_topic(desk: Any) -> None:
     ids = {name: topic.topic_id for name, topic in desk.cluster.image.topics.items()}
     topics = [
         MetadataRequestTopic(name=None, topic_id=ids["seen"]),
@@ -69,14 +69,14 @@ async def test_the_name_of_a_hidden_topic_is_not_told_by_its_id(desk: Any) -> No
     }
 
 
-async def test_asking_makes_a_topic_only_for_who_may_make_it(desk: Any) -> None:
+async def test_auto_topic_creation_requires_create_permission(desk: Any) -> None:
     assert await names(desk, asked("absent", create=True)) == {"absent": REFUSED}
     assert "absent" not in desk.cluster.image.topics
     await grant(desk, Resource.TOPIC, "absent", Operation.CREATE)
     assert await names(desk, asked("absent", create=True)) == {"absent": 0}
 
 
-async def test_what_the_caller_may_do_is_told(desk: Any) -> None:
+async def test_authorized_operations_are_those_of_the_principal(desk: Any) -> None:
     fields = {
         "include_topic_authorized_operations": True,
         "include_cluster_authorized_operations": True,
@@ -89,7 +89,7 @@ async def test_what_the_caller_may_do_is_told(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_topics_are_made_by_who_may_make_these_or_any(desk: Any, whole: bool) -> None:
+async def test_create_topics_requires_create_on_topic_or_cluster(desk: Any, whole: bool) -> None:
     if whole:
         await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.CREATE)
     else:
@@ -110,7 +110,7 @@ async def test_topics_are_made_by_who_may_make_these_or_any(desk: Any, whole: bo
         assert (theirs.num_partitions, theirs.configs) == (-1, [])
 
 
-async def test_what_is_asked_for_twice_is_refused_to_anybody_alike(desk: Any) -> None:
+async def test_duplicate_topics_are_rejected_before_authorization(desk: Any) -> None:
     made = [CreatableTopic(name="hidden", num_partitions=1, replication_factor=1)] * 2
     grown = [CreatePartitionsTopic(name="hidden", count=2)] * 2
     gone = [DeleteTopicState(name="hidden")] * 2
@@ -124,26 +124,26 @@ async def test_what_is_asked_for_twice_is_refused_to_anybody_alike(desk: Any) ->
         assert found == [[("hidden", ErrorCode.INVALID_REQUEST)]] * 4
 
 
-async def test_a_hidden_topic_is_told_once(desk: Any) -> None:
+async def test_duplicate_unauthorized_topic_is_listed_once(desk: Any) -> None:
     response = await ask_as(desk, ALICE, asked("hidden", "hidden"), 9)
     assert [topic.name for topic in response.topics] == ["hidden"]
 
 
-async def test_who_may_see_a_topic_is_told_that_it_is_not_there(desk: Any) -> None:
+async def test_delete_of_unknown_topic_is_revealed_only_with_describe(desk: Any) -> None:
     topics = [DeleteTopicState(name=name) for name in ("seen", "hidden", "absent", "nowhere")]
     response = await ask_as(desk, ALICE, DeleteTopicsRequest(topics=topics), 6)
     found = {result.name: result.error_code for result in response.responses}
     assert found == {"seen": REFUSED, "hidden": REFUSED, "absent": UNKNOWN, "nowhere": REFUSED}
 
 
-async def test_delete_of_the_cluster_is_delete_of_every_topic(desk: Any) -> None:
+async def test_delete_on_cluster_allows_delete_of_every_topic(desk: Any) -> None:
     await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.DELETE)
     topics = [DeleteTopicState(name="hidden")]
     response = await ask_as(desk, ALICE, DeleteTopicsRequest(topics=topics), 6)
     assert [result.error_code for result in response.responses] == [0]
 
 
-async def test_by_name_and_id_at_once_nothing_is_deleted(desk: Any) -> None:
+async def test_delete_by_name_and_id_at_once_is_rejected(desk: Any) -> None:
     hidden = desk.cluster.image.topics["hidden"]
     topics = [DeleteTopicState(name="hidden", topic_id=hidden.topic_id)]
     for who in (ALICE, ROOT):
@@ -151,7 +151,7 @@ async def test_by_name_and_id_at_once_nothing_is_deleted(desk: Any) -> None:
         assert [one.error_code for one in response.responses] == [ErrorCode.INVALID_REQUEST]
 
 
-async def test_deleting_by_id_tells_no_name_that_may_not_be_seen(desk: Any) -> None:
+async def test_delete_by_id_does_not_reveal_name_of_unauthorized_topic(desk: Any) -> None:
     ids = {name: topic.topic_id for name, topic in desk.cluster.image.topics.items()}
     topics = [DeleteTopicState(name=None, topic_id=ids[name]) for name in ("seen", "hidden")]
     response = await ask_as(desk, ALICE, DeleteTopicsRequest(topics=topics), 6)

@@ -37,7 +37,7 @@ def test_wrap_without_authorizer_does_not_load_the_table() -> None:
     assert done.stdout.strip() == "False"
 
 
-async def test_people_are_told_of_what_was_denied_and_not_of_what_was_only_looked_for(
+async def test_only_denials_of_requested_resources_are_reported(
     make_desk: DeskMaker,
 ) -> None:
     desk = await make_desk(*SETTINGS)

@@ -33,7 +33,7 @@ def versions_of(cls: type[Message]) -> range:
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-def test_every_shorter_input_is_refused_with_its_place(
+def test_every_truncated_input_is_rejected_with_offset(
     cls: type[Message], draw_message: Draw, project_message: Project
 ) -> None:
     @given(st.data())
@@ -50,7 +50,7 @@ def test_every_shorter_input_is_refused_with_its_place(
     check()
 
 
-def test_records_are_views_of_the_input() -> None:
+def test_decoded_records_are_views_of_the_input() -> None:
     records = PartitionProduceData(index=3, records=b"batch")
     request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[records])])
     buffer = bytearray(compiler.encode(request, 9))
@@ -76,7 +76,7 @@ def test_records_are_views_of_the_input() -> None:
         (9, b"\x02\x82\x80\x08" + bytes(40), r"topics\[\]\.name: string length \d+ is too", 4),
     ],
 )
-def test_an_error_says_which_field_and_where(
+def test_decode_error_has_field_and_offset(
     version: int, data: bytes, what: str, offset: int
 ) -> None:
     with pytest.raises(DecodeError, match=what) as caught:
@@ -84,7 +84,7 @@ def test_an_error_says_which_field_and_where(
     assert caught.value.offset == offset
 
 
-def test_a_tagged_field_whose_size_lies_is_refused() -> None:
+def test_tagged_field_with_wrong_size_is_rejected() -> None:
     data = compiler.encode(FetchResponse(), 16)
     lying = data[:-1] + b"\x01\x00\x05\x01" + bytes(4)  # node_endpoints: empty, yet five bytes
     with pytest.raises(DecodeError, match="node_endpoints: its size says"):
@@ -95,7 +95,7 @@ def names(count: int) -> bytes:
     return uvarint(count + 1) + b"\1" * count
 
 
-def test_a_message_has_only_so_many_elements() -> None:
+def test_message_with_too_many_elements_is_rejected() -> None:
     ending = b"\0\0\0\0\0"
     most = compiler.decode(DeleteTopicsRequest, 4, names(ELEMENTS_MAX) + ending)
     assert len(most.topic_names) == ELEMENTS_MAX
@@ -103,7 +103,7 @@ def test_a_message_has_only_so_many_elements() -> None:
         compiler.decode(DeleteTopicsRequest, 4, names(ELEMENTS_MAX + 1) + ending)
 
 
-def test_elements_of_all_arrays_count_together() -> None:
+def test_elements_of_all_arrays_are_limited_in_total() -> None:
     half = ELEMENTS_MAX // 2
     filters = names(half) + names(half)
     assert len(compiler.decode(ListGroupsRequest, 5, filters + b"\0").types_filter) == half
@@ -111,7 +111,7 @@ def test_elements_of_all_arrays_count_together() -> None:
         compiler.decode(ListGroupsRequest, 5, names(half) + names(half + 1) + b"\0")
 
 
-def test_unknown_tagged_fields_count_too() -> None:
+def test_unknown_tagged_fields_count_as_elements() -> None:
     fields = dict.fromkeys(range(100, 100 + ELEMENTS_MAX // 2), b"")
     filters = names(ELEMENTS_MAX // 2 + 1) + b"\1" + tagged_section(None, fields)
     with pytest.raises(DecodeError, match="tagged fields: the message has too many elements"):
@@ -119,7 +119,7 @@ def test_unknown_tagged_fields_count_too() -> None:
 
 
 @pytest.mark.parametrize("version", [7, 9])
-def test_a_locating_decoder_says_where_records_lie(version: int) -> None:
+def test_locating_decoder_returns_position_of_records(version: int) -> None:
     partitions = [
         PartitionProduceData(index=0, records=None),
         PartitionProduceData(index=1, records=b"batch"),
@@ -149,7 +149,7 @@ class Numbers(Message, versions="0"):
 @given(
     st.integers(0, 2**32 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 )
-def test_varints_are_read_as_construct_reads_them(count: int, small: int, large: int) -> None:
+def test_varints_are_decoded_as_by_construct(count: int, small: int, large: int) -> None:
     message = Numbers(count=count, small=small, large=large, id=bytes(range(16)))
     data = construct_for(Numbers, 0).build(message)
     assert compiler.decoder(Numbers, 0)(data) == (message, len(data))
@@ -157,7 +157,7 @@ def test_varints_are_read_as_construct_reads_them(count: int, small: int, large:
         compiler.decode(Numbers, 0, data[:-1])
 
 
-def test_a_node_of_an_unknown_kind_is_refused() -> None:
+def test_node_of_unknown_kind_is_rejected() -> None:
     class Odd(Message, versions="0"):
         value: int = field(UNSIGNED_VARINT)
 
@@ -167,6 +167,6 @@ def test_a_node_of_an_unknown_kind_is_refused() -> None:
         decoding.emit(tree, "Odd")
 
 
-def test_only_messages_with_records_keep_a_view() -> None:
+def test_has_records_is_true_for_messages_with_records_only() -> None:
     assert decoding.has_records(construct_for(ProduceRequest, 9))
     assert not decoding.has_records(construct_for(MetadataResponse, 9))

@@ -9,7 +9,7 @@ from protocol.compiler.emit import WIDTHS, Slot, Source, fixed_code
 from protocol.types import BOOLEAN, FLOAT64, INT8, INT16, INT32, INT64, STRING, UINT16, UINT32, UUID
 
 
-def test_lines_become_a_function() -> None:
+def test_source_lines_are_compiled_to_function() -> None:
     source = Source("title", "def double(x):")
     with source.block("if x is None:"):
         source.line("return none")
@@ -23,7 +23,7 @@ def test_lines_become_a_function() -> None:
     assert (double(None), double(4)) == ("nothing", 8)
 
 
-def test_a_line_knows_which_field_it_is_about() -> None:
+def test_source_lines_are_mapped_to_field_paths() -> None:
     source = Source("title", "def decode(buf):")
     source.line("first", "topics[].name")
     source.fixed("second", [Slot("h", "a", "a"), Slot("i", "b", "b")])
@@ -34,7 +34,7 @@ def test_a_line_knows_which_field_it_is_about() -> None:
     }
 
 
-def test_two_things_of_one_name_get_two_names() -> None:
+def test_different_objects_of_same_name_get_different_names() -> None:
     source = Source("title", "def decode(buf):")
 
     class Thing: ...
@@ -45,7 +45,7 @@ def test_two_things_of_one_name_get_two_names() -> None:
     assert source.names == {"Thing": first, "Thing_": second}
 
 
-def test_names_are_fresh_and_structs_shared() -> None:
+def test_fresh_names_are_unique_and_structs_shared() -> None:
     source = Source("title", "def decode(buf):")
     assert source.fresh("n") != source.fresh("n")
     assert source.bind_struct("read", "unpack_from", "h?") == "read_hZ"
@@ -56,13 +56,13 @@ def test_names_are_fresh_and_structs_shared() -> None:
 @pytest.mark.parametrize(
     "kind", [BOOLEAN, INT8, INT16, INT32, INT64, UINT16, UINT32, FLOAT64, UUID], ids=str
 )
-def test_every_fixed_type_has_a_code_of_its_width(kind: object) -> None:
+def test_fixed_width_type_has_struct_code_of_its_width(kind: object) -> None:
     node = kind.node(flexible=True, nullable=False)  # type: ignore[attr-defined]
     code = fixed_code(node)
     assert code is not None
     assert WIDTHS[code] == node.sizeof()
 
 
-def test_other_types_have_none() -> None:
+def test_variable_width_type_has_no_struct_code() -> None:
     assert fixed_code(STRING.node(flexible=True, nullable=False)) is None
     assert fixed_code(cs.Struct()) is None

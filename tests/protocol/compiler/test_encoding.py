@@ -30,7 +30,7 @@ class Slice:
 
 
 @pytest.mark.parametrize("version", [11, 12, 17])
-def test_foreign_records_are_chunks_of_their_own(version: int) -> None:
+def test_record_slices_are_encoded_as_separate_chunks(version: int) -> None:
     first, second = Slice(), Slice()
     partitions = [
         PartitionData(partition_index=0, records=first),
@@ -60,14 +60,14 @@ def test_foreign_records_are_chunks_of_their_own(version: int) -> None:
         (MetadataRequest(topics=[MetadataRequestTopic(name="\ud800")]), 9, r"name"),
     ],
 )
-def test_what_a_version_cannot_say_is_refused_by_name(
+def test_value_not_encodable_in_version_is_rejected_with_field_name(
     message: Message, version: int, what: str
 ) -> None:
     with pytest.raises(EncodeError, match=what):
         compiler.encode(message, version)
 
 
-def test_an_object_of_another_class_is_refused() -> None:
+def test_object_of_other_class_is_rejected() -> None:
     with pytest.raises(EncodeError, match="MetadataRequest is not a ProduceRequest"):
         compiler.encoder(ProduceRequest, 9)(MetadataRequest())
 
@@ -81,12 +81,12 @@ class Numbers(Message, versions="0"):
 @given(
     st.integers(0, 2**32 - 1), st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 )
-def test_varints_are_written_as_construct_writes_them(count: int, small: int, large: int) -> None:
+def test_varints_are_encoded_as_by_construct(count: int, small: int, large: int) -> None:
     message = Numbers(count=count, small=small, large=large)
     assert compiler.encode(message, 0) == construct_for(Numbers, 0).build(message)
 
 
-def test_a_tagged_number_is_written_unless_it_is_the_default() -> None:
+def test_tagged_number_is_omitted_if_default() -> None:
     class Tagged(Message, versions="0", flexible="0+"):
         level: int = field(INT32, tagged="0+", tag=3, default=-1)
 
@@ -97,7 +97,7 @@ def test_a_tagged_number_is_written_unless_it_is_the_default() -> None:
     )
 
 
-def test_a_node_of_an_unknown_kind_is_refused() -> None:
+def test_node_of_unknown_kind_is_rejected() -> None:
     class Odd(Message, versions="0"):
         value: int = field(UNSIGNED_VARINT)
 

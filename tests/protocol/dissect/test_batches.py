@@ -21,7 +21,7 @@ def opened(data: bytes, start: int = 0) -> Node:
     return parent
 
 
-def test_header_fields_and_records_have_their_places() -> None:
+def test_header_fields_and_records_have_offsets() -> None:
     batch = records.build_batch(RECORDS)
     (node,) = opened(batch, start=5).children
     assert (node.start, node.end) == (5, 5 + len(batch))
@@ -39,26 +39,26 @@ def test_header_fields_and_records_have_their_places() -> None:
 
 
 @pytest.mark.parametrize("codec", [c for c in Compression if c is not Compression.NONE])
-def test_compressed_records_are_shown_without_a_place(codec: Compression) -> None:
+def test_compressed_records_have_no_offsets(codec: Compression) -> None:
     (node,) = opened(records.build_batch(RECORDS, compression=codec)).children
     assert codec.name.lower() in node.find("attributes").text
     assert node.find("record 1").start is None
 
 
-def test_several_batches_follow_each_other() -> None:
+def test_consecutive_batches_have_their_own_nodes() -> None:
     one = records.build_batch(RECORDS)
     nodes = opened(one + one).children
     assert [node.start for node in nodes] == [0, len(one)]
 
 
-def test_a_wrong_checksum_is_told() -> None:
+def test_wrong_checksum_is_reported() -> None:
     batch = bytearray(records.build_batch(RECORDS))
     assert opened(bytes(batch)).find("crc").text.endswith("right")
     batch[17] ^= 1
     assert opened(bytes(batch)).find("crc").text.endswith("WRONG")
 
 
-def test_damage_is_told_where_it_is() -> None:
+def test_corrupt_batch_has_error_at_its_node() -> None:
     batch = records.build_batch(RECORDS)
     assert "cut off" in (opened(batch[:-1]).find("batch").error or "")
     assert opened(b"short").find("batch").error

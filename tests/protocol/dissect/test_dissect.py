@@ -48,7 +48,7 @@ def assert_every_byte_once(dissection: Dissection) -> None:
 
 
 @pytest.mark.parametrize("prefixed", [True, False])
-def test_a_request_is_known_with_or_without_its_size(prefixed: bool) -> None:
+def test_request_is_dissected_with_or_without_size_prefix(prefixed: bool) -> None:
     frame = produce_frame()[0 if prefixed else 4 :]
     dissection = dissect(frame)
     assert dissection.problem is None
@@ -60,7 +60,9 @@ def test_a_request_is_known_with_or_without_its_size(prefixed: bool) -> None:
 
 @pytest.mark.parametrize("prefixed", [True, False])
 @pytest.mark.parametrize("direction", [Direction.AUTO, "response"])
-def test_a_response_needs_its_api_and_version(prefixed: bool, direction: Direction | str) -> None:
+def test_response_is_dissected_with_api_and_version(
+    prefixed: bool, direction: Direction | str
+) -> None:
     frame = metadata_response()[0 if prefixed else 4 :]
     dissection = dissect(frame, direction=direction, api_key=ApiKey.METADATA, version=12)
     assert dissection.problem is None
@@ -68,12 +70,12 @@ def test_a_response_needs_its_api_and_version(prefixed: bool, direction: Directi
     assert_every_byte_once(dissection)
 
 
-def test_a_response_without_its_api_says_what_is_needed() -> None:
+def test_response_without_api_has_explained_problem() -> None:
     problem = dissect(metadata_response(), direction="response").problem
     assert problem == "a response doesn't say what it answers: its API and version are needed"
 
 
-def test_a_truncated_frame_shows_how_far_it_goes_and_what_is_missing() -> None:
+def test_truncated_frame_shows_decoded_part_and_missing_bytes() -> None:
     frame = produce_frame()
     cut = dissect(frame[:40])
     assert cut.problem is not None
@@ -83,14 +85,14 @@ def test_a_truncated_frame_shows_how_far_it_goes_and_what_is_missing() -> None:
     assert cut.root.find("index").error is None
 
 
-def test_batches_of_a_truncated_frame_are_opened() -> None:
+def test_batches_of_truncated_frame_are_dissected() -> None:
     cut = dissect(produce_frame()[:-5])
     assert cut.root.find("producer_id").value == -1
     assert "cut off" in (cut.root.find("batch").error or "")
 
 
 @pytest.mark.parametrize("length", range(len(produce_frame())))
-def test_every_truncation_gives_a_tree_and_a_problem(length: int) -> None:
+def test_every_truncation_yields_tree_and_problem(length: int) -> None:
     for start in (0, 4):
         cut = dissect(produce_frame()[start : start + length])
         if start + length < len(produce_frame()):
@@ -98,13 +100,13 @@ def test_every_truncation_gives_a_tree_and_a_problem(length: int) -> None:
         assert render(cut)
 
 
-def test_bytes_left_over_are_told() -> None:
+def test_trailing_bytes_are_reported() -> None:
     dissection = dissect(produce_frame() + b"xyz")
     assert dissection.problem == "3 bytes follow the message"
     assert dissection.root.find("bytes left over").start == len(produce_frame())
 
 
-def test_a_size_that_lies_is_told() -> None:
+def test_wrong_frame_size_is_reported() -> None:
     frame = metadata_response()
     lying = (len(frame) + 5).to_bytes(4, "big") + frame[4:]
     dissection = dissect(lying, direction="response", api_key=3, version=12)
@@ -115,7 +117,7 @@ def test_a_size_that_lies_is_told() -> None:
     ("key", "version", "problem"),
     [(999, 0, "no API has the key 999"), (3, 99, "MetadataRequest has versions 0-13, not 99")],
 )
-def test_what_is_not_declared_is_told(key: int, version: int, problem: str) -> None:
+def test_undeclared_api_or_version_is_reported(key: int, version: int, problem: str) -> None:
     frame = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(7)
     dissection = dissect(len(frame).to_bytes(4, "big") + frame)
     assert dissection.problem == problem
@@ -130,7 +132,7 @@ def test_unknown_tagged_fields_are_shown() -> None:
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_give_a_tree(data: bytes) -> None:
+def test_random_bytes_yield_tree(data: bytes) -> None:
     for direction in Direction:
         dissection = dissect(data, direction=direction, api_key=ApiKey.FETCH, version=12)
         assert isinstance(dissection.root, Node)
@@ -141,7 +143,7 @@ MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).r
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-def test_every_message_is_accounted_for_byte_by_byte(
+def test_every_byte_of_every_message_belongs_to_one_node(
     cls: type[Message],
     draw_message: Callable[[type[Message]], st.SearchStrategy[Any]],
     project_message: Callable[[Message, int], Message],
@@ -172,11 +174,11 @@ def test_every_message_is_accounted_for_byte_by_byte(
 
 
 @pytest.mark.parametrize("name", ["metadata", "Metadata", "METADATA", "3"])
-def test_apis_are_found_by_any_spelling(name: str) -> None:
+def test_api_is_found_by_any_spelling(name: str) -> None:
     assert api_named(name) is ApiKey.METADATA
 
 
-def test_apis_of_several_words_too() -> None:
+def test_api_name_of_several_words_is_found_and_unknown_one_rejected() -> None:
     assert api_named("list-offsets") is api_named("ListOffsets") is ApiKey.LIST_OFFSETS
     with pytest.raises(ValueError, match="no API is called 'nonsense'"):
         api_named("nonsense")

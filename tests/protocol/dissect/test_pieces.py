@@ -16,22 +16,22 @@ BODIES = st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=5)
 
 
 @given(bodies=BODIES)
-def test_frames_that_follow_each_other_are_told_apart(bodies: list[bytes]) -> None:
+def test_consecutive_frames_are_split(bodies: list[bytes]) -> None:
     wanted = [len(body).to_bytes(4, "big") + body for body in bodies]
     assert frames(b"".join(wanted)) == wanted
 
 
 @given(data=st.binary(max_size=40))
-def test_frames_of_any_bytes_are_all_of_them(data: bytes) -> None:
+def test_split_frames_contain_all_bytes(data: bytes) -> None:
     assert b"".join(frames(data)) == data
 
 
-def test_frame_without_a_size_is_one_frame() -> None:
+def test_frame_without_size_prefix_is_one_frame() -> None:
     data = bytes.fromhex("00120003000000070003666f6f000261023100")
     assert frames(data) == [data]
 
 
-def test_segment_is_known_by_its_first_batch() -> None:
+def test_segment_is_recognized_by_its_first_batch() -> None:
     assert is_segment(SEGMENT)
     assert is_segment(SEGMENT[:70])
     assert not is_segment(SEGMENT[:60])
@@ -52,7 +52,7 @@ def test_segment_shows_every_batch_and_record() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30])
-def test_segment_that_is_cut_short_says_where(cut: int) -> None:
+def test_truncated_segment_has_problem_with_offset(cut: int) -> None:
     result = dissect_segment(SEGMENT[:-cut])
     assert result.problem is not None
     assert "at byte" in result.problem

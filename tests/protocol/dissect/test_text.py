@@ -21,7 +21,7 @@ TREE = Node(
 )
 
 
-def test_offsets_bytes_and_tree_stand_side_by_side() -> None:
+def test_render_shows_offsets_bytes_and_tree_in_columns() -> None:
     assert render(Dissection(DATA, TREE, "something is wrong")) == (
         " 0                          frame: 20 bytes\n"
         " 0  00 01 02 03             ├ size: 66051\n"
@@ -34,11 +34,11 @@ def test_offsets_bytes_and_tree_stand_side_by_side() -> None:
     )
 
 
-def test_the_parts_of_a_line_can_be_coloured_apart() -> None:
+def test_lines_are_split_into_parts_for_colouring() -> None:
     first, size, *_ = lines(Dissection(DATA, TREE))
     assert (first.branch, first.name) == ("", "frame")
     assert size == ("0", "00 01 02 03", "├ ", "size", "66051", "")
 
 
-def test_nothing_wrong_needs_no_last_line() -> None:
+def test_render_without_problem_has_no_trailing_line() -> None:
     assert not render(Dissection(DATA, Node("frame", 0, 20, 0))).endswith("\n\n")

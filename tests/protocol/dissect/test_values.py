@@ -37,15 +37,15 @@ from protocol.dissect.values import describe, moment, preview
         ("value", 1.5, "1.5"),
     ],
 )
-def test_values_say_what_they_mean(name: str, value: Any, text: str) -> None:
+def test_values_are_described_by_field_name(name: str, value: Any, text: str) -> None:
     assert describe(name, value) == text
 
 
-def test_bytes_that_are_text_are_shown_as_text() -> None:
+def test_printable_bytes_are_previewed_as_text() -> None:
     assert preview(b"hello") == "'hello'"
     assert preview(b"x" * 61) == f"'{'x' * 60}'… (61 bytes)"
 
 
 @pytest.mark.parametrize("value", [-1, 0, 2**62])
-def test_no_date_is_made_up(value: int) -> None:
+def test_invalid_timestamp_has_no_date(value: int) -> None:
     assert moment(value) == ""

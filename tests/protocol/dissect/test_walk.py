@@ -25,7 +25,7 @@ def walk(message: Message, version: int) -> Node:
     return root
 
 
-def test_a_nullable_struct_shows_its_marker() -> None:
+def test_nullable_struct_includes_its_marker_byte() -> None:
     absent = walk(DescribeTopicPartitionsRequest(), 0).find("cursor")
     there = walk(DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="t")), 0).find("cursor")
     assert (absent.text, absent.children) == ("null", [])
@@ -34,7 +34,7 @@ def test_a_nullable_struct_shows_its_marker() -> None:
     assert there.own_end == there.start + 1
 
 
-def test_a_known_tagged_field_is_opened() -> None:
+def test_known_tagged_field_is_dissected() -> None:
     partition = PartitionData(diverging_epoch=EpochEndOffset(epoch=3, end_offset=9))
     root = walk(OnePartition(partition=partition), 12)
     entry = root.find("tag 0")
@@ -42,7 +42,7 @@ def test_a_known_tagged_field_is_opened() -> None:
     assert entry.find("end_offset").value == 9
 
 
-def test_a_null_array_is_told_from_an_empty_one() -> None:
+def test_null_and_empty_arrays_have_different_texts() -> None:
     null, empty = PartitionData(aborted_transactions=None), PartitionData()
     for partition, text in ((null, "null"), (empty, "empty")):
         assert walk(OnePartition(partition=partition), 12).find("aborted_transactions").text == text
@@ -54,7 +54,7 @@ def joined_with(metadata: bytes) -> Node:
 
 
 @pytest.mark.parametrize("version", [0, 3, 9])
-def test_a_consumers_subscription_is_opened_even_if_its_version_is_to_come(version: int) -> None:
+def test_consumer_subscription_of_future_version_is_dissected(version: int) -> None:
     known = min(version, 3)
     inner = compiler.encode(ConsumerProtocolSubscription(topics=["a", "b"]), known)
     more = b"new" if version > known else b""
@@ -65,11 +65,11 @@ def test_a_consumers_subscription_is_opened_even_if_its_version_is_to_come(versi
 
 
 @pytest.mark.parametrize("metadata", [b"\0", b"\xff\xff\0\0", b"\0\0\0\0\0\7", bytes(99)])
-def test_what_is_no_subscription_stays_bytes(metadata: bytes) -> None:
+def test_metadata_without_valid_subscription_is_shown_as_bytes(metadata: bytes) -> None:
     assert joined_with(metadata).find("metadata").children == []
 
 
-def test_a_failed_read_leaves_its_reason_and_what_came_before() -> None:
+def test_failed_read_keeps_earlier_nodes_and_error() -> None:
     root = Node("root", 0)
     walker = Walker(b"\0\1\0")
     walker.read("first", cs.Int16sb, root)
