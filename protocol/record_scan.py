@@ -7,8 +7,8 @@ error by ``records.iter_records``, which returns the same timestamps. Kafka's
 
 Reading a record takes Python about a microsecond, more than storing it. But producers send
 sequences of records of one size and layout. So after one record is read, the bytes that decide the
-layout of up to 63 following records are compared, column by column, which the interpreter does in
-C.
+layout of the following records are compared, column by column, which the interpreter does in C.
+A large section is not copied, which would take longer than all comparisons.
 """
 
 from __future__ import annotations
@@ -18,17 +18,35 @@ from typing import Final, NamedTuple
 from protocol.errors import DecodeError
 from protocol.records import Buffer, read_varint
 
-RUN_MAX: Final = 64
-"""Records whose offset deltas differ only in the lowest seven bits of their varint."""
+RUN_MAX: Final = 512
+"""Records that are compared at once: their columns fit into the processor's cache."""
+
+_FIRST_RUN_MAX: Final = 64
+"""Records that are compared at once before a run of that length was found."""
 
 _RUN_MIN: Final = 4
 """Fewer records are read one by one in less time than their columns are compared."""
 
-_LOW_BITS: Final = bytes(range(0, 128, 2))
-"""First bytes of the zigzag varints of 0 to 63: those of all numbers with the same higher bits."""
+_COPIED_MAX_BYTES: Final = 64 * 1024
+"""Smaller sections are copied, because bytes are indexed faster than a memory view."""
 
-_LOW_BITS_CONTINUED: Final = bytes(byte | 0x80 for byte in _LOW_BITS)
-"""The same bytes if more bytes of the varint follow."""
+_SHORT_OFFSETS: Final = 64
+"""Offset deltas whose varint has one byte."""
+
+_LONG_OFFSETS: Final = 64 * 128
+"""Consecutive offset deltas whose varints differ in the lowest two bytes alone."""
+
+_ONLY_BYTES: Final = bytes(range(0, 128, 2))
+"""Varints of the offset deltas 0 to 63, which are zigzag-encoded."""
+
+_FIRST_BYTES: Final = bytes(0x80 | byte for byte in _ONLY_BYTES) * (RUN_MAX // _SHORT_OFFSETS + 1)
+"""First bytes of longer varints; they repeat every 64 offset deltas."""
+
+_LAST_SECOND_BYTES: Final = bytes(delta >> 6 for delta in range(_LONG_OFFSETS))
+"""Second bytes of varints of two bytes."""
+
+_SECOND_BYTES: Final = bytes(0x80 | byte for byte in _LAST_SECOND_BYTES)
+"""Second bytes of longer varints; they repeat every 8,192 offset deltas."""
 
 _LOWEST: Final = -(2**80)
 """Below every varint of ten bytes."""
@@ -62,7 +80,8 @@ def scan_records(
     Raises DecodeError if a record is damaged, or if there are more or fewer
     than ``count``.
     """
-    scan = _Scan(bytes(section), count, allowed_deltas, no_timestamp_delta, positions_max)
+    data = bytes(section) if len(section) <= _COPIED_MAX_BYTES else memoryview(section)
+    scan = _Scan(data, count, allowed_deltas, no_timestamp_delta, positions_max)
     try:
         end = scan.read_all()
     except IndexError:
@@ -81,6 +100,7 @@ class _Scan:
         "_data",
         "_no_timestamp",
         "_positions_max",
+        "_run_max",
         "index",
         "keyless",
         "latest",
@@ -90,7 +110,7 @@ class _Scan:
 
     def __init__(
         self,
-        data: bytes,
+        data: bytes | memoryview,
         count: int,
         allowed: range | None,
         no_timestamp: int | None,
@@ -101,6 +121,7 @@ class _Scan:
         self._allowed = allowed
         self._no_timestamp = no_timestamp
         self._positions_max = positions_max
+        self._run_max = _FIRST_RUN_MAX
         self.index = 0
         self.max_delta = _LOWEST
         self.latest = 0
@@ -179,30 +200,34 @@ class _Scan:
         """How many records behind the one at ``start`` have its size, layout and timestamp."""
         data, index, size = self._data, self.index, end - start
         offset_at, key_at, value_at, headers_at = fields
-        most = min(
-            RUN_MAX - 1 - index % RUN_MAX,
+        varying = _offset_columns(index + 1, key_at - offset_at)
+        possible = most = min(
+            self._run_max,
+            len(varying[0]),
             self._count - index - 1,
             (len(data) - end) // size,
         )
-        first = (index + 1) % RUN_MAX
-        continued = key_at - offset_at > 1
-        expected = (_LOW_BITS_CONTINUED if continued else _LOW_BITS)[first : first + most]
-        column = data[offset_at + size : offset_at + size * most + 1 : size]
-        if column != expected:
-            most = _common(column, expected)
         constant = (
             *range(start, body),
             *range(body + 1, offset_at),
-            *range(offset_at + 1, key_at),
+            *range(offset_at + len(varying), key_at),
             *_varint_range(data, key_at),
             *_varint_range(data, value_at),
             headers_at,
         )
         for at in constant:
             if most < _RUN_MIN:
-                return 0
+                break
             column = data[at + size : at + size * most + 1 : size]
-            most -= len(column.lstrip(data[at : at + 1]))
+            byte = bytes((data[at],))
+            if column != byte * most:
+                most -= len(bytes(column).lstrip(byte))
+        for at, expected in enumerate(varying, offset_at):
+            most = _common(data[at + size : at + size * most + 1 : size], expected[:most])
+        # A long run that breaks off early was compared for nothing.
+        self._run_max = min(2 * self._run_max, RUN_MAX) if most == possible else _FIRST_RUN_MAX
+        if most < _RUN_MIN:
+            return 0
         self._note_run(index, most)
         return most
 
@@ -237,7 +262,20 @@ class _Scan:
         return at
 
 
-def _varint_range(data: bytes, at: int) -> range:
+def _offset_columns(delta: int, length: int) -> tuple[bytes, ...]:
+    """The varying bytes of the varints of ``delta`` and those that follow, ``length`` bytes each.
+
+    One text for each byte of the varint that varies, all of one length: at most ``RUN_MAX``.
+    """
+    if length == 1:
+        return (_ONLY_BYTES[delta:],)
+    first, second = delta % _SHORT_OFFSETS, delta % _LONG_OFFSETS
+    seconds = _LAST_SECOND_BYTES if length == 2 else _SECOND_BYTES
+    expected = seconds[second : second + RUN_MAX]
+    return _FIRST_BYTES[first : first + len(expected)], expected
+
+
+def _varint_range(data: bytes | memoryview, at: int) -> range:
     """The positions of a varint's bytes."""
     end = at
     while data[end] >= 0x80:
@@ -245,7 +283,9 @@ def _varint_range(data: bytes, at: int) -> range:
     return range(at, end + 1)
 
 
-def _common(found: bytes, expected: bytes) -> int:
+def _common(found: bytes | memoryview, expected: bytes) -> int:
     """Return the number of equal leading bytes of two texts of one length."""
-    pairs = enumerate(zip(found, expected, strict=True))
-    return next((i for i, (a, b) in pairs if a != b), len(found))
+    if found == expected:
+        return len(expected)
+    pairs = enumerate(zip(bytes(found), expected, strict=True))
+    return next((i for i, (a, b) in pairs if a != b), len(expected))

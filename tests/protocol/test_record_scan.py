@@ -26,6 +26,9 @@ RUNS = st.lists(st.tuples(SINGLE, st.sampled_from([1, 2, 5, 64, 130])), min_size
     lambda runs: [record for record, count in runs for _ in range(count)]
 )
 
+LARGE = [Record(timestamp=BASE, key=b"k", value=b"x" * 70)] * 9000
+"""Not copied for the scan."""
+
 
 def section_of(batch: bytes) -> bytes:
     return batch[HEADER_BYTES:]
@@ -57,7 +60,7 @@ def scanned(section: bytes, count: int) -> tuple[int, int, list[int]] | None:
 
 @given(records=RUNS)
 @example(records=[Record(timestamp=BASE)] * (3 * RUN_MAX))
-@example(records=[Record(timestamp=BASE, key=b"k", value=b"x" * 70)] * 9000)
+@example(records=LARGE)
 def test_scan_of_valid_batch_matches_decoding(records: list[Record]) -> None:
     section = section_of(build_batch(records))
     expected = plain(section, len(records))
@@ -70,6 +73,9 @@ def test_scan_of_valid_batch_matches_decoding(records: list[Record]) -> None:
     changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3),
     more=st.integers(-1, 1),
 )
+@example(records=LARGE, changes=[(len(LARGE) * 80 + 4, 1)], more=0)
+@example(records=LARGE, changes=[(5, 5)], more=0)
+@example(records=LARGE, changes=[(0, 0)], more=1)
 def test_scan_of_mutated_batch_matches_decoding(
     records: list[Record], changes: list[tuple[int, int]], more: int
 ) -> None:
