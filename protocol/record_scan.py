@@ -42,10 +42,10 @@ _ONLY_BYTES: Final = bytes(range(0, 128, 2))
 _FIRST_BYTES: Final = bytes(0x80 | byte for byte in _ONLY_BYTES) * (RUN_MAX // _SHORT_OFFSETS + 1)
 """First bytes of longer varints; they repeat every 64 offset deltas."""
 
-_LAST_SECOND_BYTES: Final = bytes(delta >> 6 for delta in range(_LONG_OFFSETS))
+_LAST_SECOND_BYTES: Final = b"".join(bytes((byte,)) * _SHORT_OFFSETS for byte in range(128))
 """Second bytes of varints of two bytes."""
 
-_SECOND_BYTES: Final = bytes(0x80 | byte for byte in _LAST_SECOND_BYTES)
+_SECOND_BYTES: Final = b"".join(bytes((0x80 | byte,)) * _SHORT_OFFSETS for byte in range(128))
 """Second bytes of longer varints; they repeat every 8,192 offset deltas."""
 
 _LOWEST: Final = -(2**80)

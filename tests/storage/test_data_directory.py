@@ -106,6 +106,13 @@ def test_meta_properties_round_trip_and_directory_is_accepted(tmp_path: Path) ->
     assert not lacks_mark(tmp_path)
 
 
+@pytest.mark.parametrize("cluster_id", [" a=b: ", 'a\\b"#', "ключ\n🔑"])
+def test_meta_properties_take_any_cluster_id_of_zookeeper(tmp_path: Path, cluster_id: str) -> None:
+    meta = MetaProperties(cluster_id, 1)
+    write_meta_properties(tmp_path, meta)
+    assert read_meta_properties(tmp_path) == meta
+
+
 def test_meta_properties_have_kraft_fields(tmp_path: Path) -> None:
     write_meta_properties(tmp_path, META)
     lines = (tmp_path / META_PROPERTIES).read_text().splitlines()
