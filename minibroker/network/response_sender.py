@@ -112,7 +112,12 @@ class _Piece:
     async def send(self, stream: ByteStream) -> None:
         piece, file = self.slice, self._file
         if file is not None:
-            await stream.send_file(file.descriptor, piece.position, piece.length)
+            try:
+                await stream.send_file(file.descriptor, piece.position, piece.length)
+            except EOFError as error:
+                raise RecordsGone(f"{piece.path}: {error}") from None
+            except OSError as error:
+                raise _unreadable(piece, error) from None
             self._file = None
             return
         # A slow reader would keep the file open, so no file is open during a wait.

@@ -239,7 +239,7 @@ class TlsStream(ByteStream):
         while position < end:
             data = os.pread(descriptor, min(CIPHER_BYTES_MAX, end - position), position)
             if not data:
-                raise StreamClosed(f"the file ends {end - position} bytes too early")
+                raise EOFError(f"the file ends {end - position} bytes too early")
             await self.send_all(data)
             position += len(data)
 

@@ -8,6 +8,7 @@ stream that failed stays failed, and gives the reason in ``StreamClosed``. One c
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -30,6 +31,9 @@ LOW_WATER_BYTES_MAX: Final = 512 * 1024
 """The most that is waited for before any of it is taken."""
 
 _INT_BYTES: Final = 4
+
+_FILE_ERRORS: Final = frozenset({errno.EIO, errno.ESTALE})
+"""Errors of ``sendfile`` that are the file's; all others are the socket's."""
 
 Address = tuple[str, int]
 
@@ -82,7 +86,11 @@ class ByteStream(ABC):
 
     @abstractmethod
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
-        """Sends ``length`` bytes of a file. Raises ``StreamClosed`` if the file is shorter."""
+        """Sends ``length`` bytes of a file.
+
+        Raises ``EOFError`` if the file is shorter, and ``OSError`` if it cannot be read: part of
+        the bytes may have been sent.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -180,9 +188,11 @@ class SocketStream(ByteStream):
                 await self._wait(trio.lowlevel.wait_writable)
                 continue
             except OSError as error:
+                if error.errno in _FILE_ERRORS:
+                    raise
                 raise StreamClosed(_why(error)) from None
             if sent == 0:
-                raise StreamClosed(f"the file ends {end - position} bytes too early")
+                raise EOFError(f"the file ends {end - position} bytes too early")
             position += sent
 
     async def _wait(self, condition: Callable[[socket.socket], Awaitable[None]]) -> None:
@@ -289,7 +299,7 @@ class MemoryStream(ByteStream):
         data = os.pread(descriptor, length, position)
         await self.send_all(data)
         if len(data) < length:
-            raise StreamClosed(f"the file ends {length - len(data)} bytes too early")
+            raise EOFError(f"the file ends {length - len(data)} bytes too early")
 
     def close(self) -> None:
         self._closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -171,18 +172,32 @@ async def test_send_file_sends_range_of_file(pair: Pair, tmp_path: Path) -> None
             assert await receive_exactly(server, 2_500_000) == content[1_000:2_501_000]
 
 
-async def test_send_file_beyond_end_of_file_raises_stream_closed(
-    pair: Pair, tmp_path: Path
-) -> None:
+async def test_send_file_beyond_end_of_file_raises_eof_error(pair: Pair, tmp_path: Path) -> None:
     client, server = pair
     file = tmp_path / "segment"
     file.write_bytes(b"short")
     with (
         file.open("rb") as opened,
-        pytest.raises(StreamClosed, match="the file ends 5 bytes too early"),
+        pytest.raises(EOFError, match="the file ends 5 bytes too early"),
     ):
         await client.send_file(opened.fileno(), 0, 10)
     assert await receive_exactly(server, 5) == b"short"
+
+
+async def test_send_file_that_cannot_be_read_raises_os_error(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = pair
+    file = tmp_path / "segment"
+    file.write_bytes(b"content")
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for call in ("sendfile", "pread"):
+        monkeypatch.setattr(os, call, fail)
+    with file.open("rb") as opened, pytest.raises(OSError, match="Input/output error"):
+        await client.send_file(opened.fileno(), 0, 7)
 
 
 async def test_both_ends_have_matching_addresses(pair: Pair) -> None:

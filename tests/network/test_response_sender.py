@@ -135,6 +135,27 @@ async def test_unreadable_file_is_not_reported_as_deleted(
     assert stream.writes == 0
 
 
+async def test_large_piece_that_becomes_unreadable_is_not_reported_as_reset(
+    files: OpenFiles, segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", fail)
+    piece = FileSlice(str(segment), 0, 2 * COPIED_BYTES_MAX)
+    with pytest.raises(RecordsUnreadable, match=os.strerror(errno.EIO)):
+        await send_response(Counting(), files, b"head", [piece])
+
+
+async def test_large_piece_that_is_too_short_is_not_reported_as_reset(
+    files: OpenFiles, segment: Path
+) -> None:
+    stream = Counting()
+    piece = FileSlice(str(segment), len(CONTENT) - 10, 2 * COPIED_BYTES_MAX)
+    with pytest.raises(RecordsGone, match="bytes too early"):
+        await send_response(stream, files, b"head", [piece])
+
+
 async def test_a_file_that_is_too_short_is_noticed(files: OpenFiles, segment: Path) -> None:
     stream = Counting()
     with pytest.raises(RecordsGone, match="shorter than its index says"):
