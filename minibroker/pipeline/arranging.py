@@ -14,10 +14,10 @@ import numpy as np
 
 from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.columns import KINDS, EventRun, Keys
-from minibroker.pipeline.held import overlap
 from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
 from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
-from minibroker.pipeline.texts import texts_of
+from minibroker.pipeline.sequence_spans import spans_overlap
+from minibroker.pipeline.string_table import strings_of
 
 _NONE: Final = -1
 _CONNECTION: Final = KINDS.index(str(ActivityKind.CONNECTION).encode())
@@ -35,7 +35,7 @@ class Arranged(NamedTuple):
 
 def arrange(run: EventRun) -> Arranged:
     """The events of a run, sorted within each place by ``layout.SORTED_BY``."""
-    texts = texts_of(run.texts)
+    texts = strings_of(run.texts)
     keys = run.keys
     brokers, sequences = keys.brokers, keys.sequences
     entity_of, ranks, buckets = _entities(keys, texts)
@@ -44,7 +44,7 @@ def arrange(run: EventRun) -> Arranged:
     places = at * BUCKETS + buckets
     order = _by_time(keys)
     spans = spans_of(brokers, sequences)
-    if overlap(spans):
+    if spans_overlap(spans):
         order = order[_first_ones(places, brokers, sequences)[order]]
         kept = np.sort(order)
         spans = spans_of(brokers[kept], sequences[kept])

@@ -31,15 +31,15 @@ from minibroker.pipeline.events import (
     parse_event,
 )
 from minibroker.pipeline.ordering import split
-from minibroker.pipeline.texts import (
+from minibroker.pipeline.simd_words import SLACK
+from minibroker.pipeline.string_table import (
     BYTES_MAX,
-    TEXTS_MAX,
-    Texts,
+    STRINGS_MAX,
+    StringTable,
     hash_of,
-    new_texts,
-    number_of,
+    new_string_table,
+    string_number,
 )
-from minibroker.pipeline.words import SLACK
 
 ROWS_MAX: Final = 500_000
 """Events collected before they are written to files."""
@@ -192,7 +192,7 @@ class EventRun:
         """Remove all events, and make room for strings of at least ``size`` bytes."""
         self.count = 0
         # The names of the kinds need room in addition.
-        self.texts: Texts = new_texts(max(size, BYTES_MAX) + sum(map(len, KINDS)))
+        self.texts: StringTable = new_string_table(max(size, BYTES_MAX) + sum(map(len, KINDS)))
         for kind in KINDS:
             self._number(kind)
         self._recent[:] = 0
@@ -207,7 +207,7 @@ class EventRun:
         used, known = self.texts, int(self.texts.count[0])
         return (
             self.count + rows <= self._rows
-            and known + rows * _TEXTS_PER_EVENT <= TEXTS_MAX
+            and known + rows * _TEXTS_PER_EVENT <= STRINGS_MAX
             and int(used.ends[known]) + size <= len(used.content) - SLACK
         )
 
@@ -268,7 +268,7 @@ class EventRun:
     def _number(self, text: bytes) -> int:
         data = np.frombuffer(text + bytes(SLACK), np.uint8)
         hashed = np.uint64(hash_of(data, 0, len(text)))
-        return int(number_of(*self.texts, data, 0, len(text), hashed))
+        return int(string_number(*self.texts, data, 0, len(text), hashed))
 
 
 def bytes_in(raw: Raw) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.words import compiled, high, leading
+from minibroker.pipeline.simd_words import compiled, high, leading
 
 DIGITS_MAX: Final = 19
 """Any number with so many digits fits into 64 bits."""

@@ -23,10 +23,10 @@ from minibroker.pipeline.arranging import arrange
 from minibroker.pipeline.columns import EventRun, Raw, bytes_in, bytes_of, pieces
 from minibroker.pipeline.encoding.footer import MAGIC
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.held import NOTHING, as_json
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
 from minibroker.pipeline.parquet import Encoder, file_bytes
-from minibroker.pipeline.words import SLACK
+from minibroker.pipeline.sequence_spans import NO_SPANS, spans_to_json
+from minibroker.pipeline.simd_words import SLACK
 from minibroker.pipeline.workers import settle_in
 
 PLACED: Final = "place string, file string, content binary"
@@ -77,7 +77,7 @@ class Filer:
         self._faults: list[tuple[Any, ...]] = []
         self._faulty_bytes = 0
         self._records = self._events = self._malformed = self._files = 0
-        self._spans = NOTHING
+        self._spans = NO_SPANS
 
     def take(self, raw: Raw, where: Where) -> Iterator[pa.RecordBatch]:
         """Add records; ``where`` locates the malformed ones."""
@@ -116,7 +116,7 @@ class Filer:
             "records": self._records,
             "events": self._events,
             "malformed": self._malformed,
-            "held": as_json(self._spans),
+            "held": spans_to_json(self._spans),
         }
         yield _row(COUNTED, None, json.dumps(counted).encode())
 

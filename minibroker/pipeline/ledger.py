@@ -36,7 +36,7 @@ class Commit:
     progress: dict[str, Any] = field(default_factory=dict)
     """Source -> how much of it was read."""
     held: dict[str, list[int]] | None = None
-    """Broker -> sequences in the table, as in ``held.as_json``; None if unknown."""
+    """Broker -> sequences in the table, as in ``spans_to_json``; None if unknown."""
 
 
 class TableCommits:

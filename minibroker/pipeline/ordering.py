@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.texts import mixed
-from minibroker.pipeline.words import compiled
+from minibroker.pipeline.simd_words import compiled
+from minibroker.pipeline.string_table import extend_hash
 
 _NONE: Final = -1
 _BROKERS: Final = 1024
@@ -28,7 +28,7 @@ def number_pairs(ones: Any, others: Any, slots: Any, first: Any, found: Any) -> 
     count, last = 0, len(slots) - 1
     for row in range(len(ones)):
         one, other = ones[row], others[row]
-        hashed = mixed(mixed(np.uint64(0), np.uint64(one)), np.uint64(other))
+        hashed = extend_hash(extend_hash(np.uint64(0), np.uint64(one)), np.uint64(other))
         slot = np.int64((hashed >> np.uint64(16)) & np.uint64(last))
         while slots[slot] >= 0:
             at = first[slots[slot]]

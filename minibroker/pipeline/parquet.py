@@ -30,8 +30,8 @@ from minibroker.pipeline.encoding.footer import (
 )
 from minibroker.pipeline.encoding.gathering import TOGETHER, gather
 from minibroker.pipeline.encoding.values import BLOCK, put_texts, renumber, texts_bytes
-from minibroker.pipeline.texts import TEXTS_MAX
-from minibroker.pipeline.words import SLACK
+from minibroker.pipeline.simd_words import SLACK
+from minibroker.pipeline.string_table import STRINGS_MAX
 
 GROUP_ROWS: Final = 1 << 16
 """Rows of a row group, in which each column is one page of at most half a mebibyte."""
@@ -104,7 +104,7 @@ class Encoder:
 
     def __init__(self) -> None:
         self._codec = pa.Codec(_CODEC)
-        self._codes = np.full(TEXTS_MAX, -1, np.int32)
+        self._codes = np.full(STRINGS_MAX, -1, np.int32)
         self._which = np.empty(GROUP_ROWS, np.int32)
         self._work = np.empty(BLOCK, np.int64)
         self._places = np.empty(TOGETHER, np.uint64)

@@ -15,8 +15,13 @@ import numpy as np
 
 from minibroker.pipeline.decimals import DIGITS_MAX as SURE_DIGITS
 from minibroker.pipeline.decimals import to_double
-from minibroker.pipeline.texts import before, mixed, number_of, same
-from minibroker.pipeline.words import cell, compiled, digits, inlined, item, load, plain
+from minibroker.pipeline.simd_words import cell, compiled, count_plain, digits, inlined, item, load
+from minibroker.pipeline.string_table import (
+    extend_hash,
+    first_bytes_mask,
+    same_bytes,
+    string_number,
+)
 
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = 34, 58, 44, 123, 125
 _ZERO, _MINUS, _PLUS, _POINT = 48, 45, 43, 46
@@ -125,24 +130,24 @@ def _text(data: Any, pos: Any, end: Any, guess: Any, slots: Any, hashes: Any, en
     begin = item(ends, guess)
     size = item(ends, guess + 1) - begin
     stop = pos + size
-    if stop < end and item(data, stop) == _QUOTE and same(content, begin, data, pos, size):
+    if stop < end and item(data, stop) == _QUOTE and same_bytes(content, begin, data, pos, size):
         return guess, stop + 1
     state, at = np.uint64(0), pos
     while at < end:
         word = load(data, at)
-        size = np.int64(plain(word))
+        size = np.int64(count_plain(word))
         if size == 8:
-            state = mixed(state, word)
+            state = extend_hash(state, word)
             at += 8
             continue
         if size:
-            state = mixed(state, word & before(size))
+            state = extend_hash(state, word & first_bytes_mask(size))
             at += size
         if at >= end or item(data, at) != _QUOTE:
             break
         size = at - pos
-        hashed = mixed(state, np.uint64(size))
-        found = number_of(slots, hashes, ends, content, count, data, pos, size, hashed)
+        hashed = extend_hash(state, np.uint64(size))
+        found = string_number(slots, hashes, ends, content, count, data, pos, size, hashed)
         return np.int64(found), at + 1
     return np.int64(0), np.int64(-1)
 
@@ -152,7 +157,7 @@ def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, recent:
            slots: Any, hashes: Any, ends: Any, content: Any, count: Any) -> Any:  # fmt: skip
     """Read a value other than an object: (its end or -1, whether it is not null)."""
     word = load(data, pos)
-    if word & before(4) == _NULL:
+    if word & first_bytes_mask(4) == _NULL:
         return pos + 4, False
     kind = cell(keys, key, 1)
     number: Any = np.int64(0)
@@ -169,9 +174,9 @@ def _value(data: Any, pos: Any, end: Any, key: Any, row: Any, keys: Any, recent:
     elif kind == DECIMAL and (item(data, pos) != _MINUS or cell(keys, key, 3) < 0):
         found, pos = _decimal(data, pos)
         number = np.float64(found).view(np.int64)
-    elif kind == FLAG and word & before(4) == _TRUE:
+    elif kind == FLAG and word & first_bytes_mask(4) == _TRUE:
         number, pos = 1, pos + 4
-    elif kind == FLAG and word & before(5) == _FALSE:
+    elif kind == FLAG and word & first_bytes_mask(5) == _FALSE:
         pos += 5
     else:
         pos = -1

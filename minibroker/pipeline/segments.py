@@ -22,8 +22,8 @@ from zstandard import ZstdDecompressor, ZstdError, frame_content_size
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.columns import Raw
 from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.simd_words import SLACK
 from minibroker.pipeline.walking import walk_records
-from minibroker.pipeline.words import SLACK
 from minibroker.storage.checkpoint import read_topic_id
 from minibroker.storage.paths import LOG, offset_file, offsets_of, parse_directory
 from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, decompress_into

@@ -21,10 +21,17 @@ import numpy as np
 
 from minibroker.pipeline.filing import FOOTER, PLACED, file_events, folder_aside
 from minibroker.pipeline.hadoop import PLAIN, Files
-from minibroker.pipeline.held import NOTHING, as_json, ends, joined, of_json, overlap
 from minibroker.pipeline.layout import COUNTED, QUARANTINED, SORTED_BY, folder_of
 from minibroker.pipeline.ledger import TableCommits
 from minibroker.pipeline.schemas import ACTIVITY, ACTIVITY_TABLE, BUCKET, HOUR
+from minibroker.pipeline.sequence_spans import (
+    NO_SPANS,
+    first_and_last,
+    merge_spans,
+    spans_from_json,
+    spans_overlap,
+    spans_to_json,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,11 +108,11 @@ class Table:
         counts, spans = _added_up(told)
         held = np.concatenate([self._held(), spans])
         fresh = [one for one in written if one[0] != QUARANTINED]
-        if overlap(held):
-            fresh = self._new_ones(fresh, ends(spans))
+        if spans_overlap(held):
+            fresh = self._new_ones(fresh, first_and_last(spans))
             counts = replace(counts, events=self._count(fresh))
         aside = [one for one in written if one[0] == QUARANTINED]
-        self._commit(fresh, aside, [], progress, as_json(joined(held)))
+        self._commit(fresh, aside, [], progress, spans_to_json(merge_spans(held)))
         self.compact({place for place, _ in fresh}, FILES_MAX)
         return counts
 
@@ -149,9 +156,9 @@ class Table:
 
         found = self._ledger.last.held
         if found is not None:
-            return of_json(found)
+            return spans_from_json(found)
         if not self.places():
-            return NOTHING
+            return NO_SPANS
         keys = self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(self.files.root)
         rows = keys.groupBy("broker").agg(f.min("sequence"), f.max("sequence"))
         return np.array(rows.collect(), np.int64).reshape(-1, 3)
@@ -267,10 +274,10 @@ class Table:
 
 def _added_up(told: Iterable[str]) -> tuple[Counts, Any]:
     """The tasks' (total counts, spans of sequences)."""
-    counts, spans = Counts(), [NOTHING]
+    counts, spans = Counts(), [NO_SPANS]
     for text in told:
         found = json.loads(text)
-        spans.append(of_json(found.pop("held")))
+        spans.append(spans_from_json(found.pop("held")))
         counts += Counts(**found)
     return counts, np.concatenate(spans)
 

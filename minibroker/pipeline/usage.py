@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.pipeline import adding_up, cells, counting
+from minibroker.pipeline import aggregation, cells, counting
 from minibroker.pipeline.files import read
 from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.quantities import IP, LEVELS, QUOTAS, UNITS, USER_AND_CLIENT
@@ -127,9 +127,13 @@ def usage(events: DataFrame, every_s: int) -> DataFrame:
     """
 
     def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return adding_up.parts((pa.Table.from_batches([batch]) for batch in batches), every_s)
+        return aggregation.partial_sums(
+            (pa.Table.from_batches([batch]) for batch in batches), every_s
+        )
 
-    return _together(events.select(*counting.FIELDS).mapInArrow(parts, adding_up.SENT), every_s)
+    return _together(
+        events.select(*counting.FIELDS).mapInArrow(parts, aggregation.PARTIAL_SUMS_DDL), every_s
+    )
 
 
 def usage_of_files(spark: SparkSession, files: Sequence[str], every_s: int) -> DataFrame:
@@ -146,16 +150,16 @@ def usage_of_files(spark: SparkSession, files: Sequence[str], every_s: int) -> D
             for number in batch.column(0).to_pylist()
             for table in read([files[number]], counting.PATHS, by_group=True)
         )
-        return adding_up.parts(tables, every_s)
+        return aggregation.partial_sums(tables, every_s)
 
     most = min(TASKS_MAX, TASKS_A_CORE * spark.sparkContext.defaultParallelism)
     numbers = spark.range(0, len(files), 1, max(1, min(len(files), most)))
-    return _together(numbers.mapInArrow(parts, adding_up.SENT), every_s)
+    return _together(numbers.mapInArrow(parts, aggregation.PARTIAL_SUMS_DDL), every_s)
 
 
 def _together(parts: DataFrame, every_s: int) -> DataFrame:
     def whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (_told(found, every_s) for found in adding_up.whole(batches))
+        return (_told(found, every_s) for found in aggregation.total_sums(batches))
 
     key = ("broker", "slice_us")
     return parts.repartition(*key).sortWithinPartitions(*key).mapInArrow(whole, _TABLE)

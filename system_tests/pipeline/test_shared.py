@@ -27,7 +27,7 @@ from minibroker.activity.schema import TOPIC, ActivityKind
 from minibroker.config import Settings
 from minibroker.pipeline.whatif import inputs
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.pipeline.whatif.truth import Why, compared
+from minibroker.pipeline.whatif.replay_accuracy import Comparison, compare_decisions
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -127,7 +127,7 @@ def differing(events: pa.Table, quotas: Path) -> tuple[int, int, list[dict[str, 
     replay = Replay(inputs.proposals_of([str(quotas)], settings), counting, answers=True)
     replay.feed(events)
     replay.settle()
-    equal, *others = compared(replay, events, counting, {}).to_pylist()
+    equal, *others = compare_decisions(replay, events, counting, {}).to_pylist()
     return equal["decisions"] + len(others), equal["throttles"], others
 
 
@@ -154,7 +154,9 @@ def test_counters_that_are_shared_and_empty_after_a_restart_are_replayed(tmp_pat
     for row in others:
         print(row)
     assert len(others) <= (1 - EQUAL_MIN) * decisions, others[:10]
-    assert Why.UNKNOWN not in whys, [row for row in others if row["why"] == Why.UNKNOWN]
+    assert Comparison.UNKNOWN not in whys, [
+        row for row in others if row["why"] == Comparison.UNKNOWN
+    ]
     assert throttles > 10
 
     # What each is there for; how often it matters depends on how busy the machine is.

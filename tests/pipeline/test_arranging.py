@@ -7,8 +7,8 @@ import numpy as np
 
 from minibroker.pipeline.arranging import Arranged, arrange
 from minibroker.pipeline.columns import EventRun
-from minibroker.pipeline.held import joined
 from minibroker.pipeline.layout import bucket_of
+from minibroker.pipeline.sequence_spans import merge_spans
 from tests.pipeline.made import event, events, run_of, table_of_run, written
 
 
@@ -36,7 +36,7 @@ def test_every_event_is_at_its_place_in_order() -> None:
         ]  # fmt: skip
         assert keys == sorted(keys)
     assert seen == 300
-    assert joined(found.spans).tolist() == [[1, 0, 299]]
+    assert merge_spans(found.spans).tolist() == [[1, 0, 299]]
 
 
 def test_of_one_time_the_sequence_decides_and_then_the_broker() -> None:
@@ -58,7 +58,7 @@ def test_duplicate_events_are_kept_once() -> None:
     run, found = arranged([*raws[:150], *raws])
     rows = np.concatenate(list(found.places.values()))
     assert sorted(table_of_run(run, rows)["sequence"].to_pylist()) == list(range(200))
-    assert joined(found.spans).tolist() == [[1, 0, 199]]
+    assert merge_spans(found.spans).tolist() == [[1, 0, 199]]
 
 
 def test_a_time_that_is_nonsense_has_a_place_too() -> None:

@@ -16,8 +16,8 @@ from minibroker.activity.schema import FIELDS
 from minibroker.pipeline.columns import TOGETHER, EventRun, Raw, bytes_in, bytes_of, pieces
 from minibroker.pipeline.events import MalformedEvent, parse_event
 from minibroker.pipeline.filing import raw_of
-from minibroker.pipeline.texts import TEXTS_MAX
-from minibroker.pipeline.words import SLACK
+from minibroker.pipeline.simd_words import SLACK
+from minibroker.pipeline.string_table import STRINGS_MAX
 from tests.pipeline.made import event, run_of, table_of_run, written
 
 
@@ -130,8 +130,8 @@ def test_there_is_room_for_so_many_rows_and_texts() -> None:
     assert not run.has_room(1, 1 << 40)
     run.clear(1 << 26)
     assert run.has_room(1, 1 << 26)
-    many = EventRun(TEXTS_MAX)
-    assert not many.has_room(TEXTS_MAX // 2, 1)
+    many = EventRun(STRINGS_MAX)
+    assert not many.has_room(STRINGS_MAX // 2, 1)
 
 
 def test_empty_run_has_room_for_as_many_events_as_are_read_together() -> None:

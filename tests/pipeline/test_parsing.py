@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minibroker.pipeline import columns, parsing
-from minibroker.pipeline.words import SLACK
+from minibroker.pipeline.simd_words import SLACK
 from tests.pipeline.made import event, run_of, table_of_run, written
 
 

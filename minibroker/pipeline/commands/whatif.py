@@ -99,7 +99,7 @@ def whatif(
         from minibroker.pipeline.schemas import read_activity
         from minibroker.pipeline.whatif import job
         from minibroker.pipeline.whatif.rows import CLOSED, OPEN
-        from minibroker.pipeline.whatif.summary import summary, truth_lines
+        from minibroker.pipeline.whatif.summary import accuracy_lines, summary
 
         _say(f"reading {table}")
         activity = read_activity(spark, table)
@@ -123,7 +123,7 @@ def whatif(
             write(decided, decisions)
         if truth:
             click.echo("")
-            for line in truth_lines(job.truth(activity, proposals[0], counting)):
+            for line in accuracy_lines(job.replay_accuracy(activity, proposals[0], counting)):
                 click.echo(line)
         if not from_start:
             first = f"first {counting.remembered_ms / 1000:g} s of each broker"

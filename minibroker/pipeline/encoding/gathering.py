@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.words import compiled
+from minibroker.pipeline.simd_words import compiled
 
 TOGETHER: Final = 64
 """Rows copied in one block, which keeps them in the CPU cache for all columns."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minibroker.pipeline.encoding.packing import put_varint
-from minibroker.pipeline.words import inlined
+from minibroker.pipeline.simd_words import inlined
 
 _MIXED = np.int64(-1)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minibroker.pipeline.words import inlined, leading, store
+from minibroker.pipeline.simd_words import inlined, leading, store
 
 _BYTE = np.uint64(7)
 _MORE = np.uint64(0x80)

@@ -18,7 +18,7 @@ from minibroker.pipeline.encoding.values import (
     put_places,
     put_words,
 )
-from minibroker.pipeline.words import compiled
+from minibroker.pipeline.simd_words import compiled
 
 SPARE: Final = 64
 """Scratch entries behind the values of a column."""

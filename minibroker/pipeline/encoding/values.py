@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from minibroker.pipeline.encoding.packing import pack, put_signed, put_varint, width_of
-from minibroker.pipeline.words import compiled, inlined, store
+from minibroker.pipeline.simd_words import compiled, inlined, store
 
 BLOCK: Final = 128
 """Differences with a common minimum."""

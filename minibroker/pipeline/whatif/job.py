@@ -30,8 +30,13 @@ from minibroker.pipeline.whatif.columns import (
 from minibroker.pipeline.whatif.decisions import DECISIONS_DDL, decision_batches
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
+from minibroker.pipeline.whatif.replay_accuracy import (
+    COMPARED_DDL,
+    Comparison,
+    ReplayAccuracy,
+    compare_decisions,
+)
 from minibroker.pipeline.whatif.rows import DDL, LEAST, MOST, OUTCOME, SUMS, TOLD_APART_BY, merged
-from minibroker.pipeline.whatif.truth import COMPARED_DDL, Truth, Why, compared
 from minibroker.pipeline.workers import settle_in
 from minibroker.quotas.counter import ORDINALS_PER_MS
 from minibroker.quotas.entity import USER_AND_CLIENT
@@ -113,9 +118,9 @@ def decisions(
     )
 
 
-def truth(
+def replay_accuracy(
     activity: DataFrame, proposal: Proposal, counting: Counting, *, examples: int = 20
-) -> Truth:
+) -> ReplayAccuracy:
     """Compare the recorded decisions with a replay under the quotas that were in force."""
     dropped: dict[int, list[int]] = {}
     missing = activity.where(F.col("kind") == ActivityKind.DROPPED.value)
@@ -128,7 +133,7 @@ def truth(
             run.feed(events)
             run.settle()
             if run.answered:
-                yield compared(run, events, counting, dropped)
+                yield compare_decisions(run, events, counting, dropped)
 
     rows = _grouped(activity, [proposal], CHECKS, closed=False, partitions=None)
     found = rows.mapInArrow(replay, COMPARED_DDL).persist()
@@ -136,19 +141,21 @@ def truth(
         sums = found.groupBy("why").agg(
             F.sum("decisions").alias("n"), F.sum("throttles").alias("t")
         )
-        counts = {Why(row.why): (row.n, row.t) for row in sums.collect()}
-        some = found.where(F.col("why") != Why.EQUAL.value).orderBy("why", "broker", "sequence")
+        counts = {Comparison(row.why): (row.n, row.t) for row in sums.collect()}
+        some = found.where(F.col("why") != Comparison.EQUAL.value).orderBy(
+            "why", "broker", "sequence"
+        )
         shown = [
-            (row.broker, row.sequence, row.recorded_ms, row.replayed_ms, Why(row.why))
+            (row.broker, row.sequence, row.recorded_ms, row.replayed_ms, Comparison(row.why))
             for row in some.limit(examples).collect()
         ]
     finally:
         found.unpersist()
-    return Truth(
+    return ReplayAccuracy(
         sum(n for n, _ in counts.values()),
         sum(throttles for _, throttles in counts.values()),
-        counts.get(Why.EQUAL, (0, 0))[1],
-        {why: n for why, (n, _) in counts.items() if why is not Why.EQUAL},
+        counts.get(Comparison.EQUAL, (0, 0))[1],
+        {why: n for why, (n, _) in counts.items() if why is not Comparison.EQUAL},
         shown,
     )
 

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.report import words
+from minibroker.pipeline.whatif.replay_accuracy import ReplayAccuracy
 from minibroker.pipeline.whatif.rows import CLOSED
-from minibroker.pipeline.whatif.truth import Truth
 
 TOLD_MAX: Final = 8
 """Entities listed under each proposal, those throttled longest."""
@@ -38,14 +38,14 @@ def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) 
         yield from _compared(whole, [(each, loop) for each in proposals for loop in loops])
 
 
-def truth_lines(truth: Truth) -> Iterator[str]:
+def accuracy_lines(accuracy: ReplayAccuracy) -> Iterator[str]:
     """Describe how the replay compares with the recorded decisions."""
-    equal = f"{words.count(truth.equal)} of {words.many(truth.throttles, 'throttle')}"
-    decided = f"{words.many(truth.decisions, 'decision')} compared"
-    yield f"{decided}: {equal} equal to the millisecond ({truth.share:.3%})"
-    for why, number in sorted(truth.differing.items(), key=lambda each: -each[1]):
+    equal = f"{words.count(accuracy.equal)} of {words.many(accuracy.throttles, 'throttle')}"
+    decided = f"{words.many(accuracy.decisions, 'decision')} compared"
+    yield f"{decided}: {equal} equal to the millisecond ({accuracy.share:.3%})"
+    for why, number in sorted(accuracy.differing.items(), key=lambda each: -each[1]):
         yield f"  {words.count(number):>10}  {why}"
-    for broker, sequence, recorded_ms, replayed_ms, why in truth.examples[:TOLD_MAX]:
+    for broker, sequence, recorded_ms, replayed_ms, why in accuracy.examples[:TOLD_MAX]:
         times = f"{words.count(recorded_ms)} ms in fact, {words.count(replayed_ms)} ms replayed"
         yield f"  broker {broker}, sequence {sequence}: {times}; {why}"
 

@@ -17,18 +17,18 @@ import numpy as np
 SPANS_MAX: Final = 50_000
 """Spans of a stored set; above that, gaps are filled, the smallest first."""
 
-NOTHING: Final = np.empty((0, 3), np.int64)
+NO_SPANS: Final = np.empty((0, 3), np.int64)
 
 
-def overlap(spans: Any) -> bool:
+def spans_overlap(spans: Any) -> bool:
     """Whether any sequence is in two spans."""
     spans = _sorted(spans)
     same = spans[1:, 0] == spans[:-1, 0]
     return bool((same & (spans[1:, 1] <= spans[:-1, 2])).any())
 
 
-def joined(spans: Any, most: int = SPANS_MAX) -> Any:
-    """Merge spans; fill the smallest gaps if more than ``most`` would remain."""
+def merge_spans(spans: Any, most: int = SPANS_MAX) -> Any:
+    """Merge spans; fill the smallest gaps if more than ``most`` spans would remain."""
     spans = _sorted(spans)
     if not len(spans):
         return spans
@@ -50,15 +50,15 @@ def _sorted(spans: Any) -> Any:
     return spans[np.lexsort((spans[:, 1], spans[:, 0]))]
 
 
-def ends(spans: Any) -> dict[int, tuple[int, int]]:
+def first_and_last(spans: Any) -> dict[int, tuple[int, int]]:
     """The first and last sequence of each broker."""
     found: dict[int, tuple[int, int]] = {}
-    for broker, first, last in joined(spans).tolist():
+    for broker, first, last in merge_spans(spans).tolist():
         found[broker] = found.get(broker, (first, last))[0], last
     return found
 
 
-def as_json(spans: Any) -> dict[str, list[int]]:
+def spans_to_json(spans: Any) -> dict[str, list[int]]:
     """Lists of alternating first and last sequences, by broker."""
     return {
         str(broker): spans[spans[:, 0] == broker, 1:].ravel().tolist()
@@ -66,10 +66,10 @@ def as_json(spans: Any) -> dict[str, list[int]]:
     }
 
 
-def of_json(found: Mapping[str, list[int]]) -> Any:
-    """The inverse of ``as_json``."""
+def spans_from_json(found: Mapping[str, list[int]]) -> Any:
+    """The inverse of ``spans_to_json``."""
     parts = []
     for broker, flat in found.items():
         pairs = np.array(flat, np.int64).reshape(-1, 2)
         parts.append(np.insert(pairs, 0, int(broker), axis=1))
-    return np.concatenate(parts) if parts else NOTHING
+    return np.concatenate(parts) if parts else NO_SPANS

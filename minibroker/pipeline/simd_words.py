@@ -160,9 +160,8 @@ def digits(word: Any) -> Any:
 
 
 @inlined
-def plain(word: Any) -> Any:
-    """The number of bytes at the start of a word that are printable ASCII without quote and
-    backslash.
+def count_plain(word: Any) -> Any:
+    """Count the bytes at the start of a word that are printable ASCII, without quote and backslash.
 
     A mark can only be wrong above a correct one.
     """

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.pipeline import adding_up, cells
+from minibroker.pipeline import aggregation, cells
 from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.quantities import LEVELS, NAMES
 from tests.pipeline import by_hand
@@ -32,8 +32,8 @@ def us(event: Row) -> int:
     return by_hand.three_digits(event["total_ns"] // 1000)
 
 
-def added_up(events: list[Row]) -> dict[tuple[Any, ...], Row]:
-    """By entity, one event at a time."""
+def aggregate_one_by_one(events: list[Row]) -> dict[tuple[Any, ...], Row]:
+    """Aggregate by entity, one event at a time."""
     groups: dict[tuple[Any, ...], list[tuple[Row, by_hand.Counts]]] = defaultdict(list)
     of_broker: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for event in events:
@@ -83,9 +83,9 @@ def by_parts(events: list[Row], size: int) -> dict[tuple[Any, ...], Row]:
     """Aggregate as the job does, with tables of ``size`` events."""
     table = arrow(events)
     tables = (table.slice(at, size) for at in range(0, len(table), size))
-    parts = pa.Table.from_batches(list(adding_up.parts(tables, EVERY_S)))
+    parts = pa.Table.from_batches(list(aggregation.partial_sums(tables, EVERY_S)))
     parts = parts.sort_by([("broker", "ascending"), ("slice_us", "ascending")])
-    whole = adding_up.whole(parts.to_batches(max_chunksize=size))
+    whole = aggregation.total_sums(parts.to_batches(max_chunksize=size))
     every = [row for batch in whole for row in batch.to_pylist()]
     found = {tuple(row.pop(name) for name in ENTITY): row for row in every}
     assert len(found) == len(every), "an entity has two rows"
@@ -95,8 +95,8 @@ def by_parts(events: list[Row], size: int) -> dict[tuple[Any, ...], Row]:
 @pytest.fixture(autouse=True, params=[(1, 1), (7, 1 << 20), (1000, 10_000)])
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, together = request.param
-    monkeypatch.setattr(adding_up, "CHUNK_ROWS", rows)
-    monkeypatch.setattr(adding_up, "TOGETHER_BYTES", together)
+    monkeypatch.setattr(aggregation, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(aggregation, "TOGETHER_BYTES", together)
 
 
 @settings(max_examples=25, deadline=None)
@@ -104,13 +104,13 @@ def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def test_parts_match_plain_loop(seed: int, count: int, size: int) -> None:
     events = list(many(count, seed, lasts_s=90))
     Random(seed).shuffle(events)
-    assert by_parts(events, size) == added_up(events)
+    assert by_parts(events, size) == aggregate_one_by_one(events)
 
 
-def test_nothing_is_nothing() -> None:
-    assert list(adding_up.parts([], EVERY_S)) == []
-    assert list(adding_up.parts([arrow([])], EVERY_S)) == []
-    assert list(adding_up.whole([])) == []
+def test_no_events_yield_no_rows() -> None:
+    assert list(aggregation.partial_sums([], EVERY_S)) == []
+    assert list(aggregation.partial_sums([arrow([])], EVERY_S)) == []
+    assert list(aggregation.total_sums([])) == []
 
 
 def test_exempt_request_yields_no_row() -> None:
@@ -130,15 +130,15 @@ def test_key_overflow_keeps_combinations_apart(
         for client in "abc"
         for broker in (1, 2**31 - 1)
     ]
-    assert by_parts(events, 10) == added_up(events)
+    assert by_parts(events, 10) == aggregate_one_by_one(events)
 
 
 def test_sent_parts_release_memory() -> None:
     table = arrow(many(100, seed=1))
-    for _ in adding_up.parts([table], EVERY_S):
+    for _ in aggregation.partial_sums([table], EVERY_S):
         pass  # Created once.
     before = pa.total_allocated_bytes()
-    for sent in adding_up.parts([table] * 5, EVERY_S):
+    for sent in aggregation.partial_sums([table] * 5, EVERY_S):
         assert len(sent)
     del sent
     assert pa.total_allocated_bytes() == before

@@ -1,4 +1,4 @@
-"""A replay's decisions and those that were taken: by a simulated broker, and where they differ."""
+"""Compares the decisions of a replay with recorded ones, including those of a simulated broker."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trio.testing import MockClock
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.pipeline.whatif.summary import truth_lines
-from minibroker.pipeline.whatif.truth import Truth, Why, compared
+from minibroker.pipeline.whatif.replay_accuracy import Comparison, ReplayAccuracy, compare_decisions
+from minibroker.pipeline.whatif.summary import accuracy_lines
 from minibroker.quotas.entity import Entity, QuotaTable
 from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
 from tests.pipeline.whatif import drawn, oracle
@@ -44,7 +44,7 @@ def compare(
     run = Replay([proposal], counting, answers=True)
     run.feed(seen)
     run.settle()
-    rows: list[dict[str, Any]] = compared(run, seen, counting, dropped or {}).to_pylist()
+    rows: list[dict[str, Any]] = compare_decisions(run, seen, counting, dropped or {}).to_pylist()
     return rows
 
 
@@ -73,14 +73,14 @@ async def test_replay_of_recorded_activity_matches_broker_decisions(
     proposal = Proposal("p", QuotaTable(bounds, 1))
     seen = pa.Table.from_pylist(told, schema=SCHEMA)
     rows = compare(seen, proposal, Counting(delays=mode == "delay"))
-    assert [row for row in rows[1:] if row["why"] != Why.ORDER] == []
+    assert [row for row in rows[1:] if row["why"] != Comparison.ORDER] == []
     assert rows[0]["decisions"] + len(rows) - 1 == len(told) > 100
     assert rows[0]["throttles"] > 30
     assert len(rows) < (3 if mode == "delay" else 2)
 
 
 def recorded(*sizes: int, step_ms: int = 10) -> list[Event]:
-    """Produced in turns, and held as the broker would hold them."""
+    """Produce requests in order of time, with the throttle times that the broker would decide."""
     made = [
         Event(n, 50_000 + step_ms * n, what="produce", size=size) for n, size in enumerate(sizes)
     ]
@@ -99,30 +99,30 @@ def whys(rows: list[dict[str, Any]]) -> list[str]:
 
 def test_equal_decisions_are_counted() -> None:
     (row,) = compare(table(rows_of(recorded(500, 900, 100, 0))))
-    assert (row["why"], row["decisions"], row["throttles"]) == (Why.EQUAL, 4, 3)
+    assert (row["why"], row["decisions"], row["throttles"]) == (Comparison.EQUAL, 4, 3)
 
 
 def test_differing_decision_reports_reason() -> None:
     made = recorded(500, 900, 100)
     without = table(rows_of(made)[1:])
     found = compare(without)
-    assert whys(found) == [Why.UNKNOWN] * 2
+    assert whys(found) == [Comparison.UNKNOWN] * 2
     assert (found[2]["broker"], found[2]["sequence"]) == (0, 2)
     assert found[2]["recorded_ms"] == made[2].throttle_ms > found[2]["replayed_ms"] == 0
-    assert whys(compare(without, dropped={0: [50_005]})) == [Why.DROPPED] * 2
+    assert whys(compare(without, dropped={0: [50_005]})) == [Comparison.DROPPED] * 2
     late = Counting(counted_from_ms={0: 60_000})
-    assert whys(compare(without, counting=late)) == [Why.BEFORE] * 2
-    assert whys(compare(table(rows_of(made[1:], 90.0)))) == [Why.QUOTA] * 2
-    assert whys(compare(table(rows_of(made[1:], None)))) == [Why.QUOTA] * 2
+    assert whys(compare(without, counting=late)) == [Comparison.BEFORE] * 2
+    assert whys(compare(table(rows_of(made[1:], 90.0)))) == [Comparison.QUOTA] * 2
+    assert whys(compare(table(rows_of(made[1:], None)))) == [Comparison.QUOTA] * 2
 
 
-def test_the_order_within_a_millisecond_is_not_known() -> None:
+def test_unknown_order_within_millisecond_is_reported_as_reason() -> None:
     made = recorded(500, 900, 100, step_ms=0)
     turned = [replace(made[0], sequence=2), made[1], replace(made[2], sequence=0)]
     rows = rows_of(turned)
     later = rows_of([Event(9, 50_500, what="produce", size=300)])
     found = whys(compare(table([*rows, *later])))
-    assert set(found) == {Why.ORDER, Why.AFTER}
+    assert set(found) == {Comparison.ORDER, Comparison.AFTER}
     for ordinal, row in enumerate([*rows, *later]):
         row["ordinal"] = ordinal
     held = later[0] | {"throttle_ms": oracle.open_loop(
@@ -130,17 +130,17 @@ def test_the_order_within_a_millisecond_is_not_known() -> None:
     )[9].ms}  # fmt: skip
     assert whys(compare(table([*rows, held]))) == []
     held["throttle_ms"] += 5
-    assert whys(compare(table([*rows, held]))) == [Why.UNKNOWN]
+    assert whys(compare(table([*rows, held]))) == [Comparison.UNKNOWN]
 
 
 def test_partly_rejected_mutation_reports_topics_as_reason() -> None:
     made = Event(0, 1, what="mutate", permits=50, strict=True, throttle_ms=77)
     bounds = {QuotaType.CONTROLLER_MUTATION: {Entity(client="c"): 1.0}}
     row = request_row(made) | {"mutations_refused": 3}
-    assert whys(compare(table([row]), Proposal("p", QuotaTable(bounds, 1)))) == [Why.TOPICS]
+    assert whys(compare(table([row]), Proposal("p", QuotaTable(bounds, 1)))) == [Comparison.TOPICS]
 
 
-def test_a_job_adds_it_up(spark: SparkSession, tmp_path: Path) -> None:
+def test_job_adds_up_comparisons_of_all_tasks(spark: SparkSession, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     from minibroker.pipeline.schemas import ACTIVITY
@@ -154,17 +154,17 @@ def test_a_job_adds_it_up(spark: SparkSession, tmp_path: Path) -> None:
     rows[8] |= {"kind": "dropped", "dropped": 3, "broker": rows[7]["broker"]}
     pq.write_table(table(rows), tmp_path / "events.parquet")
     frame = spark.read.schema(ACTIVITY).parquet(str(tmp_path / "events.parquet"))
-    found = job.truth(frame, proposal, Counting())
+    found = job.replay_accuracy(frame, proposal, Counting())
     assert found.decisions == 399
-    assert found.differing[Why.DROPPED] >= 1
+    assert found.differing[Comparison.DROPPED] >= 1
     assert any(sequence == 7 for _, sequence, _, _, _ in found.examples)
     throttles = sum(one.ms > 0 for n, one in decided.items() if n not in (7, 8))
     assert found.equal >= throttles - sum(found.differing.values())
 
 
-def test_a_person_reads_how_true_it_is() -> None:
-    truth = Truth(10, 4, 3, {Why.ORDER: 1}, [(1, 5, 100, 90, Why.ORDER)])
-    text = "\n".join(truth_lines(truth))
+def test_accuracy_lines_show_share_and_examples() -> None:
+    accuracy = ReplayAccuracy(10, 4, 3, {Comparison.ORDER: 1}, [(1, 5, 100, 90, Comparison.ORDER)])
+    text = "\n".join(accuracy_lines(accuracy))
     assert "10 decisions compared: 3 of 4 throttles equal to the millisecond (75.000%)" in text
     assert "broker 1, sequence 5: 100 ms in fact, 90 ms replayed" in text
-    assert Truth(5, 0, 0, {}, []).share == 1.0
+    assert ReplayAccuracy(5, 0, 0, {}, []).share == 1.0

@@ -35,7 +35,7 @@ from minibroker.pipeline.counting import Events, Ints
 from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.ordering import ordered, pairs_of
 from minibroker.pipeline.quantities import LEVELS, NAMES, QUOTAS
-from minibroker.pipeline.words import compiled
+from minibroker.pipeline.simd_words import compiled
 
 CHUNK_ROWS: Final = 262_144
 CHUNK_BYTES: Final = 128 * 1024 * 1024
@@ -45,7 +45,7 @@ SLICE_S: Final = 60
 TOGETHER_BYTES: Final = 4 * 1024 * 1024
 """Size of the cells that are aggregated together: slices are collected until it is reached."""
 
-WHOLE: Final = pa.schema(
+TOTAL_SUMS: Final = pa.schema(
     [
         ("broker", pa.int32()),
         ("level", pa.string()),
@@ -60,7 +60,7 @@ WHOLE: Final = pa.schema(
         ("dropped", pa.int64()),
     ]
 )
-SENT: Final = "broker int, slice_us bigint, size int, cells binary"
+PARTIAL_SUMS_DDL: Final = "broker int, slice_us bigint, size int, cells binary"
 """The Spark schema of partial sums."""
 
 _CODEC: Final = pa.Codec("lz4_raw")
@@ -70,8 +70,8 @@ _MAX_AT: Final = len(SUMS)
 _NO_ENTITY: Final = -1
 
 
-def parts(tables: Iterable[pa.Table], every_s: int) -> Iterator[pa.RecordBatch]:
-    """Aggregate each chunk of events into cells; the columns are those of ``SENT``."""
+def partial_sums(tables: Iterable[pa.Table], every_s: int) -> Iterator[pa.RecordBatch]:
+    """Aggregate each chunk of events into cells; columns as in ``PARTIAL_SUMS_DDL``."""
     every_us = every_s * 1_000_000
     slice_us = every_us * max(1, SLICE_S // every_s)
     for table in _chunks(tables):
@@ -80,8 +80,8 @@ def parts(tables: Iterable[pa.Table], every_s: int) -> Iterator[pa.RecordBatch]:
         yield _sent(cells, slice_us)
 
 
-def whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Aggregate all cells into rows of ``WHOLE``; the input is sorted by broker and slice."""
+def total_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Aggregate all cells, sorted by broker and slice, into rows of ``TOTAL_SUMS``."""
     for cells in _complete(batches):
         yield from _Cells(cells).rows()
 
@@ -181,7 +181,7 @@ class _Cells:
         self._pairs = _in_order(_together(table["latencies"]))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Aggregate the cells at each level; columns as in ``WHOLE``."""
+        """Aggregate the cells at each level; columns as in ``TOTAL_SUMS``."""
         for level, names in enumerate(LEVELS.values()):
             heads, entities = self._entities(names)
             found = self._added(level, heads, entities)
@@ -237,7 +237,7 @@ class _Cells:
             *(each[cells] for each in self._kept),
         ]
         arrays = [pa.array(each, from_pandas=True) for each in columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=WHOLE)
+        return pa.RecordBatch.from_arrays(arrays, schema=TOTAL_SUMS)
 
     def _percentiles(self, size: int, entities: Ints) -> Any:
         pairs = self._pairs

@@ -1,7 +1,7 @@
 """A table of distinct strings, which replaces each by a number; compiled.
 
 Owns the hash table of the strings of some events; it must never know which fields they come from.
-Invariant: two numbers are equal exactly if the strings are, and callers check for room first, so
+Invariant: two numbers are equal if and only if their strings are. Callers check for room first, so
 the table is never full.
 """
 
@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from minibroker.pipeline.words import SLACK, compiled, inlined, load
+from minibroker.pipeline.simd_words import SLACK, compiled, inlined, load
 
-TEXTS_MAX: Final = 1 << 18
+STRINGS_MAX: Final = 1 << 18
 """Distinct strings in one run of events."""
 BYTES_MAX: Final = 32 << 20
 """Total size of the strings, unless a single read needs more."""
-_SLOTS: Final = 2 * TEXTS_MAX
+_SLOTS: Final = 2 * STRINGS_MAX
 _FIRST_SLOTS: Final = 1 << 13
 """Initial number of slots, small enough for the CPU cache."""
 _EMPTY: Final = -1
@@ -28,7 +28,7 @@ _WORD: Final = 8
 _MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-class Texts(NamedTuple):
+class StringTable(NamedTuple):
     """The table as a tuple of arrays for compiled code."""
 
     slots: Any
@@ -42,18 +42,18 @@ class Texts(NamedTuple):
     """Number of strings; number of slots in use, a power of two at least twice that."""
 
 
-def new_texts(size: int = BYTES_MAX) -> Texts:
+def new_string_table(size: int = BYTES_MAX) -> StringTable:
     """An empty table with room for ``size`` bytes. Pages are only allocated when used."""
-    return Texts(
+    return StringTable(
         np.full(_SLOTS, _EMPTY, np.int32),
-        np.empty(TEXTS_MAX, np.uint64),
-        np.zeros(TEXTS_MAX + 1, np.int64),
+        np.empty(STRINGS_MAX, np.uint64),
+        np.zeros(STRINGS_MAX + 1, np.int64),
         np.empty(size + SLACK, np.uint8),
         np.array([0, _FIRST_SLOTS]),
     )
 
 
-def texts_of(texts: Texts) -> list[bytes]:
+def strings_of(texts: StringTable) -> list[bytes]:
     """All strings in the order of their numbers."""
     content, ends = texts.content, texts.ends[: int(texts.count[0]) + 1].tolist()
     whole = content[: ends[-1]].tobytes()
@@ -61,15 +61,15 @@ def texts_of(texts: Texts) -> list[bytes]:
 
 
 @inlined
-def mixed(state: Any, word: Any) -> Any:
+def extend_hash(state: Any, word: Any) -> Any:
     """Extend a hash by one word."""
     state = (state ^ word) * _MIX
     return state ^ (state >> np.uint64(29))
 
 
 @inlined
-def number_of(slots: Any, hashes: Any, ends: Any, content: Any, count: Any, data: Any, start: Any,
-              size: Any, hashed: Any) -> Any:  # fmt: skip
+def string_number(slots: Any, hashes: Any, ends: Any, content: Any, count: Any, data: Any,
+                  start: Any, size: Any, hashed: Any) -> Any:  # fmt: skip
     """The number of the string at ``start`` of ``data`` with the given hash; new strings are added.
 
     A table comes as separate arrays, because numba counts references of a tuple's arrays.
@@ -80,7 +80,7 @@ def number_of(slots: Any, hashes: Any, ends: Any, content: Any, count: Any, data
         found = slots[slot]
         begin = ends[found]
         alike = hashes[found] == hashed and ends[found + 1] - begin == size
-        if alike and same(content, begin, data, start, size):
+        if alike and same_bytes(content, begin, data, start, size):
             return found
         slot = (slot + _ONE) & last
     new = np.int32(count[0])
@@ -109,7 +109,7 @@ def _use_more(slots: Any, hashes: Any, count: Any) -> None:
 
 
 @inlined
-def same(one: Any, start: Any, other: Any, begin: Any, size: Any) -> bool:
+def same_bytes(one: Any, start: Any, other: Any, begin: Any, size: Any) -> bool:
     """Whether ``size`` bytes at two positions are equal."""
     at = np.int64(0)
     while size - at >= _WORD:
@@ -128,14 +128,14 @@ def hash_of(data: Any, start: Any, size: Any) -> Any:
     state = np.uint64(0)
     at = np.int64(0)
     while size - at >= _WORD:
-        state = mixed(state, load(data, start + at))
+        state = extend_hash(state, load(data, start + at))
         at += _WORD
     if at < size:
-        state = mixed(state, load(data, start + at) & before(size - at))
-    return mixed(state, np.uint64(size))
+        state = extend_hash(state, load(data, start + at) & first_bytes_mask(size - at))
+    return extend_hash(state, np.uint64(size))
 
 
 @inlined
-def before(count: Any) -> Any:
+def first_bytes_mask(count: Any) -> Any:
     """Mask of a word's first ``count`` bytes, fewer than eight."""
     return (np.uint64(1) << np.uint64(8 * count)) - np.uint64(1)

@@ -6,26 +6,32 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.texts import Texts, hash_of, new_texts, number_of, texts_of
-from minibroker.pipeline.words import SLACK
+from minibroker.pipeline.simd_words import SLACK
+from minibroker.pipeline.string_table import (
+    StringTable,
+    hash_of,
+    new_string_table,
+    string_number,
+    strings_of,
+)
 
 
-def add(texts: Texts, text: bytes) -> int:
+def add(texts: StringTable, text: bytes) -> int:
     data = np.frombuffer(b"ab" + text + b"c" * SLACK, np.uint8)
-    return int(number_of(*texts, data, 2, len(text), np.uint64(hash_of(data, 2, len(text)))))
+    return int(string_number(*texts, data, 2, len(text), np.uint64(hash_of(data, 2, len(text)))))
 
 
 @given(st.lists(st.binary(max_size=20) | st.sampled_from([b"", b"a", b"a\0", b"12345678"])))
-def test_equal_texts_have_one_number_and_others_another(found: list[bytes]) -> None:
-    texts = new_texts(1000)
+def test_only_equal_strings_share_a_number(found: list[bytes]) -> None:
+    texts = new_string_table(1000)
     numbers = [add(texts, text) for text in found]
     kept = list(dict.fromkeys(found))
     assert numbers == [kept.index(text) for text in found]
-    assert texts_of(texts) == kept
+    assert strings_of(texts) == kept
 
 
-def test_many_are_found_again() -> None:
-    texts, chance = new_texts(1 << 20), random.Random(1)
+def test_growing_table_keeps_all_strings() -> None:
+    texts, chance = new_string_table(1 << 20), random.Random(1)
     found = list({chance.randbytes(chance.randrange(12)) for _ in range(20_000)})
     slots = int(texts.count[1])
     assert [add(texts, text) for text in found] == list(range(len(found)))
@@ -34,21 +40,21 @@ def test_many_are_found_again() -> None:
     assert [add(texts, text) for text in found] == list(range(len(found)))
 
 
-def test_texts_with_equal_hash_get_different_numbers() -> None:
-    texts = new_texts(100)
+def test_strings_with_equal_hash_get_different_numbers() -> None:
+    texts = new_string_table(100)
     data = np.frombuffer(b"onetwo" + bytes(SLACK), np.uint8)
-    numbers = [int(number_of(*texts, data, at, 3, np.uint64(7))) for at in (0, 3, 0, 3)]
+    numbers = [int(string_number(*texts, data, at, 3, np.uint64(7))) for at in (0, 3, 0, 3)]
     assert numbers == [0, 1, 0, 1]
 
 
-def test_many_that_all_lead_to_the_last_place_go_on_at_the_first() -> None:
-    texts = new_texts(1 << 14)
+def test_probing_wraps_around_at_last_slot() -> None:
+    texts = new_string_table(1 << 14)
     slots = int(texts.count[1])
     last = np.uint64((slots - 1) << 20)
     found = np.arange(2_000, dtype=np.int32)
     data = np.frombuffer(found.tobytes() + bytes(SLACK), np.uint8)
     for _ in range(2):
-        numbers = [int(number_of(*texts, data, 4 * at, 4, last)) for at in range(len(found))]
+        numbers = [int(string_number(*texts, data, 4 * at, 4, last)) for at in range(len(found))]
         assert numbers == found.tolist()
     assert texts.count[1] == slots
     assert texts.slots[slots - 1] == 0

@@ -33,16 +33,16 @@ from minibroker.pipeline.whatif.proposal import Counting
 from minibroker.pipeline.whatif.replay import Replay
 
 
-class Why(StrEnum):
-    """The result of comparing a decision."""
+class Comparison(StrEnum):
+    """How a replayed decision compares with the recorded one: equal, or why it differs."""
 
     EQUAL = "equal"
-    BEFORE = "what was counted before the recording began is not known"
-    DROPPED = "events are missing, which the broker dropped"
-    QUOTA = "another quota was in force"
-    TOPICS = "changes of several topics were counted one by one, and some refused"
-    ORDER = "something else was counted in the same millisecond, and the order is not known"
-    AFTER = "the counter was as it was because of such an order shortly before"
+    BEFORE = "usage from before the start of the recording is unknown"
+    DROPPED = "the broker dropped events, so some are missing"
+    QUOTA = "a different quota was in force"
+    TOPICS = "some topics of a request with several topics were rejected"
+    ORDER = "other usage was recorded in the same millisecond, in an unknown order"
+    AFTER = "an unknown order shortly before affected this counter"
     UNKNOWN = "not explained"
 
 
@@ -73,15 +73,15 @@ COMPARED_DDL: Final = (
 _FAR: Final = 1 << 42
 
 
-class Truth(NamedTuple):
+class ReplayAccuracy(NamedTuple):
     """The result; ``throttles`` are the decisions to throttle, in the recording or the replay."""
 
     decisions: int
     throttles: int
     equal: int
     """How many of ``throttles`` are equal."""
-    differing: dict[Why, int]
-    examples: Sequence[tuple[int, int, int, int, Why]]
+    differing: dict[Comparison, int]
+    examples: Sequence[tuple[int, int, int, int, Comparison]]
     """Broker, sequence, recorded throttle, replayed throttle, and reason of some differences."""
 
     @property
@@ -90,7 +90,7 @@ class Truth(NamedTuple):
         return self.equal / self.throttles if self.throttles else 1.0
 
 
-def compared(
+def compare_decisions(
     run: Replay, events: pa.Table, counting: Counting, dropped: Mapping[int, Sequence[int]]
 ) -> pa.RecordBatch:
     """Compare the decisions of a replay of ``events``, under one proposal, since the last call.
@@ -106,7 +106,7 @@ def compared(
     whys = _reasons(run, requests, answers, facts, counting, _times(dropped, brokers), rows)
     equal = replayed == requests.held_ms
     told = {
-        "why": [Why.EQUAL.value, *whys],
+        "why": [Comparison.EQUAL.value, *whys],
         "decisions": [int(equal.sum()), *[1] * len(rows)],
         "throttles": [int((equal & (replayed > 0)).sum()), *[1] * len(rows)],
         "broker": [None, *brokers[rows].tolist()],
@@ -160,14 +160,14 @@ def _reasons(
         ms, times = int(requests.ms[row]), dropped[int(brokers[row])]
         since = _key(int(component[row]), ms - remembered_ms)
         tests = (
-            (Why.BEFORE, ms < sharing.counted_from_ms[requests.group[row]]),
-            (Why.DROPPED, _between(times, ms - remembered_ms, ms + remembered_ms)),
-            (Why.QUOTA, other_quota[row]),
-            (Why.TOPICS, by_topic[row]),
-            (Why.ORDER, near[row]),
-            (Why.AFTER, _between(unsure, since, _key(int(component[row]), ms))),
+            (Comparison.BEFORE, ms < sharing.counted_from_ms[requests.group[row]]),
+            (Comparison.DROPPED, _between(times, ms - remembered_ms, ms + remembered_ms)),
+            (Comparison.QUOTA, other_quota[row]),
+            (Comparison.TOPICS, by_topic[row]),
+            (Comparison.ORDER, near[row]),
+            (Comparison.AFTER, _between(unsure, since, _key(int(component[row]), ms))),
         )
-        found.append(next((why for why, holds in tests if holds), Why.UNKNOWN).value)
+        found.append(next((why for why, holds in tests if holds), Comparison.UNKNOWN).value)
     return found
 
 

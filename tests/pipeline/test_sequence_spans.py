@@ -7,7 +7,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.held import NOTHING, as_json, ends, joined, of_json, overlap
+from minibroker.pipeline.sequence_spans import (
+    NO_SPANS,
+    first_and_last,
+    merge_spans,
+    spans_from_json,
+    spans_overlap,
+    spans_to_json,
+)
 
 SPANS = st.lists(
     st.tuples(st.integers(-1, 2), st.integers(0, 20), st.integers(0, 5)).map(
@@ -27,12 +34,12 @@ def said(spans: np.ndarray) -> list[tuple[int, int]]:
 @given(SPANS)
 def test_overlap_is_true_if_spans_share_a_sequence(spans: list[tuple[int, int, int]]) -> None:
     everything = said(rows(spans))
-    assert overlap(rows(spans)) == (len(set(everything)) < len(everything))
+    assert spans_overlap(rows(spans)) == (len(set(everything)) < len(everything))
 
 
 @given(SPANS)
 def test_joined_spans_are_equal_and_minimal(spans: list[tuple[int, int, int]]) -> None:
-    found = joined(rows(spans))
+    found = merge_spans(rows(spans))
     assert said(found) == sorted(set(said(rows(spans))))
     assert all(
         one[0] != other[0] or other[1] > one[2] + 1 for one, other in pairwise(found.tolist())
@@ -41,23 +48,23 @@ def test_joined_spans_are_equal_and_minimal(spans: list[tuple[int, int, int]]) -
 
 @given(SPANS, st.integers(4, 6))
 def test_joined_spans_beyond_limit_fill_gaps(spans: list[tuple[int, int, int]], most: int) -> None:
-    found = joined(rows(spans), most)
+    found = merge_spans(rows(spans), most)
     assert len(found) <= most
     assert set(said(found)) >= set(said(rows(spans)))
-    assert not overlap(found)
+    assert not spans_overlap(found)
 
 
 def test_joined_spans_fill_smallest_gap_first() -> None:
     spans = rows([(1, 0, 1), (1, 5, 6), (1, 8, 9), (2, 0, 0)])
-    assert joined(spans, 3).tolist() == [[1, 0, 1], [1, 5, 9], [2, 0, 0]]
+    assert merge_spans(spans, 3).tolist() == [[1, 0, 1], [1, 5, 9], [2, 0, 0]]
 
 
 @given(SPANS)
 def test_spans_json_round_trip_is_equal(spans: list[tuple[int, int, int]]) -> None:
-    found = joined(rows(spans))
-    assert of_json(json.loads(json.dumps(as_json(found)))).tolist() == found.tolist()
+    found = merge_spans(rows(spans))
+    assert spans_from_json(json.loads(json.dumps(spans_to_json(found)))).tolist() == found.tolist()
 
 
 def test_ends_are_first_and_last_sequence_per_broker() -> None:
-    assert ends(rows([(2, 5, 6), (1, 3, 3), (1, 0, 1)])) == {1: (0, 3), 2: (5, 6)}
-    assert ends(NOTHING) == {}
+    assert first_and_last(rows([(2, 5, 6), (1, 3, 3), (1, 0, 1)])) == {1: (0, 3), 2: (5, 6)}
+    assert first_and_last(NO_SPANS) == {}
