@@ -55,7 +55,7 @@ LATE = {
     "pipeline": Late(
         "minibroker.cli.pipeline",
         "app",
-        "What happened, and what if: jobs on what brokers saw, on Spark.",
+        "Analyse recorded broker activity with Spark.",
     ),
     "settings": Late("minibroker.cli.settings", "app", "List and explain settings."),
 }

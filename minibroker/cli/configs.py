@@ -163,13 +163,22 @@ def _entity_options(function: Any) -> Any:
 @click.command("configs", cls=KafkaCommand, epilog=EXAMPLES)
 @bootstrap_option
 @click.option("--zookeeper", metavar="URLS", help="Use this config store instead of a broker.")
-@click.option("--describe", is_flag=True, help="List what is set.")
-@click.option("--alter", is_flag=True, help="Change it.")
+@click.option("--describe", is_flag=True, help="List configs.")
+@click.option("--alter", is_flag=True, help="Change configs.")
 @click.option("--all", "everything", is_flag=True, help="With --describe: defaults too.")
-@click.option("--add-config", metavar="K=V,K=[V,V]", help="With --alter: what to set.")
-@click.option("--add-config-file", metavar="FILE", help="With --alter: the same as properties.")
-@click.option("--quota-file", metavar="FILE", help="With --alter: every quota in a file, or none.")
-@click.option("--delete-config", multiple=True, metavar="K,K", help="With --alter: what to unset.")
+@click.option("--add-config", metavar="K=V,K=[V,V]", help="With --alter: configs to set.")
+@click.option(
+    "--add-config-file", metavar="FILE", help="With --alter: a properties file of configs to set."
+)
+@click.option(
+    "--quota-file", metavar="FILE", help="With --alter: apply all lines of a quota file, or none."
+)
+@click.option(
+    "--delete-config",
+    multiple=True,
+    metavar="K,K",
+    help="With --alter: names of configs to delete.",
+)
 @click.option("--entity-type", multiple=True, metavar="TYPE", help=", ".join(TYPES) + ".")
 @click.option("--entity-name", multiple=True, metavar="NAME", help="Its name.")
 @click.option(
@@ -216,8 +225,8 @@ def _apply_file(ctx: click.Context, servers: BootstrapServers, given: dict[str, 
     beside = [name for name in names if name and given.get(name)]
     if beside or not given["alter"]:
         raise UsageMistake(
-            "--quota-file stands with --alter and --bootstrap-server alone: everything else is in "
-            "its lines"
+            "--quota-file can only be combined with --alter and --bootstrap-server: its lines "
+            "contain everything else"
         )
     from minibroker.cli import quota_file  # Imported late because few commands use it.
 
@@ -275,9 +284,9 @@ def _wishes(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
             "specified with --alter"
         )
     if given["describe"] and has_wishes:
-        raise UsageMistake("--add-config and --delete-config belong to --alter")
+        raise UsageMistake("--add-config, --add-config-file and --delete-config require --alter")
     if given["alter"] and given["everything"]:
-        raise UsageMistake("--all belongs to --describe")
+        raise UsageMistake("--all requires --describe")
     if text is not None and _SECRET.search(text):
         from minibroker.cli.arguments import mask_arguments
 

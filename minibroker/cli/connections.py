@@ -48,7 +48,7 @@ the connection of this command, pass the address of its control API with --contr
 @click.command("connections", cls=Command, epilog=EXAMPLES)
 @bootstrap_option
 @control_option
-@click.option("--once", is_flag=True, help="Print it once.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the response of the control API once.")
 @click.option(
     "--interval",

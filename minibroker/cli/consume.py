@@ -111,7 +111,7 @@ class ConsumeLimits:
         """Error message if too few messages arrived."""
         if self._messages_max is None or self.count >= self._messages_max:
             return None
-        return f"only {self.count} of {self._messages_max} messages came in time"
+        return f"only {self.count} of {self._messages_max} messages arrived in time"
 
 
 @click.command("consume", cls=Command, epilog=EXAMPLES)

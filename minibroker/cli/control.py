@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from minibroker.cli.errors import CliError, Unreachable, UsageMistake
+from minibroker.cli.errors import CliError, Unreachable, UsageMistake, error_message
 from minibroker.client.bootstrap import BootstrapServers, parse_bootstrap
 from minibroker.client.errors import BrokerUnreachable
 from minibroker.client.kafka_client import KafkaClient
@@ -84,10 +84,11 @@ class ControlClient:
 
     def _gone(self, error: Exception) -> CliError:
         if self._has_answered:
-            return CliError(f"the broker at {self.url} is gone")
+            return CliError(f"the broker at {self.url} closed the connection")
         if isinstance(error, ConnectionRefusedError):
             return Unreachable(
-                f"nothing listens on {self.url}; give --control what `minibroker start` printed"
+                f"nothing listens on {self.url}; pass --control with the URL that"
+                " `minibroker start` printed"
             )
         if isinstance(error, HTTPException):
             return Unreachable(f"{self.url} does not speak HTTP: is it the control API?")
@@ -133,7 +134,7 @@ def _from_broker(servers: BootstrapServers) -> HostPort:
             request = DescribeConfigsRequest(resources=[resource])
             (found,) = client.send(request, DescribeConfigsResponse, broker.node_id).results
     except BrokerUnreachable as error:
-        raise Unreachable(f"{error}; or {NAME_IT}") from None
+        raise Unreachable(f"{error_message(error)}; or {NAME_IT}") from None
     value = next((each.value for each in found.configs if each.name == SETTING), None)
     if not value:
         raise CliError(f"the broker at {servers.bootstrap} does not report {SETTING}; {NAME_IT}")

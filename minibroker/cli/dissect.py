@@ -82,7 +82,7 @@ def read_source(source: str) -> bytes:
     """Read a frame: from hex on the command line, a file or standard input."""
     if source == "-":
         if sys.stdin.isatty():
-            note("paste hex, Ctrl-D ends")
+            note("paste hex, then press Ctrl-D")
         return _read(sys.stdin.buffer, "standard input")
     try:
         with open(source, "rb") as file:
@@ -115,5 +115,5 @@ def from_hex(text: str) -> bytes:
     """``00 1f``, ``00:1f``, ``0x00,0x1f`` and ``001f`` are the same two bytes."""
     digits = _HEX_MARKS.sub("", text)
     if len(digits) % 2:
-        raise UsageMistake(f"the hex has {len(digits)} digits: one is missing, two make a byte")
+        raise UsageMistake(f"the hex has {len(digits)} digits, an odd number: each byte needs two")
     return bytes.fromhex(digits)

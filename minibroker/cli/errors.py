@@ -17,6 +17,7 @@ from minibroker.client.errors import (
     ConnectionDropped,
     InvalidArgument,
     InvalidClientConfig,
+    Remedy,
 )
 from protocol.errors import ErrorCode
 
@@ -42,8 +43,8 @@ class ExitCode(IntEnum):
 
 
 EXIT_CODES_HELP = """\b
-Exit codes: 0 done · 1 the broker refused · 2 wrong command line · 3 no broker there ·
-            4 bad setting · 5 consume timed out with too few messages · 130 interrupted ·
+Exit codes: 0 success · 1 request rejected · 2 invalid command line · 3 broker unreachable ·
+            4 invalid setting · 5 consume timed out with too few messages · 130 interrupted ·
             143 terminated"""
 
 
@@ -85,11 +86,16 @@ HINTS: Final[dict[ErrorCode, str]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see `minibroker topics list`, "
     "or create it with `minibroker topics create`",
     ErrorCode.TOPIC_ALREADY_EXISTS: "use --if-not-exists to leave it as it is",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "START and END in `minibroker topics describe` say "
-    "what there is",
-    ErrorCode.UNSUPPORTED_VERSION: "this broker does not serve what the command needs",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "see START and END in `minibroker topics describe`",
+    ErrorCode.UNSUPPORTED_VERSION: "the broker does not support an API that the command needs",
     ErrorCode.GROUP_ID_NOT_FOUND: "see `minibroker groups list`",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first: see `minibroker groups describe`",
+}
+
+REMEDIES: Final = {
+    Remedy.START_BROKER: "start a broker with `minibroker start`, "
+    "or name another one with --bootstrap-server HOST:PORT",
+    Remedy.CONFIGURE_SECURITY: "pass the client's security settings with --command-config FILE",
 }
 
 EXIT_CODES: Final[dict[type[ClientError], ExitCode]] = {
@@ -110,5 +116,7 @@ def exit_code(error: CliError | ClientError) -> ExitCode:
 
 def error_message(error: CliError | ClientError) -> str:
     """Describe an error, with a hint at the command that helps."""
+    if isinstance(error, BrokerUnreachable) and error.remedy is not None:
+        return f"{error}; {REMEDIES[error.remedy]}"
     hint = HINTS.get(error.code) if isinstance(error, BrokerError) else None
     return f"{error} ({hint})" if hint else str(error)

@@ -55,7 +55,7 @@ DELETE_EXAMPLES = """Examples:
 
 @app.command("list", epilog=LIST_EXAMPLES)
 @bootstrap_option
-@click.option("--json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", is_flag=True, help="Print one JSON object per line.")
 def list_(servers: BootstrapServers, json: bool) -> None:
     """List groups and their states."""
     rows = []
@@ -71,7 +71,7 @@ def list_(servers: BootstrapServers, json: bool) -> None:
     elif rows:
         emit(table(("GROUP", "STATE", "TYPE"), rows))
     else:
-        note("no groups; one begins with `minibroker consume TOPIC --group NAME`")
+        note("no groups; create one with `minibroker consume TOPIC --group NAME`")
 
 
 @app.command("describe", epilog=DESCRIBE_EXAMPLES)

@@ -72,7 +72,7 @@ def produce(
 ) -> None:
     """Send messages: arguments, or lines of standard input."""
     if key is not None and key_separator is not None:
-        raise UsageMistake("--key gives every record one key, --key-separator its own: choose one")
+        raise UsageMistake("--key and --key-separator both set keys: choose one")
     headers = tuple(read_header(text) for text in header)
     codec = read_codec(compression)
     if acks not in ACKS:
@@ -97,7 +97,7 @@ def produce(
 def stdin() -> BinaryIO:
     """Open standard input as bytes; print a prompt if it is a terminal."""
     if sys.stdin.isatty():
-        note("type messages, one a line; Ctrl-D ends")
+        note("type messages, one per line; press Ctrl-D to end")
     return sys.stdin.buffer
 
 
@@ -127,7 +127,7 @@ def split_line(line: bytes, key: str | None, separator: str | None) -> tuple[byt
     before, found, after = line.partition(separator.encode())
     if not found:
         shown = line[:60].decode("utf-8", "backslashreplace")
-        raise UsageMistake(f"--key-separator {separator}: it is not in the line '{shown}'")
+        raise UsageMistake(f"--key-separator {separator}: the line '{shown}' does not contain it")
     return before, after
 
 

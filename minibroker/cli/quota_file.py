@@ -48,7 +48,7 @@ def read(path: str) -> QuotaFile:
     except QuotaFileError as error:
         raise UsageMistake(str(error)) from None
     if not found.lines:
-        raise UsageMistake(f"--quota-file {path}: has no line that is an alteration")
+        raise UsageMistake(f"--quota-file {path}: contains no --alter line")
     return found
 
 

@@ -66,13 +66,13 @@ def list_(servers: BootstrapServers, control: str | None, as_json: bool) -> None
         return
     found = json.loads(answer)
     if not found["counting"]:
-        emit("No quota was set since the broker's start, so nothing is counted.")
+        emit("No quota was set since the broker's start, so usage is not measured.")
         return
     rows = [_row(use) for use in found["uses"]]
     emit(table(["TYPE", "USER", "CLIENT-ID", "RATE", "QUOTA", "USED", "THROTTLE", "SET AT"], rows))
     if found["throttles"]:
         rows = [_throttled(each) for each in found["throttles"][:THROTTLES_MAX]]
-        emit("\nThe last throttles, of which `explain --throttle NUMBER` tells why:")
+        emit("\nRecent throttles, explained by `minibroker quotas explain --throttle NUMBER`:")
         emit(table(["NUMBER", "AGO", "TYPE", "USER", "CLIENT-ID", "API", "THROTTLE"], rows))
 
 
@@ -107,14 +107,14 @@ def _throttled(throttle: dict[str, Any]) -> list[str]:
 @control_option
 @json_option
 @click.option("--user", default="ANONYMOUS", metavar="NAME", help="The principal's name.")
-@click.option("--client-id", default="", metavar="ID", help="The client-id; none if left out.")
+@click.option("--client-id", default="", metavar="ID", help="The client-id. [default: none]")
 @click.option(
     "--type", "kind", type=click.Choice(list(UNITS)), default="produce", help="Type of the quota."
 )
 @click.option(
     "--throttle",
     metavar="NUMBER|last",
-    help="Id of a recent throttle, in place of user, client-id and type.",
+    help="Number of a recent throttle, instead of user, client-id and type.",
 )
 def explain(
     servers: BootstrapServers,
@@ -145,10 +145,10 @@ def _explanation(found: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield (
             f"Throttle {throttle['number']}: a {throttle['api']} request {throttle['ago_ms']} ms"
-            f" ago was held for {throttle['throttle_ms']} ms."
+            f" ago was throttled for {throttle['throttle_ms']} ms."
         )
     yield ""
-    yield f"Who shares: {found['sharing']}."
+    yield f"Sharing: {found['sharing']}."
     yield ""
     rows = [
         [
@@ -159,16 +159,16 @@ def _explanation(found: dict[str, Any]) -> Iterator[str]:
         ]
         for level in found["levels"]
     ]
-    yield table(["", "WHERE", "VALUE", "WHY"], rows)
+    yield table(["", "SET AT", "QUOTA", "REASON"], rows)
     yield ""
     if found["samples"]:
         rows = [[f"{at['ago_ms']} ms ago", measured_text(at["total"])] for at in found["samples"]]
-        yield table(["SAMPLE BEGAN", "COUNTED"], rows)
+        yield table(["SAMPLE STARTED", "RECORDED"], rows)
         yield ""
     yield f"Rate:     {measured_text(found['rate'])} {unit} over {found['window_ms']} ms"
     quota = "none" if found["quota"] is None else f"{limit_text(found['quota'])} {unit}"
     yield f"Quota:    {quota}"
-    of = "for a request that costs nothing itself" if throttle is None else "at that moment"
+    of = "for a request without usage of its own" if throttle is None else "at that time"
     yield f"Throttle: {found['throttle_ms']} ms {of}"
     yield f"          {found['formula']}"
 

@@ -49,7 +49,7 @@ def default_text(setting: Setting[Any]) -> str:
 
 @app.command("list", epilog=LIST_EXAMPLES)
 @click.argument(
-    "part", cls=Argument, default="", metavar="[PART]", about="Only names that hold this."
+    "part", cls=Argument, default="", metavar="[PART]", about="Only names that contain this."
 )
 @click.option("--topic", is_flag=True, help="Settings of topics.")
 def list_(part: str, topic: bool) -> None:

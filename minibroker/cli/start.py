@@ -154,4 +154,4 @@ def read_settings(
             entries.append(Given("control.listener", control, "--control"))
         return Settings.from_entries(entries, profile)
     except ConfigError as error:
-        raise BadConfig("\n  ".join(["these settings cannot be used:", *error.problems])) from None
+        raise BadConfig("\n  ".join(["invalid settings:", *error.problems])) from None

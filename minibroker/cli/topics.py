@@ -77,7 +77,7 @@ DELETE_EXAMPLES = """Examples:
 @app.command("list", epilog=LIST_EXAMPLES)
 @bootstrap_option
 @click.option("--internal", is_flag=True, help="Include internal topics.")
-@click.option("--json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", is_flag=True, help="Print one JSON object per line.")
 def list_(servers: BootstrapServers, internal: bool, json: bool) -> None:
     """List topics and their numbers of partitions."""
     with KafkaClient(*servers) as client:
@@ -103,13 +103,13 @@ def list_(servers: BootstrapServers, internal: bool, json: bool) -> None:
     "--partitions",
     default=-1,
     metavar="NUMBER",
-    help="Number of partitions; -1 takes the broker's default.",
+    help="Number of partitions; -1 for the broker's default.",
 )
 @click.option(
     "--replication-factor",
     default=-1,
     metavar="NUMBER",
-    help="Copies of each; -1 takes the broker's default.",
+    help="Copies of each; -1 for the broker's default.",
 )
 @click.option(
     "--config",
@@ -117,7 +117,7 @@ def list_(servers: BootstrapServers, internal: bool, json: bool) -> None:
     metavar="NAME=VALUE",
     help="A setting of the topic; may be repeated.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
+@click.option("--if-not-exists", is_flag=True, help="Ignore topics that already exist.")
 def create(
     names: Sequence[str],
     servers: BootstrapServers,
@@ -146,7 +146,7 @@ def create(
     outcomes = []
     for item in results:
         if if_not_exists and item.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            note(f"topic {item.name} is there already")
+            note(f"topic {item.name} already exists")
         else:
             outcomes.append((f"topic {item.name}", item.error_code, item.error_message))
     report_each("created", outcomes)
@@ -155,7 +155,7 @@ def create(
 @app.command("describe", epilog=DESCRIBE_EXAMPLES)
 @names_argument
 @bootstrap_option
-@click.option("--json", is_flag=True, help="One JSON object a partition.")
+@click.option("--json", is_flag=True, help="Print one JSON object per partition.")
 def describe(names: Sequence[str], servers: BootstrapServers, json: bool) -> None:
     """Show partitions, their leaders and offsets, and the settings given to a topic."""
     with KafkaClient(*servers) as client:

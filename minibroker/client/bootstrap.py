@@ -48,6 +48,6 @@ def parse_bootstrap(text: str) -> list[HostPort]:
             addresses.append(parse_host_port(item.strip()))
         except BadValueError as error:
             raise InvalidArgument(
-                f"--bootstrap-server {item}: {error}; write host:port, e.g. {DEFAULT_BOOTSTRAP}"
+                f"bootstrap server '{item}': {error}; write host:port, e.g. {DEFAULT_BOOTSTRAP}"
             ) from None
     return addresses

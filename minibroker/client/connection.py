@@ -24,6 +24,7 @@ from minibroker.client.errors import (
     ClientError,
     ConnectionDropped,
     InvalidArgument,
+    Remedy,
     check,
 )
 from minibroker.config.types import HostPort
@@ -49,7 +50,6 @@ REQUEST_TIMEOUT_S: Final = 10.0
 """Timeout of connecting, of a response, and of finding a leader or a coordinator."""
 REAUTHENTICATE_AT: Final = 0.9
 """Fraction of a session's lifetime after which it is renewed (KIP-368; Kafka uses 85-95 %)."""
-SECURITY_HINT: Final = "pass the client's security settings with --command-config FILE"
 
 NEWEST_VERSION_WITH_TOPIC_NAMES: Final = {
     ApiKey.PRODUCE: 12,
@@ -180,11 +180,11 @@ class BrokerConnection:
 
     def _client_error(self, error: BaseException, key: ApiKey) -> BaseException:
         if isinstance(error, TimeoutError):
-            return BrokerUnreachable(f"{self.address} gave no answer to {key.name} in time")
+            return BrokerUnreachable(f"{self.address}: no answer to {key.name} in time")
         if isinstance(error, OSError):
             return ConnectionDropped(f"{self.address} dropped the connection: {error}")
         if isinstance(error, EncodeError):
-            return InvalidArgument(f"an argument cannot be sent: {error}")
+            return InvalidArgument(f"an argument of {key.name} cannot be encoded: {error}")
         if isinstance(error, ProtocolError):
             return BrokerUnreachable(
                 f"{self.address} sent an invalid response to {key.name}: {error}"
@@ -208,9 +208,12 @@ class BrokerConnection:
         prefix = self._read_exactly(4)
         protocol = foreign_protocol(prefix)
         if protocol is not None:
+            if protocol == "TLS":
+                text = f"{self.address} requires TLS"
+                raise BrokerUnreachable(text, Remedy.CONFIGURE_SECURITY)
             raise BrokerUnreachable(
                 f"{self.address} speaks {protocol}, not Kafka's protocol: "
-                + (SECURITY_HINT if protocol == "TLS" else "use the port of a Kafka listener")
+                "use the port of a Kafka listener"
             )
         (size,) = struct.unpack(">i", prefix)
         if not 4 <= size <= RESPONSE_BYTES_MAX:
@@ -231,11 +234,13 @@ class BrokerConnection:
         closed = f"{self.address} closed the connection"
         if not self._has_answered:
             return BrokerUnreachable(
-                f"{closed} without an answer; if it is a Kafka listener with TLS, {SECURITY_HINT}"
+                f"{closed} without an answer; it may be a TLS listener",
+                Remedy.CONFIGURE_SECURITY,
             )
         if not self._has_served and self._security.mechanism is None:
             # A listener with SASL closes a connection that sends requests before authentication.
-            return ConnectionDropped(f"{closed}; if it requires authentication, {SECURITY_HINT}")
+            text = f"{closed}; it may require authentication"
+            return ConnectionDropped(text, Remedy.CONFIGURE_SECURITY)
         return ConnectionDropped(closed)
 
 
@@ -243,10 +248,7 @@ def _connected_socket(address: HostPort, timeout_s: float) -> socket.socket:
     try:
         connected = socket.create_connection(address, timeout_s)
     except ConnectionRefusedError:
-        raise BrokerUnreachable(
-            f"nothing listens on {address}; start a broker with `minibroker start`, "
-            "or name another one with --bootstrap-server HOST:PORT"
-        ) from None
+        raise BrokerUnreachable(f"nothing listens on {address}", Remedy.START_BROKER) from None
     except socket.gaierror as error:
         raise BrokerUnreachable(f"{address}: no such host ({error.strerror})") from None
     except OSError as error:
@@ -264,7 +266,7 @@ def _with_tls(plain: socket.socket, tls: ssl.SSLContext, address: HostPort) -> s
         return tls.wrap_socket(plain, server_hostname=address.host)
     except OSError as error:
         plain.close()
-        text = why_no_tls(error, "--bootstrap-server")
+        text = why_no_tls(error, "the bootstrap address")
         raise BrokerUnreachable(f"no secure connection to {address}: {text}") from None
 
 

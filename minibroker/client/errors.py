@@ -7,7 +7,18 @@ why. Kafka's clients have ``org.apache.kafka.common.errors``.
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 from protocol.errors import ErrorCode
+
+
+class Remedy(Enum):
+    """What the user can change so that a broker becomes reachable."""
+
+    START_BROKER = auto()
+    """Nothing listens on the address."""
+    CONFIGURE_SECURITY = auto()
+    """The listener may require TLS or SASL, for which the client is not configured."""
 
 
 class ClientError(Exception):
@@ -27,7 +38,14 @@ class ApiNotSupported(ClientError):
 
 
 class BrokerUnreachable(ClientError):
-    """No Kafka broker answers at the address."""
+    """No Kafka broker answers at the address.
+
+    The message names no command or option; callers add how to apply the ``remedy``.
+    """
+
+    def __init__(self, message: str = "", remedy: Remedy | None = None) -> None:
+        self.remedy = remedy
+        super().__init__(message)
 
 
 class ConnectionDropped(BrokerUnreachable):

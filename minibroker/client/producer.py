@@ -55,7 +55,7 @@ class RecordProducer:
         self._fixed_partition = partition
         if partition is not None and partition not in self._leaders:
             raise InvalidArgument(
-                f"--partition {partition}: topic {topic} has partitions 0 to "
+                f"partition {partition} does not exist: topic {topic} has partitions 0 to "
                 f"{len(self._leaders) - 1}"
             )
         self._rotation = 0

@@ -108,7 +108,10 @@ def broker_at(bootstrap: str, file: str | None) -> ClusterAccess:
     except ConfigError as error:
         raise BadInput(str(error)) from None
     if _UNSPEAKABLE.search(file):
-        raise BadInput(f"{file}: Kafka's client reads from no path with ':' or '}}': move the file")
+        raise BadInput(
+            f"{file}: Kafka's client cannot read a properties file whose path contains ':' or '}}':"
+            " move or rename it"
+        )
     if client.has_tls and KEYSTORE in client.given:
         _look_for_key(client)
     return ClusterAccess(bootstrap, client)
@@ -118,8 +121,9 @@ def _look_for_key(client: ClientProperties) -> None:
     entry = client.given[KEYSTORE]
     if not _JAVA_KEY.search(Path(entry.value).read_bytes()):
         raise BadInput(
-            f"{entry.where}: the key in {KEYSTORE} is not in PKCS #8, and Kafka's client in Java"
-            f" reads no other: {_TO_PKCS8} -nocrypt -in {entry.value}, and the certificates behind"
+            f"{entry.where}: the key in {KEYSTORE} is not in PKCS #8 format, the only one that"
+            f" Kafka's Java client reads: convert it with `{_TO_PKCS8} -nocrypt -in {entry.value}`,"
+            " and append the certificates"
         )
 
 
@@ -173,29 +177,30 @@ class _Sign(NamedTuple):
 
 _SIGNS: Final = (
     _Sign(re.compile(r"No (subject alternative|name matching).*"), CHECKS_HOST,
-          f"name it in --from as its certificate does, or leave {CHECKS_HOST} empty"),
+          "use a host name in --from that the broker's certificate contains, or set"
+          f" {CHECKS_HOST} to an empty value"),
     _Sign(re.compile(r"PKIX path \w+ failed|unable to find valid certification path"), TRUSTSTORE,
-          f"its certificate is not trusted; is {TRUSTSTORE} right?"),
+          f"the broker's certificate is not trusted; check {TRUSTSTORE}"),
     _Sign(re.compile(r"Received fatal alert: \w*certificate\w*|alert (\w+ )?certificate[\w ]*"),
           KEYSTORE,
-          f"it wants to see a certificate that it trusts; is {KEYSTORE} right?"),
+          f"the broker requires a client certificate that it trusts; check {KEYSTORE}"),
     _Sign(re.compile(r"\w+ SecretKeyFactory not available"), KEYSTORE,
-          f"this Java can't open the key; encrypt it so: {_TO_PKCS8} -v1 PBE-SHA1-3DES"),
+          f"this Java cannot decrypt the key; encrypt it with `{_TO_PKCS8} -v1 PBE-SHA1-3DES`"),
     _Sign(re.compile(r"Failed to load PEM SSL keystore"), KEYSTORE,
-          f"Java can't read {KEYSTORE}: a key in PKCS #8, then its certificates"),
-    _Sign(re.compile(r"Client SASL mechanism .*"), MECHANISM, f"choose another {MECHANISM}"),
-    _Sign(re.compile(r"(?<=SaslAuthenticationException: ).*"), JAAS, f"is {JAAS} right?"),
-    _Sign(re.compile(r"(?<=SASL_AUTHENTICATION_FAILED: ).*"), JAAS, f"is {JAAS} right?"),
+          f"Java cannot read {KEYSTORE}; it must contain a PKCS #8 key, then its certificates"),
+    _Sign(re.compile(r"Client SASL mechanism .*"), MECHANISM, f"choose a different {MECHANISM}"),
+    _Sign(re.compile(r"(?<=SaslAuthenticationException: ).*"), JAAS, f"check {JAAS}"),
+    _Sign(re.compile(r"(?<=SASL_AUTHENTICATION_FAILED: ).*"), JAAS, f"check {JAAS}"),
     _Sign(re.compile(r"(UNSUPPORTED_SASL_MECHANISM|ILLEGAL_SASL_STATE): .*"), MECHANISM,
-          f"choose another {MECHANISM}, or {PROTOCOL}"),
+          f"choose a different {MECHANISM} or {PROTOCOL}"),
     _Sign(re.compile(r"Not authorized to access \w+.*|TOPIC_AUTHORIZATION_FAILED"), JAAS,
-          "who is named there needs rules (ACLs) for it: `minibroker pipeline` reads"
-          f" {TOPIC} and writes alerts"),
+          f"its principal needs ACLs: to read {TOPIC}, and to write to the topic of"
+          " --alerts-to"),
     _Sign(re.compile(r"(?<=TimeoutException: ).*|no answer .*in (time|[\d.]+ s)"
                      r"|cannot be reached \(.*timed out\)"), PROTOCOL,
-          "does it run, can all its addresses be reached from here, and is"
-          f" {PROTOCOL} right for the port in --from?",
-          ": it may not run, or one of its addresses can't be reached from here"),
+          "check that the broker is running, that all its advertised addresses can be"
+          f" reached from here, and that {PROTOCOL} matches the port in --from",
+          ": it may not be running, or an address that it advertises cannot be reached from here"),
 )  # fmt: skip
 """Matched against the errors of Kafka's client and of minibroker; the first match counts."""
 
@@ -222,10 +227,11 @@ def in_words(text: str, broker: ClusterAccess) -> str | None:
 
 def _told(broker: ClusterAccess, sign: _Sign, seen: str) -> str:
     seen = seen.partition(" SQLSTATE: ")[0]  # Spark's suffix, without information.
-    said = f"{broker.bootstrap} can't be asked ({seen.strip()})"
+    said = f"request to {broker.bootstrap} failed ({seen.strip()})"
     if broker.client is None:
         return (
-            f"{said}{sign.guess}; if it wants TLS or to know who asks, say how with {OPTION} FILE"
+            f"{said}{sign.guess}; if it requires TLS or SASL, pass the client's security settings"
+            f" with {OPTION} FILE"
         )
     entry = broker.client.given.get(sign.setting)
     where = broker.client.file if entry is None else entry.where

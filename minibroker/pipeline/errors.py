@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-RUN_AGAIN: Final = "its table's files were joined meanwhile: run this again"
+RUN_AGAIN: Final = "the table was compacted in the meantime: run this again"
 """The remedy for a file that disappeared while the job was running."""
 
 
@@ -22,8 +22,8 @@ class SparkMissing(PipelineError):
 
 
 class WrongSchema(PipelineError):
-    """The input doesn't match the schema; the message names place, column and remedy."""
+    """The input does not match the schema; the message names place, column and remedy."""
 
 
 class BadInput(PipelineError):
-    """The given path contains no input, or input that can't be read."""
+    """The given path contains no input, or input that cannot be read."""

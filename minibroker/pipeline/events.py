@@ -67,14 +67,12 @@ def parse_event(raw: bytes | None) -> dict[str, Any]:
         raise MalformedEvent(_short(f"not a JSON object but {json.dumps(found)}"))
     if found.get("version") != VERSION or not _whole(found["version"]):
         has = json.dumps(found["version"]) if "version" in found else "missing"
-        raise MalformedEvent(_short(f"version is {has}, and only {VERSION} is known"))
+        raise MalformedEvent(_short(f"version is {has}, but only {VERSION} is supported"))
     _check_fields(found, _NAMED, "")
     try:
         kind = ActivityKind(found.get("kind") or "")
     except ValueError:
-        raise MalformedEvent(
-            _short(f"kind is {json.dumps(found.get('kind'))}, which is none")
-        ) from None
+        raise MalformedEvent(_short(f"kind {json.dumps(found.get('kind'))} is unknown")) from None
     _check_there(found, _NEEDED[kind], "")
     return found
 
@@ -89,7 +87,7 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _check_there(found: Mapping[str, Any], names: Iterable[str], prefix: str) -> None:

@@ -95,11 +95,11 @@ def _in_words(file: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise BadInput(f"{file} is gone; {RUN_AGAIN}") from None
+        raise BadInput(f"{file} was removed; {RUN_AGAIN}") from None
     except (OSError, pa.ArrowException) as error:
         raise BadInput(
-            f"{file} can't be read as Parquet ({error}); was it cut off, or is it another's? Take"
-            " it away, or ingest the activity again into a new place"
+            f"{file} cannot be read as Parquet ({error}); it may be truncated or not part of the"
+            " table: remove it, or ingest the activity again into a new path"
         ) from error
 
 

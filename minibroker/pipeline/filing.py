@@ -69,7 +69,7 @@ class Filer:
         settle_in()
         if into is not None and not os.path.isdir(into):
             raise BadInput(
-                f"{into} is not there where this worker runs: workers must find the table under"
+                f"{into} does not exist on this worker: all workers must reach the table under"
                 " the same path"
             )
         self._source, self._now_ms, self._into = source, now_ms, into

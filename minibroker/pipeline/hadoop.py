@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DISK: Final = "file:"
-ANOTHER: Final = "another job writes here; only one may, so stop one and run the other again"
+ANOTHER: Final = "another job writes to the table: stop one of them and run the other again"
 PLAIN: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
@@ -74,7 +74,7 @@ class Files:
                 lock.seek(0)
                 raise PipelineError(
                     f"{self.folder} is being written to by another job, process {lock.read()}:"
-                    " wait for its end, or stop it, and run this again"
+                    " wait until it ends, or stop it, then run this again"
                 ) from None
             lock.truncate(0)
             print(os.getpid(), end="", file=lock, flush=True)
@@ -117,7 +117,7 @@ class Files:
     def write_new(self, name: str, text: str) -> None:
         """Create a file atomically; it must not exist."""
         if self.exists(name):
-            raise PipelineError(f"{self.path(name)} is there already: {ANOTHER}")
+            raise PipelineError(f"{self.path(name)} already exists: {ANOTHER}")
         folder, _, last = name.rpartition("/")
         fresh = f"{folder}/_{last}.fresh"
         stream = self._fs.create(self._at(fresh), True)
@@ -141,7 +141,7 @@ class Files:
             self._fs.mkdirs(self._at(to.rpartition("/")[0]))
             done = bool(self._fs.rename(self._at(name), self._at(to)))
         if not done:
-            raise PipelineError(f"{self.path(name)} can't be renamed to {self.path(to)}")
+            raise PipelineError(f"{self.path(name)} cannot be renamed to {self.path(to)}")
 
     def delete(self, name: str) -> None:
         """Delete a file or a folder recursively; a missing one is no error."""

@@ -73,7 +73,7 @@ class TableCommits:
         needed = [*add, *aside, *([_name(before.number)] if before.number else [])]
         for name in needed:
             if not self._table.exists(name):
-                raise PipelineError(f"{self._table.path(name)} is gone: {ANOTHER}")
+                raise PipelineError(f"{self._table.path(name)} was removed: {ANOTHER}")
         step = Commit(before.number + 1, add, aside, remove, done, held)
         text = json.dumps({"version": VERSION, **step.__dict__})
         self._table.write_new(_name(step.number), text)
@@ -106,13 +106,13 @@ class TableCommits:
             version = found.pop("version")
             if version != VERSION:
                 raise BadInput(
-                    f"{self._table.path(name)} is of version {version}, and this minibroker knows"
-                    f" {VERSION}: use the minibroker that wrote it"
+                    f"{self._table.path(name)} has version {version}, but this minibroker supports"
+                    f" only version {VERSION}: use the minibroker that wrote it"
                 )
             return Commit(**found)
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(
-                f"{self._table.path(name)} can't be read ({error}): ingest into a new place"
+                f"{self._table.path(name)} cannot be read ({error}): ingest into a new path"
             ) from error
 
 

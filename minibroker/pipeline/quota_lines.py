@@ -66,39 +66,40 @@ def decision(decided: Decided, together: Together, policy: Policy) -> tuple[floa
     said = [f"{decided.quota} {amount(decided.quota, value)}: {_used(decided, policy)}"]
     wanted = decided.usual * policy.headroom
     if decided.value > wanted:
-        said.append(f"{amount(decided.quota, decided.value)} is the least that anybody gets")
+        said.append(f"{amount(decided.quota, decided.value)} is the minimum for any entity")
     elif decided.value < wanted:
-        said.append(f"{amount(decided.quota, decided.value)} is the most that anybody gets")
+        said.append(f"{amount(decided.quota, decided.value)} is the maximum for any entity")
     if share < 1:
         capacity = policy.capacity(decided.quota)
         assert capacity is not None
         said.append(
-            f"only {words.share(share)} of that, as {words.count(together.entities)} at one broker"
-            f" need {amount(decided.quota, together.needed)} together, and it has"
+            f"scaled to {words.share(share)}, because {words.count(together.entities)} at one"
+            f" broker need {amount(decided.quota, together.needed)} together, and its capacity is"
             f" {amount(decided.quota, capacity)}"
         )
     if decided.throttled:
         said.append(
-            f"{words.many(decided.throttled, 'request')} were held, so more may be wanted than was"
-            " used"
+            f"{words.many(decided.throttled, 'request')} were throttled, so the demand may be"
+            " higher than the usage"
         )
     return value, "; ".join(said)
 
 
 def _used(decided: Decided, policy: Policy) -> str:
-    more = f"{words.share(policy.headroom - 1)} more" if policy.headroom > 1 else "no more"
+    more = f"{words.share(policy.headroom - 1)} headroom" if policy.headroom > 1 else "no headroom"
     usual = (
-        f"in {words.figure(policy.percentile)} % of {words.many(decided.busy_s, 'busy second')} at"
-        f" most {amount(decided.quota, decided.usual)} (once {amount(decided.quota, decided.most)})"
+        f"at most {amount(decided.quota, decided.usual)} in {words.figure(policy.percentile)} % of"
+        f" {words.many(decided.busy_s, 'busy second')} (maximum"
+        f" {amount(decided.quota, decided.most)})"
     )
     if not decided.is_default:
-        return f"{usual}, and {more}"
+        return f"{usual}, plus {more}"
     if not decided.entities:
-        return "for who has not been seen yet"
+        return "for entities that were not recorded"
     names = words.party(decided.user, decided.client_id) if decided.ip is None else decided.ip
     return (
-        f"for {words.count(decided.entities)} too small, or seen too shortly, for a line of their"
-        f" own, of whom {words.visible(names, 60)} used most: {usual}, and {more}"
+        f"for {words.count(decided.entities)} entities with too little usage for a quota of their"
+        f" own, the largest of which is {words.visible(names, 60)}: {usual}, plus {more}"
     )
 
 
@@ -142,12 +143,12 @@ def head(found: Recommendation, source: str) -> list[str]:
     window = words.many(found.policy.windows_s(PRODUCE)[0], "second")
     changes = words.many(found.policy.windows_s(MUTATION)[0], "second")
     if changes != window:
-        window += f", changes of topics over {changes}"
+        window += f", controller mutations over {changes}"
     return [
         f"Quotas by `minibroker pipeline recommend` from {source}.",
-        f"Each is the rate kept in {percentile} % of busy seconds, times {headroom},",
-        f"at the broker where it was highest: brokers count each for itself, over {window}.",
-        "Quotas that are set at a level that goes before these hold in their place.",
+        f"Each quota is percentile {percentile} of the rates in busy seconds, times {headroom},",
+        f"at the broker where it was highest. Each broker measures for itself, over {window}.",
+        "Quotas set at a more specific level take precedence over these.",
         "Apply: minibroker configs --alter --quota-file THIS_FILE",
         *(omission(each, found.policy) for each in found.omitted),
     ]

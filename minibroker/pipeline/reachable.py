@@ -57,7 +57,7 @@ def why_not(broker: ClusterAccess, complaint: str) -> str:
     """Explain the command's error in terms of the job's options."""
     if _NO_TOPIC in complaint:
         return (
-            f"{broker.bootstrap} has no topic {TOPIC}, so it tells nobody what happens: start the"
+            f"{broker.bootstrap} has no topic {TOPIC}, because it records no activity: start the"
             f" broker with --set {ACTIVITY_ENABLE.name}=true"
         )
     said = complaint.strip().removeprefix(_SAYS).replace(_ITS_OPTION, "--from")

@@ -73,7 +73,7 @@ def _problems(found: StructType, wanted: StructType, prefix: str) -> Iterator[st
         if field.name not in types:
             yield (
                 f"column `{name}` is missing, so it was not written by this version of the"
-                " pipeline: ingest the activity again into a new place"
+                " pipeline: ingest the activity again into a new path"
             )
         elif isinstance(field.dataType, StructType):
             inner = types[field.name]
@@ -88,7 +88,7 @@ def _problems(found: StructType, wanted: StructType, prefix: str) -> Iterator[st
 def _mistyped(name: str, found: DataType, wanted: DataType) -> str:
     return (
         f"column `{name}` is of type {found.simpleString()}, not {wanted.simpleString()}: write it"
-        " with that type, or ingest the activity again into a new place"
+        " with that type, or ingest the activity again into a new path"
     )
 
 
@@ -97,8 +97,9 @@ def check_versions(found: Iterable[int | None], place: str) -> None:
     for version in found:
         if version != VERSION:
             raise WrongSchema(
-                f"{place}: column `version` holds {version}, and this minibroker knows version"
-                f" {VERSION}: use the minibroker that wrote it, or ingest the activity again"
+                f"{place}: column `version` contains {version}, but this minibroker supports only"
+                f" version {VERSION}: use the minibroker that wrote it, or ingest the activity"
+                " again"
             )
 
 
@@ -141,8 +142,8 @@ def _read_by_spark(spark: SparkSession, path: str) -> DataFrame:
         frame = spark.read.parquet(path)
     except AnalysisException as error:
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
-            raise BadInput(f"{path} holds no events: `minibroker pipeline ingest` first") from None
-        raise BadInput(f"{path} can't be read as a table of Parquet files: {error}") from error
+            raise BadInput(f"{path} contains no events: run `minibroker pipeline ingest`") from None
+        raise BadInput(f"{path} cannot be read as a table of Parquet files: {error}") from error
     # Spark guesses the type of a partition column from the folder's name.
     return frame.withColumns(
         {

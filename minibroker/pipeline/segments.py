@@ -20,6 +20,7 @@ import numpy as np
 from zstandard import ZstdDecompressor, ZstdError, frame_content_size
 
 from minibroker.activity.schema import TOPIC
+from minibroker.config.activity_definitions import ACTIVITY_ENABLE
 from minibroker.pipeline.columns import Raw
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.simd_words import SLACK
@@ -84,14 +85,14 @@ def partitions(data_dir: str, topic: str = TOPIC) -> dict[int, str]:
     try:
         names = sorted(os.listdir(data_dir))
     except OSError as error:
-        raise BadInput(f"{data_dir} can't be read: {error.strerror}") from error
+        raise BadInput(f"{data_dir} cannot be read: {error.strerror}") from error
     parsed = {name: parse_directory(name) for name in names}
     found = {at[1]: os.path.join(data_dir, name) for name, at in parsed.items()
              if at is not None and at[0] == topic}  # fmt: skip
     if not found:
         raise BadInput(
-            f"{data_dir} has no topic {topic}: is it a broker's data directory, and was the"
-            " recording of activity switched on?"
+            f"{data_dir} has no topic {topic}: check that it is a broker's data directory and that"
+            f" the broker has {ACTIVITY_ENABLE.name}=true"
         )
     return found
 
@@ -212,9 +213,9 @@ class Reader:
                 data = data[: file.readinto(data)]
         except FileNotFoundError as error:
             why = (
-                "was removed while it was read, as retention does: run this again"
+                "was removed by retention while it was read: run this again"
                 if os.path.isdir(os.path.dirname(piece.path))
-                else "is not there where this worker runs: workers must find it under the same path"
+                else "does not exist on this worker: all workers must reach it under the same path"
             )
             raise BadInput(f"{piece.path} {why}") from error
         position, offset = 0, -1
@@ -222,7 +223,7 @@ class Reader:
             try:
                 header = parse_batch_header(data, position)
                 if header.size > len(data) - position:
-                    raise DecodeError(f"a batch of {header.size} bytes is cut off", position)
+                    raise DecodeError(f"a batch of {header.size} bytes is truncated", position)
             except DecodeError as error:
                 yield _damaged(piece, position, offset, data[position:], str(error))
                 return
@@ -237,21 +238,21 @@ class Reader:
 
     def _batch(self, batch: memoryview, header: BatchHeader) -> Batch:
         if not verify_crc(batch):
-            raise DecodeError("its checksum is wrong", 0)
+            raise DecodeError("its CRC is wrong", 0)
         try:
             codec = Compression(header.codec)
         except ValueError:
             raise DecodeError(f"unknown compression codec {header.codec}", 0) from None
         if not 0 <= header.record_count <= DECOMPRESSED_MAX_BYTES:
-            raise DecodeError(f"it claims {header.record_count} records", 0)
+            raise DecodeError(f"its header claims {header.record_count} records", 0)
         size = self._decompressed(codec, batch[HEADER_BYTES:])
         if header.record_count > size:
-            raise DecodeError(f"it claims {header.record_count} records in {size} bytes", 0)
+            raise DecodeError(f"its header claims {header.record_count} records in {size} bytes", 0)
         found = np.empty((4, header.record_count), np.int64)
         if not walk_records(self._room[:size], found):
             for _ in iter_records(batch):  # Raises with the reason.
                 pass
-            raise DecodeError("its records are no records", 0)
+            raise DecodeError("its records are malformed", 0)
         deltas, _, starts, sizes = found
         return Batch(Raw(self._room, starts, sizes), header.base_offset + deltas)
 
@@ -263,7 +264,7 @@ class Reader:
             if size is not None:
                 return size
             if most >= DECOMPRESSED_MAX_BYTES:
-                raise DecodeError(f"it grows past the limit of {DECOMPRESSED_MAX_BYTES} bytes", 0)
+                raise DecodeError(f"it decompresses to more than {DECOMPRESSED_MAX_BYTES} bytes", 0)
             self._room = np.empty(min(2 * most, DECOMPRESSED_MAX_BYTES) + SLACK, np.uint8)
 
     def _into(self, codec: Compression, data: memoryview, room: memoryview) -> int | None:

@@ -67,8 +67,8 @@ def start(
         return builder.getOrCreate()
     except PySparkException as error:
         raise SparkMissing(
-            f"Spark's JVM did not start; it wants Java 17 or 21, and JAVA_HOME or the path to"
-            f" lead to it: {error}"
+            f"Spark's JVM did not start; it needs Java 17 or 21, found through JAVA_HOME or the"
+            f" path: {error}"
         ) from error
 
 
@@ -88,10 +88,10 @@ def reads_this_machine(master: str | None, conf: Mapping[str, str]) -> bool:
 
 def connector_missing(environment: Mapping[str, str]) -> str:
     """Explain how to add the connector's jars: it depends on how the JVM was started."""
-    said = "Spark's Kafka connector is not there"
+    said = "Spark's Kafka connector is missing"
     if _submitted(environment):
         return (
-            f"{said}: give it to spark-submit, before the job: --packages {CONNECTOR}, or --jars …"
+            f"{said}: pass it to spark-submit, before the job: --packages {CONNECTOR}, or --jars …"
         )
     return (
         f"{said}: add --conf spark.jars.packages={CONNECTOR}, or its jars with --conf spark.jars=…"
@@ -134,11 +134,11 @@ def _look_for_java(environment: Mapping[str, str]) -> None:
     if home:
         if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
             raise SparkMissing(
-                f"Spark needs a JVM, and JAVA_HOME={home} has no bin/java: set it to a Java 17,"
+                f"Spark needs a JVM, and JAVA_HOME={home} has no bin/java: set it to Java 17,"
                 " or unset it if java is on the path"
             )
     elif shutil.which("java") is None:
         raise SparkMissing(
-            "Spark needs a JVM, and there is no java on the path: install a Java 17, as Debian's"
+            "Spark needs a JVM, and there is no java on the path: install Java 17, e.g. Debian's"
             " package openjdk-17-jre-headless, or set JAVA_HOME"
         )

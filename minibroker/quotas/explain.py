@@ -102,15 +102,15 @@ def tags_of(table: QuotaTable, kind: QuotaType, bits: int, who: tuple[str, str])
 
 def _sharing(bits: int, tags: Tags) -> str:
     if not bits:
-        return "no quota was ever set since the broker's start, so nothing is counted"
+        return "no quota was set since the broker's start, so usage is not measured"
     if tags.user and tags.client:
         who = "this user's connections with this client-id"
     elif tags.user:
         who = "all of this user's connections"
     else:
-        who = "all connections with this client-id, whoever's they are,"
+        who = "all connections with this client-id, of any user,"
     ever = " and ".join(name for bit, name in _KINDS.items() if bits & bit)
-    return f"{who} share one counter, as quotas of {ever} were set since the broker's start"
+    return f"{who} share one counter, because quotas of {ever} were set since the broker's start"
 
 
 def _considered(
@@ -126,18 +126,18 @@ def _considered(
         value = table.bound(kind, entity)
         holds = bound is not None and bound.entity == entity
         if holds:
-            why = "holds: it is the first of these that is set"
+            why = "applies: the first of these that is set"
         elif value is None:
             why = "not set"
         elif entity not in possible:
-            why = "set, but not of those who share this counter"
+            why = "set, but does not match all clients of this counter"
         else:
-            why = "set, but one before it holds"
+            why = "set, but one before it applies"
         yield Considered(f"/config/{entity.path}", value, holds, why)
     default = table.defaults.get(kind)
     if default is not None:
         holds = bound is not None and bound.entity is None
-        why = "holds: nothing else is set" if holds else "set, but one before it holds"
+        why = "applies: nothing else is set" if holds else "set, but one before it applies"
         yield Considered(kind.row.default_setting, default, holds, why)
 
 
@@ -145,24 +145,27 @@ def _from_rate(
     rate: float, span_ms: int, target: float | None, cap_ms: int | None
 ) -> tuple[int, str]:
     if target is None:
-        return 0, "no quota holds, so nothing is delayed"
+        return 0, "no quota applies, so nothing is throttled"
     if rate <= target:
-        return 0, f"{measured_text(rate)} is not above {limit_text(target)}, so nothing is delayed"
+        return (
+            0,
+            f"{measured_text(rate)} is not above {limit_text(target)}, so nothing is throttled",
+        )
     delay_ms = throttle_ms(rate, target, span_ms)
     worked_out = (
         f"(rate - quota) / quota * window = ({measured_text(rate)} - {limit_text(target)}) / "
         f"{limit_text(target)} * {span_ms} ms = {delay_ms} ms"
     )
     if cap_ms is not None and delay_ms > cap_ms:
-        return cap_ms, f"{worked_out}, but never more than one window: {cap_ms} ms"
+        return cap_ms, f"{worked_out}, but at most one window: {cap_ms} ms"
     return delay_ms, worked_out
 
 
 def _from_tokens(tokens: float, target: float | None) -> tuple[int, str]:
     if target is None:
-        return 0, "no quota holds, so nothing is refused or delayed"
+        return 0, "no quota applies, so nothing is rejected or throttled"
     if tokens >= 0:
-        return 0, "there are tokens left, so nothing is refused or delayed"
+        return 0, "tokens are left, so nothing is rejected or throttled"
     delay_ms = java_round(-tokens / target * 1000)
     return delay_ms, (
         f"-tokens / quota * 1000 = {measured_text(-tokens)} / {limit_text(target)} * 1000 = "

@@ -45,11 +45,11 @@ _LONG: Final = {"--entity-type": "entity_type", "--entity-name": "entity_name"}
 _WITH_VALUE: Final = {*_SHORT, *_LONG, "--add-config", "--delete-config"}
 _FLAGS: Final = {*_SHORT_DEFAULTS, "--entity-default", "--alter"}
 _ELSEWHERE: Final = {
-    "--bootstrap-server": "give it to the command that applies the file",
-    "--command-config": "give it to the command that applies the file",
-    "--zookeeper": "give it to the command that applies the file",
-    "--add-config-file": "write its content here, with --add-config",
-    "--describe": "a quota file only alters",
+    "--bootstrap-server": "pass it to the command that applies the file",
+    "--command-config": "pass it to the command that applies the file",
+    "--zookeeper": "pass it to the command that applies the file",
+    "--add-config-file": "write its contents here, with --add-config",
+    "--describe": "a quota file can only alter quotas",
 }
 
 
@@ -148,8 +148,8 @@ class QuotaFile:
             address = ipaddress.ip_address(name)
         except ValueError:
             raise QuotaFileError(
-                f"{self.name}:{line.number}: {name} is no address, and only a broker may look one "
-                "up: write the address"
+                f"{self.name}:{line.number}: {name} is not an IP address, and host names are only "
+                "resolved by a broker: write the address"
             ) from None
         return str(getattr(address, "ipv4_mapped", None) or address)
 
@@ -193,16 +193,18 @@ def _alteration(line: str) -> tuple[Entities, dict[str, float], tuple[str, ...]]
         words = shlex.split(line)
     except ValueError as error:
         raise ArgumentMistake(
-            f"{error}: quote a name as '…', and a quote in it as '\"'\"'"
+            f"{error}: quote a name as '…', and a quote within it as '\"'\"'"
         ) from None
     given = list(_options(words))
     options = {option for option, _ in given}
     if "--alter" not in options:
-        raise ArgumentMistake("--alter is missing: each line is an alteration of kafka-configs.sh")
+        raise ArgumentMistake(
+            "--alter is missing: each line contains the arguments of kafka-configs.sh --alter"
+        )
     entities = _entities(given)
     texts = [value for option, value in given if option == "--add-config"]
     if len(texts) > 1:
-        raise ArgumentMistake("--add-config stands twice: write k=v,k=v, or two lines")
+        raise ArgumentMistake("--add-config is given twice: write k=v,k=v, or two lines")
     additions = parse_additions(texts[0]) if texts else {}
     deletions = parse_deletions([value for option, value in given if option == "--delete-config"])
     if not additions and not deletions:
@@ -223,10 +225,12 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
         elif word in _FLAGS:
             yield word, ""
         elif not word.startswith("-"):
-            raise ArgumentMistake(f"{word!r} belongs to no option: quote what has spaces in it")
+            raise ArgumentMistake(
+                f"{word!r} belongs to no option: quote values that contain spaces"
+            )
         else:
-            why = _ELSEWHERE.get(option, f"there are {', '.join(sorted(_WITH_VALUE | _FLAGS))}")
-            raise ArgumentMistake(f"{option} has no place in a quota file: {why}")
+            why = _ELSEWHERE.get(option, f"use {', '.join(sorted(_WITH_VALUE | _FLAGS))}")
+            raise ArgumentMistake(f"{option} is not allowed in a quota file: {why}")
 
 
 def _entities(given: list[tuple[str, str]]) -> Entities:
@@ -236,15 +240,15 @@ def _entities(given: list[tuple[str, str]]) -> Entities:
     defaults = [_SHORT_DEFAULTS[option] for option, _ in given if option in _SHORT_DEFAULTS]
     for kind in KINDS:
         if [kind for kind, _ in named].count(kind) > 1:
-            raise ArgumentMistake(f"two of the {kind} are named: write two lines")
+            raise ArgumentMistake(f"more than one of the {kind} is named: write a line for each")
     short = from_short_options(dict(named), dict.fromkeys(defaults, True))
     entities = chosen(from_long_options(long), short, alter=False)
     for kind in entities.types:
         if kind not in KINDS:
-            raise ArgumentMistake(f"{kind} have no quotas: only {', '.join(KINDS)} have")
+            raise ArgumentMistake(f"{kind} cannot have quotas: use {', '.join(KINDS)}")
     if len(entities.names) < len(entities.types):
         raise ArgumentMistake(
-            "there is a type without a name: add --entity-name NAME or --entity-default for each"
+            "an entity type has no name: add --entity-name NAME or --entity-default for each type"
         )
     return entities
 
@@ -256,7 +260,9 @@ def _values(
     known = ", ".join(key for key in BY_KEY if is_quota(key, of_ip=of_ips))
     for key in (*additions, *deletions):
         if not is_quota(key, of_ip=of_ips):
-            raise ArgumentMistake(f"{key} is no quota of {' and '.join(entities.types)}: {known}")
+            raise ArgumentMistake(
+                f"{key} is not a quota of {' and '.join(entities.types)}: use {known}"
+            )
     values = {key: parse_quota(key, text) for key, text in additions.items()}
     for key, value in values.items():
         problem = value_problem(key, value)
@@ -264,7 +270,7 @@ def _values(
             raise ArgumentMistake(f"{key}={additions[key]}: {problem.rstrip('.')}")
     both = [key for key in deletions if key in additions]
     if both:
-        raise ArgumentMistake(f"{both[0]} is both set and deleted: which of them is meant?")
+        raise ArgumentMistake(f"{both[0]} is both added and deleted: remove one of the two")
     return values
 
 

@@ -67,12 +67,12 @@ def why_no_tls(failure: OSError, address: str, prefix: str = "") -> str:
     if isinstance(failure, ssl.SSLCertVerificationError):
         if failure.verify_code in _OTHER_NAME:
             return (
-                f"{failure.verify_message} Name it in {address} as its certificate does, "
-                f"or leave {prefix}ssl.endpoint.identification.algorithm empty"
+                f"{failure.verify_message} Use a host name in {address} that its certificate "
+                f"contains, or leave {prefix}ssl.endpoint.identification.algorithm empty"
             )
         return (
             f"its certificate is not trusted ({failure.verify_message}); "
-            f"is {prefix}ssl.truststore.location right?"
+            f"check {prefix}ssl.truststore.location"
         )
     said = failure if isinstance(failure, ssl.SSLError) else f"it ended the handshake ({failure})"
-    return f"{said}; is its port in {address} one for TLS?"
+    return f"{said}; check that the port in {address} is that of a TLS listener"

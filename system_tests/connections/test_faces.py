@@ -302,7 +302,7 @@ def test_connections_view_exits_with_message_on_broker_stop(limited: Limited) ->
         screen.wait_shown("no connections")
         assert broker.stop() == 0
         assert screen.ended() == 1
-        screen.wait_shown(f"the broker at {broker.control_url.rstrip('/')} is gone")
+        screen.wait_shown(f"the broker at {broker.control_url.rstrip('/')} closed the connection")
 
 
 def test_connections_command_rejected_suggests_control_option(limited: Limited) -> None:

@@ -122,7 +122,7 @@ def recorded(folder: Path) -> None:
 
 def test_jobs_are_submitted_with_paths_of_where_one_is(cluster: str, tmp_path: Path) -> None:
     recorded(tmp_path)
-    assert "events taken into activity" in submit(
+    assert "events ingested into activity" in submit(
         cluster, tmp_path, "ingest", "--from", "data", "--into", "activity"
     )
     (tmp_path / "slow.txt").write_text(f"{SLOW}producer_byte_rate=1000\n")

@@ -51,9 +51,9 @@ def test_the_page_leads_from_a_broker_to_a_throttle(tmp_path: Path) -> None:
     print(done.stdout)  # pytest -s shows what a reader sees
     loaded, ingested, applied, hurried, told = done.stdout.split("---next\n")
     assert "Throttle: 0 ms" in loaded or "no quota" in loaded
-    assert "events taken into activity" in ingested
+    assert "events ingested into activity" in ingested
     assert "producer_byte_rate=" in applied
-    assert "holds: it is the first of these that is set" in hurried
+    assert "applies: the first of these that is set" in hurried
     held = re.search(
         r"^producer_byte_rate .* ([\d,]+) +[\d.]+ m?s +[\d.]+ m?s$", told, re.MULTILINE
     )

@@ -24,7 +24,7 @@ def test_broker_without_activity_topic_is_reported(tmp_path: Path) -> None:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
             )
-            said = f"{server} has no topic {TOPIC}, so it tells nobody what happens: start the"
+            said = f"{server} has no topic {TOPIC}, because it records no activity: start the"
             assert said in done.stderr
             assert "activity.enable=true" in done.stderr
             assert (done.returncode, done.stdout) == (1, "")

@@ -122,7 +122,7 @@ def test_throttle_map_has_cell_per_throttled_entity_and_slot(page: Browser) -> N
 
 
 def test_a_hostile_name_is_text(page: Browser) -> None:
-    assert page.driver.title.startswith("What the brokers saw")
+    assert page.driver.title.startswith("Broker activity")
     assert page.run("return document.querySelectorAll('img, script').length") == 1
     assert any("<script>" in text for text in texts(page, "#entities-table th"))
 

@@ -105,7 +105,7 @@ def test_wrong_password_reports_config_line(told: Secured, tmp_path: Path) -> No
     done = ingest(told.sasl_ssl, tmp_path / "activity", file)
     assert done.returncode == 1
     failed = "Authentication failed: Invalid username or password"
-    said = f"{file}:3: {told.sasl_ssl} can't be asked ({failed}): is sasl.jaas.config right?"
+    said = f"{file}:3: request to {told.sasl_ssl} failed ({failed}): check sasl.jaas.config"
     assert said in done.stderr
     assert "guessed" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -116,7 +116,7 @@ def test_alerts_come_from_a_secured_broker_and_go_there(told: Secured, tmp_path:
     words = ("--command-config", file, "--checkpoint", str(place))
     watch = Watch(tmp_path, told.sasl_ssl, *words)
     try:
-        held = f"raised   client {CLIENT} on broker 1: held for 2 s"
+        held = f"raised   client {CLIENT} on broker 1: throttled for 2 s"
         wait_until(
             lambda: held in watch.printed(), "the throttle to be told", within_s=SPARK_PATIENCE_S
         )

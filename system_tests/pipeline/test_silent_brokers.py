@@ -66,7 +66,7 @@ def test_silent_broker_is_reported_before_spark_starts(
         done = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
-    said = f"{server} can't be asked (no answer to API_VERSIONS in time): it may not run, or"
+    said = f"request to {server} failed (no answer to API_VERSIONS in time): it may not be running"
     assert said in done.stderr
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
 
@@ -91,5 +91,7 @@ def test_broker_outage_is_retried_and_then_reported(stage: Stage) -> None:
     with stopped(stage.broker):
         wait_until(job.has_ended, "the job to give up", within_s=SILENCE_S + SPARK_PATIENCE_S)
     server = stage.broker.bootstrap_servers
-    assert f"reading from {server} ended: {server} can't be asked (Timed out" in job.printed()
-    assert "it may not run, or one of its addresses can't be reached from here" in job.printed()
+    assert f"reading from {server} failed: request to {server} failed (Timed out" in job.printed()
+    assert (
+        "it may not be running, or an address that it advertises cannot be reached" in job.printed()
+    )

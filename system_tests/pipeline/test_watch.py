@@ -39,7 +39,7 @@ def test_client_above_quota_raises_alert_on_console_and_topic(
 ) -> None:
     config = {"bootstrap.servers": told.bootstrap_servers}
     produce(config)
-    held = f"raised   client {CLIENT} on broker 1: held for 2 s"
+    held = f"raised   client {CLIENT} on broker 1: throttled for 2 s"
     wait_until(
         lambda: held in watch.printed(), "the throttle to be told", within_s=SPARK_PATIENCE_S
     )

@@ -74,9 +74,9 @@ def test_a_certificate_is_a_name(secured: Secured, command: Command, tmp_path: P
 @pytest.mark.parametrize(
     ("listener", "lines", "why"),
     [
-        ("sasl_ssl", "", "if it is a Kafka listener with TLS, pass the client's security settings"),
+        ("sasl_ssl", "", "it may be a TLS listener; pass the client's security settings"),
         ("sasl_ssl", "security.protocol=SSL\n", "its certificate is not trusted"),
-        ("plaintext", "security.protocol=SSL\n", "is its port in --bootstrap-server one for TLS?"),
+        ("plaintext", "security.protocol=SSL\n", "is that of a TLS listener"),
     ],
 )
 def test_wrong_security_config_reports_fix(

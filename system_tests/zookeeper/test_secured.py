@@ -133,7 +133,7 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
     # The server's certificate does not contain this name.
     port = tls_server.settings["secureClientPort"]
     impatient = {**ours, "connection_timeout_ms": 1000}
-    with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.1'\. Name it in "):
+    with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.1'\. Use a host name in "):
         await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **impatient))
     anyhow = {**impatient, "ssl_endpoint_identification_algorithm": ""}
     store = await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **anyhow))
@@ -141,7 +141,7 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
     stranger = {**impatient, "ssl_truststore_location": certificates / "client.crt"}
     with pytest.raises(StoreError, match=r"is zookeeper\.ssl\.truststore\.location right"):
         await ZooKeeperStore.open(access(connect, **stranger))
-    with pytest.raises(StoreError, match=r"is its port in zookeeper\.connect one for TLS"):
+    with pytest.raises(StoreError, match=r"the port in zookeeper\.connect is that of a TLS"):
         await ZooKeeperStore.open(access(tls_server.address, **impatient))
     with pytest.raises(StoreError, match=r"is zookeeper\.ssl\.keystore\.password right"):
         await ZooKeeperStore.open(access(connect, **{**ours, "ssl_keystore_password": "wrong"}))

@@ -31,7 +31,7 @@ def test_help_of_every_command_shows_examples(words: list[str]) -> None:
 
 
 def test_help_lists_the_exit_codes() -> None:
-    assert "3 no broker there" in CliRunner().invoke(app, ["--help"]).output
+    assert "3 broker unreachable" in CliRunner().invoke(app, ["--help"]).output
 
 
 def test_version_option_prints_version() -> None:

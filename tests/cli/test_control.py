@@ -58,7 +58,9 @@ async def test_stopped_broker_and_unreachable_broker_have_different_errors() -> 
     async with server([OK]) as address:
         api = ControlClient(address)
         await ask(api)
-    with pytest.raises(CliError, match=rf"^the broker at http://{address} is gone$") as gone:
+    with pytest.raises(
+        CliError, match=rf"^the broker at http://{address} closed the connection$"
+    ) as gone:
         await ask(api)
     assert gone.value.exit_code is ExitCode.REFUSED
     with pytest.raises(Unreachable, match="nothing listens on"):

@@ -16,6 +16,7 @@ from minibroker.client.errors import (
     ConnectionDropped,
     InvalidArgument,
     InvalidClientConfig,
+    Remedy,
 )
 from protocol.errors import ErrorCode
 
@@ -44,6 +45,13 @@ def test_error_message_without_hint_is_the_error() -> None:
 def test_exit_codes_of_cli_errors_are_stable() -> None:
     errors = (CliError(), UsageMistake(), Unreachable(), BadConfig(), TooFew())
     assert [int(exit_code(error)) for error in errors] == [1, 2, 3, 4, 5]
+
+
+def test_unreachable_broker_message_names_the_option_that_helps() -> None:
+    closed = BrokerUnreachable("a:1 closed the connection", Remedy.CONFIGURE_SECURITY)
+    assert error_message(closed).endswith("with --command-config FILE")
+    assert "--bootstrap-server" in error_message(BrokerUnreachable("", Remedy.START_BROKER))
+    assert error_message(BrokerUnreachable("a:1: no such host")) == "a:1: no such host"
 
 
 def test_exit_codes_of_client_errors_are_stable() -> None:

@@ -52,7 +52,7 @@ def test_split_line_uses_the_first_separator() -> None:
 
 
 def test_split_line_without_separator_raises() -> None:
-    with pytest.raises(UsageMistake, match="it is not in the line 'no colon'"):
+    with pytest.raises(UsageMistake, match="the line 'no colon' does not contain it"):
         split_line(b"no colon", None, ":")
 
 

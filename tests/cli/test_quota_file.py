@@ -126,9 +126,9 @@ def test_quota_file_is_split_into_requests(configs: Configs, file: Path) -> None
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--describe", "--quota-file", "f"], "stands with --alter"),
-        (["--alter", "--quota-file", "f", "--user", "u"], "everything else is in its lines"),
-        (["--alter", "--quota-file", "f", "--zookeeper", "h:1"], "stands with --alter"),
+        (["--describe", "--quota-file", "f"], "combined with --alter"),
+        (["--alter", "--quota-file", "f", "--user", "u"], "contain everything else"),
+        (["--alter", "--quota-file", "f", "--zookeeper", "h:1"], "combined with --alter"),
         (["--alter", "--quota-file", "/nowhere/f"], "/nowhere/f: cannot be read (No such file"),
     ],
 )
@@ -138,6 +138,6 @@ def test_quota_file_rejects_other_options(configs: Configs, words: list[str], to
 
 def test_empty_quota_file_is_rejected(configs: Configs, file: Path) -> None:
     file.write_text("# nothing\n\n")
-    assert "has no line that is an alteration" in configs("--alter", "--quota-file", str(file))
+    assert "contains no --alter line" in configs("--alter", "--quota-file", str(file))
     file.write_bytes(b"\xff")
     assert "not UTF-8" in configs("--alter", "--quota-file", str(file))

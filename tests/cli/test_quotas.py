@@ -39,7 +39,7 @@ EXPLAINED = {
     "key": "producer_byte_rate",
     "sharing": "all of this user's connections share one counter",
     "levels": [
-        {"path": "/config/users/u%20v", "value": 1024.0, "holds": True, "why": "holds: it is"},
+        {"path": "/config/users/u%20v", "value": 1024.0, "holds": True, "why": "applies: the"},
         {"path": "/config/users/<default>", "value": None, "holds": False, "why": "not set"},
     ],
     "quota": 1024.0,
@@ -122,9 +122,9 @@ def test_explanation_prints_every_step(command: Any, play: Any) -> None:
     playing = play(EXPLAINED)
     shown = command("quotas", "explain", "--user", "u v", "--client-id", "c").stdout
     assert playing.asked == ["/v1/quotas/explain?user=u+v&client_id=c&type=produce"]
-    assert "Who shares: all of this user's connections share one counter." in shown
-    assert ">  /config/users/u%20v      1024   holds: it is" in shown
-    assert "500 ms ago    20480" in shown
+    assert "Sharing: all of this user's connections share one counter." in shown
+    assert ">  /config/users/u%20v      1024   applies: the" in shown
+    assert "500 ms ago      20480" in shown
     assert "Throttle: 10000 ms" in shown
     assert "(rate - quota) / quota * window" in shown
 
@@ -133,8 +133,8 @@ def test_throttle_is_explained_by_id(command: Any, play: Any) -> None:
     playing = play({**EXPLAINED, "throttle": THROTTLE})
     shown = command("quotas", "explain", "--throttle", "17").stdout
     assert playing.asked == ["/v1/quotas/explain?throttle=17"]
-    assert "Throttle 17: a Produce request 2500 ms ago was held for 10000 ms." in shown
-    assert "Throttle: 10000 ms at that moment" in shown
+    assert "Throttle 17: a Produce request 2500 ms ago was throttled for 10000 ms." in shown
+    assert "Throttle: 10000 ms at that time" in shown
 
 
 def test_figures_have_no_false_precision_and_limits_every_digit(command: Any, play: Any) -> None:
@@ -145,7 +145,7 @@ def test_figures_have_no_false_precision_and_limits_every_digit(command: Any, pl
     shown = command("quotas", "explain", "--client-id", "c").stdout
     assert "Rate:     60074 B/s over" in shown
     assert "Quota:    1048576 B/s" in shown
-    assert "5 ms ago      0.0313" in shown
+    assert "5 ms ago        0.0313" in shown
 
 
 def test_throttle_of_a_shared_counter_is_of_any_user(command: Any, play: Any) -> None:

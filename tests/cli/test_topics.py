@@ -45,7 +45,7 @@ def test_existing_topic_is_rejected_or_kept(command: Any, minibroker_topic: str)
     with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS"):
         command("topics", "create", minibroker_topic)
     again = command("topics", "create", minibroker_topic, "--if-not-exists")
-    assert again.stderr == f"topic {minibroker_topic} is there already\n"
+    assert again.stderr == f"topic {minibroker_topic} already exists\n"
 
 
 def test_topics_create_reports_each_topic(

@@ -28,5 +28,5 @@ def test_bootstrap_module_does_not_import_ssl() -> None:
 
 def test_bootstrap_servers_without_port_raise_with_an_example() -> None:
     assert parse_bootstrap("a:1, b:2") == [HostPort("a", 1), HostPort("b", 2)]
-    with pytest.raises(InvalidArgument, match=r"--bootstrap-server localhost: .*127\.0\.0\.1:9092"):
+    with pytest.raises(InvalidArgument, match=r"bootstrap server 'localhost': .*127\.0\.0\.1:9092"):
         parse_bootstrap("localhost")

@@ -31,11 +31,11 @@ def test_a_whole_event_is_itself() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 2}, "version is 2, and only 1 is known"),
+        ({"version": 2}, "version is 2, but only 1 is supported"),
         ({"version": None}, "version is null"),
         ({"version": True}, "version is true"),
-        ({"kind": "rumour"}, 'kind is "rumour", which is none'),
-        ({"kind": None}, "kind is null"),
+        ({"kind": "rumour"}, 'kind "rumour" is unknown'),
+        ({"kind": None}, "kind null is unknown"),
         ({"sequence": None}, "field `sequence` is missing"),
         ({"user": None}, "field `user` is missing"),
         ({"sequence": "7"}, 'field `sequence` is of type bigint, not "7"'),
@@ -66,7 +66,7 @@ def test_invalid_field_reports_reason(change: dict[str, object], words: str) -> 
         (b"[1]", "not a JSON object but [1]"),
         (b'{"version":1}{"version":1}', "not JSON: Extra data"),
         (b'{"version":1,"version":1}', "`version` is given twice"),
-        (b'{"version":NaN}', "NaN is no number"),
+        (b'{"version":NaN}', "NaN is not a number"),
         (b'{"user":"\xff"}', "not UTF-8: invalid start byte at byte 9"),
         (b"[" * 100_000, "not JSON"),
     ],

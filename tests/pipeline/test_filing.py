@@ -113,7 +113,7 @@ def test_a_task_writes_files_itself_where_it_can(tmp_path: Path) -> None:
 
 
 def test_table_missing_on_worker_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="gone is not there where this worker runs"):
+    with pytest.raises(BadInput, match="gone does not exist on this worker"):
         Filer("dir", 7, str(tmp_path / "gone"))
 
 

@@ -26,11 +26,11 @@ def test_files_are_written_read_renamed_and_deleted(
     files.write_new("a/one.json", "böse")
     assert files.read("a/one.json") == "böse"
     assert files.exists("a/one.json")
-    with pytest.raises(PipelineError, match=r"a/one\.json is there already"):
+    with pytest.raises(PipelineError, match=r"a/one\.json already exists"):
         files.write_new("a/one.json", "again")
     files.rename("a/one.json", "b/c/two.json")
     assert (files.names("a"), files.names("b/c")) == ([], ["two.json"])
-    with pytest.raises(PipelineError, match="can't be renamed"):
+    with pytest.raises(PipelineError, match="cannot be renamed"):
         files.rename("a/none", "b/none")
     files.rename("b/c/two.json", "../beside/b/three.json")
     assert (tmp_path / "beside/b/three.json").read_text() == "böse"

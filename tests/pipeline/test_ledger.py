@@ -145,7 +145,7 @@ def test_nothing_is_committed_whose_files_another_writer_removed(tmp_path: Path)
     one = ledger(tmp_path)
     written = put(tmp_path, f"{one.staging}/new")
     ledger(tmp_path)
-    with pytest.raises(PipelineError, match=r"_staging/1/new is gone: another job writes here"):
+    with pytest.raises(PipelineError, match=r"_staging/1/new was removed: another job writes to"):
         one.commit(add={written: "hour=1/new"}, aside={}, remove=[], progress={"a": 1}, held=None)
     assert ledger(tmp_path).last.progress == {}
 
@@ -157,14 +157,14 @@ def test_outdated_ledger_cannot_commit(tmp_path: Path) -> None:
     late = ledger(tmp_path)
     for number in (2, 3):
         one.commit(progress={"a": number}, **nothing)
-    with pytest.raises(PipelineError, match=r"000000000001.json is gone: another job"):
+    with pytest.raises(PipelineError, match=r"000000000001.json was removed: another job"):
         late.commit(progress={"a": 9}, **nothing)
     assert ledger(tmp_path).last.progress == {"a": 3}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [('{"version": 9}', "of version 9, and this minibroker"), ("{", "can't be read")],
+    [('{"version": 9}', "has version 9, but this minibroker"), ("{", "cannot be read")],
 )
 def test_a_ledger_that_is_not_understood_is_named(tmp_path: Path, text: str, words: str) -> None:
     put(tmp_path, "_commits/000000000001.json")

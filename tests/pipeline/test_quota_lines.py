@@ -26,22 +26,22 @@ def test_a_quota_has_its_figures_as_its_reason() -> None:
     value, reason = decision(PLAIN, fits(PRODUCE), Policy())
     assert value == 1_050_000
     assert reason == (
-        "producer_byte_rate 1.05 MB/s: in 99 % of 3,412 busy seconds at most 839 kB/s (once 1.2"
-        " MB/s), and 25 % more"
+        "producer_byte_rate 1.05 MB/s: at most 839 kB/s in 99 % of 3,412 busy seconds (maximum"
+        " 1.2 MB/s), plus 25 % headroom"
     )
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"value": 2e6}, "; 2 MB/s is the least that anybody gets"),
-        ({"value": 500_000.0}, "; 500 kB/s is the most that anybody gets"),
-        ({"throttled": 12.0}, "; 12 requests were held, so more may be wanted than was used"),
+        ({"value": 2e6}, "; 2 MB/s is the minimum for any entity"),
+        ({"value": 500_000.0}, "; 500 kB/s is the maximum for any entity"),
+        ({"throttled": 12.0}, "; 12 requests were throttled, so the demand may be higher"),
         (
             {"is_default": True, "entities": 7},
-            "for 7 too small, or seen too shortly, for a line of their own, of whom alice used",
+            "for 7 entities with too little usage for a quota of their own, the largest of which",
         ),
-        ({"is_default": True, "entities": 0}, "for who has not been seen yet"),
+        ({"is_default": True, "entities": 0}, "for entities that were not recorded"),
     ],
 )
 def test_decision_reports_its_reason(given: dict[str, Any], told: str) -> None:
@@ -53,7 +53,7 @@ def test_quotas_exceeding_broker_capacity_are_scaled_down() -> None:
     value, reason = decision(busy, Together(REQUEST, 1000, 9), Policy(workers=8))
     assert value == 400
     assert reason.endswith(
-        "; only 80 % of that, as 9 at one broker need 1,000 % together, and it has 800 %"
+        "; scaled to 80 %, because 9 at one broker need 1,000 % together, and its capacity is 800 %"
     )
     assert decision(busy, Together(REQUEST, 800, 9), Policy(workers=8))[0] == 500
     bytes_in = Together(PRODUCE, 4e6, 9)
@@ -119,7 +119,7 @@ def test_head_reports_differing_mutation_window() -> None:
     found = recommended(USER, PLAIN)
     assert "over 10 seconds." in "\n".join(head(found, "activity"))
     other = found._replace(policy=Policy(mutation_window_num=3, mutation_window_s=20))
-    told = "over 10 seconds, changes of topics over 40 seconds."
+    told = "over 10 seconds, controller mutations over 40 seconds."
     assert told in "\n".join(head(other, "activity"))
 
 

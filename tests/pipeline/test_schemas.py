@@ -66,7 +66,9 @@ def test_one_file_of_many_is_named_that_is_another(spark: SparkSession, tmp_path
         with pytest.raises(WrongSchema, match=f"z.parquet: column `io_ns` {problem}"):
             read_activity(spark, path)
     file.with_name("z.parquet").write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(BadInput, match=r"z.parquet can't be read as Parquet .*; was it cut off"):
+    with pytest.raises(
+        BadInput, match=r"z.parquet cannot be read as Parquet .*; it may be truncated"
+    ):
         read_activity(spark, path)
 
 
@@ -80,15 +82,15 @@ def wherever(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("wherever")
 def test_an_unknown_version_is_named(spark: SparkSession, tmp_path: Path) -> None:
     path = table(spark, tmp_path / "activity", version=VERSION + 1)
-    with pytest.raises(WrongSchema, match=f"`version` holds {VERSION + 1}, .*ingest"):
+    with pytest.raises(WrongSchema, match=f"`version` contains {VERSION + 1}, .*ingest"):
         read_activity(spark, path)
 
 
 def test_no_table_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"nowhere can't be read"):
+    with pytest.raises(BadInput, match=r"nowhere cannot be read"):
         read_activity(spark, str(tmp_path / "nowhere"))
 
 
 def test_table_without_events_suggests_ingest(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"holds no events: `minibroker pipeline ingest` first"):
+    with pytest.raises(BadInput, match="contains no events: run `minibroker pipeline ingest`"):
         read_activity(spark, str(tmp_path))

@@ -108,7 +108,7 @@ def test_batch_with_bad_checksum_yields_one_damaged_row(tmp_path: Path) -> None:
     assert [row["value"] for row in rows if row["damage"] is None] == [
         *values(50), *values(50, 100)]  # fmt: skip
     (torn,) = (row for row in rows if row["damage"] is not None)
-    assert f"batch at byte {first} of {segment(tmp_path)}: its checksum is wrong" in torn["damage"]
+    assert f"batch at byte {first} of {segment(tmp_path)}: its CRC is wrong" in torn["damage"]
     assert torn["offset"] == 50
     assert whole[first:].startswith(torn["value"])
 
@@ -127,7 +127,9 @@ def test_truncated_end_of_sealed_segment_is_reported(tmp_path: Path) -> None:
 def test_directory_without_activity_topic_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read(tmp_path / "nowhere")
-    with pytest.raises(BadInput, match=r"has no topic __minibroker_activity: is it a broker's"):
+    with pytest.raises(
+        BadInput, match=r"has no topic __minibroker_activity: check that it is a broker's"
+    ):
         read(tmp_path)
 
 
@@ -135,7 +137,7 @@ def test_segment_deleted_while_reading_is_reported(tmp_path: Path) -> None:
     append(tmp_path, values(50))
     (piece,) = pieces(str(tmp_path), {})
     segment(tmp_path).unlink()
-    with pytest.raises(BadInput, match="removed while it was read, as retention does: run"):
+    with pytest.raises(BadInput, match="removed by retention while it was read: run"):
         list(Reader().read(piece))
 
 
@@ -143,7 +145,7 @@ def test_directory_missing_on_worker_is_reported(tmp_path: Path) -> None:
     append(tmp_path / "data", values(50))
     (piece,) = pieces(str(tmp_path / "data"), {})
     (tmp_path / "data").rename(tmp_path / "elsewhere")
-    with pytest.raises(BadInput, match="workers must find it under the same path"):
+    with pytest.raises(BadInput, match="workers must reach it under the same path"):
         list(Reader().read(piece))
 
 
@@ -168,7 +170,7 @@ def test_batch_exceeding_decompressed_limit_is_damaged(
     log.write_bytes(batch)
     (found,) = Reader().read(SegmentPiece(str(log), TOPIC, 0, 0, len(batch), 1))
     assert isinstance(found, Damaged)
-    assert "grows past the limit" in found.reason
+    assert "decompresses to more than" in found.reason
 
 
 @pytest.mark.parametrize("codec", [Compression.ZSTD, Compression.LZ4])

@@ -49,11 +49,11 @@ def test_every_considered_level_has_a_reason() -> None:
     assert [(at.path, at.value, at.holds, at.why) for at in told.considered] == [
         ("/config/users/u%20v/clients/c", None, False, "not set"),
         ("/config/users/u%20v/clients/<default>", None, False, "not set"),
-        ("/config/users/u%20v", 5, True, "holds: it is the first of these that is set"),
+        ("/config/users/u%20v", 5, True, "applies: the first of these that is set"),
         ("/config/users/<default>/clients/c", None, False, "not set"),
         ("/config/users/<default>/clients/<default>", None, False, "not set"),
-        ("/config/users/<default>", 9, False, "set, but one before it holds"),
-        ("/config/clients/c", 7, False, "set, but not of those who share this counter"),
+        ("/config/users/<default>", 9, False, "set, but one before it applies"),
+        ("/config/clients/c", 7, False, "set, but does not match all clients of this counter"),
         ("/config/clients/<default>", None, False, "not set"),
     ]
     assert told.tags == Tags("u%20v", "")
@@ -68,14 +68,14 @@ def test_formula_is_shown_with_its_numbers() -> None:
         "(rate - quota) / quota * window = (2048 - 1024) / 1024 * 10000 ms = 10000 ms"
     )
     assert explained(P, {Entity(client="c"): 1024}, entry(P, 1024)).formula == (
-        "1024 is not above 1024, so nothing is delayed"
+        "1024 is not above 1024, so nothing is throttled"
     )
 
 
 def test_request_time_formula_shows_cap_of_one_window() -> None:
     told = explained(R, {Entity(client="c"): 1}, entry(R, 5))
     assert told.throttle_ms == 1000
-    assert told.formula.endswith("= 40000 ms, but never more than one window: 1000 ms")
+    assert told.formula.endswith("= 40000 ms, but at most one window: 1000 ms")
     assert explained(R, {Entity(client="c"): 1}, entry(R, 1.01)).throttle_ms == 100
 
 
@@ -84,18 +84,18 @@ def test_mutation_formula_shows_tokens() -> None:
     assert told.throttle_ms == 8000
     assert told.formula.startswith("-tokens / quota * 1000 = 80 / 10 * 1000 = 8000 ms")
     assert explained(M, {Entity(client="c"): 10}, entry(M, 18, tokens=3)).throttle_ms == 0
-    assert explained(M, {}, entry(M, 18)).formula.startswith("no quota holds")
+    assert explained(M, {}, entry(M, 18)).formula.startswith("no quota applies")
 
 
 def test_explanation_without_quota_or_counter_has_no_throttle() -> None:
     told = explained(P, {}, bits=0)
-    assert "no quota was ever set" in told.sharing
+    assert "no quota was set" in told.sharing
     assert told.bound is None
     assert len(told.samples) == 0
     assert told.throttle_ms == 0
-    assert told.formula.startswith("no quota holds")
+    assert told.formula.startswith("no quota applies")
     assert "this user's connections with this client-id" in explained(P, {}, bits=4).sharing
-    assert "whoever's they are" in explained(P, {}, bits=1).sharing
+    assert "of any user" in explained(P, {}, bits=1).sharing
 
 
 def test_deprecated_default_is_last_considered_level() -> None:

@@ -77,7 +77,9 @@ def test_quota_file_is_converted_to_quota_table_and_ip_rates() -> None:
 
 def test_host_name_in_ip_rates_is_rejected() -> None:
     file = parse("--alter --ip some.host --add-config connection_creation_rate=5", "f")
-    with pytest.raises(QuotaFileError, match=r"f:1: some\.host is no address.*write the address"):
+    with pytest.raises(
+        QuotaFileError, match=r"f:1: some\.host is not an IP address.*write the address"
+    ):
         file.ip_rates()
 
 
@@ -88,25 +90,37 @@ def test_host_name_in_ip_rates_is_rejected() -> None:
         ("--alter --add-config producer_byte_rate=1", "At least one entity type"),
         ("--alter --user u", "--add-config or --delete-config is missing"),
         ("--alter --user u --add-config", "--add-config needs a value"),
-        ("--alter --user u v --add-config a=1", "'v' belongs to no option: quote what has spaces"),
-        ("--alter --user u --user v --add-config a=1", "two of the users are named"),
+        (
+            "--alter --user u v --add-config a=1",
+            "'v' belongs to no option: quote values that contain spaces",
+        ),
+        ("--alter --user u --user v --add-config a=1", "more than one of the users is named"),
         ("--alter --user u --user-defaults --add-config producer_byte_rate=1", "Duplicate entity"),
         ("--alter --user 'u", "No closing quotation"),
-        ("--alter --user u --colour red", "--colour has no place in a quota file: there are --add"),
-        ("--alter -b x:1 --user u --add-config a=1", "-b has no place"),
-        ("--describe --user u", "a quota file only alters"),
-        ("--alter --entity-type topics --entity-name t --add-config a=1", "topics have no quotas"),
+        ("--alter --user u --colour red", "--colour is not allowed in a quota file: use --add"),
+        ("--alter -b x:1 --user u --add-config a=1", "-b is not allowed"),
+        ("--describe --user u", "a quota file can only alter"),
+        (
+            "--alter --entity-type topics --entity-name t --add-config a=1",
+            "topics cannot have quotas",
+        ),
         ("--alter --entity-type users --add-config a=1", "add --entity-name NAME or --entity-def"),
         ("--alter --entity-type users --user u --add-config a=1", "in conjunction"),
-        ("--alter --user u --add-config colour=1", "colour is no quota of users: producer_byte"),
-        ("--alter --ip 1.1.1.1 --add-config producer_byte_rate=1", "no quota of ips: connection_"),
+        (
+            "--alter --user u --add-config colour=1",
+            "colour is not a quota of users: use producer_byte",
+        ),
+        (
+            "--alter --ip 1.1.1.1 --add-config producer_byte_rate=1",
+            "not a quota of ips: use connection_",
+        ),
         ("--alter --user u --add-config producer_byte_rate=x", "Cannot parse quota"),
         ("--alter --user u --add-config producer_byte_rate=0", "=0: .*must be greater than 0"),
         ("--alter --user u --add-config producer_byte_rate", "in the format key=val"),
-        ("--alter --user u --add-config a=1 --add-config b=1", "--add-config stands twice"),
+        ("--alter --user u --add-config a=1 --add-config b=1", "--add-config is given twice"),
         (
             "--alter --user u --add-config producer_byte_rate=1 --delete-config producer_byte_rate",
-            "both set and deleted",
+            "both added and deleted",
         ),
     ],
 )

@@ -15,24 +15,30 @@ def verification_error(code: int, message: str) -> ssl.SSLCertVerificationError:
 
 def test_hostname_mismatch_is_explained_with_remedy() -> None:
     text = why_no_tls(verification_error(62, "Hostname mismatch."), "servers", "x.")
-    assert text.startswith("Hostname mismatch. Name it in servers as its certificate does, or ")
+    assert text.startswith(
+        "Hostname mismatch. Use a host name in servers that its certificate contains, or "
+    )
     assert text.endswith("x.ssl.endpoint.identification.algorithm empty")
 
 
 def test_untrusted_certificate_is_explained_with_remedy() -> None:
     text = why_no_tls(verification_error(18, "self-signed certificate"), "servers", "x.")
     assert text.startswith("its certificate is not trusted (self-signed certificate); ")
-    assert text.endswith("is x.ssl.truststore.location right?")
+    assert text.endswith("check x.ssl.truststore.location")
 
 
 def test_non_tls_server_is_reported_as_wrong_port() -> None:
-    text = why_no_tls(ssl.SSLError(1, "wrong version number"), "--bootstrap-server")
-    assert text.endswith("wrong version number; is its port in --bootstrap-server one for TLS?")
+    text = why_no_tls(ssl.SSLError(1, "wrong version number"), "servers")
+    assert text.endswith(
+        "wrong version number; check that the port in servers is that of a TLS listener"
+    )
 
 
 def test_reset_during_handshake_suggests_wrong_port() -> None:
     text = why_no_tls(ConnectionResetError("reset"), "servers")
-    assert text == "it ended the handshake (reset); is its port in servers one for TLS?"
+    assert text == (
+        "it ended the handshake (reset); check that the port in servers is that of a TLS listener"
+    )
 
 
 @pytest.mark.parametrize(

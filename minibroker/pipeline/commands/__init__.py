@@ -23,41 +23,41 @@ JOBS: Final[dict[str, Job]] = {
     "ingest": Job(
         "minibroker.pipeline.commands.ingest",
         "ingest",
-        "Take the events of a broker into a table, each once.",
+        "Read a broker's events into a table, each exactly once.",
     ),
     "compact": Job(
         "minibroker.pipeline.commands.ingest",
         "compact",
-        "Join the files of each hour and bucket into one.",
+        "Merge the files of each hour and bucket into one.",
     ),
     "usage": Job(
         "minibroker.pipeline.commands.usage",
         "usage",
-        "Add up who used how much of what.",
+        "Aggregate usage by entity.",
     ),
     "recommend": Job(
         "minibroker.pipeline.commands.recommend",
         "recommend",
-        "Find a quota that fits for everybody, and say why.",
+        "Recommend a quota for each entity, with reasons.",
     ),
     "whatif": Job(
         "minibroker.pipeline.commands.whatif",
         "whatif",
-        "Tell who would have been held under other quotas.",
+        "Show which clients other quotas would have throttled.",
     ),
     "report": Job(
         "minibroker.pipeline.commands.report",
         "report",
-        "Draw what happened as one page for a browser.",
+        "Write an HTML page of usage, throttling and latency.",
     ),
     "watch": Job(
         "minibroker.pipeline.commands.watch",
         "watch",
-        "Tell of throttles, full quotas and noisy neighbours as they happen.",
+        "Alert on throttling, nearly exhausted quotas and noisy neighbours.",
     ),
 }
 """In the order of a typical use."""
 
-HELP: Final = "What happened, and what if: jobs on what brokers saw, on Spark."
-EPILOG: Final = """They run in this process or, given --master, on a cluster; they need the extra
-minibroker[spark] and a Java 17."""
+HELP: Final = "Analyse recorded broker activity with Spark."
+EPILOG: Final = """Jobs run in this process or, with --master, on a cluster. They need the extra
+minibroker[spark] and Java 17."""

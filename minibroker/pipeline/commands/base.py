@@ -32,8 +32,8 @@ _TOLD_BY_A_WORKER: Final = re.compile(r"minibroker\.pipeline\.errors\.\w+: (.+)"
 _UNREAD_BY_SPARK: Final = re.compile(r"\[FAILED_READ_FILE.+ while reading file (\S.*?)\.\s")
 """Spark's error for an unreadable file, when Spark reads the table itself (not on a local disk)."""
 _NO_ROOM: Final = (
-    "there is no room left on a disk, where this writes to or where Spark keeps what it works on"
-    " (spark.local.dir): make some, and run this again"
+    "no space left on a disk, either for the output or for Spark's temporary files"
+    " (spark.local.dir): free some space and run this again"
 )
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -52,10 +52,14 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
 def session_options(command: Decorated) -> Decorated:
     """Add the options ``master`` and ``conf``, the arguments of `running`."""
     conf = click.option(
-        "--conf", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="A setting of Spark's."
+        "--conf",
+        multiple=True,
+        callback=_pairs,
+        metavar="KEY=VALUE",
+        help="A Spark setting; may be repeated.",
     )
     master = click.option(
-        "--master", metavar="URL", help="Spark's master; all cores of this machine if left out."
+        "--master", metavar="URL", help="Spark's master. [default: all cores of this machine]"
     )
     return master(conf(command))
 
@@ -65,7 +69,7 @@ command_config_option: Final = click.option(
     metavar="FILE",
     envvar="MINIBROKER_COMMAND_CONFIG",
     show_envvar=True,
-    help="A client's properties, for a broker that wants TLS or to know who asks.",
+    help="A client properties file, for a broker that requires TLS or SASL.",
 )
 """The same option as in minibroker's other commands."""
 
@@ -94,7 +98,7 @@ def _told(error: str) -> str | None:
         return by_worker[1]
     unread = _UNREAD_BY_SPARK.search(error)
     if unread is not None:
-        return f"{unread[1]} can't be read; if it is not damaged, {RUN_AGAIN}"
+        return f"{unread[1]} cannot be read; if it is not damaged, {RUN_AGAIN}"
     return _NO_ROOM if os.strerror(errno.ENOSPC) in error else None
 
 
@@ -102,15 +106,15 @@ def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> No
     """Raise BadInput if the path is certainly local, and no folder."""
     place = None if PATTERN.search(path) else _place(path, master, conf)
     if place is not None and not place.is_dir():
-        found = "it is no folder" if place.exists() else "nothing is there"
-        raise BadInput(f"{path} can't be read as a table of Parquet files: {found}")
+        found = "it is not a directory" if place.exists() else "it does not exist"
+        raise BadInput(f"{path} cannot be read as a table of Parquet files: {found}")
 
 
 def look_for_room(path: str | None, master: str | None, conf: Mapping[str, str]) -> None:
     """Raise BadInput if the target is certainly local, and exists."""
     place = None if path is None else _place(path, master, conf)
     if place is not None and place.exists():
-        raise BadInput(f"{path} is there already: remove it, or name another")
+        raise BadInput(f"{path} already exists: remove it, or choose another path")
 
 
 def _place(path: str, master: str | None, conf: Mapping[str, str]) -> Path | None:

@@ -34,14 +34,14 @@ INGEST_EXAMPLES = """Examples:
   minibroker pipeline ingest --from 127.0.0.1:9092 --into activity --follow \\
       --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
 
-What was taken in before is not taken in again, so it may be stopped, and run again, at any time.
+Events that the table already contains are skipped, so you can stop and repeat this at any time.
 """
 COMPACT_EXAMPLES = """Examples:
 
 \b
   minibroker pipeline compact --table activity
 
-Nothing else may write to the table meanwhile; a job that reads it may have to be run again.
+No other job may write to the table at the same time. A job that reads it may have to be repeated.
 """
 FOLLOW_PAUSE_S: Final = 5.0
 
@@ -61,7 +61,7 @@ class Teller:
         passed = time.monotonic() - self._began
         click.echo(
             f"{passed:7.1f} s  {self._total.records:,} records read,"
-            f" {self._total.events:,} events new",
+            f" {self._total.events:,} new events",
             err=True,
         )
 
@@ -69,13 +69,13 @@ class Teller:
         from minibroker.pipeline.table import quarantine_of
 
         total = self._total
-        lines = [f"{total.events:,} events taken into {self._into}"]
+        lines = [f"{total.events:,} events ingested into {self._into}"]
         if total.again:
-            lines.append(f"{total.again:,} were there already")
+            lines.append(f"{total.again:,} were already in the table")
         if total.malformed:
             lines.append(
-                f"{total.malformed:,} are malformed: column `reason` of"
-                f" {quarantine_of(self._into)} says why"
+                f"{total.malformed:,} were malformed: see column `reason` of"
+                f" {quarantine_of(self._into)}"
             )
         return lines
 
@@ -86,11 +86,11 @@ class Teller:
     "source",
     required=True,
     metavar="DIR|HOST:PORT",
-    help="A data directory, or a broker.",
+    help="Data directory or address of a broker.",
 )
 @command_config_option
 @click.option("--into", required=True, metavar="PATH", help="The activity table.")
-@click.option("--follow", is_flag=True, help="Go on until it is stopped.")
+@click.option("--follow", is_flag=True, help="Keep reading new events until stopped.")
 @session_options
 def ingest(
     source: str,
@@ -100,15 +100,16 @@ def ingest(
     master: str | None,
     conf: dict[str, str],
 ) -> None:
-    """Take the events of a broker into a table, each once."""
+    """Read a broker's events into a table, each exactly once."""
     is_broker = ":" in source and not Path(source).exists()
     if not is_broker and not Path(source).is_dir():
         raise click.BadParameter(
-            f"there is no folder {source}, and a broker is given as host:port", param_hint="--from"
+            f"there is no directory {source}; write a broker's address as host:port",
+            param_hint="--from",
         )
     if PATTERN.search(into):
         raise click.BadParameter(
-            f"{into}: Spark would take it for a pattern; name a folder without *, ?, [ and {{",
+            f"{into}: Spark would treat it as a pattern; choose a path without *, ?, [ and {{",
             param_hint="--into",
         )
     with in_words():
@@ -128,7 +129,7 @@ def ingest(
                 else:
                     _from_directory(table, source, teller, follow)
         except KeyboardInterrupt:
-            click.echo("stopped; what was told is in the table", err=True)
+            click.echo("stopped; all events reported above are in the table", err=True)
     for line in teller.summary():
         click.echo(line)
 
@@ -154,7 +155,7 @@ def _from_broker(
     gone = pass_over_gone(table, broker, topic)
     if gone:
         click.echo(
-            f"{gone:,} records are gone that were not read before, as the broker keeps no more",
+            f"{gone:,} records were deleted by the broker's retention before they could be read",
             err=True,
         )
     query = ingest_broker(table, broker, topic, teller.step, follow=follow)
@@ -162,8 +163,8 @@ def _from_broker(
         query.awaitTermination()
     except StreamingQueryException as error:
         raise PipelineError(
-            f"reading from {broker.bootstrap} ended: {why(table.spark, error, broker)}\n"
-            "What was told before is in the table; run it again to go on from there."
+            f"reading from {broker.bootstrap} failed: {why(table.spark, error, broker)}\n"
+            "Events reported above are in the table; run this again to continue."
         ) from error
     finally:
         query.stop()
@@ -173,7 +174,7 @@ def _from_broker(
 @click.option("--table", "path", required=True, metavar="PATH", help="The activity table.")
 @session_options
 def compact(path: str, master: str | None, conf: dict[str, str]) -> None:
-    """Join the files of each hour and bucket into one."""
+    """Merge the files of each hour and bucket into one."""
     with in_words():
         look_for_table(path, master, conf)
     with running("compact", master, conf) as spark:
@@ -182,4 +183,4 @@ def compact(path: str, master: str | None, conf: dict[str, str]) -> None:
         with writing_to(spark, path) as table:
             places = table.places()
             joined = table.compact(places)
-    click.echo(f"{joined:,} files joined; {len(places):,} hours and buckets have one each")
+    click.echo(f"{joined:,} files merged; {len(places):,} hours and buckets have one file each")

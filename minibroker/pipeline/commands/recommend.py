@@ -57,7 +57,7 @@ def _amounts(
             raise click.BadParameter(f"'{value}' is not QUOTA=NUMBER", param=option) from None
         if quota not in QUOTAS or not found[quota] > 0:
             raise click.BadParameter(
-                f"'{value}': a number above 0 for one of {', '.join(QUOTAS)}", param=option
+                f"'{value}' needs a number above 0 and one of {', '.join(QUOTAS)}", param=option
             )
     return found
 
@@ -74,49 +74,57 @@ def _amounts(
     "--for",
     "who",
     type=click.Choice(list(LEVELS)),
-    help="Who gets quotas; if left out users, or clients where nobody authenticates.",
+    help="Entities that get quotas. [default: users, or clients if no user authenticated]",
 )
 @click.option(
-    "--percentile", type=click.FloatRange(1, 100), default=99, help="Of busy seconds, to fit in."
+    "--percentile",
+    type=click.FloatRange(1, 100),
+    default=99,
+    help="Percentile of the rates in busy seconds.",
 )
-@click.option("--headroom", type=click.FloatRange(1), default=1.25, help="Times that.")
+@click.option(
+    "--headroom",
+    type=click.FloatRange(1),
+    default=1.25,
+    help="Factor between that rate and the quota.",
+)
 @click.option(
     "--busy-min",
     type=click.IntRange(1),
     default=60,
     metavar="SECONDS",
-    help="How long somebody must have been busy for a quota of their own.",
+    help="Busy seconds that an entity needs for a quota of its own.",
 )
 @click.option(
     "--default-busy-min",
     type=click.IntRange(1),
     default=10,
     metavar="SECONDS",
-    help="How long somebody must have been busy for a default to be derived from them.",
+    help="Busy seconds that an entity needs for a default to be derived from it.",
 )
 @click.option(
-    "--at-least", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Nobody gets less."
+    "--at-least", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Minimum of a quota."
 )
 @click.option(
-    "--at-most", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Nobody gets more."
+    "--at-most", multiple=True, callback=_amounts, metavar="QUOTA=N", help="Maximum of a quota."
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="Network and I/O threads of a broker, 100 % each; as in its settings if left out.",
+    help="Network and I/O threads of a broker, 100 % each. [default: from its settings]",
 )
 @click.option(
     "--bytes-per-second",
     type=click.FloatRange(1),
     metavar="N",
-    help="What a broker can take in, and as much send.",
+    help="Network bandwidth of a broker, in each direction.",
 )
 @click.option(
     "--set",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the broker, such as quota.window.num or num.io.threads.",
+    help="A broker setting, such as quota.window.num or num.io.threads.",
 )
 @session_options
 def recommend(
@@ -128,10 +136,10 @@ def recommend(
     conf: dict[str, str],
     **given: Any,
 ) -> None:
-    """Find a quota that fits for everybody, and write them to a file with their reasons."""
+    """Recommend a quota for each entity, and write them to a file with their reasons."""
     if not into.absolute().parent.is_dir():
         raise click.BadParameter(
-            f"there is no folder {into.absolute().parent}", param_hint="--into"
+            f"there is no directory {into.absolute().parent}", param_hint="--into"
         )
     with in_words():
         from minibroker.pipeline.whatif.inputs import settings_of
@@ -153,11 +161,11 @@ def recommend(
         found = decide(events, level, policy)
         lines = quota_lines(found)
     if not lines:
-        raise click.ClickException(f"{table}: nobody in it used anything that a quota could bound")
+        raise click.ClickException(f"{table} contains no usage that a quota could limit")
     write(into, render(lines, [*head(found, table), *rests_on]))
     for line in [*rests_on, *summary(found)]:
         click.echo(line)
-    click.echo(f"{into}: {len(lines)} lines; minibroker configs --alter --quota-file {into}")
+    click.echo(f"{into}: {len(lines)} lines; apply: minibroker configs --alter --quota-file {into}")
 
 
 def of_broker(settings: Settings) -> dict[str, Any]:
@@ -221,8 +229,8 @@ def summary(found: Recommendation) -> Iterator[str]:
             ]
         )
         if capacity is not None and together.needed > capacity:
-            rows[-1][-1] += f": all brought down to {words.share(capacity / together.needed)}"
-    headings = ["QUOTA", "OWN", "LARGEST", "OTHERS", "DEFAULT", "ALL NEED AT A BROKER", "IT HAS"]
+            rows[-1][-1] += f" (quotas scaled to {words.share(capacity / together.needed)})"
+    headings = ["QUOTA", "OWN", "LARGEST", "OTHERS", "DEFAULT", "NEEDED AT A BROKER", "CAPACITY"]
     yield from columns(headings, rows)
     for each in found.omitted:
         yield omission(each, found.policy)

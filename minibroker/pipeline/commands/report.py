@@ -48,26 +48,28 @@ LINES_MAX = 5
     help="The page to write.",
 )
 @click.option(
-    "--quotas", multiple=True, metavar="FILE", help="Quotas to replay under; several are compared."
+    "--quotas",
+    multiple=True,
+    metavar="FILE",
+    help="Quota file to replay under; several are compared.",
 )
 @click.option(
     "--closed-loop",
     is_flag=True,
-    help="Of --quotas: also let a connection's next request wait for the one before it.",
+    help="With --quotas: also delay a connection's next request by the throttle before it.",
 )
 @click.option(
     "--set",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of --quotas: a setting of the broker, such as quota.window.num or"
-    " quota.producer.default.",
+    help="With --quotas: a broker setting, such as quota.window.num or quota.producer.default.",
 )
 @click.option(
     "--recommended",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Quotas to show beside what was used, as recommend writes them.",
+    help="Quota file to compare with the usage, as `recommend` writes it.",
 )
 @session_options
 def report(
@@ -80,14 +82,14 @@ def report(
     master: str | None,
     conf: dict[str, str],
 ) -> None:
-    """One HTML page of what happened: who used what, who was held, how long requests took."""
+    """Write an HTML page of usage, throttling and latency."""
     if not into.absolute().parent.is_dir():
         raise click.BadParameter(
-            f"there is no folder {into.absolute().parent}", param_hint="--into"
+            f"there is no directory {into.absolute().parent}", param_hint="--into"
         )
-    for option, given in (("--closed-loop replays", closed_loop), ("--set is for", pairs)):
+    for option, given in (("--closed-loop", closed_loop), ("--set", pairs)):
         if given and not quotas:
-            raise click.UsageError(f"{option} quotas: give --quotas FILE, too")
+            raise click.UsageError(f"{option} requires --quotas FILE")
     with in_words():
         from minibroker.pipeline.whatif.inputs import settings_of
 
@@ -105,7 +107,7 @@ def report(
         if file is not None:
             from minibroker.pipeline.report.fits import fits
 
-            _say(f"comparing what was used with {recommended}")
+            _say(f"comparing usage with {recommended}")
             beside, count = fits(activity, file)
             found = replace(found, fits=beside, fit_count=count)
         if proposals:
@@ -116,7 +118,7 @@ def report(
     write(into, page(found))
     for line in summary(found):
         click.echo(line)
-    click.echo(f"{into}: {into.stat().st_size / 1e6:.1f} MB, for any browser")
+    click.echo(f"{into}: {into.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
 def quarantined(spark: SparkSession, table: str) -> int | None:
@@ -136,7 +138,7 @@ def quota_file(path: Path) -> QuotaFile:
     try:
         return parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError, QuotaFileError) as error:
-        raise BadInput(f"{path} is no quota file: {error}") from error
+        raise BadInput(f"{path} is not a valid quota file: {error}") from error
 
 
 def proposed(paths: Sequence[str], settings: Settings, *, closed_loop: bool) -> list[Proposal]:
@@ -148,7 +150,7 @@ def proposed(paths: Sequence[str], settings: Settings, *, closed_loop: bool) -> 
     most = PROPOSALS_MAX // (2 if closed_loop else 1)
     if len(paths) > most:
         both = " in both loops" if closed_loop else ""
-        raise BadInput(f"{len(paths)} quota files are too many to compare{both}: {most} at most")
+        raise BadInput(f"{len(paths)} quota files cannot be compared{both}: the maximum is {most}")
     return proposals_of(paths, settings)
 
 
@@ -200,7 +202,7 @@ def summary(figures: Figures) -> Iterator[str]:
     events, brokers = words.count(cover.events), words.many(cover.broker_count, "broker")
     entities = words.many(figures.entity_count, "entity", "entities")
     yield f"{events} events of {brokers}, {words.count(cover.dropped)} dropped; {entities}"
-    held = f"{words.count(total.throttled)} held for {words.duration(total.throttle_ms)}"
+    held = f"{words.count(total.throttled)} throttled for {words.duration(total.throttle_ms)}"
     yield f"{words.many(total.requests, 'request')}, {held}"
     told = [use for use in figures.entities if use.who != REST][:LINES_MAX]
     for use in told:

@@ -47,21 +47,25 @@ class Interval(click.ParamType[int]):
             return value
         found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd]?)", value)
         if found is None:
-            self.fail(f"'{value}' is no interval: write 1s, 60s, 5m or 1h", param, ctx)
+            self.fail(f"'{value}' is not an interval: write e.g. 1s, 60s, 5m or 1h", param, ctx)
         return int(found[1]) * _SECONDS[found[2] or "s"]
 
 
 @click.command("usage", epilog=EXAMPLES)
 @click.option("--table", required=True, metavar="PATH", help="The activity table.")
 @click.option(
-    "--every", type=Interval(), default="60s", metavar="TIME", help="The intervals: 1s, 60s, 1h."
+    "--every",
+    type=Interval(),
+    default="60s",
+    metavar="TIME",
+    help="Length of an interval: 1s, 60s, 1h.",
 )
-@click.option("--into", metavar="PATH", help="The table to write, of Parquet files.")
+@click.option("--into", metavar="PATH", help="The Parquet table to write.")
 @session_options
 def usage(
     table: str, every: int, into: str | None, master: str | None, conf: dict[str, str]
 ) -> None:
-    """Add up who used how much of what: bytes, workers' time, changes, connections."""
+    """Aggregate usage by entity: bytes, worker time, mutations and connections."""
     with in_words():
         look_for_table(table, master, conf)
         look_for_room(into, master, conf)
@@ -77,7 +81,7 @@ def usage(
             click.echo(line)
         found.unpersist()
     if into is not None:
-        click.echo(f"{into}: a row for each entity, quota and {every} s")
+        click.echo(f"{into}: one row for each entity, quota and interval of {every} s")
 
 
 def added_up(spark: SparkSession, table: str, every_s: int) -> DataFrame:
@@ -101,7 +105,8 @@ def write(found: DataFrame, into: str) -> None:
         found.write.parquet(into)
     except AnalysisException as error:
         raise BadInput(
-            f"{into} can't be written: {error}; if it is there already, remove it or name another"
+            f"{into} cannot be written: {error}; if it already exists, remove it or choose another"
+            " path"
         ) from error
 
 
@@ -117,8 +122,8 @@ def summary(found: DataFrame) -> Iterator[str]:
     )
     if of_brokers[0]:
         yield (
-            f"{words.count(of_brokers[0])} events are missing, as brokers could not write them; of"
-            f" some interval there are only {words.share(of_brokers[1])}"
+            f"{words.count(of_brokers[0])} events are missing because brokers dropped them; the"
+            f" least complete interval has only {words.share(of_brokers[1])}"
         )
     rows = (
         found.where(f"level in ('{USER_AND_CLIENT}', '{IP}')")
@@ -133,7 +138,7 @@ def summary(found: DataFrame) -> Iterator[str]:
         .collect()
     )
     yield from columns(
-        ["QUOTA", "WHO", "MEAN", "MOST", "HELD", "FOR", "P99"],
+        ["QUOTA", "ENTITY", "MEAN", "MAX", "THROTTLED", "FOR", "P99"],
         [
             [
                 row.quota,

@@ -35,25 +35,35 @@ EXAMPLES = """Examples:
 @click.command("watch", epilog=EXAMPLES)
 @click.option("--from", "bootstrap", required=True, metavar="HOST:PORT", help="The broker.")
 @command_config_option
-@click.option("--alerts-to", "topic", metavar="TOPIC", help="Send alerts there too, as JSON.")
+@click.option(
+    "--alerts-to", "topic", metavar="TOPIC", help="Topic to which alerts are also sent, as JSON."
+)
 @click.option("--every", default=10, type=click.IntRange(1, 3600), help="Seconds in an interval.")
 @click.option(
-    "--intervals", default=3, type=click.IntRange(1, 1000), help="So many in a row are an alert."
+    "--intervals",
+    default=3,
+    type=click.IntRange(1, 1000),
+    help="Consecutive intervals for an alert.",
 )
 @click.option(
-    "--over", default=80.0, type=click.FloatRange(1, 1000), help="Percent of a quota that are much."
+    "--over",
+    default=80.0,
+    type=click.FloatRange(1, 1000),
+    help="Alert at this percentage of a quota.",
 )
 @click.option(
     "--noisy", default=30.0, type=click.FloatRange(1, 100),
-    help="Percent of a broker's work or bytes that are much for somebody new.",
+    help="Percentage of a broker's worker time or bytes that makes a client noisy.",
 )  # fmt: skip
 @click.option(
-    "--late", default=5, type=click.IntRange(0, 3600), help="Seconds for which late events count."
+    "--late", default=5, type=click.IntRange(0, 3600), help="Seconds to wait for late events."
 )
 @click.option(
-    "--checkpoint", metavar="PATH", help="Where to go on after a restart; if left out, nowhere."
+    "--checkpoint", metavar="PATH", help="Directory of the state for a restart. [default: not kept]"
 )
-@click.option("--from-beginning", is_flag=True, help="At first, look at what there is already.")
+@click.option(
+    "--from-beginning", is_flag=True, help="Start with the events that the topic already contains."
+)
 @session_options
 def watch(
     bootstrap: str,
@@ -69,7 +79,7 @@ def watch(
     master: str | None,
     conf: dict[str, str],
 ) -> None:
-    """Tell who nears a quota, is held or is a noisy neighbour, and lost events, as it happens."""
+    """Alert on throttling, nearly exhausted quotas, noisy neighbours and dropped events."""
     limits = WatchLimits(over=over / 100, intervals=intervals, noisy=noisy / 100)
     with in_words():
         from minibroker.pipeline.brokers import broker_at
@@ -98,8 +108,8 @@ def watch(
 
         def tell_left_out(count: int, total: int) -> None:
             click.echo(
-                f"left out {count:,} records that are no events of this version, {total:,} so far:"
-                " `minibroker pipeline ingest` keeps each with what is wrong",
+                f"skipped {count:,} records that are not events of this version ({total:,} so far):"
+                " `minibroker pipeline ingest` stores each with the reason",
                 err=True,
             )
 
@@ -109,7 +119,7 @@ def watch(
         query = watch(
             events, Rules(every, limits), tell, checkpoint=place, topic_id=activity.id, late_s=late
         )
-        click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C ends it", err=True)
+        click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C stops it", err=True)
         wait_for(spark, query, broker)
 
 

@@ -44,32 +44,36 @@ A quota file is what `minibroker pipeline recommend` writes and `minibroker conf
     required=True,
     multiple=True,
     metavar="FILE",
-    help="Quotas to replay under; several are compared.",
+    help="Quota file to replay under; several are compared.",
 )
 @click.option(
     "--closed-loop",
     is_flag=True,
-    help="Also let a connection's next request wait for the throttle of the one before it.",
+    help="Also delay a connection's next request by the throttle before it.",
 )
-@click.option("--into", metavar="PATH", help="Where to write the outcome, as Parquet files.")
-@click.option("--decisions", metavar="PATH", help="Where to write what is decided of each request.")
+@click.option("--into", metavar="PATH", help="The Parquet table to write, with the outcome.")
+@click.option(
+    "--decisions",
+    metavar="PATH",
+    help="The Parquet table to write, with the decision on each request.",
+)
 @click.option(
     "--truth",
     is_flag=True,
-    help="Compare a replay under the first file, which was in force, with what was decided.",
+    help="Compare a replay under the first file, which was in force, with the recorded decisions.",
 )
 @click.option(
     "--from-start",
     is_flag=True,
-    help="The recording began with the broker, so that its counters were empty; otherwise what is"
-    " decided in its first seconds isn't told, as nobody knows what was in them.",
+    help="The recording starts with the broker, so its counters were empty. Otherwise decisions in"
+    " the first seconds are not reported, because the contents of the counters are unknown.",
 )
 @click.option(
     "--set",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the broker, such as quota.window.num or quota.producer.default.",
+    help="A broker setting, such as quota.window.num or quota.producer.default.",
 )
 @session_options
 def whatif(
@@ -84,7 +88,7 @@ def whatif(
     master: str | None,
     conf: dict[str, str],
 ) -> None:
-    """Who would have been held under other quotas, when, and for how long."""
+    """Show which clients other quotas would have throttled, when, and for how long."""
     with in_words():
         from minibroker.pipeline.whatif import inputs
 
@@ -127,7 +131,7 @@ def whatif(
                 click.echo(line)
         if not from_start:
             first = f"first {counting.remembered_ms / 1000:g} s of each broker"
-            _say(f"\nThe {first} only filled the counters; --from-start tells of them, too.")
+            _say(f"\nThe {first} only filled the counters; --from-start includes them.")
 
 
 def replayed(
@@ -146,10 +150,10 @@ def replayed(
         _say(f"replaying {len(buckets)} buckets")
         outcome = job.whatif_of_buckets(activity.sparkSession, buckets, proposals, counting)
     else:
-        _say("replaying after a shuffle, as who shares a counter doesn't lie in one bucket")
+        _say("replaying after a shuffle, because some counters are shared across buckets")
         outcome = job.whatif(activity, proposals, counting)
     if closed_loop:
-        _say("replaying again with connections that wait")
+        _say("replaying again in a closed loop")
         outcome = outcome.union(job.whatif(activity, proposals, counting, closed=True))
     return outcome
 

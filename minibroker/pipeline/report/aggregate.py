@@ -76,7 +76,9 @@ def coverage(activity: DataFrame, quarantined: int | None) -> Coverage:
     """The period and completeness of each broker's events; details for those with most events."""
     rows = brokers(activity).collect()
     if not rows:
-        raise BadInput("the activity table holds no event: ingest some before a report")
+        raise BadInput(
+            "the activity table contains no events: run `minibroker pipeline ingest` first"
+        )
     found = [ReportedBroker(*row) for row in rows]
     return Coverage(
         first_us=min(each.first_us for each in found),

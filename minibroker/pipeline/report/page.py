@@ -33,7 +33,7 @@ def page(figures: Figures) -> str:
     cover = figures.coverage
     shown: list[Section] = sections(figures)
     return environment.from_string(_own("page.html")).render(
-        title=f"What the brokers saw, {words.period(cover.first_us, cover.last_us)}",
+        title=f"Broker activity, {words.period(cover.first_us, cover.last_us)}",
         period=words.period(cover.first_us, cover.last_us),
         source=words.visible(figures.source),
         style=Markup(_own("page.css")),  # noqa: S704 - our own file
@@ -75,7 +75,7 @@ def tiles(figures: Figures) -> list[Tile]:
         Tile(
             "Throttled",
             words.share(held),
-            f"of requests, {words.duration(total.throttle_ms)} in all",
+            f"of requests, {words.duration(total.throttle_ms)} in total",
             bool(held),
         ),
         Tile(
@@ -84,7 +84,12 @@ def tiles(figures: Figures) -> list[Tile]:
             "of requests",
             bool(total.errors),
         ),
-        Tile("Not seen", _unseen(cover), _sampled(cover), bool(cover.dropped or cover.quarantined)),
+        Tile(
+            "Not recorded",
+            _unseen(cover),
+            _sampled(cover),
+            bool(cover.dropped or cover.quarantined),
+        ),
     ]
 
 
@@ -94,7 +99,7 @@ def _unseen(cover: Coverage) -> str:
 
 def _sampled(cover: Coverage) -> str:
     if cover.sample < 1:
-        return f"sampled: {words.share(cover.sample)} of connections at least"
+        return f"sampled: {words.share(cover.sample)} of connections or more"
     dropped = f"dropped {words.count(cover.dropped)}"
     if cover.quarantined is None:
         return dropped

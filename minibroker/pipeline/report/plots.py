@@ -119,7 +119,7 @@ def over_time(
     ]
     told = [
         _hover(
-            figures, start, [f"{words.amount(sum(row), unit)} in all", *_parts(row, label, unit)]
+            figures, start, [f"{words.amount(sum(row), unit)} in total", *_parts(row, label, unit)]
         )
         for start, row in rows.items()
     ]
@@ -218,8 +218,8 @@ def heat(figures: Figures) -> Drawing:
             "who": label[cell.who],
             "v": cell.throttle_ms / 1000 * 60 / figures.seen_s(cell.start_s),
             "told": f"{words.moment(cell.start_s * 1_000_000)} · {label[cell.who]}: "
-            f"{words.many(cell.throttled, 'request')} held, "
-            f"{words.duration(cell.throttle_ms)} in this time",
+            f"{words.many(cell.throttled, 'request')} throttled, "
+            f"{words.duration(cell.throttle_ms)} in this interval",
         }
         for cell in figures.heat
     ]
@@ -247,7 +247,7 @@ def heat(figures: Figures) -> Drawing:
 
 
 def fits(found: Sequence[Fit]) -> Drawing:
-    """Use as a share of the recommended quota: median, 99th percentile, maximum, and in force."""
+    """Usage as a share of the recommended quota: median, p99, maximum, and quota in force."""
     label = words.labels([f"{fit.entity} · {SHORT.get(fit.key, fit.key)}" for fit in found])
     values = [
         {
@@ -258,7 +258,7 @@ def fits(found: Sequence[Fit]) -> Drawing:
             "now": None if fit.in_force is None else min(fit.in_force / fit.recommended, FIT_MOST),
             "told": f"{name}: median {words.share(fit.p50 / fit.recommended)}, 99th percentile "
             f"{words.share(fit.p99 / fit.recommended)}, most "
-            f"{words.share(fit.most / fit.recommended)} of what is recommended",
+            f"{words.share(fit.most / fit.recommended)} of the recommended quota",
         }
         for name, fit in zip(label, found, strict=True)
         if fit.recommended > 0
@@ -292,7 +292,7 @@ def fits(found: Sequence[Fit]) -> Drawing:
                 "encoding": {"x": {**x, "datum": 1}},
             },
         ],
-        "Use as a share of the recommended quota",
+        "Usage as a share of the recommended quota",
         22 * len(values) + 26,
         values,
     )
@@ -317,9 +317,9 @@ def proposals(
             "proposal": called[outcome.proposal],
             "v": outcome.throttle_ms / 1000 / by_s,
             "told": f"{shown[outcome.entity]} under {called[outcome.proposal]}: "
-            f"{words.count(outcome.throttled)} of {words.count(outcome.requests)} requests held, "
-            f"{words.duration(outcome.throttle_ms)} in all, "
-            f"{words.duration(outcome.longest_ms)} the longest",
+            f"{words.count(outcome.throttled)} of {words.count(outcome.requests)} requests, "
+            f"{words.duration(outcome.throttle_ms)} in total, "
+            f"{words.duration(outcome.longest_ms)} at the longest",
         }
         for outcome in outcomes
         if outcome.entity in shown

@@ -21,7 +21,7 @@ from minibroker.pipeline.report.tables import (
     number,
 )
 
-NOBODY_HELD = "No request was held: nobody came above a quota, or none is set."
+NOTHING_THROTTLED = "No request was throttled: no client exceeded a quota, or none is set."
 
 
 def sections(figures: Figures) -> list[Section]:
@@ -56,8 +56,8 @@ def over_time(figures: Figures) -> Section:
         pictures.append(Picture.of(title, what, drawing))
     keys = tuple(Key(colours[who][6:-1], names[who]) for who in order)
     each = words.duration(figures.step_s * 1000)
-    note = f"Averages over {each}, stacked; those who made the brokers work most have colours."
-    nothing = "" if order else "No request was seen."
+    note = f"Averages over {each}, stacked; the entities with the most worker time have colours."
+    nothing = "" if order else "No requests were recorded."
     return Section(
         "usage", "Usage over time", (note,), nothing, keys, tuple(pictures) if order else ()
     )
@@ -65,7 +65,7 @@ def over_time(figures: Figures) -> Section:
 
 def entities(figures: Figures) -> Section:
     """Total usage of each entity."""
-    heads = ("Entity", "Worker time", "Requests", "Bytes in", "Bytes out", "Held", "Throttle",
+    heads = ("Entity", "Worker time", "Requests", "Bytes in", "Bytes out", "Throttled", "Throttle",
              "Errors", "p50", "p95", "p99")  # fmt: skip
     colours = plots.series_colours(plots.series(figures))
     rows = tuple(_entity(figures, use, colours.get(use.who, "")[6:-1]) for use in figures.entities)
@@ -75,12 +75,12 @@ def entities(figures: Figures) -> Section:
         rows,
     )
     note = (
-        "Worker time is a share of one core. Held is the share of requests whose sender was held, "
-        "throttle how long altogether. Percentiles are of the time from a request read to its "
-        "response written."
+        "Worker time is a share of one core. Throttled is the share of requests that were "
+        "throttled, throttle their total throttle time. Percentiles are of the time from reading a "
+        "request to writing its response."
     )
     if not rows:
-        return Section("entities", "Top entities", nothing="No request was seen.")
+        return Section("entities", "Top entities", nothing="No requests were recorded.")
     return Section("entities", "Top entities", (note,), table=table)
 
 
@@ -125,13 +125,13 @@ def _of(part: float, whole: float) -> float:
 def throttles(figures: Figures) -> Section:
     """Throttles by entity and time."""
     if not figures.heat:
-        return Section("throttles", "Throttles", nothing=NOBODY_HELD)
+        return Section("throttles", "Throttles", nothing=NOTHING_THROTTLED)
     bounds = plots.HEAT_BOUNDS
     spans = [f"up to {bounds[0]} s", *(f"to {at} s" for at in bounds[1:]), "more"]
     keys = tuple(Key(f"h{n}", text) for n, text in enumerate(spans, 1))
     note = (
-        "Time for which requests' senders were held, in every minute. 60 s in a minute are one "
-        "connection that is held all the time; several connections add up to more."
+        "Throttle time per minute. One connection that is throttled all the time adds 60 s per "
+        "minute; several connections add up to more."
     )
     each = f"by entity, each column {words.duration(figures.step_s * 1000)}"
     picture = Picture.of("Throttle", each, plots.heat(figures))
@@ -142,7 +142,7 @@ def latency(figures: Figures) -> Section:
     """Latency percentiles."""
     title = "Latency"
     if not figures.latency:
-        return Section("latency", title, nothing="No request was seen.")
+        return Section("latency", title, nothing="No requests were recorded.")
     label, colours = ("p50", "p95", "p99"), ("s1", "s2", "s6")
     rows = {
         at.start_s: (at.p50_ms or None, at.p95_ms or None, at.p99_ms or None)
@@ -152,19 +152,19 @@ def latency(figures: Figures) -> Section:
         figures, rows, label, [f"var(--{each})" for each in colours],
         told=words.duration, title="Latency over time", log=True,
     )  # fmt: skip
-    notes = ("From a request read to its response written, long polls included.",)
+    notes = ("From reading a request to writing its response, including long polls.",)
     keys = tuple(Key(colour, name) for colour, name in zip(colours, label, strict=True))
     picture = Picture.of("Percentiles", "ms, logarithmic", drawing)
     return Section("latency", title, notes, "", keys, (picture,))
 
 
 def connections(figures: Figures) -> Section:
-    """Rates of accepted, delayed, refused and closed connections."""
+    """Rates of accepted, delayed, rejected and closed connections."""
     title = "Connections"
     if not figures.connections:
-        return Section("connections", title, nothing="No connection came or went.")
+        return Section("connections", title, nothing="No connections were opened or closed.")
     # Later ones are drawn on top.
-    label = ("closed", "accepted", "delayed or held", "refused")
+    label = ("closed", "accepted", "delayed", "rejected")
     colours = ("rest", "s3", "s2", "s6")
     known = {
         at.start_s: tuple(
@@ -185,9 +185,9 @@ def connections(figures: Figures) -> Section:
 
 def recommended(figures: Figures) -> Section:
     """Recommended quotas and the usage of their entities."""
-    title, found = "Recommended against used", figures.fits or ()
+    title, found = "Recommended quotas and usage", figures.fits or ()
     if not found:
-        return Section("recommended", title, nothing="No quota is recommended.")
+        return Section("recommended", title, nothing="The quota file contains no quotas.")
     rows = tuple(
         Row(
             (
@@ -205,23 +205,23 @@ def recommended(figures: Figures) -> Section:
         for fit in found
     )
     heads = (Head("Entity", sorts=False), Head("Quota", sorts=False),
-             *(Head(text) for text in ("Used: median", "p99", "most", "In force", "Recommended")),
-             Head("Why", sorts=False))  # fmt: skip
+             *(Head(text) for text in ("Used: median", "p99", "max", "In force", "Recommended")),
+             Head("Reason", sorts=False))  # fmt: skip
     keys = (
         Key("busy", "used, up to the median"),
         Key("quiet", "up to the 99th percentile"),
-        Key("ink", "most in one interval", "stroke"),
+        Key("ink", "maximum", "stroke"),
         Key("waiting", "quota in force", "ring"),
         Key("accent", "recommended", "stroke"),
     )
     note = f"Recommended: {words.many(figures.fit_count, 'quota')}"
     left = figures.fit_count - len(found)
     notes = (
-        note + (f"; these are the {len(found)} used most." if left else "."),
-        "Use is the rate as brokers average it, at the broker where it was highest.",
+        note + (f"; the {len(found)} with the highest usage are shown." if left else "."),
+        "Usage is the rate as brokers average it, at the broker where it was highest.",
     )
-    unit = f"100 % is what is recommended; use beyond {words.share(plots.FIT_MOST)} is at the edge"
-    picture = Picture.of("Use", unit, plots.fits(found))
+    unit = f"100 % is the recommended quota; usage above {words.share(plots.FIT_MOST)} is cut off"
+    picture = Picture.of("Usage", unit, plots.fits(found))
     return Section(
         "recommended", title, notes, "", keys, (picture,), ReportTable(title, heads, rows)
     )
@@ -236,27 +236,35 @@ def compared(figures: Figures) -> Section:
         _proposal(n, name, each, waits=waits)
         for n, (name, each) in enumerate(zip(label, figures.proposals, strict=True), 1)
     )
-    columns = ["Entities held", "Requests held", "Share", "Throttle", "Longest", "Not served"]
+    columns = [
+        "Entities throttled",
+        "Requests throttled",
+        "Share",
+        "Throttle",
+        "Longest",
+        "Not served",
+    ]
     columns += ["Late"] if waits else []
-    heads = (Head("ReportedProposal", sorts=False), *(Head(text) for text in columns))
+    heads = (Head("Proposal", sorts=False), *(Head(text) for text in columns))
     note = (
-        "What was recorded, replayed under other quotas, arrivals as they were. A request that two "
-        "quotas hold counts for both. A broker's first seconds only fill the counters."
+        "The recorded activity, replayed under other quotas with its original arrival times. A "
+        "request that two quotas throttle counts for both. The first seconds of each broker only "
+        "fill the counters."
     )
     if waits:
         note += (
-            " In the closed loop a connection's next request waits until the throttle of the one "
-            "before it is over; late is by how much anybody's last request ends later."
+            " In the closed loop, the throttle time of a request also delays the connection's next "
+            "request; late is the largest delay of any entity's last request."
         )
     table = ReportTable("Proposals", heads, rows)
     title = "What if"
     if not any(each.throttle_ms for each in figures.proposals):
         return Section(
-            "whatif", title, (note,), "No proposal would have held anybody.", table=table
+            "whatif", title, (note,), "No proposal would have throttled any client.", table=table
         )
     keys = tuple(Key(f"s{n}", name) for n, name in enumerate(label, 1))
     unit, drawing = plots.proposals(figures.outcomes, order, label)
-    picture = Picture.of("Throttle by entity", f"{unit} in all, the longest first", drawing)
+    picture = Picture.of("Throttle by entity", f"{unit} in total, the longest first", drawing)
     return Section("whatif", title, (note,), "", keys, (picture,), table)
 
 
@@ -293,18 +301,19 @@ def coverage(figures: Figures) -> Section:
         for each in cover.brokers
     )
     heads = (
-        *(Head(text, sorts=False) for text in ("Broker", "Seen from")),
+        *(Head(text, sorts=False) for text in ("Broker", "Period")),
         *(Head(text) for text in ("Events", "Dropped", "Sampled")),
     )
     events, brokers = words.count(cover.events), words.count(cover.broker_count)
     note = (
-        f"{events} events. Dropped are those that a broker could not write, as it never lets a "
-        "request wait for it; where only a share of connections was written, figures are divided "
-        "by it."
+        f"{events} events. A broker drops events rather than delay requests. If it records only a "
+        "sample of connections, figures are divided by the sampling rate."
     )
     notes = [note]
     if cover.quarantined is not None:
-        notes.append(f"{words.count(cover.quarantined)} malformed events are in quarantine.")
+        notes.append(f"{words.count(cover.quarantined)} malformed events are in the quarantine.")
     if cover.broker_count > len(cover.brokers):
-        notes.append(f"The {len(cover.brokers)} brokers with the most events of {brokers}.")
+        notes.append(
+            f"Shown are the {len(cover.brokers)} brokers with the most events, of {brokers}."
+        )
     return Section("coverage", "Coverage", tuple(notes), table=ReportTable("Brokers", heads, rows))

@@ -126,22 +126,24 @@ def in_words(alert: Alert) -> str:
     limit = words.share(alert.limit)
     match subject.rule:
         case Rule.OVER:
-            side = "above" if raised else "no longer near"
+            side = "above" if raised else "no longer above"
             return (
                 f"{who} on {where}: {subject.quota} {side} {limit} of the quota {so_long}, "
-                f"{words.share(alert.value)} at last"
+                f"last {words.share(alert.value)}"
             )
         case Rule.THROTTLED:
             if raised:
-                held = f"held {so_long}, {words.duration(alert.value)} at once at most"
-                return f"{who} on {where}: {held}, by {subject.quota}"
-            return f"{who} on {where}: no longer held by {subject.quota} {so_long}"
+                throttled = f"throttled {so_long}, longest {words.duration(alert.value)}"
+                return f"{who} on {where}: {throttled}, by {subject.quota}"
+            return f"{who} on {where}: no longer throttled by {subject.quota} {so_long}"
         case Rule.NOISY:
             if raised:
                 taken = f"takes {words.share(alert.value)} of {where}"
-                return f"{who} {taken}, which it didn't before, and others wait longer"
+                return f"{who} {taken}, more than before, and slows down others"
             return f"{who} on {where}: no longer a noisy neighbour {so_long}"
         case Rule.DROPPING:
             if raised:
-                return f"{where} dropped {words.many(alert.value, 'event')}: figures are too small"
-            return f"{where} drops no events any more {so_long}"
+                return (
+                    f"{where} dropped {words.many(alert.value, 'event')}: reported usage is too low"
+                )
+            return f"{where} has not dropped events {so_long}"

@@ -65,12 +65,14 @@ def proposals_of(paths: Sequence[str], settings: Settings) -> list[Proposal]:
     if len(set(names)) < len(names):
         names = list(paths)
     if len(set(names)) < len(names):
-        raise BadInput("a quota file is named twice: each proposal is told apart by its name")
+        raise BadInput(
+            "a quota file is given twice: give each file once, because results are labelled by file"
+        )
     found = []
     for path, name in zip(paths, names, strict=True):
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{path} can't be read as a quota file: {error}") from error
+            raise BadInput(f"{path} cannot be read as a quota file: {error}") from error
         found.append(proposal_of(text, name, settings))
     return found

@@ -225,9 +225,9 @@ def _cut(batches: Iterable[pa.RecordBatch], *, whole: bool) -> Iterator[pa.Table
             yield events.slice(0, end)
         elif rows > TOGETHER_MAX:
             raise BadInput(
-                f"more than {TOGETHER_MAX:,} events of senders who share a quota or a connection"
-                " would have to be in memory at once, as each waits for the one before it: replay"
-                " fewer hours, or with arrivals as they were recorded"
+                f"more than {TOGETHER_MAX:,} events of senders that share a quota or a connection"
+                " would have to be in memory at once, because in a closed loop requests wait for"
+                " each other: replay fewer hours, or in an open loop"
             )
         kept = events.slice(end).to_batches()
         rows -= end

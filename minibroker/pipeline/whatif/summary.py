@@ -46,7 +46,7 @@ def accuracy_lines(accuracy: ReplayAccuracy) -> Iterator[str]:
     for why, number in sorted(accuracy.differing.items(), key=lambda each: -each[1]):
         yield f"  {words.count(number):>10}  {why}"
     for broker, sequence, recorded_ms, replayed_ms, why in accuracy.examples[:TOLD_MAX]:
-        times = f"{words.count(recorded_ms)} ms in fact, {words.count(replayed_ms)} ms replayed"
+        times = f"{words.count(recorded_ms)} ms recorded, {words.count(replayed_ms)} ms replayed"
         yield f"  broker {broker}, sequence {sequence}: {times}; {why}"
 
 
@@ -72,18 +72,18 @@ def called(proposal: str, loop: str) -> str:
 def _told(whole: DataFrame, total: Row | None, proposal: str, loop: str) -> Iterator[str]:
     name = called(proposal, loop)
     if total is None:
-        yield f"{name}: it bounds nobody who was seen"
+        yield f"{name}: limits none of the recorded senders"
         return
     if not total.throttled:
-        yield f"{name}: holds none of the {words.many(total.bounded, 'sender')} that it bounds"
+        yield f"{name}: throttles none of the {words.many(total.bounded, 'sender')} that it limits"
         return
-    held = f"{words.count(total.held)} of the {words.many(total.bounded, 'sender')} that it bounds"
+    held = f"{words.count(total.held)} of the {words.many(total.bounded, 'sender')} that it limits"
     times = words.many(total.throttled, "time")
-    yield f"{name}: holds {held}, {times}, {words.duration(total.throttle_ms)} in all"
+    yield f"{name}: throttles {held}, {times}, {words.duration(total.throttle_ms)} in total"
     yield f"  {words.period(total.first_us, total.last_us)}"
     if total.given_up:
         unserved = words.many(total.given_up, "request or connection", "requests or connections")
-        yield f"  {unserved} would not have been served at all"
+        yield f"  {unserved} would never have been served"
     worst = whole.where((F.col("proposal") == proposal) & (F.col("loop") == loop))
     worst = worst.groupBy(*_WHO, "quota_type", "bound").agg(
         F.sum("requests").alias("requests"),
@@ -129,7 +129,9 @@ def _compared(whole: DataFrame, columns: Sequence[tuple[str, str]]) -> Iterator[
     if not rows:
         return
     names = words.labels((called(*column) for column in columns), 24)
-    yield f"{'held in all, under':{NAME_MAX + 2}}" + "".join(f"  {name:>24}" for name in names)
+    yield f"{'total throttle time under':{NAME_MAX + 2}}" + "".join(
+        f"  {name:>24}" for name in names
+    )
     for row in rows:
         figures = (words.duration(row[f"held{number}"]) for number in range(len(columns)))
         who = words.visible(_who(row), NAME_MAX)

@@ -108,9 +108,9 @@ def test_why_a_connection_was_not_secure_is_kept_until_the_next_try() -> None:
             handler.create_connection(hostname="a")
         told.append(away_text(ZooKeeperAccess(CONNECT, 5.0, 1.0), connecting))
     named, trusted, spoken, *others = told
-    assert "Hostname mismatch. Name it in zookeeper.connect as its certificate does" in named
+    assert "Hostname mismatch. Use a host name in zookeeper.connect that its certificate" in named
     assert "is not trusted (unable to get local issuer certificate)" in trusted
-    assert "is its port in zookeeper.connect one for TLS?" in spoken
+    assert "the port in zookeeper.connect is that of a TLS listener" in spoken
     assert all("no ZooKeeper answered at " in text for text in others)
 
 

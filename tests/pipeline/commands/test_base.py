@@ -78,10 +78,10 @@ def test_a_table_may_be_where_this_machine_cannot_look(tmp_path: Path) -> None:
     look_for_table("/nowhere", "spark://head:7077", {})
     look_for_table("/nowhere", None, {"spark.hadoop.fs.defaultFS": "hdfs://host"})
     for path in ("/nowhere", "file:///nowhere"):
-        with pytest.raises(BadInput, match="nothing is there"):
+        with pytest.raises(BadInput, match="it does not exist"):
             look_for_table(path, "local[2]", {})
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="it is no folder"):
+    with pytest.raises(BadInput, match="it is not a directory"):
         look_for_table(str(tmp_path / "file"), None, {})
 
 
@@ -98,9 +98,9 @@ def test_worker_error_is_reported_as_one_line(monkeypatch: pytest.MonkeyPatch) -
         " reading file hdfs://h/a b.parquet. Could not read footer.\n\tat org.apache"
     )
     told = CliRunner().invoke(job, []).output
-    assert told.startswith("Error: hdfs://h/a b.parquet can't be read; if it is not damaged, its ")
+    assert told.startswith("Error: hdfs://h/a b.parquet cannot be read; if it is not damaged, the ")
     words = "Traceback\n  out.write(content)\nOSError: [Errno 28] No space left on device\n"
     told = CliRunner().invoke(job, []).output
-    assert told.startswith("Error: there is no room left on a disk, where this writes to or ")
+    assert told.startswith("Error: no space left on a disk, either for the output or ")
     words = "nothing of the kind"
     assert isinstance(CliRunner().invoke(job, []).exception, RuntimeError)

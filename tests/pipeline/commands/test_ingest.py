@@ -32,14 +32,14 @@ def test_source_neither_directory_nor_address_is_rejected(tmp_path: Path) -> Non
     words = ["--from", str(tmp_path / "nowhere"), "--into", "x"]
     result = CliRunner().invoke(commands.ingest, words)
     assert result.exit_code == 2
-    assert "a broker is given as host:port" in " ".join(result.output.split())
+    assert "write a broker's address as host:port" in " ".join(result.output.split())
 
 
 def test_table_path_with_glob_characters_is_rejected(tmp_path: Path) -> None:
     words = ["--from", str(tmp_path), "--into", str(tmp_path / "activity [1]")]
     result = CliRunner().invoke(commands.ingest, words)
     assert result.exit_code == 2
-    assert "Spark would take it for a pattern" in " ".join(result.output.split())
+    assert "Spark would treat it as a pattern" in " ".join(result.output.split())
 
 
 def test_command_config_is_used_for_reading(
@@ -80,17 +80,17 @@ def test_ingest_reports_event_counts(tmp_path: Path) -> None:
     words = ["--from", str(tmp_path / "data"), "--into", str(tmp_path / "activity")]
     result = CliRunner().invoke(commands.ingest, words)
     assert result.stdout.splitlines() == [
-        f"100 events taken into {tmp_path}/activity",
-        "1 were there already",
-        f"1 are malformed: column `reason` of {tmp_path}/activity-quarantine says why",
+        f"100 events ingested into {tmp_path}/activity",
+        "1 were already in the table",
+        f"1 were malformed: see column `reason` of {tmp_path}/activity-quarantine",
     ]
-    assert "102 records read, 100 events new" in result.stderr
+    assert "102 records read, 100 new events" in result.stderr
     again = CliRunner().invoke(commands.ingest, words)
-    assert again.stdout == f"0 events taken into {tmp_path}/activity\n"
+    assert again.stdout == f"0 events ingested into {tmp_path}/activity\n"
     append(tmp_path / "data", list(events(50, 2, start=100)))
     CliRunner().invoke(commands.ingest, words)
     joined = CliRunner().invoke(commands.compact, ["--table", str(tmp_path / "activity")])
-    assert joined.stdout.endswith("hours and buckets have one each\n")
+    assert joined.stdout.endswith("hours and buckets have one file each\n")
     assert not joined.stdout.startswith("0 files")
 
 
@@ -103,7 +103,7 @@ def test_only_one_job_writes_to_a_table(spark: SparkSession, tmp_path: Path, job
     command = {"ingest": commands.ingest, "compact": commands.compact}[job]
     with table.writing_to(spark, into):
         refused = CliRunner().invoke(command, words.get(job, ["--table", into]))
-        told = f"{into} is being written to by another job, process {os.getpid()}: wait for"
+        told = f"{into} is being written to by another job, process {os.getpid()}: wait until"
         assert told in str(refused.exception)
     done = CliRunner().invoke(command, words.get(job, ["--table", into]))
     assert done.exit_code == 0, done.output

@@ -46,7 +46,7 @@ def test_recommended_quota_file_is_applied_by_broker(run: Any, tmp_path: Path) -
     for told in ("2 more events could not be written", "only 50 % of connections were written"):
         assert f"# Careful: {told}" in text
         assert told in result.stdout
-    assert "in 99 % of 70 busy seconds at most 2 MB/s (once 2 MB/s), and 25 % more" in text
+    assert "at most 2 MB/s in 99 % of 70 busy seconds (maximum 2 MB/s), plus 25 % headroom" in text
     assert "QUOTA" in result.stdout
     with MiniBroker() as broker:
 
@@ -71,7 +71,7 @@ def test_default_from_one_busy_second_is_not_recommended(run: Any, tmp_path: Pat
     short = ["--busy-min", "71", "--default-busy-min", "72"]
     result = run("--table", activity, "--into", into, *short)
     assert result.exit_code == 1
-    assert "nobody in it" in result.output
+    assert "contains no usage" in result.output
     result = run("--table", activity, "--into", into, "--busy-min", "70")
     assert result.exit_code == 0, result.output
     reason = (
@@ -103,19 +103,19 @@ def test_table_without_usage_is_rejected(run: Any, tmp_path: Path) -> None:
     activity = table(tmp_path / "activity", [dropped(0, 1)])
     result = run("--table", activity, "--into", tmp_path / "quotas.txt")
     assert result.exit_code == 1
-    assert "nobody in it used anything that a quota could bound" in result.output
+    assert "contains no usage that a quota could limit" in result.output
     assert not (tmp_path / "quotas.txt").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--at-least", "speed=1"], "a number above 0 for one of producer_byte_rate, consumer"),
-        (["--at-most", "producer_byte_rate=0"], "a number above 0 for one of"),
+        (["--at-least", "speed=1"], "a number above 0 and one of producer_byte_rate, consumer"),
+        (["--at-most", "producer_byte_rate=0"], "a number above 0 and one of"),
         (["--at-most", "producer_byte_rate"], "is not QUOTA=NUMBER"),
         (["--for", "topics"], "'topics' is not one of 'users', 'clients', 'users+clients'"),
         (["--headroom", "0.5"], "0.5 is not in the range x>=1"),
-        (["--into", "/nowhere/to/be/quotas"], "there is no folder /nowhere/to/be"),
+        (["--into", "/nowhere/to/be/quotas"], "there is no directory /nowhere/to/be"),
     ],
 )
 def test_bad_options_are_rejected_before_reading(words: list[str], told: str) -> None:

@@ -54,7 +54,7 @@ def test_a_table_becomes_a_page_and_a_summary(run: Any, activity: Path, tmp_path
     result = run("--table", activity, "--into", into)
     assert result.exit_code == 0, result.output
     assert "3 events of 1 broker, 7 dropped; 2 entities" in result.output
-    assert "2 requests, 1 held for 300 ms" in result.output
+    assert "2 requests, 1 throttled for 300 ms" in result.output
     assert "alice / etl" in result.output
     assert into.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert str(activity) in into.read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def test_proposals_are_compared(
     result = run("--table", activity, "--into", into, *options)
     assert result.exit_code == 0, result.output
     page = into.read_text(encoding="utf-8")
-    assert "bob / etl under tight.quotas: 3 of 10 requests held, 12 s in all" in page
+    assert "bob / etl under tight.quotas: 3 of 10 requests, 12 s in total" in page
     assert given == [str(activity), 1, {"closed_loop": False}]
     assert run("--table", activity, "--into", into, *options, "--closed-loop").exit_code == 0
     assert given[-1] == {"closed_loop": True}
@@ -103,17 +103,17 @@ def test_bad_quota_file_is_rejected_before_reading(run: Any, tmp_path: Path) -> 
 
 def test_too_many_quota_files_are_rejected(run: Any, activity: Path) -> None:
     result = run("--table", activity, *[word for n in range(7) for word in ("--quotas", f"f{n}")])
-    assert "7 quota files are too many to compare: 6 at most" in result.output
+    assert "7 quota files cannot be compared: the maximum is 6" in result.output
     four = [word for n in range(4) for word in ("--quotas", f"f{n}")]
     result = run("--table", activity, *four, "--closed-loop")
-    assert "4 quota files are too many to compare in both loops: 3 at most" in result.output
+    assert "4 quota files cannot be compared in both loops: the maximum is 3" in result.output
 
 
 @pytest.mark.parametrize("words", [["--closed-loop"], ["--set", "quota.window.num=5"]])
 def test_quota_options_without_quota_file_are_rejected(run: Any, words: list[str]) -> None:
     result = run("--table", "x", *words)
     assert result.exit_code == 2
-    assert "give --quotas FILE, too" in result.output
+    assert "requires --quotas FILE" in result.output
 
 
 def test_invalid_setting_is_rejected_before_reading(run: Any) -> None:
@@ -127,7 +127,7 @@ def test_missing_output_directory_is_rejected_before_reading(tmp_path: Path) -> 
         report, ["--table", "x", "--into", str(tmp_path / "no" / "page.html")]
     )
     assert result.exit_code == 2
-    assert f"there is no folder {tmp_path / 'no'}" in result.output
+    assert f"there is no directory {tmp_path / 'no'}" in result.output
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

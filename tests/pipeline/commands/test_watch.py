@@ -70,7 +70,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_alert_is_printed_and_sent_to_topic(run: Any) -> None:
     output, started = run("--alerts-to", "alerts", "--over", "90", "--intervals", "2")
-    assert "raised   client etl on broker 1: held for 10 s, 40 ms at once at most" in output
+    assert "raised   client etl on broker 1: throttled for 10 s, longest 40 ms" in output
     assert started["sent"][1:] == (ClusterAccess("there:9092"), "alerts", [HELD])
     assert started["rules"].limits == (0.9, 2, 0.3)
     assert started["events"] == (ClusterAccess("there:9092"), {"from_beginning": False})
@@ -93,7 +93,8 @@ def test_skipped_records_are_reported(run: Any, capsys: pytest.CaptureFixture[st
     listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(observedMetrics=metrics)))
     listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(observedMetrics=metrics)))
     assert (
-        "left out 3 records that are no events of this version, 6 so far" in capsys.readouterr().err
+        "skipped 3 records that are not events of this version (6 so far)"
+        in capsys.readouterr().err
     )
 
 

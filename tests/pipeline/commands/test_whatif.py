@@ -26,9 +26,9 @@ def test_whatif_prints_summary_and_writes_rows(
     words += ["--quotas", str(tmp_path / "users")]
     result = CliRunner().invoke(whatif, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    assert "users: holds" in result.output
-    assert "users, closed loop: holds" in result.output
-    assert "held in all, under" in result.output
+    assert "users: throttles" in result.output
+    assert "users, closed loop: throttles" in result.output
+    assert "total throttle time under" in result.output
     assert "The first 12 s of each broker only filled the counters" in result.output
     loops = duckdb.execute(f"select distinct loop from '{into}/*.parquet' order by loop").fetchall()
     assert loops == [("closed",), ("open",)]

@@ -143,7 +143,7 @@ def test_a_table_of_connections_has_no_request(spark: SparkSession) -> None:
 
 
 def test_table_without_events_is_rejected(spark: SparkSession) -> None:
-    with pytest.raises(BadInput, match="holds no event"):
+    with pytest.raises(BadInput, match="contains no events"):
         figures(spark, [])
 
 

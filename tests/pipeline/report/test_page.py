@@ -88,9 +88,9 @@ def test_a_hostile_name_is_shown_as_it_is_and_is_nothing_but_text() -> None:
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (calm(), ["No request was held", "No connection came or went"]),
-        (silent(), ["No request was seen", "No request was held"]),
-        (replace(calm(), fits=()), ["No quota is recommended"]),
+        (calm(), ["No request was throttled", "No connections were opened or closed"]),
+        (silent(), ["No requests were recorded", "No request was throttled"]),
+        (replace(calm(), fits=()), ["The quota file contains no quotas"]),
     ],
     ids=["calm", "silent", "none recommended"],
 )
@@ -120,8 +120,8 @@ def test_the_first_figures_are_those_of_the_table() -> None:
     found = {tile.name: (tile.value, tile.more) for tile in tiles(figures())}
     assert found["Requests"] == ("1,234", "6.89 requests/s")
     assert found["Entities"] == ("10,002", "on 1 broker")
-    assert found["Throttled"] == ("1.6 %", "of requests, 800 ms in all")
-    assert found["Not seen"] == ("7 events", "sampled: 50 % of connections at least")
+    assert found["Throttled"] == ("1.6 %", "of requests, 800 ms in total")
+    assert found["Not recorded"] == ("7 events", "sampled: 50 % of connections or more")
 
 
 def test_links_at_the_top_lead_to_sections() -> None:

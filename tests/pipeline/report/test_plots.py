@@ -31,7 +31,7 @@ def test_stacked_bucket_text_reports_total_and_parts() -> None:
     _, drawing = plots.over_time(figures(), lambda point: point.bytes_in, "B/s", "Bytes in")
     first = told(drawing.wide)[0]
     assert first.startswith("2026-11-18 ")
-    assert "300 kB/s in all · alice / etl: 100 kB/s" in first
+    assert "300 kB/s in total · alice / etl: 100 kB/s" in first
     assert first.endswith("all others: 100 kB/s")
 
 
@@ -59,8 +59,8 @@ def test_a_name_is_text_in_a_plot_too() -> None:
 def test_throttle_map_cell_colour_reflects_throttle_time() -> None:
     drawing = plots.heat(figures())
     alice, mallory = sorted(told(drawing.wide), key=lambda text: "alice" not in text)
-    assert alice.endswith("alice / etl: 1 request held, 1 min 30 s in this time")
-    assert mallory.endswith("20 requests held, 800 ms in this time")
+    assert alice.endswith("alice / etl: 1 request throttled, 1 min 30 s in this interval")
+    assert mallory.endswith("20 requests throttled, 800 ms in this interval")
     assert 'fill="var(--h5)"' in drawing.wide  # 90 s in a minute
     assert 'fill="var(--h1)"' in drawing.wide
 
@@ -104,7 +104,7 @@ def test_proposals_plot_has_bar_per_throttled_entity() -> None:
     unit, drawing = plots.proposals(made.outcomes, names, ["one", "two"])
     assert unit == "s"
     assert len(told(drawing.wide)) == 4
-    assert "under one: 10 of 100 requests held, 4 s in all, 900 ms the longest" in drawing.wide
+    assert "under one: 10 of 100 requests, 4 s in total, 900 ms at the longest" in drawing.wide
 
 
 def test_line_plot_is_interrupted_at_gap() -> None:

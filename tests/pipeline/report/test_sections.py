@@ -31,7 +31,7 @@ def test_entities_table_has_shares_and_one_row_for_rest() -> None:
 
 def test_recommended_table_shows_quotas_in_their_units() -> None:
     section = sections.recommended(figures())
-    assert section.notes[0] == "Recommended: 40 quotas; these are the 2 used most."
+    assert section.notes[0] == "Recommended: 40 quotas; the 2 with the highest usage are shown."
     assert rows(section.table)[0][:7] == [
         "user alice", "producer_byte_rate", "100 kB/s", "500 kB/s", "800 kB/s", "1 MB/s",
         "600 kB/s",
@@ -58,7 +58,7 @@ def test_proposals_table_reports_delay_of_closed_loop() -> None:
     waiting = second._replace(late_ms=90_000, given_up=1234)
     section = sections.compared(replace(made, proposals=(first, waiting)))
     assert [row[6:] for row in rows(section.table)] == [["0", "-"], ["1,234", "1 min 30 s"]]
-    assert "late is by how much" in section.notes[0]
+    assert "late is the largest delay" in section.notes[0]
     assert "closed loop" not in sections.compared(made).notes[0]
 
 
@@ -67,12 +67,12 @@ def test_proposals_without_throttles_have_no_plot() -> None:
     none = tuple(each._replace(throttle_ms=0) for each in made.proposals)
     section = sections.compared(replace(made, proposals=none))
     assert section.plots == ()
-    assert section.nothing == "No proposal would have held anybody."
+    assert section.nothing == "No proposal would have throttled any client."
 
 
 def test_coverage_reports_missing_events() -> None:
     section = sections.coverage(figures())
-    assert section.notes[1] == "2 malformed events are in quarantine."
+    assert section.notes[1] == "2 malformed events are in the quarantine."
     assert rows(section.table) == [
         ["7", "2026-11-18 11:07:00 to 11:09:59 UTC", "1,234", "5", "50 %"]
     ]

@@ -51,11 +51,11 @@ def test_files_of_same_name_are_named_by_path(tmp_path: Path) -> None:
 
 def test_bad_input_reports_reason_and_place(tmp_path: Path) -> None:
     path = written(tmp_path / "q", "--alter --nonsense\n")
-    with pytest.raises(BadInput, match="q:1: --nonsense has no place"):
+    with pytest.raises(BadInput, match="q:1: --nonsense is not allowed"):
         proposals_of([path], settings_of([]))
-    with pytest.raises(BadInput, match="can't be read as a quota file"):
+    with pytest.raises(BadInput, match="cannot be read as a quota file"):
         proposals_of([str(tmp_path / "none")], settings_of([]))
-    with pytest.raises(BadInput, match="named twice"):
+    with pytest.raises(BadInput, match="given twice"):
         proposals_of([path, path], settings_of([]))
     with pytest.raises(BadInput, match=r"quota\.window\.num"):
         settings_of(["quota.window.num=0"])

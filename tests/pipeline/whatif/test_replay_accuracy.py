@@ -166,5 +166,5 @@ def test_accuracy_lines_show_share_and_examples() -> None:
     accuracy = ReplayAccuracy(10, 4, 3, {Comparison.ORDER: 1}, [(1, 5, 100, 90, Comparison.ORDER)])
     text = "\n".join(accuracy_lines(accuracy))
     assert "10 decisions compared: 3 of 4 throttles equal to the millisecond (75.000%)" in text
-    assert "broker 1, sequence 5: 100 ms in fact, 90 ms replayed" in text
+    assert "broker 1, sequence 5: 100 ms recorded, 90 ms replayed" in text
     assert ReplayAccuracy(5, 0, 0, {}, []).share == 1.0

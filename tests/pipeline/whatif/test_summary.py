@@ -32,12 +32,12 @@ def test_summary_reports_and_compares_every_proposal(spark: SparkSession) -> Non
     outcome = spark.createDataFrame([tuple(one) for one in rows], DDL)
     lines = list(summary(outcome, ["tight", "wide", "none"], ["open", "closed"]))
     text = "\n".join(lines)
-    assert "tight: holds 1 of the 2 senders that it bounds, 14 times, 2 min in all" in text
-    assert "tight, closed loop: holds 1 of the 1 sender that it bounds, 7 times, 30 s" in text
+    assert "tight: throttles 1 of the 2 senders that it limits, 14 times, 2 min in total" in text
+    assert "tight, closed loop: throttles 1 of the 1 sender that it limits, 7 times, 30 s" in text
     assert "its last request ends 1 min 30 s later" in text
-    assert "3 requests or connections would not have been served at all" in text
-    assert "wide: holds none of the 1 sender that it bounds" in text
-    assert "none: it bounds nobody who was seen" in text
+    assert "3 requests or connections would never have been served" in text
+    assert "wide: throttles none of the 1 sender that it limits" in text
+    assert "none: limits none of the recorded senders" in text
     (compared,) = [line for line in lines[-2:] if "alice / app" in line]
     assert "2 min" in compared
     assert "30 s" in compared
