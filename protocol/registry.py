@@ -117,7 +117,7 @@ class ApiKey(enum.IntEnum):
 
 
 class ApiSchema(NamedTuple):
-    """One API: its classes and the versions that both are declared in."""
+    """One API: its classes, and the versions in which both are declared."""
 
     key: ApiKey
     name: str
@@ -126,13 +126,13 @@ class ApiSchema(NamedTuple):
     valid_versions: Versions
 
     def flexible(self, version: int) -> bool:
-        """Whether `version` is in the compact encoding with tagged fields (KIP-482)."""
+        """Whether `version` uses the compact encoding with tagged fields (KIP-482)."""
         return self.request.__flexible__.has(version)
 
     def request_header_version(self, version: int) -> int:
-        """Which request header goes before a request of `version`.
+        """Return the version of the header of a request of `version`.
 
-        0 only for the oldest ControlledShutdown, which is older than client ids.
+        It is 0 only for ControlledShutdown version 0, which is older than client ids.
         """
         if self.key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
             return 0
@@ -149,7 +149,7 @@ class ApiSchema(NamedTuple):
 
 @functools.cache
 def schema(key: int) -> ApiSchema:
-    """The schema of an API; `UnsupportedVersion` for a key that has none."""
+    """Return the schema of an API. Raises `UnsupportedVersion` for an unknown key."""
     try:
         api_key = ApiKey(key)
     except ValueError:

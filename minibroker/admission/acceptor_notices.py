@@ -1,9 +1,10 @@
 """Messages that a processor has not yet sent to the current acceptor process, in order.
 
-Owns the queue and its delivery. Adding a message never waits, so it is possible where a connection
-ends, even by cancellation. Messages of one turn of the loop are sent as one packet, since packets
-would cost more than connections in a connection storm. Invariant: one task sends on a handoff; the
-queue is bounded by the number of connections passed, each of which has two messages.
+Owns the queue and its delivery. Adding a message never waits, so it can be done when a connection
+ends, even by cancellation. Messages added in the same turn of the event loop share one packet,
+because during a connection storm a packet costs more than a connection. Invariant: one task sends
+on a handoff; the queue is bounded by the number of connections passed, each of which has two
+messages.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class AcceptorNotices:
             self._closed.clear()
 
     async def deliver(self, handoff: Handoff) -> None:
-        """Send messages until cancelled or the acceptor is gone."""
+        """Send messages until cancelled or until the acceptor has ended."""
         try:
             while True:
                 await self._more.wait()
@@ -64,4 +65,4 @@ class AcceptorNotices:
                 while self._due:
                     await handoff.send(self._due.popleft())
         except ChannelClosed:
-            pass  # A restarted acceptor gets all open connections first.
+            pass  # A restarted acceptor is sent all open connections first.

@@ -1,6 +1,6 @@
 """DeleteAcls (31): remove the ACLs that match filters, independently for each filter.
 
-Versions 1-3. A removed ACL is listed with every filter that it matches. The response is sent when
+Versions 1-3. A removed ACL is listed under every filter that matches it. The response is sent when
 every process has applied the change. Without an authorizer the error is SECURITY_DISABLED. In
 Kafka: ``AclApis.handleDeleteAcls``.
 """

@@ -1,6 +1,6 @@
 """DeleteRecords (21): delete the records of partitions before an offset.
 
-Versions 0-2. Offset -1 stands for the high watermark. Internal topics, and topics without
+Versions 0-2. Offset -1 means the high watermark. Internal topics, and topics without
 ``delete`` in their cleanup policy, are rejected, as in Kafka. Segments that end before the new log
 start are removed by the next retention. Kafka's ``ReplicaManager.deleteRecords``.
 """

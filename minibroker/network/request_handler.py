@@ -261,7 +261,7 @@ class _Execution:
             introduced = cast("ApiVersionsRequest", request)
             client.introduce(introduced.client_software_name, introduced.client_software_version)
         if api.may_wait:
-            # Only records are read in place, and a wait may take as long as the client chooses.
+            # Only records are read in place, and the client chooses how long the request waits.
             self.free()
         cost.response = await self._answer(api, ctx, request)
 
@@ -275,8 +275,8 @@ class _Execution:
         parts = api.split(ctx, request)
         replies: dict[Owner, Any] = {}
         if parts:
-            # An owner with a reference to the request's bytes reads them in any case, so a
-            # connection that is closed meanwhile still waits for it. Such APIs never wait long.
+            # An owner with a reference to the request's bytes reads them even if the connection is
+            # closed in the meantime, so the request waits for it. Such APIs never wait long.
             with trio.CancelScope(shield=not api.may_wait):
                 self._client.interruptible = api.may_wait
                 self._shared.quick += not api.may_wait
@@ -332,7 +332,8 @@ class _Execution:
 def _served(header: RequestHeader) -> ServedApi | None:
     """Return the API of a request, or None for an ApiVersions version that is too new.
 
-    Raises ``UnsupportedVersion``: Kafka too closes the connection, for lack of a response version.
+    Raises ``UnsupportedVersion`` otherwise: as in Kafka, the connection is closed, because there is
+    no version in which to respond.
     """
     api = APIS.get(header.api_key)
     if api is None:

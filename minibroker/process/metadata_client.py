@@ -1,11 +1,12 @@
-"""The link of a role to the controller: it introduces the role, keeps the image, and answers.
+"""A role's link to the controller: registers the role, updates its image, and answers requests.
 
 Owns this process's copy of the cluster image. It must never know the consequences of a change;
 those are in the role's ``on_image``. Invariant: an update is answered after ``on_image`` and the
 awaitable that it may return have finished, so an update that the controller reports as published
 is applied in every process. A restarted controller sends the complete image, which the role
-handles as one more change. If ``on_image`` fails, ``run`` raises and the role is restarted: half
-of a change may have been applied, and the next image would not show the other half as a change.
+handles as one more change. If ``on_image`` fails, ``run`` raises and the role is restarted,
+because a change may have been applied only in part, and the next image would not contain the rest
+as a change.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class MetadataClient:
         if isinstance(question, DetailsRequest):
             return self._details()
         if isinstance(question, ClockAdvanced):
-            return None  # That the loop has run is sufficient.
+            return None  # It is enough that the event loop has run.
         if self._on_ask is None:
             raise TypeError(f"{self._env.name} has no answer to {type(question).__name__}")
         return self._on_ask(question)
@@ -134,22 +135,22 @@ class MetadataClient:
         return self._take(apply_update(self.image, update_of(update, self._configs)))
 
     async def _update_later(self, update: Update) -> None:
-        # An update may overtake the task that applies the image of the welcome.
+        # An update may be received before the task has applied the image in the welcome.
         await self._welcomed.wait()
         rest = self._update(update)
         if rest is not None:
             await rest
 
     async def ask(self, question: object) -> Any:
-        """As ``Link.ask``, of the controller."""
+        """Send a request to the controller, as ``Link.ask`` does."""
         return await self.link.ask(question)
 
     async def wait_image(self) -> None:
-        """Returns when the controller has sent its image for the first time."""
+        """Wait until the controller has sent its first image."""
         await self.link.wait_connected()
 
     async def run(self) -> None:
-        """Follows until cancelled; raises what ``on_image`` raised."""
+        """Apply updates until cancelled. Raises any exception of ``on_image``."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._raise_failure)
             await self.link.run()

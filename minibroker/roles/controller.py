@@ -105,13 +105,15 @@ async def controller(env: Environment) -> None:
                 _log_adoption(env.data_dir, cluster.image)
         await _Controller(env, cluster, store, storage).run()
     finally:
-        with trio.CancelScope(shield=True):  # It does not wait long, and would stay open otherwise.
+        with trio.CancelScope(
+            shield=True
+        ):  # Closing is quick; cancelled, it would leave the store open.
             await store.close()
 
 
 @contextmanager
 def _told_to_people() -> Iterator[None]:
-    """Report a store that cannot be used without a traceback: settings or a server cause it."""
+    """Report an unusable store without a traceback, because settings or a server cause it."""
     try:
         yield
     except (ControllerStartError, DataDirectoryError, LayoutError, StoreError) as error:
@@ -121,7 +123,7 @@ def _told_to_people() -> Iterator[None]:
 def _found_logs(env: Environment) -> FoundLogs:
     meta = read_meta_properties(env.data_dir)
     cluster_id = None if meta is None else meta.cluster_id
-    # Later a topic may be missing in the store because it was deleted.
+    # After the first start, a topic may be missing in the store because it was deleted.
     rebuild_topics = env.rebuild_topics and env.incarnation == FIRST_LIFE
     return FoundLogs(cluster_id, logged_topics(env.data_dir), rebuild_topics)
 
@@ -256,8 +258,8 @@ class _Controller:
             nursery.start_soon(self._subscribers.converse, await listener.accept())
 
     async def _answer(self, question: Any) -> Any:
-        # A coroutine, so that it runs as a task: the reader of a conversation must not wait for
-        # room to send while the other side's reader does the same.
+        # A coroutine, so that it runs as a task: if the readers on both sides of a conversation
+        # waited for room to send, neither would read.
         if isinstance(question, ApiPart):
             return await self._execute(question)
         if isinstance(question, ProducerIdsRequest):

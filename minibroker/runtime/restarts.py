@@ -1,9 +1,9 @@
-"""When a dead process is restarted, and when restarts end.
+"""Decides when a dead process is restarted, and when it died too often.
 
-It must never know processes or clocks: deaths and `now` in, a delay or a refusal out. Invariant:
-within any window a process is restarted a limited number of times, so a crash loop ends with an
-error; a spare process is restarted without limit, but less and less often. Kafka leaves this to its
-operator; this is Erlang's supervisor intensity.
+It must never know processes or clocks: it is given the time of each death, and returns the delay of
+the restart. Invariant: within any window a process is restarted a limited number of times, so a
+crash loop ends with an error; a spare process is restarted without limit, but with growing delays.
+Kafka leaves restarts to its operator; the limit is that of Erlang's supervisors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RESTART_WINDOW_S: Final = 10.0
 BACKOFF_S: Final = 0.05
 BACKOFF_MAX_S: Final = 0.5
 
-# A process that dies at once must reach the maximum inside the window, or it would loop for ever.
+# A process that dies immediately must reach the maximum within the window, or it would never stop.
 assert RESTARTS_MAX * BACKOFF_MAX_S < RESTART_WINDOW_S
 
 
@@ -38,7 +38,7 @@ class RestartPolicy:
 SPARE: Final = RestartPolicy(
     restarts_max=sys.maxsize, window_s=120.0, backoff_s=0.01, backoff_max_s=30.0
 )
-"""For processes that the others do not need."""
+"""For processes that the broker can run without."""
 
 
 class Restarts:

@@ -1,9 +1,9 @@
-"""The process that forks all others, watches them, restarts them and stops them.
+"""The supervisor: forks all other processes, monitors, restarts and stops them.
 
-It must never run an event loop or a thread, or know what a role does: it must be the one process
-that cannot hang, and only a process without threads can fork safely at any time. Invariant: every
-process it forked is reaped before `supervise` returns, and none outlives it unnoticed (the
-lifeline). Like Kafka's `KafkaServer.startup` and `shutdown`, with the latter's order.
+It must never run an event loop or a thread, or know what a role does, because it must not hang, and
+only a process without threads can fork safely at any time. Invariant: every process that it forked
+is reaped before `supervise` returns, and none outlives it, because each exits when the lifeline
+closes. Kafka's `KafkaServer.startup` and `shutdown`, with the same order of stopping.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ DRAIN_SECONDS: Final = 8.0
 busy cores: a killed role cannot finish its work.
 """
 KILL_SECONDS_MAX: Final = 5.0
-"""How long a killed process may take to vanish (it can hang in the kernel) before it is left."""
+"""How long to wait for the end of a killed process, which can hang in the kernel."""
 
 
 class Exit(enum.IntEnum):
-    """What `supervise` returns, to be the exit status of the program."""
+    """Exit status of the program, returned by `supervise`."""
 
     CLEAN = 0
-    """Everything was stopped, and ended in time."""
+    """All roles stopped in time."""
 
     FAILED = 1
-    """A role failed to start, or one failed while ending or had to be killed."""
+    """A role failed to start, failed while stopping, or had to be killed."""
 
     CRASH_LOOP = 3
     """A role died too often."""
@@ -62,7 +62,7 @@ class ProcessEventKind(enum.Enum):
 
 
 class ProcessEvent(NamedTuple):
-    """One report; `name` is empty and `pid` 0 for what concerns all."""
+    """One event; `name` is empty and `pid` 0 if it concerns all roles."""
 
     kind: ProcessEventKind
     name: str
@@ -102,15 +102,15 @@ def supervise(
 ) -> int:
     """Run `children` until a SIGTERM, SIGINT or SIGHUP; return an `Exit`.
 
-    All are forked at once; `on_ready` is called when all have reported `ready`. One that dies
-    before its first `ready`, or takes longer than `start_seconds`, fails the start. Later deaths
-    lead to a restart by `restart_policy`; too many stop everything.
+    All are forked at once; `on_ready` is called when all have reported `ready`. The start fails if
+    one dies before its first `ready`, or takes longer than `start_seconds`. Later, a role that dies
+    is restarted by `restart_policy`; too many deaths stop all roles.
 
-    Stopping sends SIGTERM to the `stop_groups`, each when the former group has ended or has used
-    its share of `drain_seconds`; roles in no group come last. Processes that are alive after
-    `drain_seconds` are killed. Further signals change nothing: some tools send them twice. A signal
-    that the caller ignores (`nohup`) stays ignored. Must be called in the main thread of a process
-    without other threads.
+    Stopping sends SIGTERM to one of the `stop_groups` after the other, when the previous one has
+    ended or has used its share of `drain_seconds`; roles in no group are stopped last. Processes
+    that are alive after `drain_seconds` are killed. Further signals are ignored: some tools send
+    them twice. A signal that the caller ignores (`nohup`) stays ignored. Must be called in the main
+    thread of a process without other threads.
     """
     names = [spec.name for spec in children]
     unknown = {name for group in stop_groups for name in group} - set(names)
@@ -126,8 +126,8 @@ def supervise(
         policy=restart_policy or RestartPolicy(),
     )
     try:
-        # Objects made so far live as long as the process. Kept from the garbage collector, they
-        # aren't written to by it, so parent and children go on sharing their pages.
+        # Objects created so far live as long as the process. The garbage collector does not write
+        # to frozen ones, so parent and children keep sharing their pages.
         gc.freeze()
         return supervisor.run(start_seconds)
     finally:
@@ -190,7 +190,7 @@ class _Supervisor:
         return self._exit
 
     def close(self) -> None:
-        """Leaves nothing behind, also when a callback has raised."""
+        """Kill the remaining children and restore signal handling, even if a callback raised."""
         for role in self._roles:
             if role.pid:
                 os.kill(role.pid, signal.SIGKILL)
@@ -208,7 +208,7 @@ class _Supervisor:
             os.close(fd)
 
     def _private_fds(self) -> tuple[int, ...]:
-        """What no child may keep: a copy of the lifeline's end would keep all others alive."""
+        """Descriptors that a child must close, or it would keep the lifeline open."""
         return (self._lifeline_write, self._ready_read, self._wake_read, self._wake_write)
 
     def _start(self, role: _Role) -> None:
@@ -258,8 +258,8 @@ class _Supervisor:
             if role.pid:
                 pid, status = os.waitpid(role.pid, os.WNOHANG)
                 if pid:
-                    # One that was ready and then died did start. Only now, with it gone, is all
-                    # that it ever said in the pipe.
+                    # A role that was ready before it died did start. The pipe contains all that it
+                    # sent only after its death.
                     self._take_ready()
                     self._buried(role, status, now)
 
@@ -268,7 +268,7 @@ class _Supervisor:
         text = describe_exit(status)
         if self._phase is _Phase.STOPPING:
             self._table.ended(role.index, status, restarts=False)
-            # SIGTERM may come before the role handles it: its default action is a clean end.
+            # SIGTERM may arrive before the role has a handler: its default action is a clean end.
             if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGTERM):
                 self._exit = self._exit or Exit.FAILED
             self._tell(ProcessEventKind.ENDED, role, text, pid)
@@ -346,7 +346,7 @@ class _Supervisor:
         )
 
     def _timeout_ms(self, now: float, start_by: float) -> int | None:
-        """Milliseconds until the next deadline of the supervisor itself; None without one."""
+        """Milliseconds until the supervisor's next deadline; None if there is none."""
         due = [role.restart_at for role in self._roles if role.restart_at is not None]
         if self._phase is _Phase.STARTING:
             due.append(start_by)
@@ -370,7 +370,7 @@ class _Supervisor:
 
 
 def _note(number: int, frame: object) -> None:
-    """Does nothing: a Python handler has to exist for the wake-up descriptor to be written."""
+    """Do nothing: the wake-up descriptor is only written if there is a Python handler."""
 
 
 def _flush() -> None:
@@ -380,7 +380,7 @@ def _flush() -> None:
 
 
 def _refuse_threads() -> None:
-    """A lock held by another thread at the fork would stay locked in the child for ever."""
+    """Raise if other threads run: a lock that they hold at a fork stays locked in the child."""
     count = len(os.listdir("/proc/self/task"))
     if count > 1:
         names = [thread.name for thread in threading.enumerate()]

@@ -57,9 +57,7 @@ class PrincipalMappingRule(NamedTuple):
 
 
 def distinguished_name(subject: Subject) -> str:
-    """Return the subject as Java writes it: the last part first, without blanks, keywords for
-    kinds.
-    """
+    """Format the subject as Java does: last part first, without spaces, with keywords for types."""
     return ",".join("+".join(_pair(*pair) for pair in part) for part in reversed(subject))
 
 
@@ -102,7 +100,7 @@ def _rule(found: re.Match[str]) -> PrincipalMappingRule:
     try:
         pattern = re.compile(found["pattern"])
         template = _TEMPLATE.sub(_as_python, found["replacement"])
-        re.compile(f"(?:{found['pattern']})|").sub(template, "")  # groups may not exist
+        re.compile(f"(?:{found['pattern']})|").sub(template, "")  # raises if a group does not exist
     except (re.error, IndexError) as error:
         raise BadRules(f"has the rule '{found.group().strip(' ,')}': {error}") from None
     return PrincipalMappingRule(pattern, template, found["case"])

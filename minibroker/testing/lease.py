@@ -66,9 +66,7 @@ class ForkServerAddress:
         self._log: IO[bytes] | None = None
 
     def connect(self) -> socket.socket:
-        """Return a connection to the fork server, which is started if needed; does not wait for
-        it.
-        """
+        """Connect to the fork server, starting it if needed; does not wait until it is ready."""
         for _ in range(CONNECT_ATTEMPTS_MAX):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -136,7 +134,7 @@ _FORK_SERVERS: Final[dict[int, ForkServerAddress]] = {}
 
 
 def fork_server_of_process(run_id: str | None = None) -> ForkServerAddress:
-    """Return the fork server of this process; ``run_id`` counts at the first call.
+    """Return the fork server of this process; only the first call uses ``run_id``.
 
     A child that this process forks gets its own fork server.
     """
@@ -163,7 +161,7 @@ class Lease:
         answer = self._answer(READY_SECONDS_MAX)
         if not answer:
             self.close()
-            self._open()  # that fork server was about to end, as its parent had; this is a new one
+            self._open()  # that fork server was ending, because its parent had; this is a new one
             answer = self._answer(READY_SECONDS_MAX)
         if answer.get("event") == "ready":
             return answer
@@ -193,7 +191,7 @@ class Lease:
 
     def stop(self) -> None:
         """Close the lease, and wait for the broker's end if there is no other lease."""
-        with suppress(OSError):  # the fork server may be gone, and the broker with it
+        with suppress(OSError):  # the fork server may have ended, and the broker with it
             self._connection.shutdown(socket.SHUT_WR)
             while self._answer(STOP_SECONDS_MAX):
                 pass
@@ -210,7 +208,7 @@ class Lease:
         self._ask(self._request)
 
     def _ask(self, request: Mapping[str, Any]) -> None:
-        with suppress(OSError):  # the answer will not arrive either, and gives the reason
+        with suppress(OSError):  # reading the answer fails too, and reports the reason
             self._connection.sendall(json.dumps(request).encode() + b"\n")
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:

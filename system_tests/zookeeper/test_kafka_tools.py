@@ -1,7 +1,7 @@
 """Kafka's own programs of 2.x and 3.x with a broker's ZooKeeper and with the broker.
 
-What they write takes effect, and they read what the broker wrote; their command lines are those of
-our own command, so both are compared word for word.
+Changes made by the tools take effect, and the tools show changes made by the broker. `minibroker
+configs` takes the same arguments, so the output of both is compared line by line.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def newer() -> Iterator[KafkaTools]:
 
 @pytest.fixture
 def tree(connect: str) -> None:
-    """Create what the tools do not create, which a first broker does."""
+    """Create the nodes that the first broker creates and the tools expect."""
     server, _, chroot = connect.partition("/")
     client = KazooClient(server)
     client.start()
@@ -105,7 +105,7 @@ QUOTAS = [
     (["ips", ""], "connection_creation_rate=7"),
     (["topics", "cats"], "max.message.bytes=1234"),
 ]
-"""Types with names, empty for the default; and what is set."""
+"""Entity types with names (empty for the default), and the configs to set."""
 
 DESCRIBED = [["clients"], ["users"], ["users", "clients"], ["ips"], ["topics"]]
 
@@ -148,7 +148,7 @@ def test_configs_and_quotas_of_the_old_tool(
     wait_until(
         lambda: configs(*at_broker, "--describe", "--topic", "cats")[1:], "the broker to follow"
     )
-    # The last one is in force, and so are all that were written before it.
+    # The last change has been applied, and so have all earlier ones.
     rates = ["producer_byte_rate=1024.0", "consumer_byte_rate=2048.0"]
     assert sorted(configs(*at_broker, "--describe", *of_types(["clients"]))) == [
         f"Quota configs for client-id 'app 1' are {', '.join(rates)}",
@@ -168,7 +168,7 @@ def test_configs_and_quotas_of_the_old_tool(
 
 
 def in_order(lines: list[str]) -> list[tuple[str, list[str]]]:
-    """Lines of configs, which stand in the tool's in the order of a hash table."""
+    """Sort configs within and between lines, because the tool prints them in hash order."""
     parts = [line.partition(" are ") for line in lines]
     return sorted((who, sorted(config.split(","))) for who, _, config in parts)
 
@@ -190,7 +190,7 @@ def test_the_newer_tool_at_the_store_and_at_the_broker(
     described = ("--describe", "--entity-type", "brokers", "--entity-name", "1")
     lines = newer.configs(*at_broker, *described).lines
     assert any("max.connections=300 " in line for line in lines), lines
-    # It sees that the broker is there, and leaves its config to it.
+    # The tool sees that the broker is running, and refuses to change its config in ZooKeeper.
     refused = newer.configs(*there, *alter, "max.connections=301")
     assert refused.code == 1
     assert any("broker 1 is running" in line for line in refused.lines), refused

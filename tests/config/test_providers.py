@@ -1,4 +1,4 @@
-"""Values of settings that come from the environment or from a file."""
+"""Setting values that refer to environment variables and files."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TERM = (1, 0)
 
 
 class Books:
-    """A home, and the messages it sent since the last look."""
+    """A token home, and the messages that it sent since the last call of `sent`."""
 
     def __init__(self, processors: int, limit: int, *, told: bool = True) -> None:
         self.actions: deque[Action] = deque()
@@ -104,7 +104,7 @@ def test_unused_tokens_are_collected_before_a_denial() -> None:
     assert books.sent() == [granted(0, reclaim=True), Send(0, Collect(TERM, TOTAL))]
     books.home.receive(0, Collected(TERM, TOTAL, 0))
     assert books.sent() == [denied(0, 4)]
-    assert books.ask(1, 5) == [denied(1, 5)]  # No token was granted since: no other round.
+    assert books.ask(1, 5) == [denied(1, 5)]  # No token was granted since, so none is collected.
 
 
 def test_dead_processor_does_not_block_a_collection() -> None:

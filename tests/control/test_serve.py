@@ -1,4 +1,4 @@
-"""Imports of the launcher before the fork stay small."""
+"""The control API's server: late imports, and errors at its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas as they are shown: of every type, with where they are set, and without exempt time."""
+"""Quota usage in the control API: every type, where its quota is set, and no exempt time."""
 
 from __future__ import annotations
 

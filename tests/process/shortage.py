@@ -31,7 +31,7 @@ class Short(MemorySource):
 
 
 class RealTime:
-    """Real time, which passes only when a test says so."""
+    """Real time that passes only when a test calls ``pass_s``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

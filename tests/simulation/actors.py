@@ -1,9 +1,9 @@
 """Actors of a run: producers, consumers, an admin, and one that causes faults.
 
-Owns what each does and what it reports to the history. It must never know how roles work. Actors
-act at multiples of ``TICK_S``, because requests take no virtual time: only so do they act in the
-same moments as each other and as kills. Invariant: an actor's randomness comes from the seed and
-its name, so that a run is repeated by its seed.
+Owns what each does and what it reports to the history. It must never know how roles work. Requests
+take no virtual time, so actors act at multiples of ``TICK_S``: this is how actions coincide with
+each other and with kills. Invariant: an actor's randomness comes from the seed and its name, so a
+run can be repeated from its seed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tests.simulation.surroundings import World
 
 TICK_S: Final = 0.05
 STUCK_S: Final = 60.0
-"""Nothing that an actor asks for may take longer."""
+"""Maximum time to wait for a response."""
 HOPELESS_S: Final = 300.0
-"""Nor may it be refused for longer, however often the breaker strikes."""
+"""Maximum time until a retried request succeeds, however often roles are killed."""
 
 
 AWAY: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
@@ -48,11 +48,11 @@ AWAY: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 
 
 class HopelessError(Exception):
-    """An actor retries forever what should succeed."""
+    """A request that should succeed was retried for too long."""
 
 
 class Actor:
-    """A client with one connection at a time, and chances of its own."""
+    """A client with one connection at a time and its own random numbers."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -61,13 +61,13 @@ class Actor:
         self.client: SimulatedClient | None = None
 
     async def run(self) -> None:
-        """Acts until it is done or the world is quiet."""
+        """Act until done or until the world is quiet."""
         raise NotImplementedError
 
     async def ask(
         self, request: Message, versions: tuple[int, int], *, patience_s: float = STUCK_S
     ) -> Any:
-        """The response in a version out of ``versions``; None if the connection ended before."""
+        """Send a request in a random version; None if the connection ends before the response."""
         version = self.random.randint(*versions)
         what = f"{type(request).__name__} v{version}"
         with trio.move_on_after(patience_s):
@@ -88,17 +88,17 @@ class Actor:
         return None
 
     def hang_up(self) -> None:
-        """Ends the connection; the next request dials again."""
+        """Close the connection; the next request opens a new one."""
         if self.client is not None:
             self.client.close()
             self.client = None
 
     async def pause(self, ticks_max: int = 4) -> None:
-        """Wait for at least one tick and at most so many."""
+        """Wait for one to ``ticks_max`` ticks."""
         await trio.sleep(TICK_S * self.random.randint(1, ticks_max))
 
     async def until(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        """What ``attempt`` returns when it is not None any more."""
+        """Repeat ``attempt`` until it returns something, and return that."""
         deadline = trio.current_time() + HOPELESS_S
         while (result := await attempt()) is None:
             if trio.current_time() > deadline:
@@ -107,7 +107,7 @@ class Actor:
         return result
 
     async def topic_id(self, topic: str) -> bytes:
-        """The id of a topic that exists or soon will."""
+        """Return the id of a topic, waiting until it exists."""
 
         async def attempt() -> bytes | None:
             found = await self.describe(topic)
@@ -117,7 +117,7 @@ class Actor:
         return result
 
     async def describe(self, topic: str) -> Any:
-        """What Metadata says of a topic; None if the connection ended before."""
+        """Return a topic's metadata; None if the connection ends before the response."""
         wanted = MetadataRequestTopic(name=topic)
         request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
         response = await self.ask(request, (10, 13))
@@ -125,7 +125,7 @@ class Actor:
 
 
 class Admin(Actor):
-    """Creates, deletes and recreates topics, and checks that all connections know at once."""
+    """Creates, deletes and recreates topics, and checks that all connections see it at once."""
 
     async def run(self) -> None:
         number = 0
@@ -134,7 +134,7 @@ class Admin(Actor):
             await self._one_topic(f"extra-{number}")
 
     async def create(self, topic: str, partitions: int) -> bool:
-        """Wait until the topic exists; return whether this client got the success."""
+        """Wait until the topic exists; return whether this client created it."""
 
         async def attempt() -> bool | None:
             wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
@@ -159,7 +159,7 @@ class Admin(Actor):
         await self.pause()
 
     async def _expect(self, topic: str, *, exists: bool) -> None:
-        self.hang_up()  # The next connection is another processor's.
+        self.hang_up()  # Another processor accepts the next connection.
         found = await self.until(lambda: self.describe(topic))
         if (found.error_code == ErrorCode.NONE) is not exists:
             self.world.history.wrong(
@@ -197,7 +197,7 @@ class Admin(Actor):
 
 
 class Producer(Actor):
-    """Appends records idempotently, trying each request again until it is acknowledged."""
+    """Appends records idempotently, retrying each request until it is acknowledged."""
 
     batches = 25
 
@@ -293,7 +293,7 @@ class Consumer(Actor):
         *,
         patience_s: float = STUCK_S,
     ) -> None:
-        """Read what there is and advance ``positions``."""
+        """Fetch available records and advance ``positions``."""
         history = self.world.history
         known = {partition: history.known_end(partition) for partition in positions}
         response = await self.ask(request, (4, 18), patience_s=patience_s)
@@ -318,7 +318,7 @@ class Consumer(Actor):
 def fetch_request(
     positions: dict[Partition, int], ids: dict[str, bytes], *, wait_ms: int, bytes_min: int
 ) -> FetchRequest:
-    """A fetch of all of ``positions``."""
+    """Return a fetch request for all ``positions``."""
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=bytes_min,
@@ -338,7 +338,7 @@ def fetch_request(
 
 
 def values(records: bytes | memoryview | None) -> Iterable[tuple[int, str]]:
-    """Offset and value of each record of the whole batches."""
+    """Offset and value of each record in complete batches."""
     data = bytes(records or b"")
     for at, header in iter_batches(data):
         for record in iter_records(data[at : at + header.size]):
@@ -347,7 +347,7 @@ def values(records: bytes | memoryview | None) -> Iterable[tuple[int, str]]:
 
 
 class Looker(Actor):
-    """Asks where partitions begin and end, again and again."""
+    """Repeatedly lists the end offsets of all partitions."""
 
     async def run(self) -> None:
         history = self.world.history
@@ -377,7 +377,7 @@ class Looker(Actor):
 
 
 class Breaker(Actor):
-    """Kills roles in the middle of whatever they do, and turns the clock."""
+    """Kills roles at random moments, and advances the clock."""
 
     async def run(self) -> None:
         broker = self.world.broker

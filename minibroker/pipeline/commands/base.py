@@ -1,4 +1,4 @@
-"""What all pipeline commands share: the session's options, and readable errors.
+"""Shared by all pipeline commands: the session's options, and readable errors.
 
 Owns the options --master and --conf, and the conversion of the pipeline's errors to messages for
 the user. It must never know a job. Invariant: a foreseen mistake ends with one line and exit status
@@ -92,7 +92,7 @@ def in_words() -> Iterator[None]:
 
 
 def _told(error: str) -> str | None:
-    """The cause of an error of Spark's, if it is known."""
+    """The cause of a Spark error, if it is known."""
     by_worker = _TOLD_BY_A_WORKER.search(error)
     if by_worker is not None:
         return by_worker[1]
@@ -103,7 +103,7 @@ def _told(error: str) -> str | None:
 
 
 def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> None:
-    """Raise BadInput if the path is certainly local, and no folder."""
+    """Raise BadInput if the path is known to be local and is not a directory."""
     place = None if PATTERN.search(path) else _place(path, master, conf)
     if place is not None and not place.is_dir():
         found = "it is not a directory" if place.exists() else "it does not exist"
@@ -111,7 +111,7 @@ def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> No
 
 
 def look_for_room(path: str | None, master: str | None, conf: Mapping[str, str]) -> None:
-    """Raise BadInput if the target is certainly local, and exists."""
+    """Raise BadInput if the path is known to be local and already exists."""
     place = None if path is None else _place(path, master, conf)
     if place is not None and place.exists():
         raise BadInput(f"{path} already exists: remove it, or choose another path")

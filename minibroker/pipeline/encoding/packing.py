@@ -1,8 +1,8 @@
 """Compiled bit packing and varints, shared by Parquet's encodings.
 
-Owns bit packing, lowest bits first, and numbers of variable length; it must never know what numbers
-mean. Invariant: every function returns the end of its output, and may overwrite up to eight bytes
-behind it, for which callers leave room.
+Owns bit packing, lowest bits first, and variable-length integers; it must never know what the
+numbers mean. Invariant: every function returns the end of its output. It may overwrite up to eight
+bytes after the end, for which callers leave room.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def put_signed(value: Any, out: Any, at: Any) -> Any:
 
 @inlined
 def pack(values: Any, first: Any, count: Any, least: Any, width: Any, out: Any, at: Any) -> Any:
-    """Pack ``count`` values from ``first`` on, each less ``least``, in ``width`` bits.
+    """Pack ``count`` values starting at ``first``, each minus ``least``, in ``width`` bits.
 
     The count is a multiple of eight, and the width at most 64.
     """

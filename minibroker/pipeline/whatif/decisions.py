@@ -31,8 +31,8 @@ DECISIONS: Final = pa.schema(
         *((name, pa.int64()) for name in _ASKED),
     ]
 )
-"""``quota_type`` throttles the sender for ``throttle_ms``; the recorded throttle is
-``recorded_ms``. The other columns are the throttle times of each type alone, null if it was not
+"""``throttle_ms`` is the replayed throttle time, caused by ``quota_type``; ``recorded_ms`` is the
+recorded one. The other columns are the throttle times of each quota type alone, null if it was not
 checked.
 """
 

@@ -19,12 +19,12 @@ from minibroker.quotas.entity import Bound, QuotaTable, Tags, bound_of, sanitize
 from minibroker.quotas.types import INT_MAX, QuotaType
 
 COLD: Final = -(2**62)
-"""Before all times."""
+"""Earlier than any recorded time."""
 
 
 class Sender(NamedTuple):
-    """A sender of requests, with unmodified names. A restarted broker has a new life, with empty
-    counters.
+    """A sender of requests, with unmodified names. Each start of a broker is a new ``life``,
+    with empty counters.
     """
 
     broker: int

@@ -1,7 +1,7 @@
-"""confluent-kafka, which is librdkafka with a Python face.
+"""Adapter for confluent-kafka, the Python client that wraps librdkafka.
 
-It owns the translation between the scenarios' words and the package's; no expectations live here.
-librdkafka's own (negative) error codes are passed on as they are. The invariant: a member commits
+It translates between the scenarios' interface and the package's, and contains no expectations.
+librdkafka's own (negative) error codes are passed on as they are. Invariant: a member commits
 inside the revocation callback, where librdkafka still owns the partitions.
 """
 
@@ -51,7 +51,7 @@ def _answer(future: Future[Any]) -> Any:
         raise _refused(failure.args[0]) from failure
 
 
-# What librdkafka calls by a name of its own although the broker said it.
+# Errors from the broker for which librdkafka has its own code.
 _BROKERS_WORDS = {KafkaError._AUTO_OFFSET_RESET: Code.OFFSET_OUT_OF_RANGE}
 
 
@@ -90,7 +90,7 @@ class ConfluentMember(Member):
             self._fatal = error
 
     def poll(self, timeout_s: float = 0.1) -> list[Stored]:
-        # One wait, then whatever is at hand.
+        # Wait for the first message, then take those that are buffered.
         seen: list[Stored] = []
         message = self._consumer.poll(timeout_s)
         if self._fatal is not None:
@@ -110,7 +110,7 @@ class ConfluentMember(Member):
         try:
             self._consumer.commit(asynchronous=False)
         except KafkaException as failure:
-            if failure.args[0].code() != KafkaError._NO_OFFSET:  # nothing was handed over yet
+            if failure.args[0].code() != KafkaError._NO_OFFSET:  # nothing was consumed yet
                 raise _refused(failure.args[0]) from failure
 
     def committed(self, topic: str, partition: int) -> int | None:
@@ -257,7 +257,7 @@ class ConfluentClient(Client):
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[Stored]:
         seen: list[Stored] = []
         deadline = time.monotonic() + PATIENCE_S
-        # Requested explicitly, a topic's leader is known at once and not within a second.
+        # An explicit metadata request finds the topic's leader at once instead of within a second.
         self._reader.list_topics(topic, timeout=PATIENCE_S)
         self._reader.assign([Position(topic, partition, offset)])
         try:

@@ -1,4 +1,4 @@
-"""Groups and offsets: visible ones and hidden ones in one response."""
+"""Authorization for groups and offsets: one response with allowed and denied ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept answers and the closed loop, against plain simulations with the broker's own modules."""
+"""Delayed responses and the closed loop, compared with plain simulations of the broker."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def test_kept_answers_are_kept_as_long_as_by_the_broker(seed: int, number: int) 
 
 
 def closed_loop(events: list[Event], proposal: Proposal) -> dict[int, tuple[int, int]]:
-    """By sequence when a request would have come, and how long its sender is held: produced and
-    worked, a request of a connection after the other.
-    """
+    """Time and throttle of each request by sequence, if requests on a connection are serial."""
     broker = oracle.Broker(proposal, Counting())
     following: dict[int, list[Event]] = {}
     for event in events:
@@ -103,7 +101,7 @@ def test_throttled_sender_delays_next_request() -> None:
     events = [produced(0, 0, 20480), produced(1, 2000, 10), produced(2, 4000, 10)]
     row = outcome(events, of_client(PRODUCER, 1024))
     assert (row["throttled"], row["throttle_ms"]) == (1, 10_000)
-    # The pauses of 1998 ms begin when the throttle, and when the second answer, are over.
+    # The pauses of 1998 ms start after the throttle and after the second response.
     assert row["late_ms"] == 10_000 + 1998 + 2 + 1998 - 4000
 
 

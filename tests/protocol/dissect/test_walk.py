@@ -1,4 +1,4 @@
-"""Walking a construct tree: what becomes a node, and where a walk stops."""
+"""Walks over a construct tree: which values become nodes, and where a walk stops."""
 
 from __future__ import annotations
 
