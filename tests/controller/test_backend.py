@@ -462,7 +462,7 @@ async def test_unavailable_store_fails_topic_changes(at: At) -> None:
 async def test_quotas_are_seen_and_explained(at: At, autojump_clock: MockClock) -> None:
     assert (await at.backend.quotas()).counting is False
     question = QuotaQuestion(client_id="c", type="produce")
-    assert "no quota was ever set" in (await at.backend.explain_quota(question)).sharing
+    assert "no quota was set" in (await at.backend.explain_quota(question)).sharing
     change = QuotaChange((("client-id", "c"),), (("producer_byte_rate", 1024.0),))
     outcome = await at.scope.cluster.alter_quotas([change])
     await at.scope.publish(outcome.updates)

@@ -58,7 +58,7 @@ def test_a_master_on_this_machine_gets_the_defaults(master: str | None) -> None:
 def test_missing_java_reports_install_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SparkMissing, match="install a Java 17"):
+    with pytest.raises(SparkMissing, match="install Java 17"):
         start("test")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkMissing, match="has no bin/java"):
