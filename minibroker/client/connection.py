@@ -260,13 +260,13 @@ def _connected_socket(address: HostPort, timeout_s: float) -> socket.socket:
 def _with_tls(plain: socket.socket, tls: ssl.SSLContext, address: HostPort) -> ssl.SSLSocket:
     """Complete the TLS handshake. Raises `BrokerUnreachable` with the reason of a failure."""
     # Imported late because most connections don't use TLS.
-    from minibroker.security.handshakes import why_no_tls
+    from minibroker.security.handshakes import explain_tls_failure
 
     try:
         return tls.wrap_socket(plain, server_hostname=address.host)
     except OSError as error:
         plain.close()
-        text = why_no_tls(error, "the bootstrap address")
+        text = explain_tls_failure(error, "the bootstrap address")
         raise BrokerUnreachable(f"no secure connection to {address}: {text}") from None
 
 

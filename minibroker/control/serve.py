@@ -42,9 +42,9 @@ def open_listener(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         return _listening(socket.socket(family, kind, protocol), address)
     except OSError as error:
-        # With a second argument, the text would start with the error number.
-        what = f"the control API can't listen at {host}:{port}: {error.strerror}"
-        raise OSError(what) from error
+        # One argument only: with an errno, the message would start with its number.
+        text = f"the control API can't listen on {host}:{port}: {error.strerror}"
+        raise OSError(text) from error
 
 
 def _listening(listener: socket.socket, address: Any) -> socket.socket:
@@ -101,7 +101,7 @@ def _load(make_backend: Callable[[], Backend], allowed_hosts: Iterable[str]) -> 
 
         return make_app(make_backend(), allowed_hosts)
     except (OSError, ImportError) as error:
-        _log.error("the control API can't be loaded; it is tried again", why=error)
+        _log.error("the control API can't be loaded; retrying", why=error)
         return None
 
 

@@ -198,7 +198,7 @@ class _Worker:
             why = next(iter(unloaded.values()))
             text = f"groups of {len(unloaded)} partitions of {OFFSETS_TOPIC} must wait: {why}"
             if conditions.set(kind, OFFSETS_TOPIC, text, self.wall_ms()):
-                self._log.error("groups can't be loaded; it is tried again", why=text)
+                self._log.error("groups can't be loaded; retrying", why=text)
             await self._env.clock.sleep_real(pause_s)
             self.groups.load(unloaded)
         if conditions.clear(kind, OFFSETS_TOPIC):

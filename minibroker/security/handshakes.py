@@ -1,4 +1,4 @@
-"""The client's side of TLS: contexts from PEM files, and the reasons of failed handshakes.
+"""Client side of TLS: contexts from PEM files, and messages for failed handshakes.
 
 Owns the conversion of PEM to a client's context, and of OpenSSL's errors to messages. It must never
 open a connection. Invariant: a message names the settings that can correct the error, as they are
@@ -10,15 +10,15 @@ from __future__ import annotations
 import ssl
 from typing import Final, NamedTuple
 
-_OTHER_NAME: Final = (62, 64)
-"""OpenSSL's numbers for a certificate of another host name or address."""
+_NAME_MISMATCH_CODES: Final = (62, 64)
+"""OpenSSL's codes for a certificate that was issued for another host name or address."""
 
 
 class Pem(NamedTuple):
-    """Certificates of a client: what it trusts and what it shows.
+    """Truststore and keystore of a client.
 
-    Trusted authorities come from a file, else from a text, else from the system; a keystore
-    contains a key and its certificates.
+    Trusted authorities come from ``truststore`` (a file), else from ``authorities`` (PEM text),
+    else from the system. ``keystore`` contains a key and its certificates.
     """
 
     checks_host: bool
@@ -29,7 +29,7 @@ class Pem(NamedTuple):
 
 
 class BadPem(ValueError):
-    """A field of a `Pem` cannot be read; the text continues the setting's name."""
+    """Raised if a field of a `Pem` cannot be read; the caller prefixes the setting's name."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -55,17 +55,19 @@ def client_context(pem: Pem, key_password: str) -> ssl.SSLContext:
             # Without a password, OpenSSL would ask for one at the terminal.
             context.load_cert_chain(pem.keystore, password=pem.key_password or "")
     except OSError as error:
-        text = "can't be read as PEM with a key and certificates "
-        raise BadPem("keystore", f"{text}(is {key_password} right?): {error}") from None
+        text = f"can't be read as PEM with a key and certificates (check {key_password}): {error}"
+        raise BadPem("keystore", text) from None
     return context
 
 
-def why_no_tls(failure: OSError, address: str, prefix: str = "") -> str:
-    """Explain a failed handshake; ``address`` is the setting of the server, ``prefix`` precedes
-    ``ssl.``.
+def explain_tls_failure(failure: OSError, address: str, prefix: str = "") -> str:
+    """Explain a failed handshake and name the settings to check.
+
+    ``address`` is the setting with the server's address; ``prefix`` precedes ``ssl.`` in the names
+    of the TLS settings.
     """
     if isinstance(failure, ssl.SSLCertVerificationError):
-        if failure.verify_code in _OTHER_NAME:
+        if failure.verify_code in _NAME_MISMATCH_CODES:
             return (
                 f"{failure.verify_message} Use a host name in {address} that its certificate "
                 f"contains, or leave {prefix}ssl.endpoint.identification.algorithm empty"
@@ -74,5 +76,6 @@ def why_no_tls(failure: OSError, address: str, prefix: str = "") -> str:
             f"its certificate is not trusted ({failure.verify_message}); "
             f"check {prefix}ssl.truststore.location"
         )
-    said = failure if isinstance(failure, ssl.SSLError) else f"it ended the handshake ({failure})"
-    return f"{said}; check that the port in {address} is that of a TLS listener"
+    is_reported = isinstance(failure, ssl.SSLError)
+    reason = failure if is_reported else f"the TLS handshake failed ({failure})"
+    return f"{reason}; check that the port in {address} is that of a TLS listener"

@@ -128,7 +128,7 @@ OAUTH = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER")
         ),
         (["security.protocol=SSL", "ssl.truststore.type=JKS"], "must be PEM; convert"),
         (["security.protocol=SSL", "ssl.truststore.location=/no/such"], "can't be read as PEM"),
-        (["security.protocol=SSL", "ssl.keystore.location=/no/such"], "is ssl.key.password right?"),
+        (["security.protocol=SSL", "ssl.keystore.location=/no/such"], "check ssl.key.password"),
         (["security.protocol=SSL", "ssl.truststore.certificates=none"], "can't be read as PEM"),
         (["security.protocol=SSL", "ssl.truststore.certificates="], "can't be read as PEM"),
     ],

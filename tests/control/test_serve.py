@@ -49,7 +49,7 @@ def test_listen_address_in_use_raises_readable_error() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(OSError, match="already in use") as caught:
             open_listener("127.0.0.1", port)
-    words = f"the control API can't listen at 127.0.0.1:{port}: Address already in use"
+    words = f"the control API can't listen on 127.0.0.1:{port}: Address already in use"
     assert str(caught.value) == words
 
 

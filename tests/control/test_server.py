@@ -263,7 +263,7 @@ async def test_internal_error_is_500_and_keeps_connection_open(
 def test_listen_address_in_use_is_named_in_error() -> None:
     with open_listener("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(OSError, match=f"can't listen at 127.0.0.1:{port}: Address already"):
+        with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{port}: Address already"):
             open_listener("127.0.0.1", port)
 
 

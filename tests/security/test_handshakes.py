@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from minibroker.security.handshakes import BadPem, Pem, client_context, why_no_tls
+from minibroker.security.handshakes import BadPem, Pem, client_context, explain_tls_failure
 
 
 def verification_error(code: int, message: str) -> ssl.SSLCertVerificationError:
@@ -14,7 +14,7 @@ def verification_error(code: int, message: str) -> ssl.SSLCertVerificationError:
 
 
 def test_hostname_mismatch_is_explained_with_remedy() -> None:
-    text = why_no_tls(verification_error(62, "Hostname mismatch."), "servers", "x.")
+    text = explain_tls_failure(verification_error(62, "Hostname mismatch."), "servers", "x.")
     assert text.startswith(
         "Hostname mismatch. Use a host name in servers that its certificate contains, or "
     )
@@ -22,22 +22,22 @@ def test_hostname_mismatch_is_explained_with_remedy() -> None:
 
 
 def test_untrusted_certificate_is_explained_with_remedy() -> None:
-    text = why_no_tls(verification_error(18, "self-signed certificate"), "servers", "x.")
+    text = explain_tls_failure(verification_error(18, "self-signed certificate"), "servers", "x.")
     assert text.startswith("its certificate is not trusted (self-signed certificate); ")
     assert text.endswith("check x.ssl.truststore.location")
 
 
 def test_non_tls_server_is_reported_as_wrong_port() -> None:
-    text = why_no_tls(ssl.SSLError(1, "wrong version number"), "servers")
+    text = explain_tls_failure(ssl.SSLError(1, "wrong version number"), "servers")
     assert text.endswith(
         "wrong version number; check that the port in servers is that of a TLS listener"
     )
 
 
 def test_reset_during_handshake_suggests_wrong_port() -> None:
-    text = why_no_tls(ConnectionResetError("reset"), "servers")
+    text = explain_tls_failure(ConnectionResetError("reset"), "servers")
     assert text == (
-        "it ended the handshake (reset); check that the port in servers is that of a TLS listener"
+        "the TLS handshake failed (reset); check that the port in servers is that of a TLS listener"
     )
 
 

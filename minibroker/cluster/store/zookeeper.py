@@ -51,9 +51,9 @@ from minibroker.cluster.store.zookeeper_client import (
     ZooKeeperAccess,
     acl_of,
     add_watch,
-    away_text,
-    hear_watches,
+    explain_unavailable,
     make_client,
+    receive_watch_events,
 )
 from minibroker.cluster.store.zookeeper_errors import AWAY, at_fault, translated
 from minibroker.cluster.store.zookeeper_outcome import FoundNode, Tree, find_outcome
@@ -73,7 +73,7 @@ class ZooKeeperStore(Store):
         self._access = access
         self._session_file = session_file
         self._token = trio.lowlevel.current_trio_token()
-        self._client, self._connecting = make_client(access)
+        self._client, self._attempts = make_client(access)
         self._watches = Watches()
         self._waiting: set[trio.Event] = set()
         self._own: dict[str, _Ephemeral] = {}
@@ -87,7 +87,7 @@ class ZooKeeperStore(Store):
         self._closed = False
         self._changed = trio.Event()
         self._patience: threading.Timer | None = None
-        hear_watches(self._client, lambda event: self._soon(self._heard, event))
+        receive_watch_events(self._client, lambda event: self._soon(self._heard, event))
         self._client.add_listener(
             lambda state: self._soon(self._on_state, state, self._client.client_state)
         )
@@ -245,7 +245,7 @@ class ZooKeeperStore(Store):
     def _lose_patience_later(self) -> None:
         def lose() -> None:
             if not self._up:
-                text = away_text(self._access, self._connecting)
+                text = explain_unavailable(self._access, self._attempts)
                 self._fail(StoreError("/", text), final=False)
 
         self._patience = threading.Timer(self._access.patience_s, self._soon, [lose])

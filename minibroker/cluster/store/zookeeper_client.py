@@ -22,7 +22,7 @@ from kazoo.protocol.serialization import Watch, int_struct, write_string
 from minibroker import config
 from minibroker.cluster.store.tree import StoreError, StoreEvent, StoreEventKind
 from minibroker.config import ConnectString, Settings
-from minibroker.security.handshakes import BadPem, Pem, client_context, why_no_tls
+from minibroker.security.handshakes import BadPem, Pem, client_context, explain_tls_failure
 
 RECONNECT_FIRST_S: Final = 0.05
 RECONNECT_MAX_S: Final = 1.0
@@ -47,14 +47,12 @@ class ZooKeeperAccess(NamedTuple):
     tls: Pem | None = None
 
 
-class Connecting:
-    """How the last try to connect a client went: ``tls`` is why TLS did not come about, empty if
-    it did or was not come to.
-    """
+class ConnectionAttempts:
+    """Connects a client to a server; ``tls_problem`` is the reason of a failed TLS handshake."""
 
     def __init__(self, handler: Any, context: ssl.SSLContext | None) -> None:
-        """Connect from now on for kazoo's handler, with TLS as ``context`` has it."""
-        self.tls = ""
+        """Replace the ``create_connection`` of kazoo's handler; use TLS if ``context`` is given."""
+        self.tls_problem = ""
         self._context = context
         self._connect = handler.create_connection
         handler.create_connection = self._try
@@ -65,13 +63,13 @@ class Connecting:
         try:
             return self._secure(self._connect(hostname=hostname, **kwargs), hostname)
         except ssl.SSLError as error:
-            problem = why_no_tls(error, "zookeeper.connect", "zookeeper.")
+            problem = explain_tls_failure(error, "zookeeper.connect", "zookeeper.")
             raise
         finally:
-            self.tls = problem
+            self.tls_problem = problem
 
     def _secure(self, plain: socket.socket, hostname: str) -> socket.socket:
-        """kazoo, given the certificates, would leave a socket open over which none was agreed."""
+        """Start TLS, or close the socket: kazoo would leave it open after a failed handshake."""
         if self._context is None:
             return plain
         try:
@@ -81,13 +79,13 @@ class Connecting:
             raise
 
 
-def away_text(access: ZooKeeperAccess, connecting: Connecting) -> str:
-    """Why no server can be spoken to, and what to do about it."""
+def explain_unavailable(access: ZooKeeperAccess, attempts: ConnectionAttempts) -> str:
+    """Return why no server is available, and what to check."""
     servers = ",".join(map(str, access.connect.servers))
-    if connecting.tls:
-        return f"no secure connection to ZooKeeper at {servers}: {connecting.tls}"
+    if attempts.tls_problem:
+        return f"no secure connection to ZooKeeper at {servers}: {attempts.tls_problem}"
     text = f"no ZooKeeper answered at {servers} for {access.patience_s * 1000:g} ms"
-    return f"{text}; is it running, and zookeeper.connect right?"
+    return f"{text}; check that it is running, and check zookeeper.connect"
 
 
 def access_from(settings: Settings) -> ZooKeeperAccess | None:
@@ -118,7 +116,7 @@ def access_from(settings: Settings) -> ZooKeeperAccess | None:
 
 def make_client(
     access: ZooKeeperAccess, session: tuple[int, bytes] | None = None
-) -> tuple[KazooClient, Connecting]:
+) -> tuple[KazooClient, ConnectionAttempts]:
     """A client that has not started, which will take up ``session`` if one is given.
 
     Paths are whole ones: the chroot is the store's to add.  Raises `StoreError` for certificates
@@ -137,7 +135,7 @@ def make_client(
         },
         logger=_LOG,
     )
-    return client, Connecting(client.handler, context)
+    return client, ConnectionAttempts(client.handler, context)
 
 
 def _context_of(tls: Pem) -> ssl.SSLContext:
@@ -186,13 +184,13 @@ def add_watch(client: KazooClient, path: str) -> Any:
     return result
 
 
-def hear_watches(client: KazooClient, tell: Callable[[StoreEvent], None]) -> None:
-    """Call ``tell``, in kazoo's thread, with every event that the server sends."""
+def receive_watch_events(client: KazooClient, on_event: Callable[[StoreEvent], None]) -> None:
+    """Call ``on_event``, in kazoo's thread, with every event that the server sends."""
 
     def read(buffer: bytes, offset: int) -> None:
         watched, _ = Watch.deserialize(buffer, offset)
         kind = _KINDS.get(watched.type)
         if kind is not None:
-            tell(StoreEvent(kind, watched.path))
+            on_event(StoreEvent(kind, watched.path))
 
     client._connection._read_watch_event = read  # noqa: SLF001

@@ -66,11 +66,11 @@ _ERRORS: Final[dict[type[Exception], tuple[type[StoreError], str]]] = {
     zk.BadArgumentsError: (BadPathError, "is no path for ZooKeeper"),
     zk.NoAuthError: (
         StoreError,
-        "ZooKeeper does not let us; are zookeeper.digest.username and its password right?",
+        "ZooKeeper denied access; check zookeeper.digest.username and its password",
     ),
     zk.InvalidACLError: (
         StoreError,
-        "ZooKeeper does not know who we are, so zookeeper.set.acl can't protect it",
+        "this connection has no ZooKeeper identity, so zookeeper.set.acl can't protect it",
     ),
     zk.UnimplementedError: (StoreError, "this ZooKeeper is too old; 3.6 or newer is needed"),
 }

@@ -13,13 +13,13 @@ from kazoo.protocol.serialization import int_struct, write_string
 from minibroker.cluster.store.tree import StoreError, StoreEvent, StoreEventKind
 from minibroker.cluster.store.zookeeper_client import (
     AddWatch,
-    Connecting,
+    ConnectionAttempts,
     ZooKeeperAccess,
     access_from,
     acl_of,
-    away_text,
-    hear_watches,
+    explain_unavailable,
     make_client,
+    receive_watch_events,
 )
 from minibroker.config import Settings
 from minibroker.config.types import parse_connect_string
@@ -87,7 +87,7 @@ def test_certificates_that_cannot_be_read_are_named(tls: Pem, named: str, tmp_pa
         make_client(ZooKeeperAccess(CONNECT, 5.0, 1.0, tls=tls))
 
 
-def test_why_a_connection_was_not_secure_is_kept_until_the_next_try() -> None:
+def test_tls_problem_is_kept_until_next_connection_attempt() -> None:
     errors: list[Exception | None] = [
         _certificate_error(62, "Hostname mismatch."),
         _certificate_error(20, "unable to get local issuer certificate"),
@@ -101,37 +101,37 @@ def test_why_a_connection_was_not_secure_is_kept_until_the_next_try() -> None:
             if (error := errors.pop(0)) is not None:
                 raise error
 
-    handler, told = Handler(), []
-    connecting = Connecting(handler, None)
+    handler, messages = Handler(), []
+    attempts = ConnectionAttempts(handler, None)
     while errors:
         with suppress(OSError):
             handler.create_connection(hostname="a")
-        told.append(away_text(ZooKeeperAccess(CONNECT, 5.0, 1.0), connecting))
-    named, trusted, spoken, *others = told
+        messages.append(explain_unavailable(ZooKeeperAccess(CONNECT, 5.0, 1.0), attempts))
+    named, trusted, spoken, *others = messages
     assert "Hostname mismatch. Use a host name in zookeeper.connect that its certificate" in named
     assert "is not trusted (unable to get local issuer certificate)" in trusted
     assert "the port in zookeeper.connect is that of a TLS listener" in spoken
     assert all("no ZooKeeper answered at " in text for text in others)
 
 
-def test_a_connection_that_did_not_become_secure_is_closed() -> None:
-    ours, theirs = socket.socketpair()
-    theirs.sendall(b"not TLS at all")
+def test_socket_is_closed_after_failed_tls_handshake() -> None:
+    client, server = socket.socketpair()
+    server.sendall(b"not TLS at all")
 
     class Handler:
         def create_connection(self, **_asked: object) -> socket.socket:
-            return ours
+            return client
 
     handler = Handler()
-    connecting = Connecting(handler, ssl.create_default_context())
-    with theirs:
+    attempts = ConnectionAttempts(handler, ssl.create_default_context())
+    with server:
         with pytest.raises(ssl.SSLError):
             handler.create_connection(hostname="a")
         with suppress(ConnectionResetError):
-            while theirs.recv(1000):  # what our side said of TLS, and then that it is closed
+            while server.recv(1000):  # the client's hello, then the end of the connection
                 pass
-    assert ours.fileno() == -1
-    assert "wrong version number" in connecting.tls
+    assert client.fileno() == -1
+    assert "wrong version number" in attempts.tls_problem
 
 
 def _certificate_error(code: int, text: str) -> Exception:
@@ -157,10 +157,10 @@ def test_node_acls_depend_on_digest_and_path() -> None:
 def test_watch_events_are_delivered_by_kind() -> None:
     heard: list[StoreEvent] = []
     client, _ = make_client(ZooKeeperAccess(CONNECT, 5.0, 1.0))
-    hear_watches(client, heard.append)
+    receive_watch_events(client, heard.append)
     for number in (1, 2, 3, 4):
-        told = int_struct.pack(number) + int_struct.pack(3) + write_string(f"/a/{number}")
-        client._connection._read_watch_event(told, 0)
+        messages = int_struct.pack(number) + int_struct.pack(3) + write_string(f"/a/{number}")
+        client._connection._read_watch_event(messages, 0)
     assert heard == [
         StoreEvent(StoreEventKind.CREATED, "/a/1"),
         StoreEvent(StoreEventKind.DELETED, "/a/2"),
