@@ -1,9 +1,9 @@
 """Runs a broker as processes: creates shared resources before the fork, and starts each child.
 
-Owns the shared resources, and how a role becomes a process. It must never know what roles do.
-Everything is imported and bound here once, then the supervisor forks. Invariant: shared memory,
-clock and listening sockets are created before the fork and outlive every child, so a restarted
-child finds them as its former process left them.
+Owns the shared resources and the start of each role in its process. It must never know what roles
+do. Modules are imported and sockets bound once, before the supervisor forks. Invariant: shared
+memory, clock and listening sockets are created before the fork and outlive every child, so a
+restarted child continues with their current state.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ from minibroker.runtime.supervisor import Exit, ProcessEvent, ProcessEventKind, 
 from minibroker.runtime.worktime import WorkTime
 from minibroker.storage.data_directory import SECRET_BYTES
 
-TOLD = frozenset({ProcessEventKind.DIED, ProcessEventKind.KILLED})
-"""Process events that are written to standard error; the others are ordinary."""
+PRINTED_EVENTS = frozenset({ProcessEventKind.DIED, ProcessEventKind.KILLED})
+"""Process events that are printed to standard error; the others are part of normal operation."""
 
 RECORDER_NICENESS = 10
-"""Roles that serve clients take precedence: about ten to one when both need a core."""
+"""Nice value of the recorder: other roles get about ten times its CPU time on a busy core."""
 
 
 class Shared(NamedTuple):
@@ -130,14 +130,14 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
     except OSError as error:
         raise StartError(f"{error}; choose another address or port with control.listener") from None
     ports = {name: socks[0].getsockname()[1] for name, socks in sockets.items()}
-    told = settings[ADVERTISED_LISTENERS]
-    endpoints = advertised_endpoints(listeners, told or (), ports, socket.gethostname())
+    advertised = settings[ADVERTISED_LISTENERS]
+    endpoints = advertised_endpoints(listeners, advertised or (), ports, socket.gethostname())
     directories.lock.describe(f"minibroker on {_addresses(endpoints)}")
     # Clients that read the broker's configs learn the address of its control API.
-    found = HostPort(host, control.getsockname()[1])
+    control_address = HostPort(host, control.getsockname()[1])
     clock = SharedClock()
     return Shared(
-        settings=settings.settled({CONTROL_LISTENER.name: found}),
+        settings=settings.settled({CONTROL_LISTENER.name: control_address}),
         directories=directories,
         switchboard=UnixSwitchboard(
             directories.home,
@@ -172,7 +172,7 @@ def _addresses(endpoints: dict[str, tuple[str, int]]) -> str:
 def _supervise(shared: Shared, *, json_ready: bool) -> int:
     settings = shared.settings
 
-    def say_ready() -> None:
+    def print_ready() -> None:
         directories = shared.directories
         ready = Ready(
             bootstrap_servers=_addresses(shared.endpoints),
@@ -189,13 +189,13 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
     return supervise(
         [_spec(shared, seat) for seat in seats(settings)],
         stop_groups=stop_groups(settings),
-        on_ready=say_ready,
-        on_event=_tell,
+        on_ready=print_ready,
+        on_event=_print_event,
     )
 
 
-def _tell(event: ProcessEvent) -> None:
-    if event.kind in TOLD:
+def _print_event(event: ProcessEvent) -> None:
+    if event.kind in PRINTED_EVENTS:
         process = f"{event.name} (pid {event.pid})"
         sys.stderr.write(f"minibroker: {process} {event.kind.value}: {event.text}\n")
 
@@ -215,15 +215,15 @@ def _spec(shared: Shared, seat: Seat) -> ChildSpec:
             instruments=[env.work_time],
         )
         if seat.role == CONTROLLER and is_orphan(life.lifeline_fd):
-            _tidy_up(shared.directories.home, life)
+            _clean_up_without_supervisor(shared.directories.home, life)
 
     return ChildSpec(seat.name, main, spare=seat.role == RECORDER)
 
 
 def _metrics(name: str) -> ProcessMetrics:
-    made = ProcessMetrics(name)
-    made.watch_memory(resident_memory())
-    return made
+    metrics = ProcessMetrics(name)
+    metrics.watch_memory(resident_memory())
+    return metrics
 
 
 def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
@@ -262,11 +262,11 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
 async def _live(
     role: Callable[[Environment], Awaitable[None]], env: Environment, lifeline: int
 ) -> None:
-    refusal, is_ready = "", _noting_ready(env)
+    refusal, is_ready = "", _watch_ready(env)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, env)
         nursery.start_soon(_stop_without_supervisor, env, lifeline)
-        nursery.start_soon(_end_unready, env, is_ready, nursery.cancel_scope)
+        nursery.start_soon(_cancel_if_not_ready, env, is_ready, nursery.cancel_scope)
         try:
             await role(env)
         except RoleRefusedError as refused:
@@ -276,20 +276,22 @@ async def _live(
         raise SystemExit(refusal)  # printed without a traceback, because it is not a bug
 
 
-def _noting_ready(env: Environment) -> trio.Event:
+def _watch_ready(env: Environment) -> trio.Event:
     """Return an event that is set when the role is ready."""
-    noted, say = trio.Event(), env.ready
+    is_ready, report_ready = trio.Event(), env.ready
 
     def ready() -> None:
-        noted.set()
-        say()
+        is_ready.set()
+        report_ready()
 
     env.ready = ready
-    return noted
+    return is_ready
 
 
-async def _end_unready(env: Environment, is_ready: trio.Event, scope: trio.CancelScope) -> None:
-    # It has nothing to finish, and may be waiting for a role that will never start.
+async def _cancel_if_not_ready(
+    env: Environment, is_ready: trio.Event, scope: trio.CancelScope
+) -> None:
+    # A role that is not ready has no work to finish, and may wait for a role that never starts.
     await env.stopping.wait()
     if not is_ready.is_set():
         scope.cancel()
@@ -307,8 +309,8 @@ async def _stop_without_supervisor(env: Environment, lifeline: int) -> None:
     env.stopping.set()
 
 
-def _tidy_up(home: Path, life: ChildLife) -> None:
-    """Do what the supervisor would have done: wait for the others, then remove the directory."""
-    mine = os.getpid()
-    wait_until_gone(status.pid for status in life.roles.read() if status.pid not in (0, mine))
+def _clean_up_without_supervisor(home: Path, life: ChildLife) -> None:
+    """Wait for the other processes to exit, then remove ``home``, as the supervisor would do."""
+    own_pid = os.getpid()
+    wait_until_gone(status.pid for status in life.roles.read() if status.pid not in (0, own_pid))
     shutil.rmtree(home, ignore_errors=True)

@@ -344,7 +344,7 @@ class ClusterController(AclController):
             problems = {name: await self._take_over_topic(name) for name in names}
             return TopicsTaken(self._advance([]), problems)
 
-    async def tell_leaders(self, names: Collection[str]) -> None:
+    async def write_leaders(self, names: Collection[str]) -> None:
         """Write the leaders of topics' partitions to the store, for tools that read them there."""
         for name in names:
             async with self._lock:

@@ -1,8 +1,8 @@
 """Applies ACLs that other programs write to the config store.
 
-Owns for ACLs what `ConfigChanges` owns for configs, for each of Kafka's two trees. It must never
-know what an ACL means. Invariant: an ACL that cannot be read leaves the others in force. Echoes
-``ZkAclChangeStore``.
+Owns the notifications of both of Kafka's ACL trees, as `ConfigChanges` owns those of configs. It
+must never know what an ACL means. Invariant: an ACL that cannot be read leaves the others in force.
+Kafka's ``ZkAclChangeStore``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class AclChanges(ConfigChanges):
 
     root = CHANGES[PatternType.LITERAL]
 
-    async def _whole(self) -> list[Update]:
+    async def _read_all(self) -> list[Update]:
         for path in PERSISTENT_PATHS:
             await self._store.ensure(path)
         try:
             return await self._cluster.take_over_all_acls()
         except LayoutError as error:
-            self._log.warning("access rules cannot be read, others stay in force", why=error)
+            self._log.warning("ACLs cannot be read; the others stay in force", why=error)
             return []
 
-    async def _told_of(self, path: str, data: bytes) -> list[Update]:
+    async def _read_change(self, path: str, data: bytes) -> list[Update]:
         return await self._cluster.take_over_acls(decode_change(path, data))
 
 

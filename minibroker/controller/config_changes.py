@@ -1,6 +1,6 @@
 """Applies configs that other programs write to the config store.
 
-Owns the watch on ``/config/changes`` and the time that notifications are kept there. It must never
+Owns the watch on ``/config/changes`` and the removal of expired notifications. It must never
 know what a config means. Invariant: everything that was written without a watch is applied when the
 watch starts, so no change depends on a notification. Echoes Kafka's
 ``ZkNodeChangeNotificationListener`` and ``ZkConfigManager``.
@@ -20,8 +20,8 @@ from minibroker.cluster.store.tree import NoNodeError, Store, StoreEvent, StoreE
 from minibroker.controller.store_watch import Pause, follow
 from minibroker.observability.log import EventLog
 
-KEPT_S: Final = 15 * 60
-"""How long a notification is kept, for brokers that were disconnected."""
+NOTIFICATION_RETENTION_S: Final = 15 * 60
+"""How long a notification is retained, for brokers that are disconnected."""
 
 Publish = Callable[[Sequence[Update]], Awaitable[None]]
 
@@ -54,14 +54,14 @@ class ConfigChanges:
         await follow(
             self._store,
             self.root,
-            self._begin,
-            self._heard,
+            self._apply_all,
+            self._on_event,
             pause=self._pause,
             log=self._log,
         )
 
-    async def _begin(self) -> None:
-        await self._publish(await self._whole())
+    async def _apply_all(self) -> None:
+        await self._publish(await self._read_all())
         found = await self._store.children(self.root)
         now = self._now()
         # Their age is unknown, so it counts from when they were first seen.
@@ -69,36 +69,39 @@ class ConfigChanges:
         self._seen = dict(sorted(known.items(), key=lambda entry: entry[1]))
         await self._purge()
 
-    async def _heard(self, event: StoreEvent) -> None:
+    async def _on_event(self, event: StoreEvent) -> None:
         if event.kind is StoreEventKind.CREATED and event.path != self.root:
             self._seen.setdefault(event.path, self._now())
-            await self._take_over(event.path)
+            await self._apply(event.path)
             await self._purge()
         elif event.kind is StoreEventKind.DELETED:
             self._seen.pop(event.path, None)
 
-    async def _take_over(self, path: str) -> None:
+    async def _apply(self, path: str) -> None:
         try:
-            updates = await self._told_of(path, (await self._store.get(path)).data)
+            updates = await self._read_change(path, (await self._store.get(path)).data)
         except NoNodeError:
             return  # Removed already; its change is applied, or will be when the watch starts.
         except LayoutError as error:
-            self._log.warning("a notice in the config store is passed over", why=error)
+            self._log.warning("a notification in the config store is ignored", why=error)
             return
         await self._publish(updates)
 
-    async def _whole(self) -> list[Update]:
-        """Updates for everything that is stored."""
+    async def _read_all(self) -> list[Update]:
+        """Read everything that is stored into the image; return the updates."""
         return await self._cluster.take_over_all()
 
-    async def _told_of(self, path: str, data: bytes) -> list[Update]:
-        """Updates for the change that a notification names. Raises `LayoutError`."""
+    async def _read_change(self, path: str, data: bytes) -> list[Update]:
+        """Read the change that a notification names into the image; return the updates.
+
+        Raises `LayoutError`.
+        """
         return await self._cluster.take_over(*decode_config_change(path, data))
 
     async def _purge(self) -> None:
         while self._seen:
             path, seen = next(iter(self._seen.items()))
-            if self._now() - seen < KEPT_S:
+            if self._now() - seen < NOTIFICATION_RETENTION_S:
                 return
             del self._seen[path]
             try:

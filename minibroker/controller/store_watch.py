@@ -14,7 +14,7 @@ from minibroker.cluster.store.tree import EventsLostError, Store, StoreError, St
 from minibroker.observability.log import EventLog
 
 PAUSE_S: Final = 1.0
-"""The pause before a store that could not be read is tried again."""
+"""Pause before an unavailable store is watched again."""
 
 Pause = Callable[[float], Awaitable[None]]
 """Waits for a number of seconds."""
@@ -23,28 +23,29 @@ Pause = Callable[[float], Awaitable[None]]
 async def follow(
     store: Store,
     path: str,
-    begin: Callable[[], Awaitable[None]],
-    heard: Callable[[StoreEvent], Awaitable[None]],
+    apply_all: Callable[[], Awaitable[None]],
+    on_event: Callable[[StoreEvent], Awaitable[None]],
     *,
     pause: Pause,
     log: EventLog,
 ) -> None:
-    """Read everything and then handle each event, until the store is closed. Start again when
-    events were lost or the store is unavailable. A problem is logged once while it stays the same.
+    """Call ``apply_all`` and then ``on_event`` for each event, until the store is closed.
+
+    Starts again when events were lost or the store is unavailable. The same error is logged once.
     """
-    told = ""
+    logged = ""
     while True:
         try:
             with store.watch(path) as events:
-                await begin()
-                told = ""
+                await apply_all()
+                logged = ""
                 async for event in events:
-                    await heard(event)
+                    await on_event(event)
                 return
         except EventsLostError:
             continue
         except StoreError as error:
-            if str(error) != told:
-                log.warning("the config store could not be followed", path=path, why=error)
-            told = str(error)
+            if str(error) != logged:
+                log.warning("the config store could not be watched", path=path, why=error)
+            logged = str(error)
             await pause(PAUSE_S)

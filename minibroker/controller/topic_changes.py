@@ -21,14 +21,14 @@ from minibroker.cluster.store.tree import Store, StoreEvent, StoreEventKind
 from minibroker.controller.store_watch import Pause, follow
 from minibroker.observability.log import EventLog
 
-LOOKED_AT_ONCE: Final = 50
-"""Topics that are applied together when a watch starts."""
+BATCH_MAX: Final = 50
+"""Topics that are applied in one batch when a watch starts."""
 
 Publish = Callable[[Sequence[Update]], Awaitable[None]]
 
 
 class TopicChanges:
-    """The topics in the store of one controller."""
+    """Applies changed topics for one controller."""
 
     def __init__(
         self,
@@ -37,69 +37,69 @@ class TopicChanges:
         publish: Publish,
         pause: Pause = trio.sleep,
         *,
-        tells_leaders: bool = False,
+        writes_leaders: bool = False,
     ) -> None:
-        """With ``tells_leaders`` the leader of each partition is written to the store, for other
-        programs.
-        """
+        """With ``writes_leaders``, partition leaders are stored for other programs."""
         self._store = store
         self._cluster = cluster
         self._publish = publish
         self._pause = pause
-        self._tells_leaders = tells_leaders
+        self._writes_leaders = writes_leaders
         self._log = EventLog("controller")
-        self._said: dict[str, str] = {}
-        """The last problem of each topic's node, while it persists."""
+        self._logged: dict[str, str] = {}
+        """The last logged problem of each topic, until it is solved."""
 
     async def run(self) -> None:
         """Apply changes until the store is closed or the task is cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follow, TOPICS, self._begin, self._heard)
-            nursery.start_soon(self._follow, DELETE_TOPICS, self._begin_deleting, self._asked)
+            nursery.start_soon(self._follow, TOPICS, self._apply_all, self._on_topic_event)
+            nursery.start_soon(
+                self._follow, DELETE_TOPICS, self._delete_all, self._on_deletion_event
+            )
 
     async def _follow(
         self,
         path: str,
-        begin: Callable[[], Awaitable[None]],
-        heard: Callable[[StoreEvent], Awaitable[None]],
+        apply_all: Callable[[], Awaitable[None]],
+        on_event: Callable[[StoreEvent], Awaitable[None]],
     ) -> None:
-        await follow(self._store, path, begin, heard, pause=self._pause, log=self._log)
+        await follow(self._store, path, apply_all, on_event, pause=self._pause, log=self._log)
 
-    async def _begin(self) -> None:
-        kept = await self._store.children(TOPICS)
-        names = list(dict.fromkeys([*kept, *self._cluster.image.topics]))
-        # In parts, because other changes wait meanwhile.
-        for first in range(0, len(names), LOOKED_AT_ONCE):
-            await self._take_over(names[first : first + LOOKED_AT_ONCE])
+    async def _apply_all(self) -> None:
+        stored = await self._store.children(TOPICS)
+        names = list(dict.fromkeys([*stored, *self._cluster.image.topics]))
+        # In batches, because other changes wait for each call.
+        for first in range(0, len(names), BATCH_MAX):
+            await self._apply(names[first : first + BATCH_MAX])
 
-    async def _heard(self, event: StoreEvent) -> None:
+    async def _on_topic_event(self, event: StoreEvent) -> None:
         name = topic_in(event.path)
         if name is not None:  # Otherwise it is a node below, where Kafka stores leaders.
-            await self._take_over([name])
+            await self._apply([name])
 
-    async def _take_over(self, names: Collection[str]) -> None:
+    async def _apply(self, names: Collection[str]) -> None:
         taken = await self._cluster.take_over_topics(names)
-        await self._taken(taken)
-        if self._tells_leaders:
-            await self._cluster.tell_leaders(taken.problems.keys())
+        await self._publish_topics(taken)
+        if self._writes_leaders:
+            await self._cluster.write_leaders(taken.problems.keys())
 
-    async def _begin_deleting(self) -> None:
+    async def _delete_all(self) -> None:
         for name in await self._store.children(DELETE_TOPICS):
             await self._delete(name)
 
-    async def _asked(self, event: StoreEvent) -> None:
+    async def _on_deletion_event(self, event: StoreEvent) -> None:
         if event.kind is StoreEventKind.CREATED and event.path != DELETE_TOPICS:
             await self._delete(event.path.rpartition("/")[2])
 
     async def _delete(self, name: str) -> None:
-        await self._taken(await self._cluster.carry_out_deletion(name))
+        await self._publish_topics(await self._cluster.carry_out_deletion(name))
 
-    async def _taken(self, taken: TopicsTaken) -> None:
+    async def _publish_topics(self, taken: TopicsTaken) -> None:
         for name, problem in taken.problems.items():
-            if problem and self._said.get(name) != problem:
-                self._log.warning("a topic in the config store is not followed", why=problem)
+            if problem and self._logged.get(name) != problem:
+                self._log.warning("a topic in the config store cannot be applied", why=problem)
             if problem:
-                self._said[name] = problem
+                self._logged[name] = problem
             else:
-                self._said.pop(name, None)
+                self._logged.pop(name, None)
         await self._publish(taken.updates)

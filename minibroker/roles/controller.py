@@ -86,11 +86,11 @@ _logger = logging.getLogger(__name__)
 async def controller(env: Environment) -> None:
     """Run until ``env.stopping``, then close the store."""
     storage = StorageWatch(env, EventLog(env.name))
-    with _told_to_people():
+    with _refuse_role_on_unusable_store():
         is_unmarked = lacks_mark(env.data_dir)
         store = await open_store(env.settings, env.data_dir, storage.failed)
     try:
-        with _told_to_people():
+        with _refuse_role_on_unusable_store():
             cluster = await ClusterController.start(
                 store,
                 env.settings,
@@ -112,8 +112,8 @@ async def controller(env: Environment) -> None:
 
 
 @contextmanager
-def _told_to_people() -> Iterator[None]:
-    """Report an unusable store without a traceback, because settings or a server cause it."""
+def _refuse_role_on_unusable_store() -> Iterator[None]:
+    """Turn errors of the store into `RoleRefusedError`: they are printed without a traceback."""
     try:
         yield
     except (ControllerStartError, DataDirectoryError, LayoutError, StoreError) as error:
@@ -154,10 +154,10 @@ class _Controller:
         self._store = store
         self._storage = storage
         self._deposed = ""
-        self._born = env.clock.now()
+        self._started_at = env.clock.now()
         self.cluster = cluster
         self._subscribers = MetadataPublisher(
-            self._image, self._answer, cluster.image.number, _followers(env)
+            self._image, self._answer, cluster.image.number, _follower_names(env)
         )
         self._in_force = QuotasInForce(env.settings, env.ledger)
         self._ssl_contexts = ssl_contexts(env.settings)
@@ -168,7 +168,7 @@ class _Controller:
         kinds = (AclChanges, PrefixedAclChanges) if env.settings[AUTHORIZER_CLASS_NAME] else ()
         self._acls = [kind(store, cluster, self.publish, env.clock.now, sleep) for kind in kinds]
         is_shared = env.settings[ZOOKEEPER_CONNECT] is not None
-        self._topics = TopicChanges(store, cluster, self.publish, sleep, tells_leaders=is_shared)
+        self._topics = TopicChanges(store, cluster, self.publish, sleep, writes_leaders=is_shared)
         env.metrics.watch_busy(env.work_time.busy_ns)
         env.metrics.watch_gauges(self._gauges)
 
@@ -218,7 +218,7 @@ class _Controller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._subscribers.run)
             nursery.start_soon(self._storage.run)
-            nursery.start_soon(self._take_roles, nursery)
+            nursery.start_soon(self._accept_roles, nursery)
             nursery.start_soon(self._changes.run)
             nursery.start_soon(self._topics.run)
             for follower in self._acls:
@@ -246,13 +246,13 @@ class _Controller:
         # Loaded by the first request: most brokers in tests get none.
         from minibroker.controller.backend import ControllerBackend
 
-        return ControllerBackend(self._env, self, self._subscribers, born=self._born)
+        return ControllerBackend(self._env, self, self._subscribers, born=self._started_at)
 
     async def _serve_until_deposed(self, scope: trio.CancelScope) -> None:
         self._deposed = await hold_leadership(self._store, self.settings[NODE_ID])
         scope.cancel()
 
-    async def _take_roles(self, nursery: trio.Nursery) -> None:
+    async def _accept_roles(self, nursery: trio.Nursery) -> None:
         listener = self._env.switchboard.listen(CONTROLLER)
         while True:
             nursery.start_soon(self._subscribers.converse, await listener.accept())
@@ -292,7 +292,7 @@ class _Mutations:
         return self._quota.mutated(now_ms(self._clock))
 
 
-def _followers(env: Environment) -> Iterator[str]:
+def _follower_names(env: Environment) -> Iterator[str]:
     if env.settings[ACCEPTOR_MODE] == SINGLE:
         yield role_name(ACCEPTOR, 0)
     if env.settings[ACTIVITY_ENABLE]:

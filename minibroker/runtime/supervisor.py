@@ -153,7 +153,7 @@ class _Supervisor:
         grouped = {name for group in stop_groups for name in group}
         groups.append([role for role in self._roles if role.spec.name not in grouped])
         self._groups = deque(groups)
-        self._asked: list[_Role] = []  # those that were sent SIGTERM
+        self._signalled: list[_Role] = []  # roles that received SIGTERM
         self._on_ready = on_ready
         self._on_event = on_event
         self._drain_seconds = drain_seconds
@@ -167,7 +167,7 @@ class _Supervisor:
         for fd in (self._ready_read, self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
         self._old_handlers = {
-            number: signal.signal(number, _note)
+            number: signal.signal(number, _ignore_signal)
             for number in SIGNALS
             if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN
         }
@@ -232,7 +232,7 @@ class _Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._table.started(role.index, role.pid, role.incarnation)
-        self._tell(ProcessEventKind.STARTED, role)
+        self._report(ProcessEventKind.STARTED, role)
 
     def _take_signals(self, now: float) -> None:
         with suppress(BlockingIOError):
@@ -248,7 +248,7 @@ class _Supervisor:
                 if role.pid and incarnation == role.incarnation and not role.is_ready:
                     role.is_ready = role.was_ready = True
                     self._table.ready(index)
-                    self._tell(ProcessEventKind.READY, role)
+                    self._report(ProcessEventKind.READY, role)
         if self._phase is _Phase.STARTING and all(role.is_ready for role in self._roles):
             self._phase = _Phase.RUNNING
             self._on_ready()
@@ -261,9 +261,9 @@ class _Supervisor:
                     # A role that was ready before it died did start. The pipe contains all that it
                     # sent only after its death.
                     self._take_ready()
-                    self._buried(role, status, now)
+                    self._handle_exit(role, status, now)
 
-    def _buried(self, role: _Role, status: int, now: float) -> None:
+    def _handle_exit(self, role: _Role, status: int, now: float) -> None:
         pid, role.pid, role.is_ready = role.pid, 0, False
         text = describe_exit(status)
         if self._phase is _Phase.STOPPING:
@@ -271,12 +271,16 @@ class _Supervisor:
             # SIGTERM may arrive before the role has a handler: its default action is a clean end.
             if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGTERM):
                 self._exit = self._exit or Exit.FAILED
-            self._tell(ProcessEventKind.ENDED, role, text, pid)
+            self._report(ProcessEventKind.ENDED, role, text, pid)
             return
         failed_start = self._phase is _Phase.STARTING and not role.was_ready
         delay = None if failed_start else role.restarts.died(now)
-        again = f"; the broker goes on, and starts it again in {delay} s" if role.spec.spare else ""
-        self._tell(ProcessEventKind.DIED, role, text if delay is None else f"{text}{again}", pid)
+        restart = (
+            f"; the broker keeps running and restarts it in {delay} s" if role.spec.spare else ""
+        )
+        self._report(
+            ProcessEventKind.DIED, role, text if delay is None else f"{text}{restart}", pid
+        )
         self._table.ended(role.index, status, restarts=delay is not None)
         if delay is not None:
             role.restart_at = now + delay
@@ -292,8 +296,8 @@ class _Supervisor:
 
     def _act(self, now: float, start_by: float) -> None:
         if self._phase is _Phase.STARTING and now >= start_by:
-            late = [role.spec.name for role in self._roles if not role.is_ready]
-            self._give_up(now, Exit.FAILED, f"{', '.join(late)} did not get ready in time")
+            unready = [role.spec.name for role in self._roles if not role.is_ready]
+            self._give_up(now, Exit.FAILED, f"{', '.join(unready)} did not get ready in time")
         if self._phase is _Phase.STOPPING:
             self._drain(now)
             return
@@ -303,7 +307,7 @@ class _Supervisor:
 
     def _give_up(self, now: float, code: Exit, text: str) -> None:
         sys.stderr.write(f"minibroker stops: {text}\n")
-        self._tell(ProcessEventKind.GAVE_UP, None, text)
+        self._report(ProcessEventKind.GAVE_UP, None, text)
         self._stop(now, code, text)
 
     def _stop(self, now: float, code: Exit, text: str) -> None:
@@ -313,20 +317,20 @@ class _Supervisor:
         self._exit = code
         self._next_group_at = now
         self._kill_at = now + self._drain_seconds
-        self._tell(ProcessEventKind.STOPPING, None, text)
+        self._report(ProcessEventKind.STOPPING, None, text)
 
     def _drain(self, now: float) -> None:
         if now >= self._kill_at:
             self._kill_the_rest()
             return
         while self._groups and (
-            now >= self._next_group_at or not any(role.pid for role in self._asked)
+            now >= self._next_group_at or not any(role.pid for role in self._signalled)
         ):
             group = self._groups.popleft()
             for role in group:
                 if role.pid:
                     os.kill(role.pid, signal.SIGTERM)
-            self._asked += group
+            self._signalled += group
             # A group that hangs must not use up the time of later groups.
             self._next_group_at = now + (self._kill_at - now) / (len(self._groups) + 1)
 
@@ -336,7 +340,7 @@ class _Supervisor:
                 role.was_killed = True
                 os.kill(role.pid, signal.SIGKILL)
                 self._exit = self._exit or Exit.FAILED
-                self._tell(
+                self._report(
                     ProcessEventKind.KILLED, role, f"it did not end in {self._drain_seconds} s"
                 )
 
@@ -358,7 +362,7 @@ class _Supervisor:
             return None
         return max(0, int((min(due) - now) * 1000) + 1)
 
-    def _tell(
+    def _report(
         self, kind: ProcessEventKind, role: _Role | None, text: str = "", pid: int = 0
     ) -> None:
         if role is None:
@@ -369,7 +373,7 @@ class _Supervisor:
             )
 
 
-def _note(number: int, frame: object) -> None:
+def _ignore_signal(number: int, frame: object) -> None:
     """Do nothing: the wake-up descriptor is only written if there is a Python handler."""
 
 

@@ -14,7 +14,7 @@ from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.stored_acls import CHANGES, encode, encode_change, path_of
 from minibroker.config import Settings
 from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
-from minibroker.controller.config_changes import KEPT_S
+from minibroker.controller.config_changes import NOTIFICATION_RETENTION_S
 from minibroker.security.acl import AclRule, Operation, Pattern, PatternType, Permission, Resource
 
 RULE = AclRule("User:alice", "*", Operation.READ, Permission.ALLOW)
@@ -101,6 +101,6 @@ async def test_old_notices_are_removed(nursery: trio.Nursery, autojump_clock: Mo
     desk = await made_desk()
     await begin(desk, nursery)
     await desk.tell(LITERAL)
-    await trio.sleep(KEPT_S + 1)
+    await trio.sleep(NOTIFICATION_RETENTION_S + 1)
     await desk.tell(LITERAL)
     assert len(await desk.store.children(CHANGES[PatternType.LITERAL])) == 1

@@ -18,7 +18,7 @@ from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import EventsLostError, StoreError, StoreEvent
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import Settings
-from minibroker.controller.config_changes import KEPT_S, ConfigChanges
+from minibroker.controller.config_changes import NOTIFICATION_RETENTION_S, ConfigChanges
 
 
 class Failing(AsyncIterator[StoreEvent]):
@@ -130,14 +130,14 @@ async def test_old_notices_are_purged(
 ) -> None:
     await desk.tell(b"before it looked")
     await begin(desk, nursery)
-    mock_clock.jump(KEPT_S / 2)
+    mock_clock.jump(NOTIFICATION_RETENTION_S / 2)
     await desk.tell(b"meanwhile")
-    mock_clock.jump(KEPT_S / 2)
+    mock_clock.jump(NOTIFICATION_RETENTION_S / 2)
     await desk.tell(b"now")
     kept = await desk.store.children("/config/changes")
     assert kept == ["config_change_0000000001", "config_change_0000000002"]
     await desk.store.delete(f"/config/changes/{kept[0]}")
-    mock_clock.jump(KEPT_S)
+    mock_clock.jump(NOTIFICATION_RETENTION_S)
     await desk.tell(b"later")
     assert await desk.store.children("/config/changes") == ["config_change_0000000003"]
 

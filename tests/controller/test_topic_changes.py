@@ -126,7 +126,7 @@ async def test_topics_come_grow_and_go(desk: Desk) -> None:
 async def test_topic_changes_stored_before_start_are_applied(
     at_once: int, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_changes, "LOOKED_AT_ONCE", at_once)
+    monkeypatch.setattr(topic_changes, "BATCH_MAX", at_once)
     desk = await made_desk()
     await desk.publish((await desk.cluster.create_topics([NewTopic("gone", 1)])).updates)
     await desk.store.delete("/brokers/topics/gone")
@@ -222,7 +222,7 @@ async def test_invalid_topic_node_is_logged_once_and_applied_if_fixed(
 
 async def test_partition_leaders_are_written_to_store(nursery: trio.Nursery) -> None:
     desk = await made_desk("offsets.topic.num.partitions=2")
-    desk.changes = TopicChanges(desk.store, desk.cluster, desk.publish, tells_leaders=True)
+    desk.changes = TopicChanges(desk.store, desk.cluster, desk.publish, writes_leaders=True)
     nursery.start_soon(desk.changes.run)
     await wait_all_tasks_blocked()
     assert await desk.store.children(f"/brokers/topics/{OFFSETS}/partitions") == ["0", "1"]

@@ -24,7 +24,7 @@ from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.cluster.store.sqlite import SqliteStore
 from minibroker.cluster.store.tree import Store
 from minibroker.config import Settings
-from minibroker.controller.config_changes import KEPT_S
+from minibroker.controller.config_changes import NOTIFICATION_RETENTION_S
 from minibroker.controller.stores import open_store, store_path
 from minibroker.observability.conditions import ConditionKind
 from minibroker.process.environment import CONTROLLER, Environment, RoleRefusedError
@@ -196,7 +196,7 @@ async def test_configs_are_altered_and_their_old_notices_purged(
             asked = ApiPart(ApiKey.INCREMENTAL_ALTER_CONFIGS, part)
             reply = await followers["processor-0"].ask(asked)
             assert reply.reply == (None,)
-            await trio.sleep(KEPT_S)
+            await trio.sleep(NOTIFICATION_RETENTION_S)
         assert {name: update.changes for name, update in at.updates if update.number == 2} == {
             name: (ConfigChanged("brokers", "1", {"max.connections": "6"}),) for name in NAMES
         }

@@ -131,7 +131,7 @@ def test_crash_loop_of_spare_role_does_not_stop_others(run_supervised: Run) -> N
     for _ in range(5):
         supervised.until("died", "bad")
     assert supervised.until("died", "bad")["text"] == (
-        "exit status 7; the broker goes on, and starts it again in 0.16 s"
+        "exit status 7; the broker keeps running and restarts it in 0.16 s"
     )
     os.kill(supervised.process.pid, signal.SIGTERM)
     assert supervised.end()[0] == Exit.CLEAN
