@@ -213,26 +213,26 @@ def why(spark: SparkSession, error: PySparkException, broker: ClusterAccess) -> 
         text = str(error)
     finally:
         spark.conf.set(_STACK_TRACE, before)
-    return in_words(text, broker) or str(error)
+    return explain(text, broker) or str(error)
 
 
-def in_words(text: str, broker: ClusterAccess) -> str | None:
+def explain(text: str, broker: ClusterAccess) -> str | None:
     """Explain an error about a broker, with the setting that fixes it; None if it is unknown."""
     for sign in _SIGNS:
         found = sign.seen.search(text)
         if found is not None:
-            return _told(broker, sign, found[0])
+            return _failure_text(broker, sign, found[0])
     return None
 
 
-def _told(broker: ClusterAccess, sign: _Sign, seen: str) -> str:
+def _failure_text(broker: ClusterAccess, sign: _Sign, seen: str) -> str:
     seen = seen.partition(" SQLSTATE: ")[0]  # Spark's suffix, without information.
-    said = f"request to {broker.bootstrap} failed ({seen.strip()})"
+    reason = f"request to {broker.bootstrap} failed ({seen.strip()})"
     if broker.client is None:
         return (
-            f"{said}{sign.guess}; if it requires TLS or SASL, pass the client's security settings"
+            f"{reason}{sign.guess}; if it requires TLS or SASL, pass the client's security settings"
             f" with {OPTION} FILE"
         )
     entry = broker.client.given.get(sign.setting)
     where = broker.client.file if entry is None else entry.where
-    return f"{where}: {said}: {sign.remedy}"
+    return f"{where}: {reason}: {sign.remedy}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 from minibroker.quotas.types import BY_KEY, CLIENT_QUOTA_KEYS, QuotaType
 
 BROKER, USER, CLIENT, USER_AND_CLIENT, IP = "broker", "user", "client", "user+client", "ip"
@@ -38,4 +38,4 @@ UNITS: Final = {REQUEST: 10_000_000}
 def amount(quota: str, rate: float) -> str:
     """Format a rate of a quota: `1.2 MB/s`, `12 %`, `3 partitions/s`."""
     unit = BY_KEY[quota].row.unit
-    return words.amount(rate, unit) if unit == "B/s" else f"{words.figure(rate)} {unit}"
+    return formats.amount(rate, unit) if unit == "B/s" else f"{formats.figure(rate)} {unit}"

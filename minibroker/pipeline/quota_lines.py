@@ -20,7 +20,7 @@ from minibroker.pipeline.quantities import (
     amount,
 )
 from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.quotas.file import QuotaLine
 from minibroker.quotas.types import CONNECTION_CREATION_RATE
@@ -73,33 +73,35 @@ def decision(decided: Decided, together: Together, policy: Policy) -> tuple[floa
         capacity = policy.capacity(decided.quota)
         assert capacity is not None
         said.append(
-            f"scaled to {words.share(share)}, because {words.count(together.entities)} at one"
+            f"scaled to {formats.share(share)}, because {formats.count(together.entities)} at one"
             f" broker need {amount(decided.quota, together.needed)} together, and its capacity is"
             f" {amount(decided.quota, capacity)}"
         )
     if decided.throttled:
         said.append(
-            f"{words.many(decided.throttled, 'request')} were throttled, so the demand may be"
+            f"{formats.many(decided.throttled, 'request')} were throttled, so the demand may be"
             " higher than the usage"
         )
     return value, "; ".join(said)
 
 
 def _used(decided: Decided, policy: Policy) -> str:
-    more = f"{words.share(policy.headroom - 1)} headroom" if policy.headroom > 1 else "no headroom"
+    more = (
+        f"{formats.share(policy.headroom - 1)} headroom" if policy.headroom > 1 else "no headroom"
+    )
     usual = (
-        f"at most {amount(decided.quota, decided.usual)} in {words.figure(policy.percentile)} % of"
-        f" {words.many(decided.busy_s, 'busy second')} (maximum"
-        f" {amount(decided.quota, decided.most)})"
+        f"at most {amount(decided.quota, decided.usual)} in {formats.figure(policy.percentile)} %"
+        f" of {formats.many(decided.busy_s, 'busy second')}"
+        f" (maximum {amount(decided.quota, decided.most)})"
     )
     if not decided.is_default:
         return f"{usual}, plus {more}"
     if not decided.entities:
         return "for entities that were not recorded"
-    names = words.party(decided.user, decided.client_id) if decided.ip is None else decided.ip
+    names = formats.party(decided.user, decided.client_id) if decided.ip is None else decided.ip
     return (
-        f"for {words.count(decided.entities)} entities with too little usage for a quota of their"
-        f" own, the largest of which is {words.visible(names, 60)}: {usual}, plus {more}"
+        f"for {formats.count(decided.entities)} entities with too little usage for a quota of their"
+        f" own, the largest of which is {formats.visible(names, 60)}: {usual}, plus {more}"
     )
 
 
@@ -129,19 +131,19 @@ def omission(omitted: Decided, policy: Policy) -> str:
     """Explain why a quota has no default."""
     return (
         f"No default {omitted.quota}: it would apply to every other client, and none of the"
-        f" {words.count(omitted.entities)} seen was busy for"
-        f" {words.many(policy.default_busy_min, 'second')}."
+        f" {formats.count(omitted.entities)} seen was busy for"
+        f" {formats.many(policy.default_busy_min, 'second')}."
     )
 
 
 def head(found: Recommendation, source: str) -> list[str]:
     """The comment at the beginning of the file."""
     percentile, headroom = (
-        words.figure(found.policy.percentile),
-        words.figure(found.policy.headroom),
+        formats.figure(found.policy.percentile),
+        formats.figure(found.policy.headroom),
     )
-    window = words.many(found.policy.windows_s(PRODUCE)[0], "second")
-    changes = words.many(found.policy.windows_s(MUTATION)[0], "second")
+    window = formats.many(found.policy.windows_s(PRODUCE)[0], "second")
+    changes = formats.many(found.policy.windows_s(MUTATION)[0], "second")
     if changes != window:
         window += f", controller mutations over {changes}"
     return [

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from minibroker.activity.schema import TOPIC
 from minibroker.config.activity_definitions import ACTIVITY_ENABLE
-from minibroker.pipeline.brokers import OPTION, ClusterAccess, in_words
+from minibroker.pipeline.brokers import OPTION, ClusterAccess, explain
 from minibroker.pipeline.errors import BadInput
 
 PATIENCE_S: Final = 45.0
@@ -60,5 +60,5 @@ def why_not(broker: ClusterAccess, complaint: str) -> str:
             f"{broker.bootstrap} has no topic {TOPIC}, because it records no activity: start the"
             f" broker with --set {ACTIVITY_ENABLE.name}=true"
         )
-    said = complaint.strip().removeprefix(_SAYS).replace(_ITS_OPTION, "--from")
-    return in_words(said, broker) or said
+    message = complaint.strip().removeprefix(_SAYS).replace(_ITS_OPTION, "--from")
+    return explain(message, broker) or message

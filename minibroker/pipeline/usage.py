@@ -159,7 +159,7 @@ def usage_of_files(spark: SparkSession, files: Sequence[str], every_s: int) -> D
 
 def _together(parts: DataFrame, every_s: int) -> DataFrame:
     def whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (_told(found, every_s) for found in aggregation.total_sums(batches))
+        return (_final_columns(found, every_s) for found in aggregation.total_sums(batches))
 
     key = ("broker", "slice_us")
     return parts.repartition(*key).sortWithinPartitions(*key).mapInArrow(whole, _TABLE)
@@ -198,7 +198,7 @@ def _all_there(names: Collection[str]) -> str:
     return " and ".join(f"{name} is not null" for name in names) or "true"
 
 
-def _told(found: pa.RecordBatch, every_s: int) -> pa.RecordBatch:
+def _final_columns(found: pa.RecordBatch, every_s: int) -> pa.RecordBatch:
     """Convert sums to the columns of the usage table. Done here because Spark would need another
     pass over all rows.
     """

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from minibroker.activity.schema import VERSION
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 from minibroker.pipeline.schemas import ACTIVITY
 from system_tests.harness.browser import WIDE, Browser
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
@@ -93,13 +93,15 @@ def test_it_shows_the_figures_of_the_table(page: Browser) -> None:
     first = [each for each in requests if each["client_id"] == by_work[0]]
     cells = texts(page, "#entities-table tbody tr:first-child > *")
     assert cells[0] == by_work[0]
-    assert cells[2] == words.count(len(first))
-    assert cells[3] == words.amount(sum(each["request_bytes"] for each in first), "B")
-    assert cells[6] == words.duration(sum(each["throttle_ms"] for each in first))
+    assert cells[2] == formats.count(len(first))
+    assert cells[3] == formats.amount(sum(each["request_bytes"] for each in first), "B")
+    assert cells[6] == formats.duration(sum(each["throttle_ms"] for each in first))
     assert texts(page, "#entities-table tr.rest th") == [f"{len(worked) - 25} others"]
     tiles = " ".join(texts(page, "#tiles"))
     assert "Requests 4,000" in tiles
-    assert f"Bytes in {words.amount(sum(each['request_bytes'] for each in requests), 'B')}" in tiles
+    assert (
+        f"Bytes in {formats.amount(sum(each['request_bytes'] for each in requests), 'B')}" in tiles
+    )
     assert "dropped 17" in tiles
 
 

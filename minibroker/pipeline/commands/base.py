@@ -1,8 +1,8 @@
 """Shared by all pipeline commands: the session's options, and readable errors.
 
 Owns the options --master and --conf, and the conversion of the pipeline's errors to messages for
-the user. It must never know a job. Invariant: a foreseen mistake ends with one line and exit status
-1, anything else with a traceback. The options have the names that ``spark-submit`` gives them.
+the user. It must never know a job. Invariant: an expected error ends with one line and exit status
+1, any other with a traceback. The options have the names that ``spark-submit`` gives them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 PATTERN: Final = re.compile(r"[*?\[{]")
 """Hadoop's glob characters, which make a path a pattern."""
 
-_TOLD_BY_A_WORKER: Final = re.compile(r"minibroker\.pipeline\.errors\.\w+: (.+)")
+_WORKER_ERROR: Final = re.compile(r"minibroker\.pipeline\.errors\.\w+: (.+)")
 """A pipeline error within the text of one of Spark's errors."""
 
-_UNREAD_BY_SPARK: Final = re.compile(r"\[FAILED_READ_FILE.+ while reading file (\S.*?)\.\s")
+_UNREADABLE_FILE: Final = re.compile(r"\[FAILED_READ_FILE.+ while reading file (\S.*?)\.\s")
 """Spark's error for an unreadable file, when Spark reads the table itself (not on a local disk)."""
-_NO_ROOM: Final = (
+_DISK_FULL: Final = (
     "no space left on a disk, either for the output or for Spark's temporary files"
     " (spark.local.dir): free some space and run this again"
 )
@@ -75,9 +75,11 @@ command_config_option: Final = click.option(
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
-    """Convert the pipeline's errors to click errors. Also wraps the validation of arguments, which
-    is done before Spark starts, because that takes seconds.
+def readable_errors() -> Iterator[None]:
+    """Convert the pipeline's errors to click errors.
+
+    Also used for the validation of arguments, which precedes the start of Spark because that takes
+    seconds.
     """
     try:
         look_for_spark()
@@ -85,24 +87,24 @@ def in_words() -> Iterator[None]:
     except PipelineError as error:
         raise click.ClickException(str(error)) from error
     except Exception as error:
-        told = _told(str(error))
-        if told is None:
+        cause = _known_cause(str(error))
+        if cause is None:
             raise
-        raise click.ClickException(told) from error
+        raise click.ClickException(cause) from error
 
 
-def _told(error: str) -> str | None:
+def _known_cause(error: str) -> str | None:
     """The cause of a Spark error, if it is known."""
-    by_worker = _TOLD_BY_A_WORKER.search(error)
-    if by_worker is not None:
-        return by_worker[1]
-    unread = _UNREAD_BY_SPARK.search(error)
+    of_worker = _WORKER_ERROR.search(error)
+    if of_worker is not None:
+        return of_worker[1]
+    unread = _UNREADABLE_FILE.search(error)
     if unread is not None:
         return f"{unread[1]} cannot be read; if it is not damaged, {RUN_AGAIN}"
-    return _NO_ROOM if os.strerror(errno.ENOSPC) in error else None
+    return _DISK_FULL if os.strerror(errno.ENOSPC) in error else None
 
 
-def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> None:
+def check_table_exists(path: str, master: str | None, conf: Mapping[str, str]) -> None:
     """Raise BadInput if the path is known to be local and is not a directory."""
     place = None if PATTERN.search(path) else _place(path, master, conf)
     if place is not None and not place.is_dir():
@@ -110,7 +112,7 @@ def look_for_table(path: str, master: str | None, conf: Mapping[str, str]) -> No
         raise BadInput(f"{path} cannot be read as a table of Parquet files: {found}")
 
 
-def look_for_room(path: str | None, master: str | None, conf: Mapping[str, str]) -> None:
+def check_path_unused(path: str | None, master: str | None, conf: Mapping[str, str]) -> None:
     """Raise BadInput if the path is known to be local and already exists."""
     place = None if path is None else _place(path, master, conf)
     if place is not None and place.exists():
@@ -129,5 +131,5 @@ def _place(path: str, master: str | None, conf: Mapping[str, str]) -> Path | Non
 @contextmanager
 def running(name: str, master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
     """A session for the job ``name``, with readable errors."""
-    with in_words(), session(name, master=master, conf=conf) as spark:
+    with readable_errors(), session(name, master=master, conf=conf) as spark:
         yield spark

@@ -15,9 +15,9 @@ import click
 
 from minibroker.pipeline.commands.base import (
     PATTERN,
+    check_table_exists,
     command_config_option,
-    in_words,
-    look_for_table,
+    readable_errors,
     running,
     session_options,
 )
@@ -46,21 +46,21 @@ No other job may write to the table at the same time. A job that reads it may ha
 FOLLOW_PAUSE_S: Final = 5.0
 
 
-class Teller:
-    """Reports the progress of an ingest."""
+class ProgressReporter:
+    """Prints the progress of an ingest, and its totals."""
 
     def __init__(self, into: str) -> None:
         from minibroker.pipeline.table import Counts
 
         self._into = into
         self._total = Counts()
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
 
     def step(self, counts: Counts) -> None:
         self._total += counts
-        passed = time.monotonic() - self._began
+        elapsed_s = time.monotonic() - self._started_at
         click.echo(
-            f"{passed:7.1f} s  {self._total.records:,} records read,"
+            f"{elapsed_s:7.1f} s  {self._total.records:,} records read,"
             f" {self._total.events:,} new events",
             err=True,
         )
@@ -112,7 +112,7 @@ def ingest(
             f"{into}: Spark would treat it as a pattern; choose a path without *, ?, [ and {{",
             param_hint="--into",
         )
-    with in_words():
+    with readable_errors():
         from minibroker.pipeline.brokers import broker_at
         from minibroker.pipeline.reachable import look_for_activity
 
@@ -121,30 +121,34 @@ def ingest(
     with running("ingest", master, conf) as spark:
         from minibroker.pipeline.table import writing_to
 
-        teller = Teller(into)
+        progress = ProgressReporter(into)
         try:
             with writing_to(spark, into) as table:
                 if broker is not None and topic is not None:
-                    _from_broker(table, broker, topic, teller, follow)
+                    _from_broker(table, broker, topic, progress, follow)
                 else:
-                    _from_directory(table, source, teller, follow)
+                    _from_directory(table, source, progress, follow)
         except KeyboardInterrupt:
             click.echo("stopped; all events reported above are in the table", err=True)
-    for line in teller.summary():
+    for line in progress.summary():
         click.echo(line)
 
 
-def _from_directory(table: Table, source: str, teller: Teller, follow: bool) -> None:
+def _from_directory(table: Table, source: str, progress: ProgressReporter, follow: bool) -> None:
     from minibroker.pipeline.ingest import ingest_directory
 
-    ingest_directory(table, source, teller.step)
+    ingest_directory(table, source, progress.step)
     while follow:
         time.sleep(FOLLOW_PAUSE_S)
-        ingest_directory(table, source, teller.step)
+        ingest_directory(table, source, progress.step)
 
 
 def _from_broker(
-    table: Table, broker: ClusterAccess, topic: ReachableTopic, teller: Teller, follow: bool
+    table: Table,
+    broker: ClusterAccess,
+    topic: ReachableTopic,
+    progress: ProgressReporter,
+    follow: bool,
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
@@ -158,7 +162,7 @@ def _from_broker(
             f"{gone:,} records were deleted by the broker's retention before they could be read",
             err=True,
         )
-    query = ingest_broker(table, broker, topic, teller.step, follow=follow)
+    query = ingest_broker(table, broker, topic, progress.step, follow=follow)
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
@@ -175,8 +179,8 @@ def _from_broker(
 @session_options
 def compact(path: str, master: str | None, conf: dict[str, str]) -> None:
     """Merge the files of each hour and bucket into one."""
-    with in_words():
-        look_for_table(path, master, conf)
+    with readable_errors():
+        check_table_exists(path, master, conf)
     with running("compact", master, conf) as spark:
         from minibroker.pipeline.table import writing_to
 

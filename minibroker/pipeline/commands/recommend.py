@@ -23,7 +23,12 @@ from minibroker.config import (
     QUOTA_WINDOW_SIZE_SECONDS,
     Settings,
 )
-from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
+from minibroker.pipeline.commands.base import (
+    check_table_exists,
+    readable_errors,
+    running,
+    session_options,
+)
 from minibroker.pipeline.commands.columns import columns
 from minibroker.pipeline.commands.report import write
 from minibroker.quotas.types import BY_KEY
@@ -141,11 +146,11 @@ def recommend(
         raise click.BadParameter(
             f"there is no directory {into.absolute().parent}", param_hint="--into"
         )
-    with in_words():
+    with readable_errors():
         from minibroker.pipeline.whatif.inputs import settings_of
 
         settings = settings_of(pairs)
-        look_for_table(table, master, conf)
+        check_table_exists(table, master, conf)
     with running("recommend", master, conf) as spark:
         from minibroker.pipeline.quota_lines import head, quota_lines
         from minibroker.pipeline.recommend import Policy, fitting_level
@@ -181,7 +186,7 @@ def of_broker(settings: Settings) -> dict[str, Any]:
 
 def coverage(events: DataFrame) -> Iterator[str]:
     """Describe the period and the completeness of the events."""
-    from minibroker.pipeline.report import words
+    from minibroker.pipeline.report import formats
 
     [row] = events.selectExpr(
         "count(sample)", "min(time_us)", "max(time_us)", "coalesce(sum(dropped), 0)", "min(sample)"
@@ -189,15 +194,15 @@ def coverage(events: DataFrame) -> Iterator[str]:
     written, first_us, last_us, dropped, sample = row
     if not written:
         return
-    yield f"{words.many(written, 'event')}, {words.period(first_us, last_us)}."
+    yield f"{formats.many(written, 'event')}, {formats.period(first_us, last_us)}."
     if dropped:
         yield (
-            f"Careful: {words.many(dropped, 'more event')} could not be written, so more was used"
+            f"Careful: {formats.many(dropped, 'more event')} could not be written, so more was used"
             " than is known here."
         )
     if sample < 1:
         yield (
-            f"Careful: only {words.share(sample)} of connections were written; all figures are"
+            f"Careful: only {formats.share(sample)} of connections were written; all figures are"
             " multiplied, and those of who has few connections are a guess."
         )
 
@@ -206,7 +211,7 @@ def summary(found: Recommendation) -> Iterator[str]:
     """The entities, largest value and default of each quota, and whether the sum fits."""
     from minibroker.pipeline.quantities import amount
     from minibroker.pipeline.quota_lines import decision, omission
-    from minibroker.pipeline.report import words
+    from minibroker.pipeline.report import formats
 
     rows = []
     defaults = {each.quota: each for each in found.decided if each.is_default}
@@ -218,9 +223,9 @@ def summary(found: Recommendation) -> Iterator[str]:
         rows.append(
             [
                 quota,
-                words.count(len(own)),
+                formats.count(len(own)),
                 amount(quota, max(values)) if values else "-",
-                words.count(default.entities),
+                formats.count(default.entities),
                 amount(quota, decision(default, together, found.policy)[0])
                 if quota in defaults
                 else "none",
@@ -229,7 +234,7 @@ def summary(found: Recommendation) -> Iterator[str]:
             ]
         )
         if capacity is not None and together.needed > capacity:
-            rows[-1][-1] += f" (quotas scaled to {words.share(capacity / together.needed)})"
+            rows[-1][-1] += f" (quotas scaled to {formats.share(capacity / together.needed)})"
     headings = ["QUOTA", "OWN", "LARGEST", "OTHERS", "DEFAULT", "NEEDED AT A BROKER", "CAPACITY"]
     yield from columns(headings, rows)
     for each in found.omitted:

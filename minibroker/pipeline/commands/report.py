@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minibroker.pipeline.commands.base import in_words, look_for_table, running, session_options
+from minibroker.pipeline.commands.base import (
+    check_table_exists,
+    readable_errors,
+    running,
+    session_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,13 +95,13 @@ def report(
     for option, given in (("--closed-loop", closed_loop), ("--set", pairs)):
         if given and not quotas:
             raise click.UsageError(f"{option} requires --quotas FILE")
-    with in_words():
+    with readable_errors():
         from minibroker.pipeline.whatif.inputs import settings_of
 
         settings = settings_of(pairs)
         proposals = proposed(quotas, settings, closed_loop=closed_loop)
         file = None if recommended is None else quota_file(recommended)
-        look_for_table(table, master, conf)
+        check_table_exists(table, master, conf)
     with running("report", master, conf) as spark:
         from minibroker.pipeline.report.aggregate import figures
         from minibroker.pipeline.schemas import read_activity
@@ -194,19 +199,19 @@ def write(path: Path, text: str) -> None:
 
 def summary(figures: Figures) -> Iterator[str]:
     """The page's main figures, for the terminal."""
-    from minibroker.pipeline.report import words
+    from minibroker.pipeline.report import formats
     from minibroker.pipeline.report.figures import REST
 
     cover, total = figures.coverage, figures.total
-    yield words.period(cover.first_us, cover.last_us)
-    events, brokers = words.count(cover.events), words.many(cover.broker_count, "broker")
-    entities = words.many(figures.entity_count, "entity", "entities")
-    yield f"{events} events of {brokers}, {words.count(cover.dropped)} dropped; {entities}"
-    held = f"{words.count(total.throttled)} throttled for {words.duration(total.throttle_ms)}"
-    yield f"{words.many(total.requests, 'request')}, {held}"
-    told = [use for use in figures.entities if use.who != REST][:LINES_MAX]
-    for use in told:
-        name = words.visible(words.party(use.who.user, use.who.client_id), 40)
-        worked = words.share(use.worked_ns / 1e9 / figures.length_s)
-        moved = words.amount(use.bytes_in + use.bytes_out, "B")
-        yield f"  {name:40}  {worked:>8} of a core  {moved:>8}  p99 {words.duration(use.p99_ms)}"
+    yield formats.period(cover.first_us, cover.last_us)
+    events, brokers = formats.count(cover.events), formats.many(cover.broker_count, "broker")
+    entities = formats.many(figures.entity_count, "entity", "entities")
+    yield f"{events} events of {brokers}, {formats.count(cover.dropped)} dropped; {entities}"
+    held = f"{formats.count(total.throttled)} throttled for {formats.duration(total.throttle_ms)}"
+    yield f"{formats.many(total.requests, 'request')}, {held}"
+    listed = [use for use in figures.entities if use.who != REST][:LINES_MAX]
+    for use in listed:
+        name = formats.visible(formats.party(use.who.user, use.who.client_id), 40)
+        worked = formats.share(use.worked_ns / 1e9 / figures.length_s)
+        moved = formats.amount(use.bytes_in + use.bytes_out, "B")
+        yield f"  {name:40}  {worked:>8} of a core  {moved:>8}  p99 {formats.duration(use.p99_ms)}"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from minibroker.pipeline.commands.base import (
-    in_words,
-    look_for_room,
-    look_for_table,
+    check_path_unused,
+    check_table_exists,
+    readable_errors,
     running,
     session_options,
 )
@@ -66,12 +66,12 @@ def usage(
     table: str, every: int, into: str | None, master: str | None, conf: dict[str, str]
 ) -> None:
     """Aggregate usage by entity: bytes, worker time, mutations and connections."""
-    with in_words():
-        look_for_table(table, master, conf)
-        look_for_room(into, master, conf)
+    with readable_errors():
+        check_table_exists(table, master, conf)
+        check_path_unused(into, master, conf)
     with running("usage", master, conf) as spark:
         click.echo(f"reading {table}", err=True)
-        found = added_up(spark, table, every)
+        found = aggregate_usage(spark, table, every)
         if into is None:
             found = found.persist()
         else:
@@ -84,7 +84,7 @@ def usage(
         click.echo(f"{into}: one row for each entity, quota and interval of {every} s")
 
 
-def added_up(spark: SparkSession, table: str, every_s: int) -> DataFrame:
+def aggregate_usage(spark: SparkSession, table: str, every_s: int) -> DataFrame:
     """The usage of an activity table; local files are read without Spark."""
     from minibroker.pipeline import usage as job
     from minibroker.pipeline.files import files_of
@@ -113,7 +113,7 @@ def write(found: DataFrame, into: str) -> None:
 def summary(found: DataFrame) -> Iterator[str]:
     """The number of dropped events, and the largest users of each quota."""
     from minibroker.pipeline.quantities import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
-    from minibroker.pipeline.report import words
+    from minibroker.pipeline.report import formats
 
     [of_brokers] = (
         found.where(f"level = '{BROKER}' and quota = '{REQUEST}'")
@@ -122,8 +122,8 @@ def summary(found: DataFrame) -> Iterator[str]:
     )
     if of_brokers[0]:
         yield (
-            f"{words.count(of_brokers[0])} events are missing because brokers dropped them; the"
-            f" least complete interval has only {words.share(of_brokers[1])}"
+            f"{formats.count(of_brokers[0])} events are missing because brokers dropped them; the"
+            f" least complete interval has only {formats.share(of_brokers[1])}"
         )
     rows = (
         found.where(f"level in ('{USER_AND_CLIENT}', '{IP}')")
@@ -142,12 +142,12 @@ def summary(found: DataFrame) -> Iterator[str]:
         [
             [
                 row.quota,
-                words.visible(row.ip or words.party(row.user, row.client_id), 40),
+                formats.visible(row.ip or formats.party(row.user, row.client_id), 40),
                 amount(row.quota, row.mean),
                 amount(row.quota, row.most),
-                words.count(row.throttled),
-                words.duration(row.throttle_ms),
-                "-" if row.p99 is None else words.duration(row.p99),
+                formats.count(row.throttled),
+                formats.duration(row.throttle_ms),
+                "-" if row.p99 is None else formats.duration(row.p99),
             ]
             for row in rows
         ],

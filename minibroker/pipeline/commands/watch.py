@@ -16,7 +16,7 @@ import click
 
 from minibroker.pipeline.commands.base import (
     command_config_option,
-    in_words,
+    readable_errors,
     running,
     session_options,
 )
@@ -81,50 +81,50 @@ def watch(
 ) -> None:
     """Alert on throttling, nearly exhausted quotas, noisy neighbours and dropped events."""
     limits = WatchLimits(over=over / 100, intervals=intervals, noisy=noisy / 100)
-    with in_words():
+    with readable_errors():
         from minibroker.pipeline.brokers import broker_at
         from minibroker.pipeline.reachable import look_for_activity
 
         broker = broker_at(bootstrap, command_config)
         activity = look_for_activity(broker)
-    with running("watch", master, conf) as spark, _kept(checkpoint) as place:
+    with running("watch", master, conf) as spark, _checkpoint_folder(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
         from minibroker.pipeline.watch.stream import (
-            LeftOut,
+            SkippedRecords,
             events_of,
-            goes_on,
+            has_saved_state,
             read_topic,
             to_topic,
             wait_for,
             watch,
         )
 
-        def tell(alerts: Sequence[Alert]) -> None:
+        def send(alerts: Sequence[Alert]) -> None:
             if topic is not None:
                 to_topic(spark, broker, topic, alerts)
             for alert in alerts:
                 raised = alert.state is State.RAISED
                 click.secho(line(alert), fg="yellow" if raised else "green")
 
-        def tell_left_out(count: int, total: int) -> None:
+        def report_skipped(count: int, total: int) -> None:
             click.echo(
                 f"skipped {count:,} records that are not events of this version ({total:,} so far):"
                 " `minibroker pipeline ingest` stores each with the reason",
                 err=True,
             )
 
-        spark.streams.addListener(LeftOut(tell_left_out))
-        whole = from_beginning or goes_on(spark, place)
+        spark.streams.addListener(SkippedRecords(report_skipped))
+        whole = from_beginning or has_saved_state(spark, place)
         events = events_of(read_topic(spark, broker, from_beginning=whole))
         query = watch(
-            events, Rules(every, limits), tell, checkpoint=place, topic_id=activity.id, late_s=late
+            events, Rules(every, limits), send, checkpoint=place, topic_id=activity.id, late_s=late
         )
         click.echo(f"watching {bootstrap}, in intervals of {every} s; Ctrl-C stops it", err=True)
         wait_for(spark, query, broker)
 
 
 @contextmanager
-def _kept(checkpoint: str | None) -> Iterator[str]:
+def _checkpoint_folder(checkpoint: str | None) -> Iterator[str]:
     """The path of the checkpoint; without one, a temporary folder that is deleted at the end."""
     if checkpoint is not None:
         yield checkpoint

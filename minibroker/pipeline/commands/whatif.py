@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from minibroker.pipeline.commands.base import (
-    in_words,
-    look_for_room,
-    look_for_table,
+    check_path_unused,
+    check_table_exists,
+    readable_errors,
     running,
     session_options,
 )
@@ -58,9 +58,10 @@ A quota file is what `minibroker pipeline recommend` writes and `minibroker conf
     help="The Parquet table to write, with the decision on each request.",
 )
 @click.option(
-    "--truth",
+    "--compare-decisions",
     is_flag=True,
-    help="Compare a replay under the first file, which was in force, with the recorded decisions.",
+    help="Compare the replayed decisions with the recorded ones. The first quota file must"
+    " contain the quotas that were in force.",
 )
 @click.option(
     "--from-start",
@@ -82,22 +83,22 @@ def whatif(
     closed_loop: bool,
     into: str | None,
     decisions: str | None,
-    truth: bool,
+    compare_decisions: bool,
     from_start: bool,
     pairs: tuple[str, ...],
     master: str | None,
     conf: dict[str, str],
 ) -> None:
     """Show which clients other quotas would have throttled, when, and for how long."""
-    with in_words():
+    with readable_errors():
         from minibroker.pipeline.whatif import inputs
 
         settings = inputs.settings_of(pairs)
         proposals = inputs.proposals_of(quotas, settings)
         counting = inputs.counting_of(settings)
-        look_for_table(table, master, conf)
+        check_table_exists(table, master, conf)
         for path in (into, decisions):
-            look_for_room(path, master, conf)
+            check_path_unused(path, master, conf)
     with running("whatif", master, conf) as spark:
         from minibroker.pipeline.commands.usage import write
         from minibroker.pipeline.schemas import read_activity
@@ -105,7 +106,7 @@ def whatif(
         from minibroker.pipeline.whatif.rows import CLOSED, OPEN
         from minibroker.pipeline.whatif.summary import accuracy_lines, summary
 
-        _say(f"reading {table}")
+        _report(f"reading {table}")
         activity = read_activity(spark, table)
         if not from_start:
             counting = replace(counting, counted_from_ms=job.counted_from(activity, counting))
@@ -120,18 +121,18 @@ def whatif(
         finally:
             outcome.unpersist()
         if decisions is not None:
-            _say(f"writing decisions to {decisions}")
+            _report(f"writing decisions to {decisions}")
             decided = job.decisions(activity, proposals, counting)
             if closed_loop:
                 decided = decided.union(job.decisions(activity, proposals, counting, closed=True))
             write(decided, decisions)
-        if truth:
+        if compare_decisions:
             click.echo("")
             for line in accuracy_lines(job.replay_accuracy(activity, proposals[0], counting)):
                 click.echo(line)
         if not from_start:
             first = f"first {counting.remembered_ms / 1000:g} s of each broker"
-            _say(f"\nThe {first} only filled the counters; --from-start includes them.")
+            _report(f"\nThe {first} only filled the counters; --from-start includes them.")
 
 
 def replayed(
@@ -147,16 +148,16 @@ def replayed(
 
     buckets = [] if counting.delays else job.buckets_alone(activity, table, proposals)
     if buckets:
-        _say(f"replaying {len(buckets)} buckets")
+        _report(f"replaying {len(buckets)} buckets")
         outcome = job.whatif_of_buckets(activity.sparkSession, buckets, proposals, counting)
     else:
-        _say("replaying after a shuffle, because some counters are shared across buckets")
+        _report("replaying after a shuffle, because some counters are shared across buckets")
         outcome = job.whatif(activity, proposals, counting)
     if closed_loop:
-        _say("replaying again in a closed loop")
+        _report("replaying again in a closed loop")
         outcome = outcome.union(job.whatif(activity, proposals, counting, closed=True))
     return outcome
 
 
-def _say(what: str) -> None:
-    click.echo(what, err=True)
+def _report(text: str) -> None:
+    click.echo(text, err=True)

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, ReportedProposal
 from minibroker.pipeline.whatif.summary import called
 
@@ -66,6 +66,6 @@ def _proposal(row: Row) -> ReportedProposal:
 
 
 def _outcome(row: Row) -> Outcome:
-    who = f"address {row.ip}" if row.ip else words.party(row.user, row.client_id)
+    who = f"address {row.ip}" if row.ip else formats.party(row.user, row.client_id)
     name = called(row.proposal, row.loop)
     return Outcome(name, who, row.requests, row.throttled, row.throttle_ms, row.longest_ms)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.quantities import CHECKS, CLIENT, IP, USER, USER_AND_CLIENT
 from minibroker.pipeline.recommend import Policy, observed, rates
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import FITS_MAX, Fit
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS
 from minibroker.quotas.entity import sanitize
@@ -46,7 +46,7 @@ def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:
     # Rates of addresses are computed with any level.
     used = [
         _used(rates(activity, level, Policy()), table.where(F.col("level").isin(level, *beside)))
-        for level, beside in _asked(levels)
+        for level, beside in _levels_to_rate(levels)
     ]
     every = used[0]
     for more in used[1:]:
@@ -56,15 +56,15 @@ def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:
     bounds = in_force(activity)
     rows = shown.limit(FITS_MAX).join(bounds, ["quota", "check_user", "client_id"], "left")
     found = rows.orderBy(F.desc("share"), "entity", "quota").collect()
-    told = (
+    shown_fits = (
         Fit(row.entity, row.quota, row.p50, row.p99, row.most, row.bound, row.recommended,
             row.reason)
         for row in found
     )  # fmt: skip
-    return tuple(told), len(wanted)
+    return tuple(shown_fits), len(wanted)
 
 
-def _asked(levels: set[str]) -> Iterator[tuple[str, list[str]]]:
+def _levels_to_rate(levels: set[str]) -> Iterator[tuple[str, list[str]]]:
     """The levels whose rates are needed; rates of addresses are taken from the first one."""
     beside = [IP]
     for level in sorted(levels - {IP}) or [USER]:
@@ -79,7 +79,7 @@ def _wanted(lines: Iterable[QuotaLine]) -> Iterator[tuple[str | float, ...]]:
         if not all(names.values()):
             continue
         user, client, ip = (names.get(kind) or "" for kind in (USERS, CLIENTS, IPS))
-        entity = f"address {ip}" if ip else words.entity(user, client)
+        entity = f"address {ip}" if ip else formats.entity(user, client)
         for quota, value in line.additions.items():
             yield (
                 _LEVELS[frozenset(names)], user, client, ip, quota, sanitize(user), float(value),

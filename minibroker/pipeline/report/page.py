@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from minibroker import __version__
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import Coverage, Figures
 from minibroker.pipeline.report.sections import sections
 from minibroker.pipeline.report.tables import Section, Tile
@@ -33,9 +33,9 @@ def page(figures: Figures) -> str:
     cover = figures.coverage
     shown: list[Section] = sections(figures)
     return environment.from_string(_own("page.html")).render(
-        title=f"Broker activity, {words.period(cover.first_us, cover.last_us)}",
-        period=words.period(cover.first_us, cover.last_us),
-        source=words.visible(figures.source),
+        title=f"Broker activity, {formats.period(cover.first_us, cover.last_us)}",
+        period=formats.period(cover.first_us, cover.last_us),
+        source=formats.visible(figures.source),
         style=Markup(_own("page.css")),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         script_hash=f"sha256-{digest}",
@@ -53,34 +53,36 @@ def tiles(figures: Figures) -> list[Tile]:
     return [
         Tile(
             "Requests",
-            words.count(total.requests),
-            f"{words.amount(total.requests * per_s, 'requests/s')}",
+            formats.count(total.requests),
+            f"{formats.amount(total.requests * per_s, 'requests/s')}",
         ),
         Tile(
             "Bytes in",
-            words.amount(total.bytes_in, "B"),
-            words.amount(total.bytes_in * per_s, "B/s"),
+            formats.amount(total.bytes_in, "B"),
+            formats.amount(total.bytes_in * per_s, "B/s"),
         ),
         Tile(
             "Bytes out",
-            words.amount(total.bytes_out, "B"),
-            words.amount(total.bytes_out * per_s, "B/s"),
+            formats.amount(total.bytes_out, "B"),
+            formats.amount(total.bytes_out * per_s, "B/s"),
         ),
-        Tile("Worker time", words.share(total.worked_ns / 1e9 * per_s), "of one core, all brokers"),
+        Tile(
+            "Worker time", formats.share(total.worked_ns / 1e9 * per_s), "of one core, all brokers"
+        ),
         Tile(
             "Entities",
-            words.count(figures.entity_count),
-            f"on {words.many(cover.broker_count, 'broker')}",
+            formats.count(figures.entity_count),
+            f"on {formats.many(cover.broker_count, 'broker')}",
         ),
         Tile(
             "Throttled",
-            words.share(held),
-            f"of requests, {words.duration(total.throttle_ms)} in total",
+            formats.share(held),
+            f"of requests, {formats.duration(total.throttle_ms)} in total",
             bool(held),
         ),
         Tile(
             "Errors",
-            words.share(total.errors / total.requests if total.requests else 0),
+            formats.share(total.errors / total.requests if total.requests else 0),
             "of requests",
             bool(total.errors),
         ),
@@ -94,16 +96,16 @@ def tiles(figures: Figures) -> list[Tile]:
 
 
 def _unseen(cover: Coverage) -> str:
-    return words.many(cover.dropped + (cover.quarantined or 0), "event")
+    return formats.many(cover.dropped + (cover.quarantined or 0), "event")
 
 
 def _sampled(cover: Coverage) -> str:
     if cover.sample < 1:
-        return f"sampled: {words.share(cover.sample)} of connections or more"
-    dropped = f"dropped {words.count(cover.dropped)}"
+        return f"sampled: {formats.share(cover.sample)} of connections or more"
+    dropped = f"dropped {formats.count(cover.dropped)}"
     if cover.quarantined is None:
         return dropped
-    return f"{dropped}, malformed {words.count(cover.quarantined)}"
+    return f"{dropped}, malformed {formats.count(cover.quarantined)}"
 
 
 def _own(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import vl_convert
 
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import (
     HEAT_MAX,
     REST,
@@ -90,10 +90,11 @@ def series(figures: Figures) -> list[Who]:
     return [*order, REST] if REST in found else order
 
 
-def names(whos: Sequence[Who], most: int = words.LABEL_MAX) -> dict[Who, str]:
+def names(whos: Sequence[Who], most: int = formats.LABEL_MAX) -> dict[Who, str]:
     """Distinct labels for ``whos``."""
-    found = words.labels(
-        [REST_LABEL if who == REST else words.party(who.user, who.client_id) for who in whos], most
+    found = formats.labels(
+        [REST_LABEL if who == REST else formats.party(who.user, who.client_id) for who in whos],
+        most,
     )
     return dict(zip(whos, found, strict=True))
 
@@ -110,7 +111,7 @@ def over_time(
     }
     starts = figures.starts_s
     rows = {start: [known.get((start, who), 0.0) for who in order] for start in starts}
-    by, prefix = words.scale(max((sum(row) for row in rows.values()), default=0))
+    by, prefix = formats.scale(max((sum(row) for row in rows.values()), default=0))
     values = [
         {"t": at * 1000, "who": label[who], "n": n, "v": row[n] / by}
         for start, row in rows.items()
@@ -119,7 +120,9 @@ def over_time(
     ]
     told = [
         _hover(
-            figures, start, [f"{words.amount(sum(row), unit)} in total", *_parts(row, label, unit)]
+            figures,
+            start,
+            [f"{formats.amount(sum(row), unit)} in total", *_parts(row, label, unit)],
         )
         for start, row in rows.items()
     ]
@@ -144,7 +147,7 @@ def over_time(
 
 def _parts(row: Sequence[float], label: dict[Who, str], unit: str) -> list[str]:
     parts = [(value, name) for value, name in zip(row, label.values(), strict=True) if value]
-    return [f"{name}: {words.amount(value, unit)}" for value, name in parts]
+    return [f"{name}: {formats.amount(value, unit)}" for value, name in parts]
 
 
 def lines(
@@ -153,7 +156,7 @@ def lines(
     label: Sequence[str],
     colours: Sequence[str],
     *,
-    told: Callable[[float], str],
+    shown: Callable[[float], str],
     title: str,
     log: bool = False,
 ) -> Drawing:
@@ -169,7 +172,7 @@ def lines(
         _hover(
             figures,
             start,
-            [f"{name}: {told(v)}" for name, v in zip(label, row, strict=True) if v is not None],
+            [f"{name}: {shown(v)}" for name, v in zip(label, row, strict=True) if v is not None],
         )
         for start, row in rows.items()
     ]
@@ -217,9 +220,9 @@ def heat(figures: Figures) -> Drawing:
             "end": (cell.start_s + figures.step_s) * 1000,
             "who": label[cell.who],
             "v": cell.throttle_ms / 1000 * 60 / figures.seen_s(cell.start_s),
-            "told": f"{words.moment(cell.start_s * 1_000_000)} · {label[cell.who]}: "
-            f"{words.many(cell.throttled, 'request')} throttled, "
-            f"{words.duration(cell.throttle_ms)} in this interval",
+            "text": f"{formats.moment(cell.start_s * 1_000_000)} · {label[cell.who]}: "
+            f"{formats.many(cell.throttled, 'request')} throttled, "
+            f"{formats.duration(cell.throttle_ms)} in this interval",
         }
         for cell in figures.heat
     ]
@@ -240,7 +243,7 @@ def heat(figures: Figures) -> Drawing:
                 },
                 "legend": None,
             },
-            "description": {"field": "told"},
+            "description": {"field": "text"},
         },
     }
     return _both([layer], "Throttle by entity and time", 22 * len(order) + 26)
@@ -248,7 +251,7 @@ def heat(figures: Figures) -> Drawing:
 
 def fits(found: Sequence[Fit]) -> Drawing:
     """Usage as a share of the recommended quota: median, p99, maximum, and quota in force."""
-    label = words.labels([f"{fit.entity} · {SHORT.get(fit.key, fit.key)}" for fit in found])
+    label = formats.labels([f"{fit.entity} · {SHORT.get(fit.key, fit.key)}" for fit in found])
     values = [
         {
             "who": name,
@@ -256,9 +259,9 @@ def fits(found: Sequence[Fit]) -> Drawing:
             "p99": min(fit.p99 / fit.recommended, FIT_MOST),
             "most": min(fit.most / fit.recommended, FIT_MOST),
             "now": None if fit.in_force is None else min(fit.in_force / fit.recommended, FIT_MOST),
-            "told": f"{name}: median {words.share(fit.p50 / fit.recommended)}, 99th percentile "
-            f"{words.share(fit.p99 / fit.recommended)}, most "
-            f"{words.share(fit.most / fit.recommended)} of the recommended quota",
+            "text": f"{name}: median {formats.share(fit.p50 / fit.recommended)}, 99th percentile "
+            f"{formats.share(fit.p99 / fit.recommended)}, most "
+            f"{formats.share(fit.most / fit.recommended)} of the recommended quota",
         }
         for name, fit in zip(label, found, strict=True)
         if fit.recommended > 0
@@ -270,7 +273,7 @@ def fits(found: Sequence[Fit]) -> Drawing:
     def layer(mark: Spec, field: str, **more: Any) -> Spec:
         return {"mark": mark, "encoding": {"y": y, "x": {**x, "field": field}, **more}}
 
-    told = {"description": {"field": "told"}}
+    told = {"description": {"field": "text"}}
     silent = {"aria": False}
     return _both(
         [
@@ -307,7 +310,7 @@ def proposals(
         worst[outcome.entity] = max(worst.get(outcome.entity, 0.0), outcome.throttle_ms)
     entities = sorted((who for who, most in worst.items() if most), key=lambda who: -worst[who])
     entities = entities[:HEAT_MAX]
-    shown = dict(zip(entities, words.labels(entities), strict=True))
+    shown = dict(zip(entities, formats.labels(entities), strict=True))
     called = dict(zip(order, label, strict=True))
     most_s = max((worst[who] for who in entities), default=0) / 1000
     by_s, unit = (3600, "h") if most_s > 7200 else (60, "min") if most_s > 120 else (1, "s")
@@ -316,10 +319,10 @@ def proposals(
             "who": shown[outcome.entity],
             "proposal": called[outcome.proposal],
             "v": outcome.throttle_ms / 1000 / by_s,
-            "told": f"{shown[outcome.entity]} under {called[outcome.proposal]}: "
-            f"{words.count(outcome.throttled)} of {words.count(outcome.requests)} requests, "
-            f"{words.duration(outcome.throttle_ms)} in total, "
-            f"{words.duration(outcome.longest_ms)} at the longest",
+            "text": f"{shown[outcome.entity]} under {called[outcome.proposal]}: "
+            f"{formats.count(outcome.throttled)} of {formats.count(outcome.requests)} requests, "
+            f"{formats.duration(outcome.throttle_ms)} in total, "
+            f"{formats.duration(outcome.longest_ms)} at the longest",
         }
         for outcome in outcomes
         if outcome.entity in shown
@@ -340,7 +343,7 @@ def proposals(
                 },
                 "legend": None,
             },
-            "description": {"field": "told"},
+            "description": {"field": "text"},
         },
     }
     height = (10 + 9 * len(order)) * len(entities) + 26
@@ -362,8 +365,8 @@ def _time(figures: Figures | None = None) -> Spec:
 
 
 def _hover(figures: Figures, start: int, parts: Sequence[str]) -> Spec:
-    told = f"{words.moment(start * 1_000_000)} · " + " · ".join(parts)
-    return {"t": start * 1000, "end": (start + figures.step_s) * 1000, "told": told}
+    told = f"{formats.moment(start * 1_000_000)} · " + " · ".join(parts)
+    return {"t": start * 1000, "end": (start + figures.step_s) * 1000, "text": told}
 
 
 def _pointed_at(rows: Sequence[Spec]) -> Spec:
@@ -377,7 +380,7 @@ def _pointed_at(rows: Sequence[Spec]) -> Spec:
             "x2": {"field": "end"},
             "y": {"value": 0},
             "y2": {"value": "height"},
-            "description": {"field": "told"},
+            "description": {"field": "text"},
         },
     }
 

@@ -8,7 +8,7 @@ Kafka has no counterpart.
 from __future__ import annotations
 
 from minibroker.pipeline.quantities import amount
-from minibroker.pipeline.report import plots, words
+from minibroker.pipeline.report import formats, plots
 from minibroker.pipeline.report.figures import REST, Figures, ReportedProposal, Use
 from minibroker.pipeline.report.tables import (
     Cell,
@@ -43,7 +43,7 @@ def sections(figures: Figures) -> list[Section]:
 def over_time(figures: Figures) -> Section:
     """Bytes, requests and worker time, with a color for each of the largest entities."""
     order = plots.series(figures)
-    names, colours = plots.names(order, words.NAME_MAX), plots.series_colours(order)
+    names, colours = plots.names(order, formats.NAME_MAX), plots.series_colours(order)
     pictures = []
     for title, unit, value in (
         ("Bytes in", "B/s", lambda point: point.bytes_in),
@@ -55,7 +55,7 @@ def over_time(figures: Figures) -> Section:
         what = "% of one core" if unit == "%" else shown
         pictures.append(Picture.of(title, what, drawing))
     keys = tuple(Key(colours[who][6:-1], names[who]) for who in order)
-    each = words.duration(figures.step_s * 1000)
+    each = formats.duration(figures.step_s * 1000)
     note = f"Averages over {each}, stacked; the entities with the most worker time have colours."
     nothing = "" if order else "No requests were recorded."
     return Section(
@@ -86,9 +86,9 @@ def entities(figures: Figures) -> Section:
 
 def _entity(figures: Figures, use: Use, colour: str) -> Row:
     rest = use.who == REST
-    told = sum(each.who != REST for each in figures.entities)
-    others = f"{words.count(figures.entity_count - told)} others"
-    name = others if rest else words.party(use.who.user, use.who.client_id)
+    listed = sum(each.who != REST for each in figures.entities)
+    others = f"{formats.count(figures.entity_count - listed)} others"
+    name = others if rest else formats.party(use.who.user, use.who.client_id)
     whole, length_s = figures.total, figures.length_s
     worked = use.worked_ns / 1e9 / length_s
     held = use.throttled / use.requests if use.requests else 0.0
@@ -96,26 +96,28 @@ def _entity(figures: Figures, use: Use, colour: str) -> Row:
     title = "" if rest else f"user {_quoted(use.who.user)}, client-id {_quoted(use.who.client_id)}"
     return Row(
         (
-            Cell(words.visible(name, 60), title=title, colour=colour),
-            number(worked, words.share(worked), _of(use.worked_ns, whole.worked_ns)),
-            number(use.requests, words.count(use.requests), _of(use.requests, whole.requests)),
+            Cell(formats.visible(name, 60), title=title, colour=colour),
+            number(worked, formats.share(worked), _of(use.worked_ns, whole.worked_ns)),
+            number(use.requests, formats.count(use.requests), _of(use.requests, whole.requests)),
             number(
-                use.bytes_in, words.amount(use.bytes_in, "B"), _of(use.bytes_in, whole.bytes_in)
+                use.bytes_in, formats.amount(use.bytes_in, "B"), _of(use.bytes_in, whole.bytes_in)
             ),
             number(
-                use.bytes_out, words.amount(use.bytes_out, "B"), _of(use.bytes_out, whole.bytes_out)
+                use.bytes_out,
+                formats.amount(use.bytes_out, "B"),
+                _of(use.bytes_out, whole.bytes_out),
             ),
-            number(held, words.share(held)),
-            number(use.throttle_ms, words.duration(use.throttle_ms) if use.throttle_ms else "-"),
-            number(wrong, words.share(wrong)),
-            *(number(ms, words.duration(ms)) for ms in (use.p50_ms, use.p95_ms, use.p99_ms)),
+            number(held, formats.share(held)),
+            number(use.throttle_ms, formats.duration(use.throttle_ms) if use.throttle_ms else "-"),
+            number(wrong, formats.share(wrong)),
+            *(number(ms, formats.duration(ms)) for ms in (use.p50_ms, use.p95_ms, use.p99_ms)),
         ),
         rest,
     )
 
 
 def _quoted(name: str | None) -> str:
-    return "none" if not name else f"'{words.visible(name)}'"
+    return "none" if not name else f"'{formats.visible(name)}'"
 
 
 def _of(part: float, whole: float) -> float:
@@ -133,7 +135,7 @@ def throttles(figures: Figures) -> Section:
         "Throttle time per minute. One connection that is throttled all the time adds 60 s per "
         "minute; several connections add up to more."
     )
-    each = f"by entity, each column {words.duration(figures.step_s * 1000)}"
+    each = f"by entity, each column {formats.duration(figures.step_s * 1000)}"
     picture = Picture.of("Throttle", each, plots.heat(figures))
     return Section("throttles", "Throttles", (note,), "", keys, (picture,))
 
@@ -150,7 +152,7 @@ def latency(figures: Figures) -> Section:
     }
     drawing = plots.lines(
         figures, rows, label, [f"var(--{each})" for each in colours],
-        told=words.duration, title="Latency over time", log=True,
+        shown=formats.duration, title="Latency over time", log=True,
     )  # fmt: skip
     notes = ("From reading a request to writing its response, including long polls.",)
     keys = tuple(Key(colour, name) for colour, name in zip(colours, label, strict=True))
@@ -176,7 +178,7 @@ def connections(figures: Figures) -> Section:
     rows = {start: known.get(start, (0.0,) * len(label)) for start in figures.starts_s}
     drawing = plots.lines(
         figures, rows, label, [f"var(--{each})" for each in colours],
-        told=lambda each: f"{words.figure(each)}/s", title="Connections over time",
+        shown=lambda each: f"{formats.figure(each)}/s", title="Connections over time",
     )  # fmt: skip
     keys = tuple(Key(colour, name) for colour, name in zip(colours, label, strict=True))
     picture = Picture.of("Connections", "per second", drawing)
@@ -191,7 +193,7 @@ def recommended(figures: Figures) -> Section:
     rows = tuple(
         Row(
             (
-                Cell(words.visible(fit.entity, 60), title=words.visible(fit.entity)),
+                Cell(formats.visible(fit.entity, 60), title=formats.visible(fit.entity)),
                 Cell(fit.key),
                 *(number(each, amount(fit.key, each)) for each in (fit.p50, fit.p99, fit.most)),
                 number(
@@ -199,7 +201,7 @@ def recommended(figures: Figures) -> Section:
                     "-" if fit.in_force is None else amount(fit.key, fit.in_force),
                 ),
                 number(fit.recommended, amount(fit.key, fit.recommended)),
-                Cell(words.visible(fit.reason), wrap=True),
+                Cell(formats.visible(fit.reason), wrap=True),
             )
         )
         for fit in found
@@ -214,13 +216,13 @@ def recommended(figures: Figures) -> Section:
         Key("waiting", "quota in force", "ring"),
         Key("accent", "recommended", "stroke"),
     )
-    note = f"Recommended: {words.many(figures.fit_count, 'quota')}"
+    note = f"Recommended: {formats.many(figures.fit_count, 'quota')}"
     left = figures.fit_count - len(found)
     notes = (
         note + (f"; the {len(found)} with the highest usage are shown." if left else "."),
         "Usage is the rate as brokers average it, at the broker where it was highest.",
     )
-    unit = f"100 % is the recommended quota; usage above {words.share(plots.FIT_MOST)} is cut off"
+    unit = f"100 % is the recommended quota; usage above {formats.share(plots.FIT_MOST)} is cut off"
     picture = Picture.of("Usage", unit, plots.fits(found))
     return Section(
         "recommended", title, notes, "", keys, (picture,), ReportTable(title, heads, rows)
@@ -230,7 +232,7 @@ def recommended(figures: Figures) -> Section:
 def compared(figures: Figures) -> Section:
     """The effects of several proposals."""
     order = [each.name for each in figures.proposals]
-    label = words.labels(order, words.NAME_MAX)
+    label = formats.labels(order, formats.NAME_MAX)
     waits = any(each.late_ms is not None for each in figures.proposals)
     rows = tuple(
         _proposal(n, name, each, waits=waits)
@@ -270,16 +272,16 @@ def compared(figures: Figures) -> Section:
 
 def _proposal(place: int, name: str, each: ReportedProposal, *, waits: bool) -> Row:
     share = _of(each.throttled, each.requests)
-    late = "-" if each.late_ms is None else words.duration(each.late_ms)
+    late = "-" if each.late_ms is None else formats.duration(each.late_ms)
     return Row(
         (
             Cell(name, colour=f"s{place}"),
-            number(each.held, f"{words.count(each.held)} of {words.count(each.entities)}"),
-            number(each.throttled, words.count(each.throttled)),
-            number(share, words.share(share), share),
-            number(each.throttle_ms, words.duration(each.throttle_ms)),
-            number(each.longest_ms, words.duration(each.longest_ms)),
-            number(each.given_up, words.count(each.given_up)),
+            number(each.held, f"{formats.count(each.held)} of {formats.count(each.entities)}"),
+            number(each.throttled, formats.count(each.throttled)),
+            number(share, formats.share(share), share),
+            number(each.throttle_ms, formats.duration(each.throttle_ms)),
+            number(each.longest_ms, formats.duration(each.longest_ms)),
+            number(each.given_up, formats.count(each.given_up)),
             *((number(each.late_ms or 0, late),) if waits else ()),
         )
     )
@@ -292,10 +294,10 @@ def coverage(figures: Figures) -> Section:
         Row(
             (
                 Cell(str(each.broker)),
-                Cell(words.period(each.first_us, each.last_us)),
-                number(each.events, words.count(each.events)),
-                number(each.dropped, words.count(each.dropped)),
-                number(each.sample, words.share(each.sample)),
+                Cell(formats.period(each.first_us, each.last_us)),
+                number(each.events, formats.count(each.events)),
+                number(each.dropped, formats.count(each.dropped)),
+                number(each.sample, formats.share(each.sample)),
             )
         )
         for each in cover.brokers
@@ -304,14 +306,14 @@ def coverage(figures: Figures) -> Section:
         *(Head(text, sorts=False) for text in ("Broker", "Period")),
         *(Head(text) for text in ("Events", "Dropped", "Sampled")),
     )
-    events, brokers = words.count(cover.events), words.count(cover.broker_count)
+    events, brokers = formats.count(cover.events), formats.count(cover.broker_count)
     note = (
         f"{events} events. A broker drops events rather than delay requests. If it records only a "
         "sample of connections, figures are divided by the sampling rate."
     )
     notes = [note]
     if cover.quarantined is not None:
-        notes.append(f"{words.count(cover.quarantined)} malformed events are in the quarantine.")
+        notes.append(f"{formats.count(cover.quarantined)} malformed events are in the quarantine.")
     if cover.broker_count > len(cover.brokers):
         notes.append(
             f"Shown are the {len(cover.brokers)} brokers with the most events, of {brokers}."

@@ -13,7 +13,7 @@ import json
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 
 VERSION: Final = 1
 """Version of the schema; any added, removed or redefined field needs a new one."""
@@ -101,49 +101,48 @@ def as_json(alert: Alert) -> str:
         *subject[1:],
         round(alert.value, 6),
         alert.limit,
-        in_words(alert),
+        describe(alert),
     )
     return json.dumps(dict(zip(FIELDS, values, strict=True)), ensure_ascii=False)
 
 
 def line(alert: Alert) -> str:
     """A line for a terminal: time, state and text."""
-    return f"{words.moment(_end_us(alert))}  {alert.state.value:7}  {in_words(alert)}"
+    return f"{formats.moment(_end_us(alert))}  {alert.state.value:7}  {describe(alert)}"
 
 
 def _end_us(alert: Alert) -> int:
     return (alert.start_s + alert.interval_s) * 1_000_000
 
 
-def in_words(alert: Alert) -> str:
+def describe(alert: Alert) -> str:
     """Describe the condition, the entity and the broker."""
     subject, raised = alert.subject, alert.state is State.RAISED
     where = f"broker {subject.broker}"
     of_quota = subject.quota != ""
-    who = (words.entity if of_quota else words.party)(subject.user, subject.client_id)
-    who = words.visible(who, 80)
-    so_long = f"for {words.duration(alert.intervals * alert.interval_s * 1000)}"
-    limit = words.share(alert.limit)
+    who = (formats.entity if of_quota else formats.party)(subject.user, subject.client_id)
+    who = formats.visible(who, 80)
+    so_long = f"for {formats.duration(alert.intervals * alert.interval_s * 1000)}"
+    limit = formats.share(alert.limit)
     match subject.rule:
         case Rule.OVER:
             side = "above" if raised else "no longer above"
             return (
                 f"{who} on {where}: {subject.quota} {side} {limit} of the quota {so_long}, "
-                f"last {words.share(alert.value)}"
+                f"last {formats.share(alert.value)}"
             )
         case Rule.THROTTLED:
             if raised:
-                throttled = f"throttled {so_long}, longest {words.duration(alert.value)}"
+                throttled = f"throttled {so_long}, longest {formats.duration(alert.value)}"
                 return f"{who} on {where}: {throttled}, by {subject.quota}"
             return f"{who} on {where}: no longer throttled by {subject.quota} {so_long}"
         case Rule.NOISY:
             if raised:
-                taken = f"takes {words.share(alert.value)} of {where}"
+                taken = f"takes {formats.share(alert.value)} of {where}"
                 return f"{who} {taken}, more than before, and slows down others"
             return f"{who} on {where}: no longer a noisy neighbour {so_long}"
         case Rule.DROPPING:
             if raised:
-                return (
-                    f"{where} dropped {words.many(alert.value, 'event')}: reported usage is too low"
-                )
+                dropped = formats.many(alert.value, "event")
+                return f"{where} dropped {dropped}: reported usage is too low"
             return f"{where} has not dropped events {so_long}"

@@ -35,20 +35,20 @@ from minibroker.pipeline.watch.alerts import Alert, as_json, identity
 from minibroker.pipeline.watch.intervals import by_interval, intervals
 from minibroker.pipeline.watch.rules import Rules
 
-Tell = Callable[[Sequence[Alert]], None]
+Send = Callable[[Sequence[Alert]], None]
 
 RECORDS_MAX: Final = 500_000
 """Maximum number of events in a batch."""
 
-_READ: Final = "left_out"
-_NEEDED: Final = ("kind", "broker", "sequence", "time_us")
+_SKIPPED: Final = "skipped"
+_REQUIRED: Final = ("kind", "broker", "sequence", "time_us")
 """Fields that an event needs in order to be evaluated."""
 
-KEPT: Final = "rules"
-"""The folder of the rules' state, below the checkpoint."""
+STATE_FOLDER: Final = "rules"
+"""Folder of the rules' state in the checkpoint."""
 
 
-class Memory:
+class StateFiles:
     """Saves the rules' state, one file for each version; the previous one is deleted."""
 
     def __init__(self, files: Files) -> None:
@@ -65,7 +65,7 @@ class Memory:
     def write(self, state: dict[str, Any]) -> None:
         """Save ``state``, then delete the previous one."""
         before = self._names()
-        name = f"{KEPT}/{state['last_s']:012}.json"
+        name = f"{STATE_FOLDER}/{state['last_s']:012}.json"
         if name in before:
             return  # Intervals that were evaluated before a restart change nothing.
         self._files.write_new(name, json.dumps(state))
@@ -73,12 +73,12 @@ class Memory:
             self._files.delete(other)
 
     def _names(self) -> list[str]:
-        names = self._files.names(KEPT)
-        return [f"{KEPT}/{name}" for name in names if name.endswith(".json")]
+        names = self._files.names(STATE_FOLDER)
+        return [f"{STATE_FOLDER}/{name}" for name in names if name.endswith(".json")]
 
 
 def watch(
-    events: DataFrame, rules: Rules, tell: Tell, *, checkpoint: str, topic_id: str, late_s: int
+    events: DataFrame, rules: Rules, send: Send, *, checkpoint: str, topic_id: str, late_s: int
 ) -> StreamingQuery:
     """Start the query on ``events``, resuming from the state below ``checkpoint``.
 
@@ -87,12 +87,12 @@ def watch(
     """
     place = f"{checkpoint}/topic-{topic_id}"
     forget_half_begun(Files(events.sparkSession, place))
-    memory = Memory(Files(events.sparkSession, checkpoint))
-    kept = memory.read()
-    if kept is not None:
-        rules.recall(kept)
+    state_files = StateFiles(Files(events.sparkSession, checkpoint))
+    state = state_files.read()
+    if state is not None:
+        rules.recall(state)
 
-    def look(rows: DataFrame, _: int) -> None:
+    def evaluate(rows: DataFrame, _: int) -> None:
         rows.persist()  # Otherwise each query on it would repeat the aggregation.
         try:
             found = intervals(rows, rules.limits)
@@ -100,22 +100,22 @@ def watch(
             rows.unpersist()
         alerts = [alert for interval in found for alert in rules.see(interval)]
         if alerts:
-            tell(alerts)
+            send(alerts)
         if found:
-            memory.write(rules.remembered())
+            state_files.write(rules.remembered())
 
     return (
         by_interval(events, rules.interval_s, late_s)
         .writeStream.outputMode("append")
         .option("checkpointLocation", place)
-        .foreachBatch(look)
+        .foreachBatch(evaluate)
         .start()
     )
 
 
-def goes_on(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether there is a saved state: if so, a new topic is read from its beginning."""
-    return Memory(Files(spark, checkpoint)).read() is not None
+def has_saved_state(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a state was saved; if so, a new topic is read from its beginning."""
+    return StateFiles(Files(spark, checkpoint)).read() is not None
 
 
 def read_topic(spark: SparkSession, broker: ClusterAccess, *, from_beginning: bool) -> DataFrame:
@@ -138,35 +138,37 @@ def read_topic(spark: SparkSession, broker: ClusterAccess, *, from_beginning: bo
 
 
 def events_of(records: DataFrame) -> DataFrame:
-    """The events in a stream of records; others are skipped and counted (`LeftOut`)."""
+    """The events in a stream of records; others are skipped and counted (`SkippedRecords`)."""
     event = F.from_json(F.col("value").cast("string"), ACTIVITY)
     whole = F.col("event.version") == VERSION
-    for name in _NEEDED:
+    for name in _REQUIRED:
         whole &= F.col(f"event.{name}").isNotNull()
     whole = F.coalesce(whole, F.lit(False))
-    seen = records.select(event.alias("event")).observe(_READ, F.count_if(~whole).alias(_READ))
+    seen = records.select(event.alias("event")).observe(
+        _SKIPPED, F.count_if(~whole).alias(_SKIPPED)
+    )
     return seen.where(whole).select("event.*")
 
 
-class LeftOut(StreamingQueryListener):
-    """Counts skipped records from Spark's progress events, and reports them."""
+class SkippedRecords(StreamingQueryListener):
+    """Reports skipped records, which it counts from Spark's progress events."""
 
-    def __init__(self, tell: Callable[[int, int], None]) -> None:
-        """``tell`` is called with the number of skipped records since the last call and since the
+    def __init__(self, report: Callable[[int, int], None]) -> None:
+        """``report`` is called with the number of skipped records since the last call and since the
         start, in a separate thread.
         """
         super().__init__()
-        self._tell = tell
+        self._report = report
         self._total = 0
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        row = event.progress.observedMetrics.get(_READ)
-        if row is not None and row[_READ]:
-            self._total += row[_READ]
-            self._tell(row[_READ], self._total)
+        row = event.progress.observedMetrics.get(_SKIPPED)
+        if row is not None and row[_SKIPPED]:
+            self._total += row[_SKIPPED]
+            self._report(row[_SKIPPED], self._total)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         pass

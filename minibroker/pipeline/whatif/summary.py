@@ -1,7 +1,7 @@
 """A short summary of the outcome: the most throttled entities, and a comparison of proposals.
 
 Owns the selection and the text; it must never decide or replay anything. Invariant: the rows
-collected are bounded by `TOLD_MAX`, whatever the size of the outcome, and every proposal is
+collected are bounded by `LISTED_MAX`, whatever the size of the outcome, and every proposal is
 mentioned, even if it throttles no entity. Kafka has no counterpart.
 """
 
@@ -13,11 +13,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.pipeline.report import words
+from minibroker.pipeline.report import formats
 from minibroker.pipeline.whatif.replay_accuracy import ReplayAccuracy
 from minibroker.pipeline.whatif.rows import CLOSED
 
-TOLD_MAX: Final = 8
+LISTED_MAX: Final = 8
 """Entities listed under each proposal, those throttled longest."""
 
 NAME_MAX: Final = 30
@@ -32,7 +32,7 @@ def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) 
     for proposal in proposals:
         for loop in loops:
             yield ""
-            yield from _told(whole, totals.get((proposal, loop)), proposal, loop)
+            yield from _replay_lines(whole, totals.get((proposal, loop)), proposal, loop)
     if len(proposals) * len(loops) > 1:
         yield ""
         yield from _compared(whole, [(each, loop) for each in proposals for loop in loops])
@@ -40,13 +40,15 @@ def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) 
 
 def accuracy_lines(accuracy: ReplayAccuracy) -> Iterator[str]:
     """Describe how the replay compares with the recorded decisions."""
-    equal = f"{words.count(accuracy.equal)} of {words.many(accuracy.throttles, 'throttle')}"
-    decided = f"{words.many(accuracy.decisions, 'decision')} compared"
+    equal = f"{formats.count(accuracy.equal)} of {formats.many(accuracy.throttles, 'throttle')}"
+    decided = f"{formats.many(accuracy.decisions, 'decision')} compared"
     yield f"{decided}: {equal} equal to the millisecond ({accuracy.share:.3%})"
     for why, number in sorted(accuracy.differing.items(), key=lambda each: -each[1]):
-        yield f"  {words.count(number):>10}  {why}"
-    for broker, sequence, recorded_ms, replayed_ms, why in accuracy.examples[:TOLD_MAX]:
-        times = f"{words.count(recorded_ms)} ms recorded, {words.count(replayed_ms)} ms replayed"
+        yield f"  {formats.count(number):>10}  {why}"
+    for broker, sequence, recorded_ms, replayed_ms, why in accuracy.examples[:LISTED_MAX]:
+        times = (
+            f"{formats.count(recorded_ms)} ms recorded, {formats.count(replayed_ms)} ms replayed"
+        )
         yield f"  broker {broker}, sequence {sequence}: {times}; {why}"
 
 
@@ -69,20 +71,21 @@ def called(proposal: str, loop: str) -> str:
     return f"{proposal}, closed loop" if loop == CLOSED else proposal
 
 
-def _told(whole: DataFrame, total: Row | None, proposal: str, loop: str) -> Iterator[str]:
+def _replay_lines(whole: DataFrame, total: Row | None, proposal: str, loop: str) -> Iterator[str]:
     name = called(proposal, loop)
     if total is None:
         yield f"{name}: limits none of the recorded senders"
         return
+    limited = f"the {formats.many(total.bounded, 'sender')} that it limits"
     if not total.throttled:
-        yield f"{name}: throttles none of the {words.many(total.bounded, 'sender')} that it limits"
+        yield f"{name}: throttles none of {limited}"
         return
-    held = f"{words.count(total.held)} of the {words.many(total.bounded, 'sender')} that it limits"
-    times = words.many(total.throttled, "time")
-    yield f"{name}: throttles {held}, {times}, {words.duration(total.throttle_ms)} in total"
-    yield f"  {words.period(total.first_us, total.last_us)}"
+    held = f"{formats.count(total.held)} of {limited}"
+    times = formats.many(total.throttled, "time")
+    yield f"{name}: throttles {held}, {times}, {formats.duration(total.throttle_ms)} in total"
+    yield f"  {formats.period(total.first_us, total.last_us)}"
     if total.given_up:
-        unserved = words.many(total.given_up, "request or connection", "requests or connections")
+        unserved = formats.many(total.given_up, "request or connection", "requests or connections")
         yield f"  {unserved} would never have been served"
     worst = whole.where((F.col("proposal") == proposal) & (F.col("loop") == loop))
     worst = worst.groupBy(*_WHO, "quota_type", "bound").agg(
@@ -95,24 +98,24 @@ def _told(whole: DataFrame, total: Row | None, proposal: str, loop: str) -> Iter
         F.max("last_us").alias("last_us"),
     )
     worst = worst.where("throttled > 0").orderBy(F.desc("throttle_ms"), *_WHO, "quota_type")
-    for row in worst.limit(TOLD_MAX).collect():
+    for row in worst.limit(LISTED_MAX).collect():
         yield from _line(row)
 
 
 def _line(row: Row) -> Iterator[str]:
-    who = words.visible(_who(row), NAME_MAX)
-    bound = f"{row.quota_type}={words.figure(row.bound)}"
-    times = f"{words.count(row.throttled)} of {words.count(row.requests)}"
-    longest = f"longest {words.duration(row.throttle_ms_max)}"
-    held = f"{words.duration(row.throttle_ms):>12}  {longest:16}"
-    when = f"{words.moment(row.first_us)[5:]} to {words.moment(row.last_us)[5:]}"
+    who = formats.visible(_who(row), NAME_MAX)
+    bound = f"{row.quota_type}={formats.figure(row.bound)}"
+    times = f"{formats.count(row.throttled)} of {formats.count(row.requests)}"
+    longest = f"longest {formats.duration(row.throttle_ms_max)}"
+    held = f"{formats.duration(row.throttle_ms):>12}  {longest:16}"
+    when = f"{formats.moment(row.first_us)[5:]} to {formats.moment(row.last_us)[5:]}"
     yield f"  {who:{NAME_MAX}}  {bound:32}  {times:>22}  {held}  {when}"
     if row.late_ms:
-        yield f"  {'':{NAME_MAX}}  its last request ends {words.duration(row.late_ms)} later"
+        yield f"  {'':{NAME_MAX}}  its last request ends {formats.duration(row.late_ms)} later"
 
 
 def _who(row: Any) -> str:
-    return row.ip or words.party(row.user, row.client_id)
+    return row.ip or formats.party(row.user, row.client_id)
 
 
 def _compared(whole: DataFrame, columns: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -125,14 +128,14 @@ def _compared(whole: DataFrame, columns: Sequence[tuple[str, str]]) -> Iterator[
     ]
     held = whole.groupBy(*_WHO).agg(*sums).fillna(0)
     most = F.greatest(*(F.col(f"held{number}") for number in range(len(columns))))
-    rows = held.where(most > 0).orderBy(most.desc(), *_WHO).limit(TOLD_MAX).collect()
+    rows = held.where(most > 0).orderBy(most.desc(), *_WHO).limit(LISTED_MAX).collect()
     if not rows:
         return
-    names = words.labels((called(*column) for column in columns), 24)
+    names = formats.labels((called(*column) for column in columns), 24)
     yield f"{'total throttle time under':{NAME_MAX + 2}}" + "".join(
         f"  {name:>24}" for name in names
     )
     for row in rows:
-        figures = (words.duration(row[f"held{number}"]) for number in range(len(columns)))
-        who = words.visible(_who(row), NAME_MAX)
+        figures = (formats.duration(row[f"held{number}"]) for number in range(len(columns)))
+        who = formats.visible(_who(row), NAME_MAX)
         yield f"  {who:{NAME_MAX}}" + "".join(f"  {figure:>24}" for figure in figures)

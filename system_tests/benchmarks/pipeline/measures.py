@@ -254,13 +254,13 @@ def ingest(task: Task) -> Runs:
 
 def usage(task: Task) -> Runs:
     """The usage table by minute as the command makes it, computed and thrown away."""
-    from minibroker.pipeline.commands.usage import added_up
+    from minibroker.pipeline.commands.usage import aggregate_usage
 
     events = events_of(task.table)
     with spark_of(task) as spark:
 
         def run() -> int:
-            nothing(added_up(spark, str(task.table), EVERY_S))
+            nothing(aggregate_usage(spark, str(task.table), EVERY_S))
             return events
 
         while True:

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.pipeline.commands import base
-from minibroker.pipeline.commands.base import look_for_table, running, session_options
+from minibroker.pipeline.commands.base import check_table_exists, running, session_options
 from minibroker.pipeline.commands.ingest import compact
 from minibroker.pipeline.commands.recommend import recommend
 from minibroker.pipeline.commands.report import report
@@ -72,17 +72,17 @@ def test_bad_argument_is_reported_before_spark_starts(
 
 
 def test_a_table_may_be_where_this_machine_cannot_look(tmp_path: Path) -> None:
-    look_for_table(str(tmp_path), None, {})
-    look_for_table("hdfs://host/table", None, {})
-    look_for_table("/tables/2026-*", None, {})
-    look_for_table("/nowhere", "spark://head:7077", {})
-    look_for_table("/nowhere", None, {"spark.hadoop.fs.defaultFS": "hdfs://host"})
+    check_table_exists(str(tmp_path), None, {})
+    check_table_exists("hdfs://host/table", None, {})
+    check_table_exists("/tables/2026-*", None, {})
+    check_table_exists("/nowhere", "spark://head:7077", {})
+    check_table_exists("/nowhere", None, {"spark.hadoop.fs.defaultFS": "hdfs://host"})
     for path in ("/nowhere", "file:///nowhere"):
         with pytest.raises(BadInput, match="it does not exist"):
-            look_for_table(path, "local[2]", {})
+            check_table_exists(path, "local[2]", {})
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="it is not a directory"):
-        look_for_table(str(tmp_path / "file"), None, {})
+        check_table_exists(str(tmp_path / "file"), None, {})
 
 
 def test_worker_error_is_reported_as_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(reachable, "look_for_activity", look)
     monkeypatch.setattr(
-        stream, "goes_on", lambda _, checkpoint: bool([*Path(checkpoint).iterdir()])
+        stream, "has_saved_state", lambda _, checkpoint: bool([*Path(checkpoint).iterdir()])
     )
     monkeypatch.setattr(command, "running", session)
     monkeypatch.setattr(stream, "read_topic", lambda spark, broker, **others: (broker, others))
@@ -89,7 +89,7 @@ def test_command_config_is_used_to_read_and_send(run: Any, tmp_path: Path) -> No
 def test_skipped_records_are_reported(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     _, started = run()
     (listener,) = started["listeners"]
-    metrics = {"left_out": {"left_out": 3}}
+    metrics = {"skipped": {"skipped": 3}}
     listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(observedMetrics=metrics)))
     listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(observedMetrics=metrics)))
     assert (

@@ -13,7 +13,7 @@ from minibroker.pipeline.report.figures import REST, Figures, Fit, Heat, Who, st
 from tests.pipeline.report.made import ALICE, MALLORY, START_S, figures, lonely
 
 
-def told(svg: str) -> list[str]:
+def texts_of(svg: str) -> list[str]:
     """Return the texts of the marks."""
     return [unescape(each) for each in re.findall(r'<path aria-label="([^"]*)"', svg)]
 
@@ -23,13 +23,13 @@ def test_usage_plot_has_text_for_every_bucket(made: Figures) -> None:
     unit, drawing = plots.over_time(made, lambda point: point.bytes_in, "B/s", "Bytes in")
     for svg in drawing:
         ET.fromstring(svg)
-        assert len(told(svg)) == len(made.starts_s)
+        assert len(texts_of(svg)) == len(made.starts_s)
     assert unit == ("kB/s" if made.step_s == 60 else "B/s")
 
 
 def test_stacked_bucket_text_reports_total_and_parts() -> None:
     _, drawing = plots.over_time(figures(), lambda point: point.bytes_in, "B/s", "Bytes in")
-    first = told(drawing.wide)[0]
+    first = texts_of(drawing.wide)[0]
     assert first.startswith("2026-11-18 ")
     assert "300 kB/s in total · alice / etl: 100 kB/s" in first
     assert first.endswith("all others: 100 kB/s")
@@ -58,7 +58,7 @@ def test_a_name_is_text_in_a_plot_too() -> None:
 
 def test_throttle_map_cell_colour_reflects_throttle_time() -> None:
     drawing = plots.heat(figures())
-    alice, mallory = sorted(told(drawing.wide), key=lambda text: "alice" not in text)
+    alice, mallory = sorted(texts_of(drawing.wide), key=lambda text: "alice" not in text)
     assert alice.endswith("alice / etl: 1 request throttled, 1 min 30 s in this interval")
     assert mallory.endswith("20 requests throttled, 800 ms in this interval")
     assert 'fill="var(--h5)"' in drawing.wide  # 90 s in a minute
@@ -90,12 +90,14 @@ def test_throttle_map_rows_are_sorted_by_throttle_time() -> None:
 
 def test_fits_plot_reports_use_as_share_of_quota() -> None:
     drawing = plots.fits(figures().fits or ())
-    assert "median 17 %, 99th percentile 83 %, most 133 %" in told(drawing.wide)[0]
-    assert "most 2,000 %" in told(drawing.wide)[1]
+    assert "median 17 %, 99th percentile 83 %, most 133 %" in texts_of(drawing.wide)[0]
+    assert "most 2,000 %" in texts_of(drawing.wide)[1]
 
 
 def test_a_quota_of_nothing_is_not_divided_by() -> None:
-    assert told(plots.fits([Fit("user a", "producer_byte_rate", 0, 0, 0, None, 0, "")]).wide) == []
+    assert (
+        texts_of(plots.fits([Fit("user a", "producer_byte_rate", 0, 0, 0, None, 0, "")]).wide) == []
+    )
 
 
 def test_proposals_plot_has_bar_per_throttled_entity() -> None:
@@ -103,15 +105,15 @@ def test_proposals_plot_has_bar_per_throttled_entity() -> None:
     names = [each.name for each in made.proposals]
     unit, drawing = plots.proposals(made.outcomes, names, ["one", "two"])
     assert unit == "s"
-    assert len(told(drawing.wide)) == 4
+    assert len(texts_of(drawing.wide)) == 4
     assert "under one: 10 of 100 requests, 4 s in total, 900 ms at the longest" in drawing.wide
 
 
 def test_line_plot_is_interrupted_at_gap() -> None:
     made = figures()
     rows = {each.start_s: (each.p50_ms,) for each in made.latency}
-    drawing = plots.lines(made, rows, ("p50",), ("var(--s1)",), told=str, title="Latency")
+    drawing = plots.lines(made, rows, ("p50",), ("var(--s1)",), shown=str, title="Latency")
     line = re.search(r'd="([^"]*)"[^>]*stroke="var\(--s1\)"', drawing.wide)
     assert line is not None
     assert line[1].count("M") == 2
-    assert len(told(drawing.wide)) == 2
+    assert len(texts_of(drawing.wide)) == 2

@@ -13,8 +13,8 @@ from minibroker.pipeline.watch.alerts import (
     State,
     Subject,
     as_json,
+    describe,
     identity,
-    in_words,
     line,
 )
 
@@ -67,13 +67,13 @@ def test_every_alert_is_one_visible_line_that_names_the_broker(rule: Rule, state
 
 
 def test_alert_text_reports_rule_and_duration() -> None:
-    assert in_words(OVER) == (
+    assert describe(OVER) == (
         "user alice, client etl on broker 1: producer_byte_rate above 80 % of the quota for 30 s, "
         "last 93 %"
     )
     assert line(OVER).startswith("2026-11-18 11:07:10  raised   user alice, client etl on")
     noisy = OVER._replace(subject=Subject(Rule.NOISY, 1, "ANONYMOUS", "etl"))
-    assert in_words(noisy).startswith("etl takes 93 % of broker 1, more than before")
+    assert describe(noisy).startswith("etl takes 93 % of broker 1, more than before")
 
 
 def test_the_guide_lists_every_field_with_its_meaning() -> None:

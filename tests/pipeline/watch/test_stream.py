@@ -13,7 +13,13 @@ from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.watch.alerts import Alert, Rule, State
 from minibroker.pipeline.watch.rules import Rules, WatchLimits
-from minibroker.pipeline.watch.stream import LeftOut, Memory, events_of, goes_on, watch
+from minibroker.pipeline.watch.stream import (
+    SkippedRecords,
+    StateFiles,
+    events_of,
+    has_saved_state,
+    watch,
+)
 from tests.pipeline.report.events import check, request, table
 
 if TYPE_CHECKING:
@@ -60,10 +66,10 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
 
 
 def test_alert_is_sent_once_and_again_only_if_sending_failed(place: Place) -> None:
-    told: list[Alert] = []
+    sent: list[Alert] = []
     place.arrive(0, 1)
-    place.look(told.extend)
-    assert told == []  # the second interval may still grow
+    place.look(sent.extend)
+    assert sent == []  # the second interval may still grow
 
     def killed(_: Any) -> None:
         raise OSError("gone")
@@ -71,42 +77,42 @@ def test_alert_is_sent_once_and_again_only_if_sending_failed(place: Place) -> No
     place.arrive(2)
     with pytest.raises(StreamingQueryException, match="gone"):
         place.look(killed)
-    place.look(told.extend)
-    assert [(each.subject.rule, each.state) for each in told] == [(Rule.THROTTLED, State.RAISED)]
-    assert told[0].intervals == 2
+    place.look(sent.extend)
+    assert [(each.subject.rule, each.state) for each in sent] == [(Rule.THROTTLED, State.RAISED)]
+    assert sent[0].intervals == 2
     place.arrive(3, held_ms=0)
     place.arrive(4, 5, 6, held_ms=0)
-    place.look(told.extend)
-    assert [each.state for each in told] == [State.RAISED, State.CLEARED]
+    place.look(sent.extend)
+    assert [each.state for each in sent] == [State.RAISED, State.CLEARED]
 
 
 def test_of_another_topic_of_the_name_nothing_is_passed_over(place: Place) -> None:
     """Alerts that were raised before are cleared."""
-    told: list[Alert] = []
+    sent: list[Alert] = []
     place.arrive(0, 1, 2, 3)
-    place.look(told.extend)
+    place.look(sent.extend)
     place.begin_anew("second")
     place.arrive(4, 5, 6, held_ms=0)
-    place.look(told.extend)
-    assert [each.state for each in told] == [State.RAISED, State.CLEARED]
+    place.look(sent.extend)
+    assert [each.state for each in sent] == [State.RAISED, State.CLEARED]
 
 
 def test_watch_with_checkpoint_resumes(place: Place) -> None:
     checkpoint = str(place.folder / "checkpoint")
-    assert not goes_on(place.spark, checkpoint)
+    assert not has_saved_state(place.spark, checkpoint)
     place.arrive(0, 1, 2)
     place.look([].extend)
-    assert goes_on(place.spark, checkpoint)
+    assert has_saved_state(place.spark, checkpoint)
 
 
 def test_watch_killed_in_first_step_starts_over(place: Place) -> None:
     left = place.folder / "checkpoint" / "topic-first" / "offsets" / ".0.a-temporary-name.tmp"
     left.parent.mkdir(parents=True)
     left.write_text("half")
-    told: list[Alert] = []
+    sent: list[Alert] = []
     place.arrive(0, 1, 2)
-    place.look(told.extend)
-    assert [each.state for each in told] == [State.RAISED]
+    place.look(sent.extend)
+    assert [each.state for each in sent] == [State.RAISED]
 
 
 def test_non_event_records_are_skipped_and_counted(spark: SparkSession, tmp_path: Path) -> None:
@@ -117,8 +123,8 @@ def test_non_event_records_are_skipped_and_counted(spark: SparkSession, tmp_path
     ]  # fmt: skip
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "some.txt").write_text("\n".join(lines))
-    told: queue.Queue[tuple[int, int]] = queue.Queue()
-    listener = LeftOut(lambda count, total: told.put((count, total)))
+    sent: queue.Queue[tuple[int, int]] = queue.Queue()
+    listener = SkippedRecords(lambda count, total: sent.put((count, total)))
     spark.streams.addListener(listener)
     seen: list[int] = []
     try:
@@ -130,7 +136,7 @@ def test_non_event_records_are_skipped_and_counted(spark: SparkSession, tmp_path
             .start()
         )
         query.processAllAvailable()
-        assert told.get() == (6, 6)
+        assert sent.get() == (6, 6)
         query.stop()
     finally:
         spark.streams.removeListener(listener)
@@ -138,9 +144,9 @@ def test_non_event_records_are_skipped_and_counted(spark: SparkSession, tmp_path
 
 
 def test_memory_keeps_only_last_state(spark: SparkSession, tmp_path: Path) -> None:
-    memory = Memory(Files(spark, str(tmp_path)))
-    assert memory.read() is None
+    state_files = StateFiles(Files(spark, str(tmp_path)))
+    assert state_files.read() is None
     for last_s in (9, 10, 10):
-        memory.write({"last_s": last_s, "text": "ü"})
-    assert memory.read() == {"last_s": 10, "text": "ü"}
+        state_files.write({"last_s": last_s, "text": "ü"})
+    assert state_files.read() == {"last_s": 10, "text": "ü"}
     assert [each.name for each in (tmp_path / "rules").glob("*.json")] == ["000000000010.json"]
