@@ -135,7 +135,7 @@ def test_a_browser_is_installed_where_there_is_none(user: str, prefix: str, tmp_
         ({"apt_get": '[[ "$1" == update ]]', "id": "echo 0"}, "could not install them"),
     ],
 )
-def test_a_browser_that_can_t_be_had_is_told_in_words(
+def test_browser_that_cannot_be_installed_is_reported(
     programs: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
     code, words = install_a_browser(tmp_path, **programs)
@@ -200,7 +200,7 @@ def test_an_interpreter_that_is_only_a_name_or_old_is_passed_over(tmp_path: Path
     assert (code, words) == (0, "creating .venv with Python 3.12.1\n")
 
 
-def test_no_interpreter_is_told_in_words(tmp_path: Path) -> None:
+def test_missing_interpreter_is_reported(tmp_path: Path) -> None:
     code, words = make_an_environment(tmp_path, {"python3": OLD})
     assert code
     assert "minibroker needs Python 3.11 or newer" in words

@@ -70,9 +70,7 @@ def test_a_named_data_directory_stays_and_can_be_used_again(base: Path, tmp_path
     assert left_in(base) == []
 
 
-def test_open_house_with_a_foreign_directory_leaves_it_as_it_was(
-    base: Path, tmp_path: Path
-) -> None:
+def test_open_directories_does_not_change_foreign_directory(base: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "photos-2024").mkdir(parents=True)
     with pytest.raises(StartError, match="was not created"), open_directories(str(data), NODE_ID):
@@ -81,9 +79,7 @@ def test_open_house_with_a_foreign_directory_leaves_it_as_it_was(
     assert left_in(base) == []
 
 
-def test_open_house_with_a_lost_store_is_refused_if_the_store_is_needed(
-    base: Path, tmp_path: Path
-) -> None:
+def test_open_directories_rejects_lost_store_if_needed(base: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     write_meta_properties(data, MetaProperties("cluster", NODE_ID))

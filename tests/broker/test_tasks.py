@@ -60,7 +60,7 @@ async def test_each_listener_has_an_advertised_address(
 
 
 @pytest.mark.parametrize("name", ROLES)
-async def test_a_killed_role_is_reborn_and_serves_again(
+async def test_killed_role_is_restarted_and_serves_again(
     broker: TaskBroker, autojump_clock: MockClock, name: str
 ) -> None:
     client = await connect(broker)

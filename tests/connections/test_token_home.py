@@ -100,7 +100,7 @@ def test_unused_tokens_are_collected_before_a_denial() -> None:
     books.home.receive(0, Collected(TERM, TOTAL, 0))
     assert books.sent() == []
     books.home.receive(1, Collected(TERM, TOTAL, 1))
-    # The connection may have got another token: only then is this one on its way back.
+    # Processor 0 is asked again: it returns this token if its connection got another one.
     assert books.sent() == [granted(0, reclaim=True), Send(0, Collect(TERM, TOTAL))]
     books.home.receive(0, Collected(TERM, TOTAL, 0))
     assert books.sent() == [denied(0, 4)]

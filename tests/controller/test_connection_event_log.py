@@ -99,7 +99,7 @@ def test_late_report_adds_no_duplicate_events() -> None:
     assert numbers(chronicle) == [1, 2, 3]
 
 
-def test_a_reborn_controller_numbers_higher() -> None:
+def test_restarted_controller_uses_higher_event_numbers() -> None:
     before, after, a = ConnectionEventLog(1), ConnectionEventLog(2), Process()
     for number in range(EVENTS_MAX):
         a.note(number, 1.0)

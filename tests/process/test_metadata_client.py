@@ -136,7 +136,7 @@ async def test_an_update_right_behind_the_welcome_builds_on_it(
     await with_controller(env, MetadataClient(env), play)
 
 
-async def test_a_reborn_controllers_image_is_one_more_step(make_env: MakeEnvironment) -> None:
+async def test_image_of_restarted_controller_is_one_more_step(make_env: MakeEnvironment) -> None:
     steps: list[tuple[int, int]] = []
     env = make_env(WORKER)
 
@@ -173,7 +173,7 @@ async def test_requests_are_sent_and_answered(make_env: MakeEnvironment) -> None
     await with_controller(env, follower, play)
 
 
-async def test_questions_wait_for_a_controller_to_be_reborn(make_env: MakeEnvironment) -> None:
+async def test_questions_wait_for_restarted_controller(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
     answers: list[Any] = []
 

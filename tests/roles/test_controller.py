@@ -205,7 +205,7 @@ async def test_configs_are_altered_and_their_old_notices_purged(
     await store.close()
 
 
-async def test_store_of_another_cluster_is_an_error_in_words(
+async def test_store_of_another_cluster_is_rejected(
     make_env: MakeEnvironment, tmp_path: Path
 ) -> None:
     async with house(make_env):

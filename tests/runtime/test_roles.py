@@ -51,7 +51,7 @@ def test_absurd_tables_are_refused(names: list[str]) -> None:
         RoleTable(names)
 
 
-def test_exits_in_words() -> None:
+def test_exit_status_is_described() -> None:
     assert describe_exit(3 << 8) == "exit status 3"
     assert describe_exit(signal.SIGTERM) == "signal 15 (SIGTERM)"
     assert describe_exit(33) == "signal 33"

@@ -146,7 +146,7 @@ def test_crash_loop_of_spare_role_does_not_stop_others(run_supervised: Run) -> N
         ("return 5", "bad did not start: exit status 5"),
     ],
 )
-def test_a_failed_start_says_why_and_takes_all_down(
+def test_failed_start_is_reported_and_stops_all_roles(
     run_supervised: Run, failure: str, message: str
 ) -> None:
     supervised = run_supervised(f"""
@@ -286,7 +286,7 @@ def test_ignored_sighup_stays_ignored(run_supervised: Run) -> None:
     assert end[0] == Exit.CLEAN, end
 
 
-def test_the_caller_gets_its_signal_handling_back(run_supervised: Run) -> None:
+def test_signal_handlers_of_caller_are_restored(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec("a", serve)]
         before = signal.getsignal(signal.SIGINT)
