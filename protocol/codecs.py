@@ -17,6 +17,8 @@ import cramjam
 
 from protocol.errors import DecodeError
 
+_ZSTD_HEADER_MAX: Final = 18
+_LIKELY_RATIO_MAX: Final = 64
 _FIRST_GUESS_BYTES: Final = 64 * 1024
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -110,16 +112,19 @@ def _snappy_block(block: memoryview | bytes, room: int, limit: int) -> bytes:
 def _growing(
     codec: str,
     into: Callable[[memoryview | bytes, memoryview | bytearray], int],
+    claimed_size: Callable[[bytes], int] = lambda _: 0,
 ) -> Callable[[memoryview | bytes, int], memoryview]:
     """Decompress into a buffer that doubles until the data fits or the limit is reached.
 
     cramjam has no output limit and its stream objects need the complete input, so the size of the
-    output buffer is the limit: cramjam stops when it is full.
+    output buffer is the limit: cramjam stops when it is full. ``claimed_size`` returns the size
+    that the data claims to have, or 0. It is believed up to a likely ratio: it costs memory.
     """
 
     def decompress_growing(data: memoryview | bytes, limit: int) -> memoryview:
         raw = bytes(data)
-        capacity = min(limit, max(_FIRST_GUESS_BYTES, 4 * len(raw)))
+        guess = min(claimed_size(raw), _LIKELY_RATIO_MAX * len(raw)) or 4 * len(raw)
+        capacity = min(limit, max(_FIRST_GUESS_BYTES, guess))
         while True:
             buffer = bytearray(capacity)
             try:
@@ -132,6 +137,18 @@ def _growing(
             capacity = min(limit, 2 * capacity)
 
     return decompress_growing
+
+
+def _zstd_claimed_size(data: bytes) -> int:
+    """The content size in the header of a Zstandard frame (RFC 8878, 3.1.1.1), 0 without one."""
+    if len(data) < _ZSTD_HEADER_MAX:
+        return 0
+    descriptor = data[4]
+    is_single_segment = bool(descriptor & 0x20)
+    position = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    width = (int(is_single_segment), 2, 4, 8)[descriptor >> 6]
+    size = int.from_bytes(data[position : position + width], "little")
+    return size + 256 if width == 2 else size
 
 
 def is_too_small(error: Exception) -> bool:
@@ -160,5 +177,5 @@ DECOMPRESSORS: Final[dict[int, Callable[[memoryview | bytes, int], memoryview | 
     GZIP: _decompress_gzip,
     SNAPPY: _decompress_snappy,
     LZ4: _growing("lz4", INTO[LZ4]),
-    ZSTD: _growing("zstd", INTO[ZSTD]),
+    ZSTD: _growing("zstd", INTO[ZSTD], _zstd_claimed_size),
 }

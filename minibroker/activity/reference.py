@@ -27,9 +27,13 @@ _INTRODUCTION: Final = f"""\
 <!-- Written by `python -m minibroker.activity.reference`; don't edit. -->
 
 With `activity.enable=true`, the broker writes an event for every request and every change of a
-connection to the topic `{TOPIC}`. An event is a record with a JSON object as its value. This page
-describes version {VERSION} of the schema. Fields that do not apply to an event are omitted from the
-JSON, and null in the tables of the pipeline, which have all fields as columns in this order.
+connection to the topic `{TOPIC}`. This page describes version {VERSION} of the schema.
+
+With `activity.format=arrow`, the value of a record is an Apache Arrow IPC stream with one batch of
+up to 1,000 events. It has all fields as columns in this order, null where a field does not apply;
+a quota check has a column for each of its fields, such as `produce.rate`. With
+`activity.format=json`, the value is a JSON object with one event, and fields that do not apply are
+omitted. The tables of the pipeline have the columns of the JSON objects.
 """
 
 

@@ -7,9 +7,12 @@ The invariant: with the defaults no events are recorded, at no cost.  Kafka has 
 from __future__ import annotations
 
 from minibroker.config.setting import setting
-from minibroker.config.types import BOOLEAN, DOUBLE, LONG, Valid, at_least
+from minibroker.config.types import BOOLEAN, DOUBLE, LONG, STRING, Valid, at_least, one_of
 
 RETENTION_BYTES_MIN = 8 * 1024 * 1024
+
+FORMAT_ARROW = "arrow"
+FORMAT_JSON = "json"
 
 ACTIVITY_ENABLE = setting(
     "activity.enable",
@@ -18,6 +21,16 @@ ACTIVITY_ENABLE = setting(
     doc="Whether the broker writes an event for every request and every change of a connection to "
     "the topic `__minibroker_activity`. Requests never wait for events: events that cannot be "
     "written in time are dropped and counted. Not a Kafka setting.",
+)
+ACTIVITY_FORMAT = setting(
+    "activity.format",
+    STRING,
+    default=FORMAT_ARROW,
+    valid=one_of(FORMAT_ARROW, FORMAT_JSON),
+    doc="How events are encoded in the topic. `arrow`: a record contains up to 1,000 events as an "
+    "Apache Arrow IPC stream, which the pipeline reads several times as fast; it "
+    "needs the package pyarrow. `json`: a record contains one event as a JSON object, which any "
+    "consumer can show. Not a Kafka setting.",
 )
 ACTIVITY_SAMPLE = setting(
     "activity.sample",

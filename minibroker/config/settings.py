@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from minibroker.config import activity_definitions as a
 from minibroker.config import connection_definitions as c
 from minibroker.config import definitions as d
 from minibroker.config import group_definitions as g
@@ -236,7 +238,8 @@ class Settings:
 
     def _start_problems(self) -> list[str]:
         """Check constraints that apply only at startup; the config store may violate them."""
-        return [self._blame(name, text) for name, text in _sharded_relations(self)]
+        relations = chain(_sharded_relations(self), _activity_relations(self))
+        return [self._blame(name, text) for name, text in relations]
 
     def default(self, key: Setting[T]) -> T:
         """Return the default of a setting in this profile."""
@@ -371,6 +374,17 @@ def _sharded_relations(settings: Settings) -> Iterable[tuple[str, str]]:
         declared = broker_setting(name)
         if declared in c.ONE_ACCEPTOR_ONLY and settings.value_at(name, None) != declared.default:
             yield name, f"not with acceptor.mode={c.SHARDED}: {c.SHARDED_ADVICE}"
+
+
+def _activity_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    if not settings[a.ACTIVITY_ENABLE] or settings[a.ACTIVITY_FORMAT] != a.FORMAT_ARROW:
+        return
+    from importlib.util import find_spec  # Not loaded by brokers without activity.
+
+    if find_spec("pyarrow") is None:
+        problem = f"{a.FORMAT_ARROW} needs pyarrow, which is not installed: pip install "
+        problem += f"'minibroker[activity]', or set it to {a.FORMAT_JSON}"
+        yield a.ACTIVITY_FORMAT.name, problem
 
 
 def _zookeeper_relations(settings: Settings) -> Iterable[tuple[str, str]]:

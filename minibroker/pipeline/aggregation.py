@@ -31,11 +31,11 @@ from minibroker.pipeline.cells import (
     cells_of,
     joined,
 )
+from minibroker.pipeline.compiling import compiled
 from minibroker.pipeline.counting import Events, Ints
 from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.ordering import ordered, pairs_of
 from minibroker.pipeline.quantities import LEVELS, NAMES, QUOTAS
-from minibroker.pipeline.simd_words import compiled
 
 CHUNK_ROWS: Final = 262_144
 CHUNK_BYTES: Final = 128 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Sorts a run of events into the places (hour and bucket) of their files, and deduplicates it.
+"""Sorts events into the places (hour and bucket) of their files, and deduplicates them.
 
 Owns what depends on all events of a run together; it must never know files or Spark. Invariant: of
 the events of a place with the same broker and sequence only the first is kept, and the reported
@@ -11,38 +11,38 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from minibroker.activity.schema import ActivityKind
-from minibroker.pipeline.columns import KINDS, EventRun, Keys
 from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
 from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
 from minibroker.pipeline.sequence_spans import spans_overlap
-from minibroker.pipeline.string_table import strings_of
 
 _NONE: Final = -1
-_CONNECTION: Final = KINDS.index(str(ActivityKind.CONNECTION).encode())
 
 
 class Arranged(NamedTuple):
     """The events of a run by place."""
 
-    places: dict[str, Any]
-    """Row numbers of each place, in the order of its file."""
+    places: dict[str, pa.Table]
+    """The events of each place, in the order of its file."""
     spans: Any
     """Rows of (broker, first, last): the sequences of the kept events, unsorted."""
-    texts: list[bytes]
 
 
-def arrange(run: EventRun) -> Arranged:
-    """The events of a run, sorted within each place by ``layout.SORTED_BY``."""
-    texts = strings_of(run.texts)
-    keys = run.keys
-    brokers, sequences = keys.brokers, keys.sequences
-    entity_of, ranks, buckets = _entities(keys, texts)
-    hours = keys.times // HOUR_US
-    found, at = (hours[:1], 0) if _all_alike(hours) else np.unique(hours, return_inverse=True)
+def arrange(events: pa.Table) -> Arranged:
+    """The events of a run, sorted within each place by ``layout.SORTED_BY``.
+
+    Each column of texts has one dictionary.
+    """
+    brokers, sequences, times = (
+        events[name].to_numpy() for name in ("broker", "sequence", "time_us")
+    )
+    brokers = brokers.astype(np.int64)
+    entity_of, ranks, buckets = _entities(events)
+    found, at = np.unique(times // HOUR_US, return_inverse=True)
     places = at * BUCKETS + buckets
-    order = _by_time(keys)
+    order = _by_time(times, sequences, brokers)
     spans = spans_of(brokers, sequences)
     if spans_overlap(spans):
         order = order[_first_ones(places, brokers, sequences)[order]]
@@ -50,29 +50,34 @@ def arrange(run: EventRun) -> Arranged:
         spans = spans_of(brokers[kept], sequences[kept])
     order, _ = ordered(order, ranks[entity_of], len(ranks))
     order, starts = ordered(order, places, len(found) * BUCKETS)
+    sorted_events = _taken(events, pa.array(order))
     return Arranged(
         {
-            place_of(int(found[place // BUCKETS]), place % BUCKETS): order[start:end]
+            place_of(int(found[place // BUCKETS]), place % BUCKETS): sorted_events[start:end]
             for place, (start, end) in enumerate(pairwise(starts))
             if end > start
         },
         spans,
-        texts,
     )
 
 
-def _all_alike(values: Any) -> bool:
-    return bool(len(values) and (values == values[0]).all())
+def _taken(events: pa.Table, order: pa.Array) -> pa.Table:
+    """The rows in this order. Many columns contain nothing but nulls, which have no order."""
+    columns = [
+        pa.nulls(len(order), each.type) if each.null_count == len(each) else each.take(order)
+        for each in events.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=events.schema)
 
 
-def _by_time(keys: Keys) -> Any:
+def _by_time(times: Any, sequences: Any, brokers: Any) -> Any:
     """All rows by time, then sequence, then broker. The input is mostly sorted already."""
-    order = np.argsort(keys.times, kind="stable")
-    again = np.diff(keys.times[order]) == 0
+    order = np.argsort(times, kind="stable")
+    again = np.diff(times[order]) == 0
     alike = np.flatnonzero(np.append(again, False) | np.insert(again, 0, False))
     if len(alike):
         rows = order[alike]
-        order[alike] = rows[np.lexsort(tuple(key[rows] for key in keys[:3]))]
+        order[alike] = rows[np.lexsort((brokers[rows], sequences[rows], times[rows]))]
     return order
 
 
@@ -85,23 +90,31 @@ def _first_ones(*keys: Any) -> Any:
     return first
 
 
-def _entities(keys: Keys, texts: list[bytes]) -> tuple[Any, Any, Any]:
+def _entities(events: pa.Table) -> tuple[Any, Any, Any]:
     """(the entity of each row, the sort rank of each entity, the bucket of each row)."""
-    users, clients = keys.users, keys.clients
+    (users, user_names), (clients, client_names) = (
+        _numbered(events[name]) for name in ("user", "client_id")
+    )
     rows, entity_of = pairs_of(users, clients)
-    names = [(_text(texts, users[row]), _text(texts, clients[row])) for row in rows]
+    # The last name is that of a null, whose number is -1.
+    names = [(user_names[users[row]], client_names[clients[row]]) for row in rows]
     ranks = np.empty(len(names), np.int64)
     ranks[sorted(range(len(names)), key=lambda at: [(n is not None, n) for n in names[at]])] = (
         np.arange(len(names))
     )
     buckets = np.array([bucket_of(*name) for name in names], np.int64)[entity_of]
-    of_connections = np.flatnonzero(keys.kinds == _CONNECTION)
-    if len(of_connections):
-        ips, ip_of = np.unique(keys.ips[of_connections], return_inverse=True)
-        by_ip = np.array([bucket_of(texts[ip].decode()) for ip in ips], np.int64)
-        buckets[of_connections] = by_ip[ip_of]
+    kinds, kind_names = _numbered(events["kind"])
+    connection = str(ActivityKind.CONNECTION)
+    if connection in kind_names:
+        ips, addresses = _numbered(events["ip"])
+        by_ip = np.array([bucket_of(ip) for ip in addresses], np.int64)
+        of_connections = np.flatnonzero(kinds == kind_names.index(connection))
+        buckets[of_connections] = by_ip[ips[of_connections]]
     return entity_of, ranks, buckets
 
 
-def _text(texts: list[bytes], number: int) -> str | None:
-    return None if number == _NONE else texts[number].decode()
+def _numbered(texts: pa.ChunkedArray) -> tuple[Any, list[str | None]]:
+    """(the number of each row's text, -1 for null; the text of each number, and last of -1)."""
+    found = texts.combine_chunks()
+    numbers = found.indices.fill_null(_NONE).to_numpy().astype(np.int64)
+    return numbers, [*found.dictionary.to_pylist(), None]

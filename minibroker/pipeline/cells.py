@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.pipeline import latencies
+from minibroker.pipeline.compiling import compiled
 from minibroker.pipeline.counting import PER_EVENT, Counted, Events, Ints
 from minibroker.pipeline.ordering import ordered, pairs_of
 from minibroker.pipeline.quantities import LEVELS, NAMES, QUOTAS
-from minibroker.pipeline.simd_words import compiled
 
 SUMS: Final = ("events", "amount", "requests", "errors", "throttled", "throttle_ms")
 MOST: Final = ("measured", "bound")

@@ -1,9 +1,9 @@
 """The validity rules of an activity event, and the reasons for rejecting one.
 
-Owns the definition of a malformed event, in plain Python, one event at a time; it must never know
-where events come from or how fast they must be read. Invariant: any bytes yield either an event
-with the schema's fields or a readable reason. The compiled reader in ``columns`` accepts only what
-is accepted here; tests verify that.
+Owns the definition of a malformed event, for one event and for the rows of a table; it must never
+know where events come from. Invariant: any bytes yield either an event with the schema's fields or
+a readable reason, and ``malformed_rows`` finds exactly the rows that ``check_event`` rejects; tests
+verify that.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minibroker.activity.arrow_format import parts_of
 from minibroker.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
@@ -62,19 +67,86 @@ def parse_event(raw: bytes | None) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise MalformedEvent(f"not UTF-8: {error.reason} at byte {error.start}") from error
     except (ValueError, RecursionError) as error:
-        raise MalformedEvent(_short(f"not JSON: {error}")) from error
+        raise MalformedEvent(reason_of(f"not JSON: {error}")) from error
     if not isinstance(found, dict):
-        raise MalformedEvent(_short(f"not a JSON object but {json.dumps(found)}"))
+        raise MalformedEvent(reason_of(f"not a JSON object but {json.dumps(found)}"))
+    return check_event(found)
+
+
+def check_event(found: dict[str, Any]) -> dict[str, Any]:
+    """The event, with whole numbers as floats where the schema has floats. Raises Malformed."""
     if found.get("version") != VERSION or not _whole(found["version"]):
         has = json.dumps(found["version"]) if "version" in found else "missing"
-        raise MalformedEvent(_short(f"version is {has}, but only {VERSION} is supported"))
+        raise MalformedEvent(reason_of(f"version is {has}, but only {VERSION} is supported"))
     _check_fields(found, _NAMED, "")
     try:
         kind = ActivityKind(found.get("kind") or "")
     except ValueError:
-        raise MalformedEvent(_short(f"kind {json.dumps(found.get('kind'))} is unknown")) from None
+        kind_text = json.dumps(found.get("kind"))
+        raise MalformedEvent(reason_of(f"kind {kind_text} is unknown")) from None
     _check_there(found, _NEEDED[kind], "")
     return found
+
+
+def why_malformed(found: dict[str, Any]) -> str:
+    """Why `check_event` rejects an event."""
+    try:
+        check_event(found)
+    except MalformedEvent as error:
+        return str(error)
+    raise ValueError("the event is not malformed")
+
+
+def malformed_rows(events: pa.Table) -> Any:
+    """The numbers of the rows of a table, with the columns of events, that are malformed."""
+    malformed = np.zeros(len(events), np.bool_)
+    versions, kinds = events["version"], events["kind"]
+    malformed |= _lacking(versions) | _is_true(pc.not_equal(versions, VERSION))
+    of_kind = {kind: _is_true(pc.equal(kinds, str(kind))) for kind in ActivityKind}
+    malformed |= ~np.logical_or.reduce(list(of_kind.values()))
+    for field in FIELDS:
+        if field.type is ActivityType.CHECK:
+            _flag_bad_checks(events, field, malformed)
+            continue
+        values = events[field.name]
+        _flag_bad_numbers(field, values, malformed)
+        if values.null_count and any(needed(field, kind) for kind in ActivityKind):
+            lacking = _lacking(values)
+            for kind, rows in of_kind.items():
+                if needed(field, kind):
+                    malformed |= rows & lacking
+    return np.flatnonzero(malformed)
+
+
+def _flag_bad_checks(events: pa.Table, check: ActivityField, malformed: Any) -> None:
+    columns = {part: events[name] for name, part in parts_of(check)}
+    if all(values.null_count == len(events) for values in columns.values()):
+        return
+    lacking = {part: _lacking(values) for part, values in columns.items()}
+    there = ~np.logical_and.reduce(list(lacking.values()))
+    for part, values in columns.items():
+        _flag_bad_numbers(part, values, malformed)
+        if not part.may_lack:
+            malformed |= there & lacking[part]
+
+
+def _flag_bad_numbers(field: ActivityField, values: pa.ChunkedArray, malformed: Any) -> None:
+    if field.type not in _NUMBERS:
+        return
+    if field.name not in SIGNED and (pc.min(values).as_py() or 0) < 0:
+        malformed |= _is_true(pc.less(values, 0))
+    if field.type is ActivityType.DOUBLE:
+        finite = pc.is_finite(values)
+        if pc.all(finite).as_py() is False:
+            malformed |= _is_true(pc.invert(finite))
+
+
+def _lacking(values: pa.ChunkedArray) -> Any:
+    return values.is_null().to_numpy()
+
+
+def _is_true(flags: pa.ChunkedArray) -> Any:
+    return flags.fill_null(False).to_numpy().astype(np.bool_, copy=False)
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -100,7 +172,7 @@ def _check_fields(found: dict[str, Any], known: Mapping[str, ActivityField], pre
     for name, value in found.items():
         field = known.get(name)
         if field is None:
-            raise MalformedEvent(_short(f"version {VERSION} has no field `{prefix}{name}`"))
+            raise MalformedEvent(reason_of(f"version {VERSION} has no field `{prefix}{name}`"))
         if value is not None:
             _check_value(field, value, prefix)
             if field.type is ActivityType.DOUBLE:
@@ -110,7 +182,7 @@ def _check_fields(found: dict[str, Any], known: Mapping[str, ActivityField], pre
 def _check_value(field: ActivityField, value: Any, prefix: str) -> None:
     if not _fits(field.type, value):
         raise MalformedEvent(
-            _short(
+            reason_of(
                 f"field `{prefix}{field.name}` is of type {field.type.value}, not"
                 f" {json.dumps(value)}"
             )
@@ -158,6 +230,7 @@ def _encodable(value: str) -> bool:
     return True
 
 
-def _short(text: str) -> str:
+def reason_of(text: str) -> str:
+    """A text of at most ``REASON_MAX`` printable characters."""
     printable = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return printable if len(printable) <= REASON_MAX else printable[: REASON_MAX - 1] + "…"

@@ -1,32 +1,38 @@
-"""Writes raw events to files of the activity table: the work of one task.
+"""Writes events to files of the activity table: the work of one task.
 
 Owns the conversion of a topic's records to files by hour and bucket; it must never know the source,
-or what the table contains already. Invariant: every record is in a file, as an event or, with a
+or what the table contains already. Invariant: every record is in a file, as events or, with a
 reason, among the malformed; a task's last row has the counts and the sequences in its files.
 Workers return finished files, because rows and columns one by one cost several times as much: the
-worker writes them itself if the table is on a disk, otherwise Spark does. Memory is that of one
-``EventRun``, which the process's next task reuses.
+worker writes them itself if the table is on a disk, otherwise Spark does. Memory is that of
+``ROWS_MAX`` events or ``RUN_BYTES_MAX``, twice.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 
+from minibroker.activity.arrow_format import SCHEMA, event_of
 from minibroker.pipeline.arranging import arrange
-from minibroker.pipeline.columns import EventRun, Raw, bytes_in, bytes_of, pieces
-from minibroker.pipeline.encoding.footer import MAGIC
+from minibroker.pipeline.decoding import (
+    Batch,
+    Value,
+    decode,
+    values_of,
+    without_rows,
+)
 from minibroker.pipeline.errors import BadInput
+from minibroker.pipeline.events import malformed_rows, why_malformed
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
-from minibroker.pipeline.parquet import Encoder, file_bytes
+from minibroker.pipeline.parquet import events_file, faults_file
 from minibroker.pipeline.sequence_spans import NO_SPANS, spans_to_json
-from minibroker.pipeline.simd_words import SLACK
 from minibroker.pipeline.workers import settle_in
 
 PLACED: Final = "place string, file string, content binary"
@@ -34,8 +40,11 @@ PLACED: Final = "place string, file string, content binary"
 _PLACED: Final = pa.schema(
     [("place", pa.string()), ("file", pa.string()), ("content", pa.binary())]
 )
-FOOTER: Final = MAGIC
+FOOTER: Final = b"PAR1"
 """The last bytes of every Parquet file; the content in a row omits them."""
+ROWS_MAX: Final = 500_000
+RUN_BYTES_MAX: Final = 256 << 20
+"""Events that are collected, and the size of their records, before files are written."""
 FAULTS_MAX: Final = 10_000
 FAULTY_BYTES_MAX: Final = 8 << 20
 """Size of the malformed records that are collected before a file is written."""
@@ -56,8 +65,6 @@ QUARANTINE: Final = pa.schema(
 Where = Callable[[int], tuple[str, int, int]]
 """Maps a record's number to its topic, partition and offset."""
 
-_spare: list[tuple[EventRun, Encoder]] = []
-
 
 class Filer:
     """Files one task's events. Yields rows as in ``PLACED``; unusable after ``end``.
@@ -73,21 +80,26 @@ class Filer:
                 " the same path"
             )
         self._source, self._now_ms, self._into = source, now_ms, into
-        self._run, self._encoder = _spare.pop() if _spare else (EventRun(), Encoder())
+        self._run: list[tuple[Batch, Where]] = []
+        self._rows = self._bytes = 0
         self._faults: list[tuple[Any, ...]] = []
         self._faulty_bytes = 0
         self._records = self._events = self._malformed = self._files = 0
         self._spans = NO_SPANS
 
-    def take(self, raw: Raw, where: Where) -> Iterator[pa.RecordBatch]:
-        """Add records; ``where`` locates the malformed ones."""
-        for part, first in pieces(raw):
-            size = bytes_in(part)
-            if not self._run.has_room(len(part.sizes), size):
-                yield from self._file(size)
-            self._records += len(part.sizes)
-            for number, reason in self._run.read(part):
-                yield from self.fault(reason, where(first + number), bytes_of(part, number))
+    def take(self, values: Sequence[Value], where: Where) -> Iterator[pa.RecordBatch]:
+        """Add the values of records; ``where`` locates the malformed ones."""
+        for found in decode(values):
+            if isinstance(found, Batch):
+                rows, size = len(found.events), found.size
+                if self._rows + rows > ROWS_MAX or self._bytes + size > RUN_BYTES_MAX:
+                    yield from self._file()
+                self._run.append((found, where))
+                self._records, self._rows = self._records + rows, self._rows + rows
+                self._bytes += size
+            else:
+                self._records += 1
+                yield from self.fault(found.reason, where(found.number), found.raw)
 
     def damaged(
         self, reason: str, where: tuple[str, int, int], raw: bytes | None
@@ -108,10 +120,9 @@ class Filer:
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Write the remaining files, and yield the counts."""
+        yield from self._file()
         if self._faults:
             yield self._quarantine()
-        yield from self._file(0)
-        _spare.append((self._run, self._encoder))
         counted = {
             "records": self._records,
             "events": self._events,
@@ -120,16 +131,33 @@ class Filer:
         }
         yield _row(COUNTED, None, json.dumps(counted).encode())
 
-    def _file(self, size: int) -> Iterator[pa.RecordBatch]:
-        """Write the collected events to files, and make room for strings of ``size`` bytes."""
-        if self._run.count:
-            arranged = arrange(self._run)
-            for place, rows in arranged.places.items():
-                yield self._written(place, self._encoder.file(self._run, rows))
-                self._events += len(rows)
-            # Not joined, so that an event in two runs is detected.
-            self._spans = np.concatenate([self._spans, arranged.spans])
-        self._run.clear(size)
+    def _file(self) -> Iterator[pa.RecordBatch]:
+        """Write the collected events to files."""
+        if not self._run:
+            return
+        events = pa.Table.from_batches([batch.events for batch, _ in self._run], SCHEMA)
+        malformed = malformed_rows(events)
+        if len(malformed):
+            yield from self._quarantine_rows(events, malformed)
+            events = without_rows(events, malformed)
+        self._run.clear()
+        self._rows = self._bytes = 0
+        if not len(events):
+            return
+        arranged = arrange(events.unify_dictionaries())
+        for place, part in arranged.places.items():
+            yield self._written(place, events_file(part))
+            self._events += len(part)
+        # Not joined, so that an event in two runs is detected.
+        self._spans = np.concatenate([self._spans, arranged.spans])
+
+    def _quarantine_rows(self, events: pa.Table, rows: Any) -> Iterator[pa.RecordBatch]:
+        ends = np.cumsum([len(batch.events) for batch, _ in self._run])
+        for row, which in zip(rows.tolist(), np.searchsorted(ends, rows, "right"), strict=True):
+            batch, where = self._run[which]
+            number = int(batch.numbers[row - int(ends[which])])  # Counted from its end.
+            event = event_of(events.slice(row, 1).to_pylist()[0])
+            yield from self.fault(why_malformed(event), where(number), json.dumps(event).encode())
 
     def _quarantine(self) -> pa.RecordBatch:
         columns = [
@@ -138,7 +166,7 @@ class Filer:
         ]
         self._faults, self._faulty_bytes = [], 0
         table = pa.Table.from_arrays(columns, schema=QUARANTINE)
-        return self._written(QUARANTINED, file_bytes(table))
+        return self._written(QUARANTINED, faults_file(table))
 
     def _written(self, place: str, content: bytes) -> pa.RecordBatch:
         self._files += 1
@@ -172,7 +200,7 @@ def file_events(
     def filed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filer = Filer(source, now_ms, into)
         for batch in batches:
-            yield from filer.take(raw_of(batch["value"]), _where(batch))
+            yield from filer.take(values_of(batch["value"]), _where(batch))
         yield from filer.end()
 
     return filed
@@ -181,16 +209,3 @@ def file_events(
 def _where(batch: pa.RecordBatch) -> Where:
     topics, partitions, offsets = (batch[name] for name in ("topic", "partition", "offset"))
     return lambda row: (topics[row].as_py(), partitions[row].as_py(), offsets[row].as_py())
-
-
-def raw_of(values: pa.Array) -> Raw:
-    """Convert an array of binaries to bytes with readable slack at the end."""
-    ends = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
-    ends = ends.astype(np.int64)
-    sizes = np.diff(ends)
-    if values.null_count:
-        sizes[values.is_null().to_numpy(zero_copy_only=False)] = -1
-    content = values.buffers()[2] or b""
-    data = np.empty(int(ends[-1] - ends[0]) + SLACK, np.uint8)
-    data[:-SLACK] = np.frombuffer(content, np.uint8)[ends[0] : ends[-1]]
-    return Raw(data, ends[:-1] - ends[0], sizes)

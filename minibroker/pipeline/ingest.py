@@ -24,7 +24,7 @@ from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.filing import PLACED, Filer, Where
 from minibroker.pipeline.hadoop import COMMITTED, OFFSETS
 from minibroker.pipeline.reachable import ReachableTopic
-from minibroker.pipeline.segments import Damaged, Reader, SegmentPiece, pieces, topic_id_of
+from minibroker.pipeline.segments import Damaged, SegmentPiece, pieces, read, topic_id_of
 from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.table import Counts, Table
 from protocol.types import uuid_text
@@ -37,8 +37,10 @@ TASK_BYTES: Final = 512 << 20
 """Segment bytes read by a task. A step has a task for each core, and is repeated if killed."""
 LEAST_BYTES: Final = 8 << 20
 """Minimum size of a task, if there are several."""
-STEP_RECORDS: Final = 500_000
-"""Records of a live broker in a step, for the same reason."""
+STEP_RECORDS: Final = 100_000
+"""Records of a live broker in a step, for the same reason. In Arrow's format that is more than the
+whole topic, because a record has up to 1,000 events.
+"""
 TRIGGER: Final = "10 seconds"
 CHECKPOINTS: Final = "_checkpoints"
 FILED: Final = "minibroker-filed"
@@ -81,19 +83,19 @@ class FiledReader(DataSourceReader):
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        filer, reader = Filer(self._source, self._found_ms, self._into), Reader()
+        filer = Filer(self._source, self._found_ms, self._into)
         for piece in (SegmentPiece(*values) for values in partition.value):
-            for batch in reader.read(piece):
+            for batch in read(piece):
                 if isinstance(batch, Damaged):
                     place = piece.topic, piece.partition, batch.offset
                     yield from filer.damaged(batch.reason, place, batch.data)
                 else:
-                    yield from filer.take(batch.raw, _where(piece, batch.offsets))
+                    yield from filer.take(batch.values, _where(piece, batch.offsets))
         yield from filer.end()
 
 
-def _where(piece: SegmentPiece, offsets: Any) -> Where:
-    return lambda row: (piece.topic, piece.partition, int(offsets[row]))
+def _where(piece: SegmentPiece, offsets: list[int]) -> Where:
+    return lambda number: (piece.topic, piece.partition, offsets[number])
 
 
 def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:

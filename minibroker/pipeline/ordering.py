@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.simd_words import compiled
-from minibroker.pipeline.string_table import extend_hash
+from minibroker.pipeline.compiling import compiled
 
-_NONE: Final = -1
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _BROKERS: Final = 1024
 """Slots for brokers whose last sequence is remembered during a run."""
 
@@ -28,7 +27,7 @@ def number_pairs(ones: Any, others: Any, slots: Any, first: Any, found: Any) -> 
     count, last = 0, len(slots) - 1
     for row in range(len(ones)):
         one, other = ones[row], others[row]
-        hashed = extend_hash(extend_hash(np.uint64(0), np.uint64(one)), np.uint64(other))
+        hashed = (np.uint64(one) * _MIX ^ np.uint64(other)) * _MIX
         slot = np.int64((hashed >> np.uint64(16)) & np.uint64(last))
         while slots[slot] >= 0:
             at = first[slots[slot]]
@@ -61,19 +60,6 @@ def order_by(order: Any, ranks: Any, starts: Any, out: Any) -> None:
     for rank in range(len(starts) - 1, 0, -1):
         starts[rank] = starts[rank - 1]
     starts[0] = 0
-
-
-@compiled
-def split(values: Any, begin: Any, end: Any, first: Any, fields: Any, out: Any) -> None:
-    """Copy fields of some rows of ``values``, each to a row of ``out``; -1 where there is no value.
-
-    ``fields`` has (column, mask, bit) for each field; the mask columns start at ``first``.
-    """
-    for row in range(np.uint64(begin), np.uint64(end)):
-        for field in range(np.uint64(len(fields))):
-            column, mask = np.uint64(fields[field, 0]), np.uint64(first + fields[field, 1])
-            there = values[row, mask] >> fields[field, 2] & 1 != 0
-            out[field, row] = values[row, column] if there else _NONE
 
 
 @compiled

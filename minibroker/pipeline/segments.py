@@ -3,8 +3,7 @@
 Owns the list of what there is to read (complete batches, in pieces of a bounded size) and the
 reading; it must never know the records' contents, or how pieces are distributed. Invariant: a piece
 starts and ends at a batch boundary, so pieces can be read anywhere and in any order; a batch that
-is still being written is left for the next run. A damaged batch is reported as one fault. Records
-stay in the buffer into which they were decompressed, which the next batch reuses.
+is still being written is left for the next run. A damaged batch is reported as one fault.
 """
 
 from __future__ import annotations
@@ -12,25 +11,16 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from itertools import pairwise, zip_longest
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-from zstandard import ZstdDecompressor, ZstdError, frame_content_size
-
 from minibroker.activity.schema import TOPIC
 from minibroker.config.activity_definitions import ACTIVITY_ENABLE
-from minibroker.pipeline.columns import Raw
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.simd_words import SLACK
-from minibroker.pipeline.walking import walk_records
 from minibroker.storage.checkpoint import read_topic_id
 from minibroker.storage.paths import LOG, offset_file, offsets_of, parse_directory
-from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, decompress_into
 from protocol.errors import DecodeError
 from protocol.records import (
-    HEADER_BYTES,
     BatchHeader,
     iter_batches,
     iter_records,
@@ -41,17 +31,15 @@ from protocol.types import Uuid
 
 PIECE_BYTES: Final = 16 << 20
 """Read into memory at once; a larger batch is a piece of its own."""
-FIRST_ROOM: Final = 1 << 20
-"""Initial size of the buffer for decompressed batches, which grows as needed."""
 RAW_MAX: Final = 1024
 """Bytes kept of a damaged batch."""
 
 
-class Batch(NamedTuple):
-    """A batch's records; the bytes are valid until the next batch is read."""
+class SegmentBatch(NamedTuple):
+    """The records of a batch."""
 
-    raw: Raw
-    offsets: Any
+    values: list[bytes | None]
+    offsets: list[int]
 
 
 class Damaged(NamedTuple):
@@ -194,92 +182,47 @@ class _mapped:  # noqa: N801 - a context manager, used as `open` is
             self._map.close()
 
 
-class Reader:
-    """Reads pieces one after the other into the same buffers."""
-
-    def __init__(self) -> None:
-        self._room = np.empty(FIRST_ROOM + SLACK, np.uint8)
-        self._bytes = bytearray()
-        self._zstd = ZstdDecompressor()
-
-    def read(self, piece: SegmentPiece) -> Iterator[Batch | Damaged]:
-        """Read the batches of a piece."""
+def read(piece: SegmentPiece) -> Iterator[SegmentBatch | Damaged]:
+    """Read the batches of a piece."""
+    data = _content(piece)
+    position, offset = 0, -1
+    while position < len(data):
         try:
-            with open(piece.path, "rb") as file:
-                file.seek(piece.start)
-                if len(self._bytes) < piece.size:
-                    self._bytes = bytearray(piece.size)
-                data = memoryview(self._bytes)[: piece.size]
-                data = data[: file.readinto(data)]
-        except FileNotFoundError as error:
-            why = (
-                "was removed by retention while it was read: run this again"
-                if os.path.isdir(os.path.dirname(piece.path))
-                else "does not exist on this worker: all workers must reach it under the same path"
-            )
-            raise BadInput(f"{piece.path} {why}") from error
-        position, offset = 0, -1
-        while position < len(data):
-            try:
-                header = parse_batch_header(data, position)
-                if header.size > len(data) - position:
-                    raise DecodeError(f"a batch of {header.size} bytes is truncated", position)
-            except DecodeError as error:
-                yield _damaged(piece, position, offset, data[position:], str(error))
-                return
-            batch = data[position : position + header.size]
-            try:
-                if not header.is_control:
-                    yield self._batch(batch, header)
-            except DecodeError as error:
-                yield _damaged(piece, position, header.base_offset, batch, str(error))
-            position += header.size
-            offset = header.next_offset
-
-    def _batch(self, batch: memoryview, header: BatchHeader) -> Batch:
-        if not verify_crc(batch):
-            raise DecodeError("its CRC is wrong", 0)
+            header = parse_batch_header(data, position)
+            if header.size > len(data) - position:
+                raise DecodeError(f"a batch of {header.size} bytes is truncated", position)
+        except DecodeError as error:
+            yield _damaged(piece, position, offset, data[position:], str(error))
+            return
+        batch = data[position : position + header.size]
         try:
-            codec = Compression(header.codec)
-        except ValueError:
-            raise DecodeError(f"unknown compression codec {header.codec}", 0) from None
-        if not 0 <= header.record_count <= DECOMPRESSED_MAX_BYTES:
-            raise DecodeError(f"its header claims {header.record_count} records", 0)
-        size = self._decompressed(codec, batch[HEADER_BYTES:])
-        if header.record_count > size:
-            raise DecodeError(f"its header claims {header.record_count} records in {size} bytes", 0)
-        found = np.empty((4, header.record_count), np.int64)
-        if not walk_records(self._room[:size], found):
-            for _ in iter_records(batch):  # Raises with the reason.
-                pass
-            raise DecodeError("its records are malformed", 0)
-        deltas, _, starts, sizes = found
-        return Batch(Raw(self._room, starts, sizes), header.base_offset + deltas)
+            if not header.is_control:
+                yield _batch(batch)
+        except DecodeError as error:
+            yield _damaged(piece, position, header.base_offset, batch, str(error))
+        position += header.size
+        offset = header.next_offset
 
-    def _decompressed(self, codec: Compression, data: memoryview) -> int:
-        """Decompress into the buffer; return the size."""
-        while True:
-            most = len(self._room) - SLACK
-            size = self._into(codec, data, self._room.data[:most])
-            if size is not None:
-                return size
-            if most >= DECOMPRESSED_MAX_BYTES:
-                raise DecodeError(f"it decompresses to more than {DECOMPRESSED_MAX_BYTES} bytes", 0)
-            self._room = np.empty(min(2 * most, DECOMPRESSED_MAX_BYTES) + SLACK, np.uint8)
 
-    def _into(self, codec: Compression, data: memoryview, room: memoryview) -> int | None:
-        """Like ``decompress_into``, with a faster way for complete Zstandard frames of known size,
-        as recorders write them: an intermediate window takes a sixth longer.
-        """
-        if codec is Compression.ZSTD:
-            with (
-                suppress(ZstdError),
-                self._zstd.stream_reader(data, read_across_frames=True) as whole,
-            ):
-                size = whole.readinto(room)
-                if size == frame_content_size(data):
-                    return size
-        return decompress_into(codec, data, room)
+def _content(piece: SegmentPiece) -> memoryview:
+    try:
+        with open(piece.path, "rb") as file:
+            file.seek(piece.start)
+            return memoryview(file.read(piece.size))
+    except FileNotFoundError as error:
+        why = (
+            "was removed by retention while it was read: run this again"
+            if os.path.isdir(os.path.dirname(piece.path))
+            else "does not exist on this worker: all workers must reach it under the same path"
+        )
+        raise BadInput(f"{piece.path} {why}") from error
+
+
+def _batch(batch: memoryview) -> SegmentBatch:
+    if not verify_crc(batch):
+        raise DecodeError("its CRC is wrong", 0)
+    records = list(iter_records(batch))
+    return SegmentBatch([record.value for record in records], [record.offset for record in records])
 
 
 def _damaged(

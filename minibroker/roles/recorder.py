@@ -12,19 +12,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import trio
 
-from minibroker.activity.events import UNWRITTEN_MAX, ActivityEvent, unpack
+from minibroker.activity.events import DROPPED_FIELDS, UNWRITTEN_MAX, Dropped, WrittenEvent, unpack
+from minibroker.activity.json_format import JsonWriter
 from minibroker.activity.merging import Merger
 from minibroker.activity.schema import TOPIC
-from minibroker.activity.writing import Writer
 from minibroker.cluster.placement import partition_owner
-from minibroker.config import ACCEPTOR_MODE, ACTIVITY_SAMPLE, NODE_ID, SINGLE
+from minibroker.config import (
+    ACCEPTOR_MODE,
+    ACTIVITY_FORMAT,
+    ACTIVITY_SAMPLE,
+    FORMAT_JSON,
+    NODE_ID,
+    SINGLE,
+)
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import RECORDER, WORKER, Environment, role_name
@@ -43,6 +48,9 @@ from minibroker.runtime.rpc import Conversation, Link, PeerFailed, PeerLost
 from protocol.compression import Compression
 from protocol.errors import DecodeError
 from protocol.records import Record, build_batch, iter_records
+
+if TYPE_CHECKING:
+    from minibroker.activity.arrow_format import ArrowWriter
 
 PARTITION: Final = 0
 
@@ -77,6 +85,15 @@ EPOCH_MAX: Final = 2**15 - 1
 _SEQUENCE_MASK: Final = 2**31 - 1
 
 
+def _writer(env: Environment) -> JsonWriter | ArrowWriter:
+    arguments = env.settings[NODE_ID], env.started_us, env.settings[ACTIVITY_SAMPLE]
+    if env.settings[ACTIVITY_FORMAT] == FORMAT_JSON:
+        return JsonWriter(*arguments)
+    from minibroker.activity.arrow_format import ArrowWriter  # Takes 40 MB.
+
+    return ArrowWriter(*arguments)
+
+
 async def recorder(env: Environment) -> None:
     """Run until ``env.stopping``, then write the remaining events."""
     await _Recorder(env).run()
@@ -95,7 +112,7 @@ class _Recorder:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._log = EventLog(env.name)
-        self._writer = Writer(env.settings[NODE_ID], env.started_us, env.settings[ACTIVITY_SAMPLE])
+        self._writer = _writer(env)
         self._merger: Merger[_Sender] = Merger()
         self._senders: set[_Sender] = set()
         self._some = trio.Event()
@@ -154,9 +171,9 @@ class _Recorder:
         tail = await self._ask(TailRequest(TOPIC, PARTITION))
         try:
             *_, last = iter_records(tail)
-            found = int(json.loads(last.value or b"")["sequence"])
-        except (DecodeError, ValueError, KeyError, TypeError, RecursionError):
-            return -1  # It is empty, or another client has written to it.
+        except (DecodeError, ValueError):
+            return -1  # It is empty.
+        found = _sequence_in(last.value or b"")
         return found if found < SEQUENCE_MAX else -1
 
     async def _ask(self, question: object) -> Any:
@@ -230,12 +247,12 @@ class _Recorder:
             for sender in drops:
                 sender.dropped = 0
             missing, self._lost = self._lost + sum(drops.values()), 0
-            for records in _batches(chain(self._missing(missing), self._records(taken.events))):
-                if not await self._append(records):
-                    lost = len(records) - bool(missing)  # The first record reports missing events.
-                    self._env.metrics.activity_dropped(lost)
-                    self._lost += lost + missing
-                missing = 0
+            events: list[WrittenEvent] = [*taken.events]
+            if missing:
+                now_us, clock_ms = int(self._now_us()), now_ms(self._env.clock)
+                events.insert(0, (now_us, clock_ms, missing))
+            for begin in range(0, len(events), BATCH_EVENTS):
+                await self._write(events[begin : begin + BATCH_EVENTS])
             for sender in self._senders.copy():
                 receipt = ActivityWritten(taken.counts.get(sender, 0), drops.get(sender, 0))
                 if any(receipt):
@@ -245,20 +262,24 @@ class _Recorder:
         with suppress(ChannelClosed):  # The process died: it waits for no receipt.
             await sender.channel.send(receipt)
 
-    def _records(self, events: list[ActivityEvent]) -> Iterator[Record]:
-        write = self._writer.event
-        for event in events:
-            self._sequence += 1
-            yield _record(event[0], write(event, self._sequence))
+    async def _write(self, events: list[WrittenEvent]) -> None:
+        """Write events as one batch, or as several if they are large."""
+        records = self._writer.records(events, self._sequence + 1)
+        size = sum(len(record.value or b"") for record in records)
+        if size > BATCH_BYTES and len(events) > 1:
+            half = len(events) // 2
+            await self._write(events[:half])
+            await self._write(events[half:])
+            return
+        self._sequence += len(events)
+        if not await self._append(records, len(events)):
+            reports = [event for event in events if _is_report(event)]
+            lost = len(events) - len(reports)
+            self._env.metrics.activity_dropped(lost)
+            self._lost += lost + sum(report[2] for report in reports)
 
-    def _missing(self, count: int) -> Iterator[Record]:
-        if count:
-            now_us, clock_ms = int(self._now_us()), now_ms(self._env.clock)
-            self._sequence += 1
-            yield _record(now_us, self._writer.dropped(count, self._sequence, now_us, clock_ms))
-
-    async def _append(self, records: list[Record]) -> bool:
-        """Return whether the owner appended the batch."""
+    async def _append(self, records: list[Record], events: int) -> bool:
+        """Return whether the owner appended the records of so many events."""
         batch = build_batch(
             records,
             compression=Compression.ZSTD,
@@ -272,9 +293,9 @@ class _Recorder:
             problem = str(failed)
         if not problem:
             self._batch_sequence = (self._batch_sequence + len(records)) & _SEQUENCE_MASK
-            self._env.metrics.activity_written(len(records), len(batch))
+            self._env.metrics.activity_written(events, len(batch))
             return True
-        self._log.error("events can't be written", events=len(records), why=problem)
+        self._log.error("events can't be written", events=events, why=problem)
         # Whatever the owner knows of this producer, it accepts the first batch of a new epoch.
         self._epoch += 1
         self._batch_sequence = 0
@@ -283,22 +304,18 @@ class _Recorder:
         return False
 
 
-def _record(time_us: int, value: bytes) -> Record:
-    # Half the cost of creating one with keyword arguments.
-    return Record._make((0, time_us // 1000, None, value, ()))
+def _is_report(event: WrittenEvent) -> TypeGuard[Dropped]:
+    return len(event) == DROPPED_FIELDS
 
 
-def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yield as many records together as fit into a batch."""
-    batch: list[Record] = []
-    size = 0
-    for record in records:
-        value = record.value
-        assert value is not None
-        size += len(value)
-        if batch and (len(batch) == BATCH_EVENTS or size > BATCH_BYTES):
-            yield batch
-            batch, size = [], len(value)
-        batch.append(record)
-    if batch:
-        yield batch
+def _sequence_in(value: bytes) -> int:
+    """The sequence number of the last event in a record, or -1 if it contains none."""
+    try:
+        if value[:1] != b"{":
+            from minibroker.activity.arrow_format import read_batch
+
+            return int(read_batch(value)["sequence"][-1].as_py())
+        return int(json.loads(value)["sequence"])
+    # Another client has written to it, or events are JSON now and pyarrow was uninstalled.
+    except (ValueError, LookupError, TypeError, RecursionError, ImportError):
+        return -1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from confluent_kafka import Consumer, Producer
 
 from minibroker.activity.events import UNWRITTEN_MAX
 from minibroker.activity.schema import TOPIC
+from minibroker.config import FORMAT_ARROW, FORMAT_JSON
 from minibroker.network.activity_sender import PENDING_MAX
 from minibroker.runtime.restarts import RESTARTS_MAX
 from protocol.messages.api_versions import ApiVersionsRequest
@@ -27,6 +27,7 @@ from system_tests.faults.killing import kill
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.waiting import PATIENCE_S, wait_until
+from tests.activity.decoding import events_in
 from tests.simulation.client import frame
 
 pytestmark = pytest.mark.minibroker
@@ -72,9 +73,9 @@ def told(broker: RunningBroker) -> Iterator[Event]:
         message = consumer.poll(PATIENCE_S)
         assert message is not None
         assert message.error() is None
-        event = json.loads(message.value())
-        yield event
-        if event.get("client_id") == last and event["api_key"] == PRODUCE:
+        events = events_in(message.value())
+        yield from events
+        if any(each.get("client_id") == last and each["api_key"] == PRODUCE for each in events):
             break
     consumer.close()
 
@@ -111,8 +112,11 @@ def judge(events: list[Event]) -> Counter[str]:
     return Counter(event["client_id"] for event in asked)
 
 
-def test_every_request_of_real_clients_is_recorded_once(start: Starter) -> None:
-    broker = start(*ON)
+@pytest.mark.parametrize("activity_format", [FORMAT_ARROW, FORMAT_JSON])
+def test_every_request_of_real_clients_is_recorded_once(
+    start: Starter, activity_format: str
+) -> None:
+    broker = start(*ON, "--set", f"activity.format={activity_format}")
     names = [f"client-{number}" for number in range(4)]
     with ThreadPoolExecutor(len(names)) as clients:
         sent = list(clients.map(lambda name: produce(broker, name, 300), names))

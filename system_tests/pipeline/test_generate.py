@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from minibroker.quotas.rate import Rate
 from protocol.records import iter_batches, iter_records
 from system_tests.benchmarks.pipeline import generate
 from system_tests.benchmarks.pipeline.clients import SAMPLES, WINDOW_MS
+from tests.activity.decoding import events_in
 
 EVENTS = 40_000
 EVERYTHING = "read_parquet('{}/*/*/*.parquet', hive_partitioning=true)"
@@ -105,11 +105,12 @@ def test_generated_topic_holds_same_events_as_table(table: Path, tmp_path: Path)
     logs = sorted(tmp_path.glob(f"data/{TOPIC}-*/*.log"))
     assert len(logs) == generate.PARTITIONS
     events = [
-        json.loads(record.value or b"")
+        event
         for log in logs
         for data in [log.read_bytes()]
         for at, header in iter_batches(data)
         for record in iter_records(memoryview(data)[at : at + header.size])
+        for event in events_in(record.value or b"")
     ]
     assert all(value is not None for event in events for value in event.values())
     file = next(table.rglob("*.parquet"))

@@ -140,7 +140,7 @@ def test_pointed_bucket_shows_tooltip(page: Browser) -> None:
     """
     hidden, said = page.run(script)
     assert not hidden
-    assert re.match(r"2026-11-18 11:07:00\n[\d.]+ kB/s in all\n", said)
+    assert re.match(r"2026-11-18 11:07:00\n[\d.]+ kB/s in total\n", said)
 
 
 def test_a_column_sorts_and_the_rest_stays_last(page: Browser) -> None:

@@ -8,7 +8,6 @@ decisions. Without Spark, as one of its tasks does it.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -35,6 +34,7 @@ from protocol.records import Record, build_batch, iter_batches, iter_records
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until
+from tests.activity.decoding import events_in
 from tests.pipeline.whatif.activity import table
 
 pytestmark = pytest.mark.minibroker
@@ -115,7 +115,8 @@ def told(folder: Path) -> pa.Table:
         data = memoryview(path.read_bytes())
         for position, header in iter_batches(data):
             batch = data[position : position + header.size]
-            found += [json.loads(record.value or b"") for record in iter_records(batch)]
+            for record in iter_records(batch):
+                found += events_in(record.value or b"")
     assert ActivityKind.DROPPED not in {event["kind"] for event in found}
     return table(event for event in found if event.get("client_id") == SHARED)
 

@@ -8,7 +8,6 @@ in seconds.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import threading
@@ -28,6 +27,7 @@ from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 from system_tests.pipeline.standby import Standby
 from system_tests.pipeline.watching import ALERTS, alerts
 from tests.pipeline.happenings import START_S, Event, check, request
+from tests.pipeline.made import completed, written
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -82,7 +82,7 @@ class Teller(threading.Thread):
     def _interval(self, held: set[str]) -> None:
         for place, client in enumerate(CLIENTS):
             told = event(self._next + place / len(CLIENTS), client, held=client in held)
-            self._producer.produce(TOPIC, json.dumps(told))
+            self._producer.produce(TOPIC, written(completed(told)))
             self._count(client, held=client in held)
         self._producer.poll(0)
         self._next += 1

@@ -139,10 +139,10 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
     store = await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **anyhow))
     await store.close()
     stranger = {**impatient, "ssl_truststore_location": certificates / "client.crt"}
-    with pytest.raises(StoreError, match=r"is zookeeper\.ssl\.truststore\.location right"):
+    with pytest.raises(StoreError, match=r"check zookeeper\.ssl\.truststore\.location"):
         await ZooKeeperStore.open(access(connect, **stranger))
     with pytest.raises(StoreError, match=r"the port in zookeeper\.connect is that of a TLS"):
         await ZooKeeperStore.open(access(tls_server.address, **impatient))
-    with pytest.raises(StoreError, match=r"is zookeeper\.ssl\.keystore\.password right"):
+    with pytest.raises(StoreError, match=r"check zookeeper\.ssl\.keystore\.password"):
         await ZooKeeperStore.open(access(connect, **{**ours, "ssl_keystore_password": "wrong"}))
     gc.collect()  # a leaked socket is reported here, and not in another test

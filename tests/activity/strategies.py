@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from minibroker.activity.events import ActivityEvent, Check, Happening, Request
+from minibroker.activity.events import Check, Dropped, Happening, Request, WrittenEvent
 from minibroker.activity.schema import Happened
 
 TIMES = st.integers(0, 2**60)
 COUNTS = st.integers(0, 2**40)
+MILLISECONDS = st.integers(0, 2**31 - 1)
 NAMES = st.text(max_size=20)
 INT16 = st.integers(-(2**15), 2**15 - 1)
 
 
 def checks() -> st.SearchStrategy[Check]:
     bounds = st.none() | st.floats(0, 1e18)
-    return st.tuples(NAMES, NAMES, st.floats(-1e18, 1e18), bounds, COUNTS, TIMES)
+    return st.tuples(NAMES, NAMES, st.floats(-1e18, 1e18), bounds, MILLISECONDS, TIMES)
 
 
 def requests() -> st.SearchStrategy[Request]:
@@ -39,7 +40,7 @@ def requests() -> st.SearchStrategy[Request]:
         st.none() | st.tuples(COUNTS, TIMES, st.none() | COUNTS),
         st.none() | st.tuples(check, check, check, check),
         st.none() | st.tuples(COUNTS, st.none() | COUNTS, st.none() | COUNTS),
-        COUNTS,
+        MILLISECONDS,
         INT16,
     )
 
@@ -47,8 +48,12 @@ def requests() -> st.SearchStrategy[Request]:
 def happenings() -> st.SearchStrategy[Happening]:
     happened = st.sampled_from([kind.value for kind in Happened])
     peers = st.tuples(NAMES, COUNTS, NAMES)
-    return st.tuples(TIMES, TIMES, peers, happened, st.none() | NAMES, st.none() | COUNTS)
+    return st.tuples(TIMES, TIMES, peers, happened, st.none() | NAMES, st.none() | MILLISECONDS)
 
 
-def events() -> st.SearchStrategy[ActivityEvent]:
-    return requests() | happenings()
+def drops() -> st.SearchStrategy[Dropped]:
+    return st.tuples(TIMES, TIMES, COUNTS)
+
+
+def events() -> st.SearchStrategy[WrittenEvent]:
+    return requests() | happenings() | drops()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from minibroker.activity.arrow_format import SCHEMA
 from minibroker.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
@@ -21,9 +19,8 @@ from minibroker.activity.schema import (
     ActivityKind,
     ActivityType,
 )
-from minibroker.pipeline.columns import EventRun
-from minibroker.pipeline.filing import raw_of
-from minibroker.pipeline.parquet import ACTIVITY, Encoder
+from minibroker.pipeline.decoding import OBJECT_SCHEMA, Batch, decode, flattened
+from minibroker.pipeline.events import needed
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from protocol.compression import Compression
@@ -74,6 +71,17 @@ def event(
     }
 
 
+def completed(given: dict[str, Any]) -> dict[str, Any]:
+    """An event with all fields that it must have; those that are not given say nothing."""
+    nothing: dict[ActivityType, Any] = {
+        ActivityType.TEXT: "", ActivityType.FLAG: False, ActivityType.DOUBLE: 1.0,
+    }  # fmt: skip
+    kind = ActivityKind(given["kind"])
+    needs = {field.name: nothing.get(field.type, 0) for field in FIELDS if needed(field, kind)}
+    has = {name: value for name, value in given.items() if value is not None}
+    return {**needs, "version": VERSION, **has}
+
+
 def written(made: dict[str, Any]) -> bytes:
     return json.dumps(made, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -96,16 +104,19 @@ def append(
     log.close(now_ms=1)
 
 
-def run_of(values: list[bytes | None]) -> tuple[EventRun, dict[int, str]]:
-    """Return the events that were read, and number and reason of malformed ones."""
-    run = EventRun(max(len(values), 1))
-    return run, dict(run.read(raw_of(pa.array(values, pa.binary()))))
+def table_of(values: list[bytes]) -> pa.Table:
+    """The events of values that contain nothing else."""
+    found = list(decode(values))
+    batches = [each.events for each in found if isinstance(each, Batch)]
+    assert len(batches) == len(found)
+    return pa.Table.from_batches(batches, SCHEMA).unify_dictionaries()
 
 
-def table_of_run(run: EventRun, rows: Any = None) -> pa.Table:
-    """The rows of a run as its file has them, or some of them."""
-    rows = np.arange(run.count) if rows is None else rows
-    if not len(rows):
-        return ACTIVITY.empty_table()
-    content = Encoder().file(run, rows)
-    return pq.read_table(io.BytesIO(content))
+def arrow_value(made: list[dict[str, Any]]) -> bytes:
+    """A record's value with several events."""
+    [batch] = flattened(pa.Table.from_pylist(made, OBJECT_SCHEMA)).to_batches()
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, SCHEMA) as stream:
+        stream.write_batch(batch)
+    value: bytes = out.getvalue().to_pybytes()
+    return value

@@ -1,11 +1,24 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from minibroker.pipeline.events import REASON_MAX, MalformedEvent, parse_event
-from tests.pipeline.made import event, written
+from minibroker.activity.arrow_format import COLUMNS, SCHEMA, event_of
+from minibroker.activity.schema import ActivityField, ActivityType
+from minibroker.pipeline.events import (
+    REASON_MAX,
+    MalformedEvent,
+    check_event,
+    malformed_rows,
+    parse_event,
+    why_malformed,
+)
+from tests.pipeline.made import event, table_of, written
 
 GOOD = event(1, random.Random(1))
 
@@ -91,3 +104,45 @@ def test_a_reason_is_short_however_long_the_event() -> None:
 
 def test_negative_error_code_is_accepted() -> None:
     assert parse_event(written({**request(), "error_code": -1}))["error_code"] == -1
+
+
+def cell(field: ActivityField) -> st.SearchStrategy[Any]:
+    """Values of a column, valid and not."""
+    kinds: dict[ActivityType, st.SearchStrategy[Any]] = {
+        ActivityType.INT: st.integers(-2, 2),
+        ActivityType.LONG: st.integers(-2, 2),
+        ActivityType.DOUBLE: st.sampled_from([0.0, 1.0, -1.0, float("inf"), float("nan")]),
+        ActivityType.TEXT: st.sampled_from(["", "request", "connection", "dropped"]),
+        ActivityType.FLAG: st.booleans(),
+    }
+    return st.none() | kinds[field.type]
+
+
+GOOD_ROWS = table_of(
+    [written(event(number, random.Random(number))) for number in range(12)]
+).to_pylist()
+CHANGES = st.dictionaries(st.sampled_from(list(COLUMNS)), st.none(), max_size=3).flatmap(
+    lambda names: st.fixed_dictionaries({name: cell(COLUMNS[name]) for name in names})
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from(GOOD_ROWS), CHANGES), min_size=1, max_size=8))
+def test_malformed_rows_are_those_whose_event_is_rejected(
+    made: list[tuple[dict[str, Any], dict[str, Any]]],
+) -> None:
+    rows = [{**row, **change} for row, change in made]
+    wanted = []
+    for number, row in enumerate(rows):
+        try:
+            check_event(event_of(row))
+        except MalformedEvent:
+            wanted.append(number)
+            assert why_malformed(event_of(row))
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    assert malformed_rows(table).tolist() == wanted
+
+
+def test_reason_of_valid_event_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not malformed"):
+        why_malformed(dict(GOOD))

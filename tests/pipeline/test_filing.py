@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from minibroker.pipeline import filing
-from minibroker.pipeline.columns import EventRun
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.filing import FOOTER, Filer, file_events, raw_of
+from minibroker.pipeline.filing import FOOTER, Filer, file_events
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
-from minibroker.pipeline.parquet import Encoder
-from tests.pipeline.made import events
+from tests.pipeline.made import arrow_value, event, events, written
 
 
 def batch(values: list[bytes | None]) -> pa.RecordBatch:
@@ -82,12 +81,11 @@ def test_damaged_batch_counts_as_malformed_record() -> None:
 
 
 def test_more_than_there_is_room_for_is_filed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filing, "_spare", [(EventRun(64), Encoder())])
+    monkeypatch.setattr(filing, "ROWS_MAX", 64)
     made = events(200, 3)
     found, counted = files(*(batch(list(made[at : at + 50])) for at in range(0, 200, 50)))
     assert counted["events"] == 200
     assert sequences(found) == list(range(200))
-    assert len(filing._spare) == 1
 
 
 def test_many_that_are_malformed_go_aside_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +120,38 @@ def test_nothing_makes_no_file() -> None:
     assert files(batch([])) == files() == ({}, nothing)
 
 
-def test_sliced_array_yields_only_its_events() -> None:
-    raw = raw_of(pa.array([b"one", None, b"three", b"four"], pa.binary()).slice(1, 2))
-    assert (raw.sizes.tolist(), raw.data[: raw.sizes[1]].tobytes()) == ([-1, 5], b"three")
+def test_events_beyond_size_limit_go_to_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = events(100, 3)
+    batches = batch(list(made[:50])), batch(list(made[50:]))
+    together, _ = files(*batches)
+    monkeypatch.setattr(filing, "RUN_BYTES_MAX", sum(map(len, made)) - 1)
+    apart, _ = files(*batches)
+    assert sequences(apart) == sequences(together) == list(range(100))
+    assert len(apart) > len(together)
+
+
+def many(count: int, seed: int) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    return [event(number, chance) for number in range(count)]
+
+
+def test_events_of_both_formats_are_filed_alike() -> None:
+    made = many(300, 7)
+    as_json, counted = files(batch([written(each) for each in made]))
+    arrow = [arrow_value(made[at : at + 100]) for at in range(0, 300, 100)]
+    assert files(batch(list(arrow))) == (as_json, counted)
+
+
+def test_malformed_event_of_a_batch_is_quarantined_alone() -> None:
+    made = many(40, 8)
+    bad = {**next(each for each in made if each["kind"] == "request"), "queue_ns": -5}
+    value = arrow_value([*made[:10], {**bad, "sequence": 99}, *made[10:25]])
+    found, counted = files(batch([arrow_value(made[26:]), value, b"\xff\xff\xff\xff"]))
+    assert (counted["records"], counted["events"], counted["malformed"]) == (41, 39, 2)
+    aside = [row for place, table in found.items() if place.startswith(QUARANTINED)
+             for row in table.to_pylist()]  # fmt: skip
+    by_offset = {row["offset"]: row for row in aside}
+    assert by_offset[1]["reason"] == "field `queue_ns` is negative: -5"
+    assert json.loads(by_offset[1]["raw"])["sequence"] == 99
+    assert by_offset[2]["raw"] == b"\xff\xff\xff\xff"
+    assert by_offset[2]["reason"].startswith("not an Arrow IPC stream: ")

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.ordering import ordered, pairs_of, spans_of, split
+from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
 
 SMALL = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)))
 
@@ -38,21 +38,3 @@ def test_spans_are_the_sequences_in_their_order(keys: list[tuple[int, int]]) -> 
 def test_brokers_that_take_turns_have_a_span_each() -> None:
     brokers, sequences = np.array([1, 2, 1, 2, 1]), np.array([7, 1, 8, 2, 9])
     assert spans_of(brokers, sequences).tolist() == [[1, 7, 9], [2, 1, 2]]
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(-9, 9))), st.data())
-def test_fields_are_split_and_lack_where_they_do(
-    rows: list[tuple[int, int, int]], data: st.DataObject
-) -> None:
-    end = data.draw(st.integers(0, len(rows)))
-    begin = data.draw(st.integers(0, end))
-    values = np.array([[7, value, *masks] for *masks, value in rows], np.int64).reshape(-1, 4)
-    fields = np.array([[1, 1, 1], [0, 0, 0]])
-    out = np.full((2, len(rows)), 99, np.int64)
-    split(values, begin, end, 2, fields, out)
-    for found, wanted in (
-        (out[0], [value if other & 2 else -1 for _, other, value in rows]),
-        (out[1], [7 if mask & 1 else -1 for mask, *_ in rows]),
-    ):
-        before, after = [99] * begin, [99] * (len(rows) - end)
-        assert found.tolist() == before + wanted[begin:end] + after

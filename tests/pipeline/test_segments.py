@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from minibroker.activity.schema import TOPIC
-from minibroker.pipeline.columns import bytes_of
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.segments import Batch, Damaged, Reader, SegmentPiece, pieces
+from minibroker.pipeline.segments import Damaged, SegmentBatch, SegmentPiece, pieces
+from minibroker.pipeline.segments import read as read_piece
 from protocol.checksum import crc32c
-from protocol.compression import Compression, compress
+from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, compress
 from protocol.records import HEADER_BYTES, Record, build_batch
 from tests.pipeline.made import append
 
@@ -23,15 +23,14 @@ def values(count: int, start: int = 0) -> list[bytes | None]:
 
 def read(data_dir: Path, progress: dict[str, int] | None = None, **options: Any) -> list[Any]:
     rows: list[Any] = []
-    reader = Reader()
     for piece in pieces(str(data_dir), progress or {}, **options):
-        for batch in reader.read(piece):
+        for batch in read_piece(piece):
             if isinstance(batch, Damaged):
                 rows.append({"offset": batch.offset, "value": batch.data, "damage": batch.reason})
             else:
                 rows += [
-                    {"offset": int(at), "value": bytes_of(batch.raw, number), "damage": None}
-                    for number, at in enumerate(batch.offsets)
+                    {"offset": offset, "value": value, "damage": None}
+                    for offset, value in zip(batch.offsets, batch.values, strict=True)
                 ]
     return rows
 
@@ -138,7 +137,7 @@ def test_segment_deleted_while_reading_is_reported(tmp_path: Path) -> None:
     (piece,) = pieces(str(tmp_path), {})
     segment(tmp_path).unlink()
     with pytest.raises(BadInput, match="removed by retention while it was read: run"):
-        list(Reader().read(piece))
+        list(read_piece(piece))
 
 
 def test_directory_missing_on_worker_is_reported(tmp_path: Path) -> None:
@@ -146,7 +145,7 @@ def test_directory_missing_on_worker_is_reported(tmp_path: Path) -> None:
     (piece,) = pieces(str(tmp_path / "data"), {})
     (tmp_path / "data").rename(tmp_path / "elsewhere")
     with pytest.raises(BadInput, match="workers must reach it under the same path"):
-        list(Reader().read(piece))
+        list(read_piece(piece))
 
 
 @pytest.mark.parametrize("codec", list(Compression))
@@ -157,20 +156,18 @@ def test_a_batch_larger_than_any_before_is_read_too(tmp_path: Path, codec: Compr
     log = tmp_path / "one.log"
     log.write_bytes(b"".join(batches))
     piece = SegmentPiece(str(log), TOPIC, 0, 0, log.stat().st_size, 3)
-    found = [bytes_of(batch.raw, 0) for batch in Reader().read(piece) if isinstance(batch, Batch)]
+    found = [each.values[0] for each in read_piece(piece) if isinstance(each, SegmentBatch)]
     assert found == large
 
 
-def test_batch_exceeding_decompressed_limit_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minibroker.pipeline.segments.DECOMPRESSED_MAX_BYTES", 2 << 20)
-    batch = build_batch([Record(value=bytes(5 << 20))], compression=Compression.ZSTD)
+def test_batch_exceeding_decompressed_limit_is_damaged(tmp_path: Path) -> None:
+    large = bytes(DECOMPRESSED_MAX_BYTES + 1)
+    batch = build_batch([Record(value=large)], compression=Compression.ZSTD)
     log = tmp_path / "one.log"
     log.write_bytes(batch)
-    (found,) = Reader().read(SegmentPiece(str(log), TOPIC, 0, 0, len(batch), 1))
+    (found,) = read_piece(SegmentPiece(str(log), TOPIC, 0, 0, len(batch), 1))
     assert isinstance(found, Damaged)
-    assert "decompresses to more than" in found.reason
+    assert "grows past the limit" in found.reason
 
 
 @pytest.mark.parametrize("codec", [Compression.ZSTD, Compression.LZ4])
@@ -183,9 +180,7 @@ def test_a_batch_that_does_not_decompress_is_one_row_and_others_are_read(
     path = tmp_path / "x.log"
     path.write_bytes(b"".join([good, holding(good, torn), good, holding(good, other), good]))
     piece = SegmentPiece(str(path), TOPIC, 0, 0, path.stat().st_size, 0)
-    reasons = [
-        batch.reason if isinstance(batch, Damaged) else None for batch in Reader().read(piece)
-    ]
+    reasons = [batch.reason if isinstance(batch, Damaged) else None for batch in read_piece(piece)]
     told = [codec.name.lower() + " data" in reason if reason else None for reason in reasons]
     assert told == [None, True, None, True, None]
 
@@ -197,9 +192,9 @@ def test_a_batch_of_several_frames_is_read(tmp_path: Path) -> None:
     frames = b"".join(compress(Compression.ZSTD, half) for half in halves)
     path = tmp_path / "x.log"
     path.write_bytes(holding(plain[:22] + packed[22:23] + plain[23:], frames))
-    (batch,) = Reader().read(SegmentPiece(str(path), TOPIC, 0, 0, path.stat().st_size, 0))
-    assert isinstance(batch, Batch)
-    assert [bytes_of(batch.raw, at) for at in range(50)] == values(50)
+    (batch,) = read_piece(SegmentPiece(str(path), TOPIC, 0, 0, path.stat().st_size, 0))
+    assert isinstance(batch, SegmentBatch)
+    assert batch.values == values(50)
 
 
 def holding(batch: bytes, section: bytes) -> bytes:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import tracemalloc
 import zlib
 
 import cramjam
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import codecs
 from protocol.compression import Compression, compress, decompress
 from protocol.errors import DecodeError
 
@@ -78,3 +82,26 @@ def test_gzip_with_several_members_is_decompressed() -> None:
     assert decompress(Compression.GZIP, members) == b"one two"
     with pytest.raises(DecodeError, match="limit"):
         decompress(Compression.GZIP, members, 6)
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65_791, 65_792, 1 << 20])
+def test_claimed_size_of_zstd_frame_is_its_content_size(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    frame = zstandard.ZstdCompressor().compress(data)
+    # Too short for a header of the longest kind.
+    assert codecs._zstd_claimed_size(frame) == (size if len(frame) >= 18 else 0)
+    without = zstandard.ZstdCompressor(write_content_size=False).compress(data)
+    assert codecs._zstd_claimed_size(without) == 0
+
+
+def test_false_claim_of_zstd_frame_costs_little_memory() -> None:
+    # Single segment with a content size of 8 bytes, and nothing that decompresses.
+    frame = bytes.fromhex("28b52ffd e0") + (200 << 20).to_bytes(8, "little") + bytes(100)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecodeError):
+            decompress(Compression.ZSTD, frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from minibroker.activity.arrow_format import ArrowWriter
 from minibroker.activity.events import Happening, pack
 from minibroker.activity.schema import TOPIC
 from minibroker.cluster.image import Image
+from minibroker.config import FORMAT_ARROW, FORMAT_JSON, Settings
 from minibroker.observability.definitions import (
     ACTIVITY_BYTES,
     ACTIVITY_DROPPED,
@@ -49,6 +51,7 @@ from protocol.records import (
     iter_records,
     parse_batch_header,
 )
+from tests.activity.decoding import events_in
 from tests.process.conftest import MakeEnvironment, make_env
 
 __all__ = ["make_env"]
@@ -61,11 +64,18 @@ def event(at_ms: float, mark: int = 0) -> Happening:
     return at_us, round(at_ms), ("PLAINTEXT", mark, "10.0.0.1"), "accepted", None, None
 
 
+@pytest.fixture(params=[FORMAT_ARROW, FORMAT_JSON])
+def make_recorder(make_env: MakeEnvironment, request: pytest.FixtureRequest) -> MakeEnvironment:
+    """As ``make_env``, for each format."""
+    settings = Settings.from_sources(pairs=[f"activity.format={request.param}"])
+    return partial(make_env, settings=settings)
+
+
 class House:
     """The recorder's neighbours."""
 
-    def __init__(self, make_env: MakeEnvironment, nursery: trio.Nursery) -> None:
-        self.env = make_env(RECORDER)
+    def __init__(self, make_recorder: MakeEnvironment, nursery: trio.Nursery) -> None:
+        self.env = make_recorder(RECORDER)
         self.nursery = nursery
         self.ready = trio.Event()
         self.ended = trio.Event()
@@ -73,6 +83,8 @@ class House:
         self.tail = b""
         self.refusal = ""
         self.headers: list[BatchHeader] = []
+        self.batches: list[int] = []
+        """Numbers of their events."""
         self.events: list[dict[str, Any]] = []
         self.owner: Conversation | None = None
         self.dies_of_it = False
@@ -119,7 +131,9 @@ class House:
             assert self.owner is not None
             self.owner.close()
         self.headers.append(parse_batch_header(batch))
-        self.events += [json.loads(record.value or b"") for record in iter_records(batch)]
+        found = [each for record in iter_records(batch) for each in events_in(record.value or b"")]
+        self.batches.append(len(found))
+        self.events += found
         return ""
 
     async def processor(self) -> Channel:
@@ -137,10 +151,10 @@ class House:
 
 @asynccontextmanager
 async def house(
-    make_env: MakeEnvironment, tail: bytes = b"", ids_from: float = 0
+    make_recorder: MakeEnvironment, tail: bytes = b"", ids_from: float = 0
 ) -> AsyncIterator[House]:
     async with trio.open_nursery() as nursery:
-        at = House(make_env, nursery)
+        at = House(make_recorder, nursery)
         at.tail, at.ids_from = tail, ids_from
         nursery.start_soon(at.be, CONTROLLER)
         nursery.start_soon(at.be, role_name(WORKER, 0))
@@ -153,9 +167,9 @@ async def house(
 
 
 async def test_events_of_several_processes_are_put_in_order(
-    make_env: MakeEnvironment, autojump_clock: MockClock
+    make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with house(make_recorder) as at:
         one, two = await at.processor(), await at.processor()
         await one.send(ActivityBatch(pack([event(1, 1), event(3, 3)]), 0))
         await two.send(ActivityBatch(pack([event(2, 2), event(4, 4)]), 0))
@@ -169,9 +183,9 @@ async def test_events_of_several_processes_are_put_in_order(
 
 
 async def test_event_waits_for_earlier_ones_of_other_processes(
-    make_env: MakeEnvironment, autojump_clock: MockClock
+    make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with house(make_recorder) as at:
         one, two = await at.processor(), await at.processor()
         await one.send(ActivityBatch(pack([event(150, 2)]), 0))
         await trio.sleep(0.2)
@@ -181,25 +195,29 @@ async def test_event_waits_for_earlier_ones_of_other_processes(
         assert trio.current_time() == pytest.approx(0.150 + HOLD_S, abs=INTERVAL_S)
 
 
-async def test_batches_are_bounded(make_env: MakeEnvironment, autojump_clock: MockClock) -> None:
-    async with house(make_env) as at:
+async def test_batches_are_bounded(
+    make_recorder: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with house(make_recorder) as at:
         channel = await at.processor()
         many = [event(0, mark) for mark in range(BATCH_EVENTS + 1)]
         await channel.send(ActivityBatch(pack(many), 0))
         assert await channel.receive() == ActivityWritten(len(many), 0)
-        assert [header.record_count for header in at.headers] == [BATCH_EVENTS, 1]
-        assert [header.base_sequence for header in at.headers] == [0, BATCH_EVENTS]
-        long = ("L", 1, "x" * (BATCH_BYTES // 3))
-        large = [(BEGAN_US, 0, long, "accepted", None, None)] * 3
+        assert at.batches == [BATCH_EVENTS, 1]
+        assert [header.base_sequence for header in at.headers] == [0, at.headers[0].record_count]
+        names = ["x" * (BATCH_BYTES // 3) + str(number) for number in range(3)]
+        large = [(BEGAN_US, 0, ("L", 1, name), "accepted", None, None) for name in names]
         await channel.send(ActivityBatch(pack(large), 0))
         await channel.receive()
-        assert [header.record_count for header in at.headers[2:]] == [2, 1]
+        assert at.batches[2:] == [1, 2]
+        sequences = [each["sequence"] for each in at.events]
+        assert sequences == list(range(sequences[0], sequences[0] + len(many) + len(large)))
 
 
 async def test_dropped_events_are_recorded(
-    make_env: MakeEnvironment, autojump_clock: MockClock
+    make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with house(make_recorder) as at:
         one, two = await at.processor(), await at.processor()
         await one.send(ActivityBatch(pack([event(0, 1)]), 3))
         await two.send(ActivityBatch(pack([]), 4))
@@ -214,9 +232,9 @@ async def test_dropped_events_are_recorded(
 
 
 async def test_a_batch_is_sent_again_to_an_owner_that_was_reborn(
-    make_env: MakeEnvironment, autojump_clock: MockClock
+    make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with house(make_recorder) as at:
         at.dies_of_it = True
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(0, 1)]), 0))
@@ -227,9 +245,9 @@ async def test_a_batch_is_sent_again_to_an_owner_that_was_reborn(
 
 
 async def test_events_rejected_by_the_owner_are_counted(
-    make_env: MakeEnvironment, autojump_clock: MockClock
+    make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with house(make_recorder) as at:
         at.refusal = "it is not here"
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(0, 1), event(0, 2)]), 5))
@@ -251,6 +269,7 @@ LAST = BEGAN_US + 10**15
     ("tail", "least"),
     [
         (build_batch([Record(value=b'{"sequence":%d}' % number) for number in (5, LAST)]), LAST),
+        (build_batch(ArrowWriter(1, 5, 1.0).records([event(1), event(2)], LAST - 1)), LAST),
         (build_batch([Record(value=b"something else")]), BEGAN_US),
         (build_batch([Record(value=None)]), BEGAN_US),
         (build_batch([Record(value=b"[]")]), BEGAN_US),
@@ -261,9 +280,9 @@ LAST = BEGAN_US + 10**15
     ],
 )
 async def test_numbers_go_on_behind_the_last_one(
-    make_env: MakeEnvironment, autojump_clock: MockClock, tail: bytes, least: int
+    make_recorder: MakeEnvironment, autojump_clock: MockClock, tail: bytes, least: int
 ) -> None:
-    async with house(make_env, tail) as at:
+    async with house(make_recorder, tail) as at:
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(0)]), 0))
         await channel.receive()
@@ -271,9 +290,9 @@ async def test_numbers_go_on_behind_the_last_one(
 
 
 async def test_the_last_events_are_written_when_the_broker_stops(
-    make_env: MakeEnvironment, autojump_clock: MockClock
+    make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with house(make_recorder) as at:
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(60_000, 1)]), 1))
         channel.close()
@@ -282,9 +301,9 @@ async def test_the_last_events_are_written_when_the_broker_stops(
 
 
 async def test_recorder_waits_for_a_producer_id_while_none_can_be_stored(
-    make_env: MakeEnvironment, autojump_clock: MockClock
+    make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, ids_from=20) as at:
+    async with house(make_recorder, ids_from=20) as at:
         assert trio.current_time() >= 20
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(trio.current_time(), 1)]), 0))
@@ -293,10 +312,10 @@ async def test_recorder_waits_for_a_producer_id_while_none_can_be_stored(
 
 
 async def test_recorder_takes_a_new_producer_id_when_its_epochs_are_used_up(
-    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    make_recorder: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "EPOCH_MAX", 3)
-    async with house(make_env) as at:
+    async with house(make_recorder) as at:
         at.refusal = "the disk is full"
         channel = await at.processor()
         for number in range(8):

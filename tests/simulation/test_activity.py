@@ -6,7 +6,6 @@ arithmetic of rates, the events result in every rate and every throttle that the
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,6 +29,7 @@ from protocol.messages.metadata import MetadataRequest
 from protocol.records import Record, build_batch, iter_batches, iter_records
 from protocol.registry import ApiKey
 from protocol.types import ZERO_UUID
+from tests.activity.decoding import events_in
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient, frame
 from tests.simulation.test_quotas import (
@@ -60,7 +60,8 @@ def events(directory: Path) -> Events:
         data = memoryview(path.read_bytes())
         for position, header in iter_batches(data):
             batch = data[position : position + header.size]
-            found += [json.loads(record.value or b"") for record in iter_records(batch)]
+            for record in iter_records(batch):
+                found += events_in(record.value or b"")
     sequences = [each["sequence"] for each in found]
     assert sequences == sorted(set(sequences))
     return found

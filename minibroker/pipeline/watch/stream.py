@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -25,10 +26,12 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minibroker.activity.schema import TOPIC, VERSION
+from minibroker.activity.schema import TOPIC
 from minibroker.pipeline.brokers import ClusterAccess, why
+from minibroker.pipeline.decoding import valid_events, values_of
 from minibroker.pipeline.errors import BadInput, PipelineError
 from minibroker.pipeline.hadoop import Files, forget_half_begun
+from minibroker.pipeline.parquet import nested
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.watch.alerts import Alert, as_json, identity
@@ -37,12 +40,10 @@ from minibroker.pipeline.watch.rules import Rules
 
 Send = Callable[[Sequence[Alert]], None]
 
-RECORDS_MAX: Final = 500_000
-"""Maximum number of events in a batch."""
+RECORDS_MAX: Final = 100_000
+"""Maximum number of records in a batch; in Arrow's format a record has up to 1,000 events."""
 
 _SKIPPED: Final = "skipped"
-_REQUIRED: Final = ("kind", "broker", "sequence", "time_us")
-"""Fields that an event needs in order to be evaluated."""
 
 STATE_FOLDER: Final = "rules"
 """Folder of the rules' state in the checkpoint."""
@@ -138,16 +139,21 @@ def read_topic(spark: SparkSession, broker: ClusterAccess, *, from_beginning: bo
 
 
 def events_of(records: DataFrame) -> DataFrame:
-    """The events in a stream of records; others are skipped and counted (`SkippedRecords`)."""
-    event = F.from_json(F.col("value").cast("string"), ACTIVITY)
-    whole = F.col("event.version") == VERSION
-    for name in _REQUIRED:
-        whole &= F.col(f"event.{name}").isNotNull()
-    whole = F.coalesce(whole, F.lit(False))
-    seen = records.select(event.alias("event")).observe(
-        _SKIPPED, F.count_if(~whole).alias(_SKIPPED)
-    )
-    return seen.where(whole).select("event.*")
+    """The events of records; malformed ones are skipped and counted (`SkippedRecords`)."""
+    found = records.select("value").mapInArrow(_decoded, ACTIVITY)
+    whole = F.col("version").isNotNull()
+    return found.observe(_SKIPPED, F.count_if(~whole).alias(_SKIPPED)).where(whole)
+
+
+def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The events, and a row of nulls for each malformed one."""
+    for batch in batches:
+        events, malformed = valid_events(values_of(batch["value"]))
+        table = nested(events, lambda texts: texts.cast(pa.string()))
+        yield from table.to_batches()
+        if malformed:
+            nulls = [pa.nulls(malformed, field.type) for field in table.schema]
+            yield pa.RecordBatch.from_arrays(nulls, schema=table.schema)
 
 
 class SkippedRecords(StreamingQueryListener):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
-import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
@@ -22,20 +21,18 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minibroker.activity import schema
 from minibroker.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
-    ActivityField,
     ActivityKind,
     ActivityType,
     Happened,
 )
+from minibroker.pipeline.decoding import OBJECT_SCHEMA, flattened
 from minibroker.pipeline.layout import bucket_of
-from minibroker.pipeline.parquet import ACTIVITY
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from protocol.compression import Compression
@@ -61,8 +58,8 @@ from system_tests.benchmarks.pipeline.workload import (
 )
 
 PARTITIONS: Final = 4
-RECORDS: Final = 500
-"""Records of a batch: about what a broker collects within its linger time."""
+RECORDED: Final = 1_000
+"""Events of a record: what a recorder puts into one if it is busy."""
 SEGMENT_BYTES: Final = 64 << 20
 WRITERS: Final = 2
 PIECE: Final = 50_000
@@ -164,10 +161,10 @@ class _Names:
         columns = self._columns(seen, sequence, queued_ns)
         arrays = [
             columns.get(name, pa.nulls(count, kind))
-            for name, kind in zip(ACTIVITY.names, ACTIVITY.types, strict=True)
+            for name, kind in zip(OBJECT_SCHEMA.names, OBJECT_SCHEMA.types, strict=True)
         ]
         name = time.strftime("%Y-%m-%d-%H", time.gmtime(begins_us // 1_000_000))
-        return Hour(name, pa.table(arrays, names=ACTIVITY.names), buckets)
+        return Hour(name, pa.table(arrays, names=OBJECT_SCHEMA.names), buckets)
 
     def _columns(self, seen: Seen, sequence: Column, queued_ns: Column) -> dict[str, pa.Array]:
         count = len(sequence)
@@ -219,7 +216,7 @@ class _Names:
         return columns
 
     def _array(self, name: str, values: Column, mask: Column | None = None) -> pa.Array:
-        kind = ACTIVITY.field(name).type if name in ACTIVITY.names else pa.int64()
+        kind = OBJECT_SCHEMA.field(name).type if name in OBJECT_SCHEMA.names else pa.int64()
         return pa.array(values, mask=mask).cast(kind)
 
     def _texts(self, seen: Seen, asked: Column) -> dict[str, pa.Array]:
@@ -325,46 +322,15 @@ def _as_message(piece: pa.RecordBatch) -> bytes:
 
 def _batches(message: bytes) -> tuple[int, list[bytes]]:
     """(when the first event was, in milliseconds; events as batches of records, compressed)."""
-    events = pa.ipc.open_stream(message).read_all()
-    values = json_values(events)
+    events = pa.ipc.open_stream(message).read_all().cast(OBJECT_SCHEMA)
     times = (events["time_us"].to_numpy() // 1000).tolist()
-    records = [
-        Record(timestamp=when, value=value) for when, value in zip(times, values, strict=True)
-    ]
-    return times[0], [
-        build_batch(records[at : at + RECORDS], compression=Compression.ZSTD)
-        for at in range(0, len(records), RECORDS)
-    ]
-
-
-def json_values(events: pa.Table) -> list[bytes]:
-    """The events as a broker writes them, a field that is null left out."""
-    pieces = [_member(field, events[field.name].combine_chunks()) for field in FIELDS]
-    whole: list[bytes] = _joined(*pieces).cast(pa.binary()).to_pylist()
-    return [b"{" + each[1:] + b"}" for each in whole]
-
-
-def _member(field: ActivityField, values: pa.Array) -> pa.Array:
-    """``,"name":value`` of each event, null where there is none."""
-    if field.type is not ActivityType.CHECK:
-        return pc.binary_join_element_wise(f',"{field.name}":', _as_json(values), "")
-    inner = [_member(each, values.field(number)) for number, each in enumerate(CHECK_FIELDS)]
-    first = pc.utf8_slice_codeunits(inner[0], 1)
-    whole = pc.binary_join_element_wise(f',"{field.name}":{{', _joined(first, *inner[1:]), "}", "")
-    return pc.if_else(values.is_valid(), whole, None)
-
-
-def _joined(*pieces: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement="")
-
-
-def _as_json(values: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(values.type):
-        words = [
-            word if word is None else json.dumps(word) for word in values.dictionary.to_pylist()
-        ]
-        return pa.array(words, pa.string()).take(values.indices)
-    return values.cast(pa.string())
+    batches = []
+    for at in range(0, len(events), RECORDED):
+        some = flattened(events.slice(at, RECORDED))
+        value = _as_message(some.to_batches()[0])
+        record = Record(timestamp=times[at + len(some) - 1], value=value)
+        batches.append(build_batch([record], compression=Compression.ZSTD))
+    return times[0], batches
 
 
 def main() -> None:

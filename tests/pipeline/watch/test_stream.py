@@ -116,7 +116,10 @@ def test_watch_killed_in_first_step_starts_over(place: Place) -> None:
 
 
 def test_non_event_records_are_skipped_and_counted(spark: SparkSession, tmp_path: Path) -> None:
-    known = {"version": VERSION, "kind": "dropped", "broker": 1, "sequence": 2, "time_us": 3}
+    known = {
+        "version": VERSION, "kind": "dropped", "broker": 1, "started_us": 0, "sequence": 2,
+        "time_us": 3, "clock_ms": 4, "dropped": 5,
+    }  # fmt: skip
     lines = [
         json.dumps(known), "no JSON", json.dumps(known | {"version": VERSION + 1}), "[]", "{}",
         json.dumps(known | {"time_us": None}), json.dumps(known | {"broker": "one"}),

@@ -8,20 +8,26 @@ because the general encoder takes several times as long.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from json import dumps
 from math import isfinite
 from typing import Final, TypeVar
 
 from minibroker.activity.events import (
+    DROPPED_FIELDS,
+    HAPPENING_FIELDS,
     ActivityClient,
-    ActivityEvent,
     Check,
+    Dropped,
     Happening,
     Late,
     Places,
     Request,
+    WrittenEvent,
+    event_record,
 )
 from minibroker.activity.schema import VERSION, ActivityKind
+from protocol.records import Record
 
 KEPT_MAX: Final = 4096
 """Cached texts of each kind."""
@@ -33,12 +39,11 @@ Key = TypeVar("Key")
 Text = TypeVar("Text")
 
 _CHECKS: Final = ("produce", "fetch", "request", "mutation")
-_HAPPENING_FIELDS: Final = 6
 _FLAGS: Final = ("false", "true")
 
 
-class Writer:
-    """The writer of one broker."""
+class JsonWriter:
+    """The writer of one broker's events."""
 
     def __init__(self, broker: int, started_us: int, sample: float) -> None:
         """``started_us`` is the start of the broker."""
@@ -52,18 +57,27 @@ class Writer:
         self._clients: dict[ActivityClient, str] = {}
         self._shares: dict[tuple[str, str, float | None], tuple[str, str]] = {}
 
-    def event(self, event: ActivityEvent, sequence: int) -> bytes:
-        """The text of an event."""
-        if len(event) == _HAPPENING_FIELDS:
-            return self._happening(event, sequence).encode()
-        return self._request(event, sequence).encode()
+    def records(self, events: Sequence[WrittenEvent], first_sequence: int) -> list[Record]:
+        """The records of consecutive events, one for each."""
+        write = self._event
+        return [
+            event_record(event, write(event, sequence).encode())
+            for sequence, event in enumerate(events, first_sequence)
+        ]
 
-    def dropped(self, count: int, sequence: int, time_us: int, clock_ms: int) -> bytes:
-        """The text of an event that counts missing events."""
+    def _event(self, event: WrittenEvent, sequence: int) -> str:
+        if len(event) == HAPPENING_FIELDS:
+            return self._happening(event, sequence)
+        if len(event) == DROPPED_FIELDS:
+            return self._dropped(event, sequence)
+        return self._request(event, sequence)
+
+    def _dropped(self, event: Dropped, sequence: int) -> str:
+        time_us, clock_ms, count = event
         return (
             f'{self._heads[ActivityKind.DROPPED]}{sequence},"time_us":{time_us},'
             f'"clock_ms":{clock_ms},"dropped":{count}}}'
-        ).encode()
+        )
 
     def _request(self, event: Request, sequence: int) -> str:
         (
