@@ -122,12 +122,12 @@ class ConnectionEvents:
     )
 
     def __init__(
-        self, life: int, now: Callable[[], float], tell: ActivityListener | None = None
+        self, life: int, now: Callable[[], float], on_event: ActivityListener | None = None
     ) -> None:
-        """``tell`` is called with each change of a connection."""
+        """``on_event`` is called with each change of a connection."""
         self._life = life
         self._now = now
-        self._record_activity = tell
+        self._record_activity = on_event
         self._happened = 0
         self._events: deque[_Noted] = deque(maxlen=EVENTS_MAX)
         self._refused = 0

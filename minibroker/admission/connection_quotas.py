@@ -94,9 +94,9 @@ class ConnectionQuotas:
     """The limits of a broker's connections, for its acceptor."""
 
     def __init__(
-        self, env: Environment, log: EventLog, tell: ActivityListener | None = None
+        self, env: Environment, log: EventLog, on_event: ActivityListener | None = None
     ) -> None:
-        """``tell`` as for ``ConnectionEvents``."""
+        """``on_event`` as for ``ConnectionEvents``."""
         self._env = env
         self._log = log
         self._listeners = list(env.listeners)
@@ -106,22 +106,22 @@ class ConnectionQuotas:
         self._rates = ConnectionRates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
-        self.events = ConnectionEvents(env.incarnation, env.clock.now, tell)
+        self.events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
         self._for_slots = trio.lowlevel.ParkingLot()
         """New connections that wait for a slot; leaving costs nothing if none waits."""
         self._blocked_time = BlockedTime(self._listeners)
         self.changed = trio.Event()
         """Set, and replaced, when there may be too many connections."""
-        self._take_over(settings, {})
+        self._apply(settings, {})
         env.metrics.watch_gauges(self._gauges)
 
     def on_image(self, before: Image, after: Image) -> Awaitable[None] | None:
         """Apply changed configs; return an awaitable until all hosts with limits are resolved."""
         if after.configs is not before.configs:
-            self._take_over(effective(self._env.settings, after.configs), after.configs)
+            self._apply(effective(self._env.settings, after.configs), after.configs)
         return None if self.hosts.are_settled else self.hosts.settled()
 
-    def _take_over(self, settings: Settings, configs: Configs) -> None:
+    def _apply(self, settings: Settings, configs: Configs) -> None:
         self._settings, self._configs = settings, configs
         self.hosts.want(hosts_of(settings, configs))
         self._limit()

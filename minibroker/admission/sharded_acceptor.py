@@ -98,7 +98,7 @@ class ShardedAcceptor:
         self._somebody_came = False
         """Whether a connection was admitted since accepting was resumed."""
         self._room = trio.Event()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """Limits without effect that were logged already."""
         env.metrics.watch_queue("connections", self._fill)
         env.metrics.watch_gauges(self._gauges)
@@ -121,10 +121,10 @@ class ShardedAcceptor:
         names = {name for name in {**default, **own} if broker_setting(name) in ONE_ACCEPTOR_ONLY}
         quotas = {f"the quota of {name}" for kind, name in image.configs if kind == IP}
         found = names | quotas
-        if found - self._told:
-            news = ", ".join(sorted(found - self._told))
+        if found - self._reported:
+            news = ", ".join(sorted(found - self._reported))
             self._log.warning("limits have no effect here", limits=news, why=SHARDED_ADVICE)
-        self._told = found
+        self._reported = found
 
     async def run(self) -> None:
         """Accept until ``env.stopping``, and keep the links to other processors until cancelled."""

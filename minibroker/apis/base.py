@@ -77,7 +77,7 @@ class Denied:
 
 @dataclass(slots=True)
 class Context:
-    """Inputs of ``split``, ``again`` and ``merge``.
+    """Inputs of ``split``, ``next_round`` and ``merge``.
 
     ``image`` and ``now`` are updated at the start of each step, so ``merge`` sees the changes that
     ``execute_at_controller`` has made. ``received`` (monotonic seconds) does not change.
@@ -275,7 +275,7 @@ class Api(Generic[Request, Part, Reply, Response]):
     """One API as registered.
 
     ``versions`` are advertised, and served from ``served_from`` on if that is set. ``merge``
-    returns None where the protocol has no response (Produce with acks=0). ``again`` may return
+    returns None where the protocol has no response (Produce with acks=0). ``next_round`` may return
     another round, given the newest reply of each owner.
     """
 
@@ -285,7 +285,7 @@ class Api(Generic[Request, Part, Reply, Response]):
     merge: Callable[[Context, Request, Mapping[Owner, Reply]], Response | None]
     execute: Callable[[WorkerScope, Part], Reply | Awaitable[Reply]] | None = None
     execute_at_controller: Callable[[ControllerScope, Part], Awaitable[Reply]] | None = None
-    again: Callable[[Context, Request, Mapping[Owner, Reply]], Round | None] | None = None
+    next_round: Callable[[Context, Request, Mapping[Owner, Reply]], Round | None] | None = None
     served_from: int | None = None
     """Lowest served version where the lowest advertised version is not served (Produce)."""
     may_wait: bool = False

@@ -2,7 +2,7 @@
 
 Versions 4-18. Owners answer with the position of the bytes in their files, never with the bytes. A
 single owner waits for ``min_bytes`` by itself. Several owners first answer with what is there; if
-that is not enough, each answers again when it has more, until the sum is enough or ``max_wait_ms``
+that is not enough, each answers next_round when it has more, until the sum is enough or ``max_wait_ms``
 have passed. ``max_bytes`` limits the answer of each owner and, in the order of the request, the
 merged response. The first partition with records is never cut, so a large batch cannot block.
 Every fetch is a full one: session id 0 in the response says so, as from a broker with a full
@@ -137,7 +137,7 @@ def execute(scope: WorkerScope, part: FetchPart) -> FetchReply | Awaitable[Fetch
 async def _wait_and_read(scope: WorkerScope, part: FetchPart) -> FetchReply:
     partitions = frozenset((wanted.topic, wanted.partition) for wanted in part.wanted)
     while True:
-        # Read again first: a log may have grown between the first read and this task.
+        # Read next_round first: a log may have grown between the first read and this task.
         reply = _read(scope, part)
         if reply.due or scope.now() >= part.deadline:
             return reply
@@ -185,8 +185,10 @@ def _read_partition(
     )
 
 
-def again(ctx: Context, request: FetchRequest, replies: Mapping[Owner, FetchReply]) -> Round | None:
-    """If several owners have too little together, let each answer again when it has more."""
+def next_round(
+    ctx: Context, request: FetchRequest, replies: Mapping[Owner, FetchReply]
+) -> Round | None:
+    """If several owners have too little together, let each answer next_round when it has more."""
     size = sum(reply.size for reply in replies.values())
     over = ctx.now >= _deadline(ctx, request)
     if len(replies) < 2 or over or size >= _bytes_min(ctx, request) or _any_error(request, replies):
@@ -293,7 +295,7 @@ API: Api[FetchRequest, FetchPart, FetchReply, FetchResponse] = Api(
     split=split,
     execute=execute,
     merge=merge,
-    again=again,
+    next_round=next_round,
     may_wait=True,
     left_out=(
         "incremental fetch sessions: every fetch is full, as with a full session cache",

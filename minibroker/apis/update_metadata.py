@@ -72,22 +72,22 @@ def _partition_problem(
     return ErrorCode.NONE if said == known else NOT_FROM_HERE
 
 
-def _are_known(image: Image, told: list[UpdateMetadataBroker], version: int) -> bool:
+def _are_known(image: Image, sent: list[UpdateMetadataBroker], version: int) -> bool:
     """Whether the brokers equal those of the image, in the fields that this version has."""
-    if {one.id for one in told} != set(image.brokers):
+    if {one.id for one in sent} != set(image.brokers):
         return False
-    return all(_is_known(image.brokers[one.id], one, version) for one in told)
+    return all(_is_known(image.brokers[one.id], one, version) for one in sent)
 
 
-def _is_known(broker: Broker, told: UpdateMetadataBroker, version: int) -> bool:
+def _is_known(broker: Broker, sent: UpdateMetadataBroker, version: int) -> bool:
     if version == 0:
-        return (told.v0_host, told.v0_port) in broker.endpoints.values()
-    if version >= 2 and told.rack != broker.rack:
+        return (sent.v0_host, sent.v0_port) in broker.endpoints.values()
+    if version >= 2 and sent.rack != broker.rack:
         return False
     if version < 3:
-        said = {(endpoint.host, endpoint.port) for endpoint in told.endpoints}
+        said = {(endpoint.host, endpoint.port) for endpoint in sent.endpoints}
         return said == set(broker.endpoints.values())
-    named = {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in told.endpoints}
+    named = {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in sent.endpoints}
     return named == dict(broker.endpoints)
 
 

@@ -56,13 +56,13 @@ class AclController:
                 found = [unwritable if isinstance(one, list) and one else one for one in answers]
                 return found, []
 
-    async def take_over_acls(self, pattern: Pattern) -> list[Update]:
+    async def apply_acls(self, pattern: Pattern) -> list[Update]:
         """Look again at a pattern's rules, which others may have written; `LayoutError`."""
         async with self._lock:
             rules = await stored_acls.load(self._store, pattern)
             return self._advance(self._acl_differences({pattern: rules}))
 
-    async def take_over_all_acls(self) -> list[Update]:
+    async def apply_all_acls(self) -> list[Update]:
         """Take over the ACLs of all patterns."""
         async with self._lock:
             kept = dict.fromkeys(self._image.acls, tuple[AclRule, ...]())

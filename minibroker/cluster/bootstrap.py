@@ -14,7 +14,7 @@ from typing import Final
 
 from minibroker.cluster import layout, stored_acls, stored_configs, stored_topics
 from minibroker.cluster.configs import KINDS
-from minibroker.cluster.foreign_topics import take_over
+from minibroker.cluster.foreign_topics import accept_topic
 from minibroker.cluster.image import (
     TOPIC,
     Broker,
@@ -67,7 +67,7 @@ async def with_topics(
     """
     for name in await store.children(layout.TOPICS):
         seen = await stored_topics.sight(store, name)
-        taken = take_over(image, image.controller_id, name, seen, lambda: new_uuid(random))
+        taken = accept_topic(image, image.controller_id, name, seen, lambda: new_uuid(random))
         if taken.problem and (name in INTERNAL_TOPICS or name in logged):
             raise ControllerStartError(
                 f"{taken.problem}; the data directory has records of it: repair the node, or "

@@ -28,7 +28,7 @@ from minibroker.cluster.configs import (
     plan_alteration,
 )
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
-from minibroker.cluster.foreign_topics import TopicsTaken, take_over
+from minibroker.cluster.foreign_topics import TopicsTaken, accept_topic
 from minibroker.cluster.image import (
     Broker,
     BrokerChanged,
@@ -315,7 +315,7 @@ class ClusterController(AclController):
         outcome = await self._keep_configs(plan)
         return dict(zip(plans, outcome.refusals, strict=True)), outcome.updates
 
-    async def take_over(self, kind: str, name: str) -> list[Update]:
+    async def apply_config(self, kind: str, name: str) -> list[Update]:
         """Read the stored config of a resource, which another program may have written."""
         if kind not in KINDS:
             return []
@@ -324,7 +324,7 @@ class ClusterController(AclController):
                 await stored_configs.differences(self._store, self._image, [(kind, name)])
             )
 
-    async def take_over_all(self) -> list[Update]:
+    async def apply_all_configs(self) -> list[Update]:
         """Read the stored configs of all resources."""
         async with self._lock:
             kept = [
@@ -338,10 +338,10 @@ class ClusterController(AclController):
                 )
             )
 
-    async def take_over_topics(self, names: Collection[str]) -> TopicsTaken:
+    async def apply_topics(self, names: Collection[str]) -> TopicsTaken:
         """Look again at topics that others may have made, changed or deleted."""
         async with self._lock:
-            problems = {name: await self._take_over_topic(name) for name in names}
+            problems = {name: await self._apply_topic(name) for name in names}
             return TopicsTaken(self._advance([]), problems)
 
     async def write_leaders(self, names: Collection[str]) -> None:
@@ -365,7 +365,7 @@ class ClusterController(AclController):
         async def attempt() -> TopicsTaken:
             if not await self._store.exists(request.path):
                 return TopicsTaken(self._advance([]), {})
-            problem = await self._take_over_topic(name)
+            problem = await self._apply_topic(name)
             plan = plan_deletion(self._image, name)
             steps, changes = list[Operation]([request]), list[Change]()
             if isinstance(plan, Topic) and self._settings[DELETE_TOPIC_ENABLE]:
@@ -421,19 +421,19 @@ class ClusterController(AclController):
                         return await attempt()
                     except CONFLICTS:
                         for name in names:
-                            await self._take_over_topic(name)
+                            await self._apply_topic(name)
                 return await attempt()
             except UnwritableError as error:
                 if refused is None:
                     raise
                 return refused(ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
 
-    async def _take_over_topic(self, name: str) -> str:
+    async def _apply_topic(self, name: str) -> str:
         """Why a topic was not taken over, empty if it was; what changes waits to be returned."""
         for _ in range(ATTEMPTS_MAX):
             seen = await stored_topics.sight(self._store, name)
             broker_id = self._settings[NODE_ID]
-            taken = take_over(self._image, broker_id, name, seen, self._new_topic_id)
+            taken = accept_topic(self._image, broker_id, name, seen, self._new_topic_id)
             try:
                 if taken.rewritten is not None:
                     await self._store.multi([stored_topics.rewriting(taken.rewritten, seen)])
@@ -465,7 +465,7 @@ class ClusterController(AclController):
         self._image = apply_update(image, update)
         return [*waiting, update]
 
-    async def _take_over_configs(self, resources: Iterable[tuple[str, str]]) -> list[Update]:
+    async def _apply_configs(self, resources: Iterable[tuple[str, str]]) -> list[Update]:
         found = await stored_configs.differences(self._store, self._image, resources)
         return self._advance(found)
 

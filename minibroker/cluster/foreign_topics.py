@@ -62,10 +62,10 @@ class TopicsTaken(NamedTuple):
     problems: Mapping[str, str]
 
 
-def take_over(
+def accept_topic(
     image: Image, broker_id: int, name: str, sight: Sight | None, fresh_id: Callable[[], Uuid]
 ) -> AcceptedTopic:
-    """What becomes of a topic; without a sight there is no node of that name."""
+    """Decide how a topic node changes the image; without a sight, the node does not exist."""
     known = image.topics.get(name)
     if sight is None:
         return _take_deletion(known)
@@ -96,7 +96,7 @@ def _take_deletion(known: Topic | None) -> AcceptedTopic:
     if known.internal:
         path = layout.topic_path(known.name)
         return AcceptedTopic(
-            rewritten=known, problem=f"{path}: was deleted, but is needed: made again"
+            rewritten=known, problem=f"{path}: was deleted, but is needed: created again"
         )
     return AcceptedTopic((TopicDeleted(known.name, known.topic_id),))
 
@@ -106,7 +106,7 @@ def _name_problem(name: str) -> str | None:
 
 
 def _as_it_was(known: Topic | None) -> str:
-    return "; it is passed over" if known is None else "; the topic stays as it was"
+    return "; it is ignored" if known is None else "; the topic stays as it was"
 
 
 def _restore(known: Topic, node: layout.TopicNode) -> AcceptedTopic:
@@ -137,12 +137,12 @@ def _is_replaced(known: Topic, node: layout.TopicNode, sight: Sight) -> bool:
 
 
 def _take_growth(known: Topic, broker_id: int, node: layout.TopicNode) -> AcceptedTopic:
-    told = topic_of(known.name, node, known.topic_id, broker_id)
-    before, after = known.partitions, told.partitions
+    grown = topic_of(known.name, node, known.topic_id, broker_id)
+    before, after = known.partitions, grown.partitions
     if [each.replicas for each in before] != [each.replicas for each in after[: len(before)]]:
         path = layout.topic_path(known.name)
         text = "partitions can be added, but not taken away or moved; the topic stays as it was"
         return AcceptedTopic(rewritten=known, problem=f"{path}: {text}")
     added = after[len(before) :]
     changes = (PartitionsAdded(known.name, added),) if added else ()
-    return AcceptedTopic(changes, told if node.topic_id is None else None)
+    return AcceptedTopic(changes, grown if node.topic_id is None else None)

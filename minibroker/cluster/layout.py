@@ -166,8 +166,8 @@ def decode_topic(name: str, data: bytes) -> TopicNode:
     path = topic_path(name)
     fields = _load(path, data)
     try:
-        told = fields.get("topic_id")
-        topic_id = None if told is None else uuid_from_text(told)
+        text = fields.get("topic_id")
+        topic_id = None if text is None else uuid_from_text(text)
         found = {int(index): tuple(ids) for index, ids in fields["partitions"].items()}
         replicas = tuple(found[index] for index in range(len(found)))
     except (KeyError, ValueError, TypeError, AttributeError) as error:

@@ -44,8 +44,8 @@ async def growth(store: Store, topic: Topic, grown: Topic) -> Operation:
     """Return the operation that adds partitions to a topic's node, if it is unchanged."""
     path = layout.topic_path(topic.name)
     found = await store.get(path)
-    told = layout.decode_topic(topic.name, found.data)
-    is_ours = told == (topic.topic_id, tuple(each.replicas for each in topic.partitions))
+    stored = layout.decode_topic(topic.name, found.data)
+    is_ours = stored == (topic.topic_id, tuple(each.replicas for each in topic.partitions))
     # Otherwise an impossible version, so that the change of the other program is read first.
     return Set(path, layout.encode_topic(grown), found.version if is_ours else found.version + 1)
 

@@ -102,7 +102,7 @@ class TokenHome:
         """Handle a message of this term."""
         match message:
             case Holdings(_, used, more):
-                self._told(peer, used, more=more)
+                self._on_holdings(peer, used, more=more)
             case Ask(_, name, number):
                 key = self._key(name)
                 key.queue.append((peer, number))
@@ -124,7 +124,7 @@ class TokenHome:
             key = self._keys[name] = _Key()
         return key
 
-    def _told(self, peer: int, used: tuple[tuple[str, int], ...], *, more: bool) -> None:
+    def _on_holdings(self, peer: int, used: tuple[tuple[str, int], ...], *, more: bool) -> None:
         for name, count in used:
             key = self._key(name)
             key.hold(peer, count)

@@ -54,7 +54,7 @@ class _Account:
         self.waiting: list[int] = []  # Mostly empty, and then much smaller than a deque.
 
 
-class _Newcomer:
+class _Waiter:
     """A connection that waits for admission; ``held``: how many of its two tokens it has."""
 
     __slots__ = ("held", "ip")
@@ -81,14 +81,14 @@ class TokenShard:
         self._idle: OrderedDict[str, None] = OrderedDict()
         """Keys with tokens and without connections, least recently used first."""
         self._open: dict[int, str] = {}
-        self._newcomers: dict[int, _Newcomer] = {}
+        self._waiters: dict[int, _Waiter] = {}
         self._ready: deque[int] = deque()
         self._is_open = False
 
     def open_doors(self) -> None:
         """Admit connections from now on, beginning with those that wait."""
         self._is_open = True
-        self._ready.extend(self._newcomers)
+        self._ready.extend(self._waiters)
         self._proceed()
 
     def enter(self, term: Term, limits: DropLimits, peers: Iterable[int]) -> None:
@@ -99,17 +99,17 @@ class TokenShard:
         """
         self._term = term
         self._limits = limits
-        for newcomer in self._newcomers.values():
-            if newcomer.held:
+        for waiter in self._waiters.values():
+            if waiter.held:
                 self._accounts[TOTAL].used -= 1
-                newcomer.held = 0
+                waiter.held = 0
         for name, account in list(self._accounts.items()):
             self._void(account)
             account.waiting.clear()
             self._settle(name, account)
-        self._tell(peers)
+        self._report_holdings(peers)
         if self._is_open:
-            self._ready.extend(self._newcomers)
+            self._ready.extend(self._waiters)
             self._proceed()
 
     def peer_up(self, peer: int) -> None:
@@ -120,7 +120,7 @@ class TokenShard:
                 self._void(account)
                 waiting += [(name, number) for number in account.waiting]
                 self._settle(name, account)
-        self._tell([peer])
+        self._report_holdings([peer])
         for name, number in waiting:
             self._send(name, Ask(self._term, name, number))
 
@@ -129,7 +129,7 @@ class TokenShard:
         # More tokens than the limit may be in use, so free ones belong to the home.
         account.reclaim = True
 
-    def _tell(self, peers: Iterable[int]) -> None:
+    def _report_holdings(self, peers: Iterable[int]) -> None:
         used: dict[int, list[tuple[str, int]]] = {peer: [] for peer in peers}
         for name, account in self._accounts.items():
             home = home_of(name, self._processors)
@@ -138,12 +138,12 @@ class TokenShard:
         for peer, found in used.items():
             for start in range(0, max(1, len(found)), HOLDINGS_MAX):
                 end = start + HOLDINGS_MAX
-                told = Holdings(self._term, tuple(found[start:end]), end < len(found))
-                self._actions.append(Send(peer, told))
+                holdings = Holdings(self._term, tuple(found[start:end]), end < len(found))
+                self._actions.append(Send(peer, holdings))
 
     def admit(self, number: int, ip: str) -> None:
         """Add a new connection; an action admits or rejects it, now or later."""
-        self._newcomers[number] = _Newcomer(ip)
+        self._waiters[number] = _Waiter(ip)
         if self._is_open:
             self._ready.append(number)
             self._proceed()
@@ -195,21 +195,21 @@ class TokenShard:
         # A loop instead of recursion: a thousand connections may wait for one token.
         while self._ready:
             number = self._ready.popleft()
-            newcomer = self._newcomers.get(number)
-            if newcomer is not None:
-                self._step(number, newcomer)
+            waiter = self._waiters.get(number)
+            if waiter is not None:
+                self._step(number, waiter)
 
-    def _step(self, number: int, newcomer: _Newcomer) -> None:
-        while newcomer.held < 2:
-            taken = self._take(newcomer.wanted, number)
+    def _step(self, number: int, waiter: _Waiter) -> None:
+        while waiter.held < 2:
+            taken = self._take(waiter.wanted, number)
             if taken is None:
                 return
             if not taken:
                 self._refuse(number)
                 return
-            newcomer.held += 1
-        del self._newcomers[number]
-        self._open[number] = newcomer.ip
+            waiter.held += 1
+        del self._waiters[number]
+        self._open[number] = waiter.ip
         self._actions.append(Admit(number))
 
     def _take(self, name: str, number: int) -> bool | None:
@@ -245,26 +245,26 @@ class TokenShard:
             number = account.waiting.pop(0)
             account.cached -= 1
             account.used += 1
-            self._newcomers[number].held += 1
+            self._waiters[number].held += 1
             self._ready.append(number)
 
     def _refuse(self, number: int) -> None:
-        wanted = self._newcomers[number].wanted
+        wanted = self._waiters[number].wanted
         self._drop(number)
         refusal = ExceededCount.DROPPED if wanted == TOTAL else ExceededCount.DROPPED_PER_IP
         self._actions.append(Reject(number, refusal))
 
     def _drop(self, number: int) -> None:
         """Forget a waiting connection; its token is returned."""
-        newcomer = self._newcomers.pop(number, None)
-        if newcomer is None:
+        waiter = self._waiters.pop(number, None)
+        if waiter is None:
             return
-        name = newcomer.wanted
+        name = waiter.wanted
         account = self._accounts.get(name)
         if account is not None and number in account.waiting:
             account.waiting.remove(number)
             self._settle(name, account)
-        if newcomer.held:
+        if waiter.held:
             self._put(TOTAL)
 
     def _account(self, name: str) -> _Account:
@@ -301,7 +301,7 @@ class TokenShard:
     @property
     def waiting(self) -> int:
         """Number of connections that wait for admission."""
-        return len(self._newcomers)
+        return len(self._waiters)
 
     @property
     def idle_keys(self) -> int:

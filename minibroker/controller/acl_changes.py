@@ -23,13 +23,13 @@ class AclChanges(ConfigChanges):
         for path in PERSISTENT_PATHS:
             await self._store.ensure(path)
         try:
-            return await self._cluster.take_over_all_acls()
+            return await self._cluster.apply_all_acls()
         except LayoutError as error:
             self._log.warning("ACLs cannot be read; the others stay in force", why=error)
             return []
 
     async def _read_change(self, path: str, data: bytes) -> list[Update]:
-        return await self._cluster.take_over_acls(decode_change(path, data))
+        return await self._cluster.apply_acls(decode_change(path, data))
 
 
 class PrefixedAclChanges(AclChanges):

@@ -89,14 +89,14 @@ class ConfigChanges:
 
     async def _read_all(self) -> list[Update]:
         """Read everything that is stored into the image; return the updates."""
-        return await self._cluster.take_over_all()
+        return await self._cluster.apply_all_configs()
 
     async def _read_change(self, path: str, data: bytes) -> list[Update]:
         """Read the change that a notification names into the image; return the updates.
 
         Raises `LayoutError`.
         """
-        return await self._cluster.take_over(*decode_config_change(path, data))
+        return await self._cluster.apply_config(*decode_config_change(path, data))
 
     async def _purge(self) -> None:
         while self._seen:

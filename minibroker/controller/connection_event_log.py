@@ -38,7 +38,7 @@ class ConnectionEventLog:
         self.events: deque[tuple[int, ConnectionEvent]] = deque(maxlen=EVENTS_MAX)
         self.rejections: deque[Rejection] = deque(maxlen=REJECTIONS_MAX)
 
-    def take(self, told: Mapping[str, RecentConnectionEvents], until: float) -> None:
+    def take(self, reports: Mapping[str, RecentConnectionEvents], until: float) -> None:
         """Add the new events of these reports, which were requested at ``until`` or later.
 
         Later events are added next time: other processes may not have reported earlier ones yet,
@@ -46,20 +46,20 @@ class ConnectionEventLog:
         """
         events: list[ConnectionEvent] = []
         rejections: list[Rejection] = []
-        for process, lately in told.items():
+        for process, report in reports.items():
             seen = self._seen.get(process, _Seen())
-            if seen.life > lately.life:
+            if seen.life > report.life:
                 continue  # The answers to two concurrent requests arrived in reverse order.
-            if seen.life < lately.life:
-                seen = _Seen(lately.life)
-            settled = [each for each in lately.events if each.at <= until]
-            happened = lately.happened - len(lately.events) + len(settled)
+            if seen.life < report.life:
+                seen = _Seen(report.life)
+            settled = [each for each in report.events if each.at <= until]
+            happened = report.happened - len(report.events) + len(settled)
             events += _newest(settled, happened - seen.happened)
-            turned = [each for each in lately.rejections if each.event.at <= until]
-            refused = lately.refused - len(lately.rejections) + len(turned)
-            rejections += _newest(turned, refused - seen.refused)
+            rejected = [each for each in report.rejections if each.event.at <= until]
+            refused = report.refused - len(report.rejections) + len(rejected)
+            rejections += _newest(rejected, refused - seen.refused)
             self._seen[process] = _Seen(
-                lately.life, max(happened, seen.happened), max(refused, seen.refused)
+                report.life, max(happened, seen.happened), max(refused, seen.refused)
             )
         # Events of one process keep their order, after those of earlier processes: sorting
         # is stable.

@@ -78,7 +78,7 @@ class TopicChanges:
             await self._apply([name])
 
     async def _apply(self, names: Collection[str]) -> None:
-        taken = await self._cluster.take_over_topics(names)
+        taken = await self._cluster.apply_topics(names)
         await self._publish_topics(taken)
         if self._writes_leaders:
             await self._cluster.write_leaders(taken.problems.keys())

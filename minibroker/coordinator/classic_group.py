@@ -77,7 +77,7 @@ class ClassicGroup(Group):
         self.membership = Membership()
         self.story: deque[StateTransition] = deque(maxlen=STORY_LENGTH_MAX)
         self.after_persist: AfterPersist | None = None
-        self.newcomer_during_delay = False
+        self.joined_during_delay = False
         self._out: list[Decision] = []
         self._persist: Persist | None = None
         self._join_deadline: float | None = None
@@ -429,10 +429,10 @@ class ClassicGroup(Group):
 
     def _join_timed_out(self) -> None:
         self._join_deadline = None
-        if self._initial_delay is not None and self.newcomer_during_delay:
+        if self._initial_delay is not None and self.joined_during_delay:
             delay, remaining = self._initial_delay
             if remaining > 0:
-                self.newcomer_during_delay = False
+                self.joined_during_delay = False
                 longer = min(self.limits.initial_rebalance_delay_s, remaining)
                 self._initial_delay = (longer, max(remaining - delay, 0.0))
                 self._set_join_deadline(self.at.now + longer)

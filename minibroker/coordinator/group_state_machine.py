@@ -143,7 +143,7 @@ def _add_member(group: ClassicGroup, event: JoinRequested, member_id: str) -> No
         is_new=True,
     )
     if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
-        group.newcomer_during_delay = True
+        group.joined_during_delay = True
     if not group.membership:
         group.protocol_type = event.protocol_type
     group.membership.add(member)

@@ -100,24 +100,24 @@ class InvalidGroupTransition(RuntimeError):
     """A transition that is not in the table. This is a bug in the rules, not a client error."""
 
     def __init__(
-        self, group_id: str, state: GroupState, move: Move, story: list[StateTransition]
+        self, group_id: str, state: GroupState, move: Move, transitions: list[StateTransition]
     ) -> None:
         self.group_id = group_id
         self.state = state
         self.move = move
-        self.story = story
-        told = "; ".join(
+        self.transitions = transitions
+        history = "; ".join(
             f"{step.at:.3f} {step.before.value} -> {step.after.value} ({step.move.value})"
-            for step in story
+            for step in transitions
         )
         super().__init__(
             f"group {group_id!r} in state {state.value} cannot move because {move.value}; "
-            f"so far: {told or 'nothing happened'}"
+            f"so far: {history or 'nothing happened'}"
         )
 
 
 def next_state(
-    group_id: str, state: GroupState, move: Move, story: list[StateTransition]
+    group_id: str, state: GroupState, move: Move, transitions: list[StateTransition]
 ) -> GroupState:
     """Return the state after ``move``.
 
@@ -125,5 +125,5 @@ def next_state(
     """
     after = TRANSITIONS[state].get(move)
     if after is None:
-        raise InvalidGroupTransition(group_id, state, move, story)
+        raise InvalidGroupTransition(group_id, state, move, transitions)
     return after

@@ -142,11 +142,11 @@ class ActivitySender:
         """Return the next chunk, which counts as unwritten from now on."""
         chunk = self._pending[:CHUNK_EVENTS]
         del self._pending[:CHUNK_EVENTS]
-        told = ActivityBatch(pack(chunk), self._dropped)
+        batch = ActivityBatch(pack(chunk), self._dropped)
         self._unwritten += len(chunk)
         self._dropped_unwritten += self._dropped
         self._dropped = 0
-        return told
+        return batch
 
     async def finish(self) -> None:
         """Wait until everything is sent, or the time is over; nothing may be reported then."""

@@ -160,7 +160,7 @@ TOTAL_TIME: Final = _request_time(
 
 THROTTLE_TIME: Final = _request_time(
     "throttle",
-    "Throttle times that clients were told, of those requests alone that were throttled.",
+    "Throttle times returned to clients, of throttled requests only.",
     _REQUEST.format("ThrottleTimeMs") + " (which counts zeros, too)",
 )
 

@@ -113,8 +113,8 @@ class ConnectionCloses:
         self, message: str, listener: str, reason: CloseReason, fields: Mapping[str, object]
     ) -> None:
         # Named by reason, so that a flood of one kind doesn't hide another.
-        tell = self._log.debug if reason in _ORDINARY else self._log.warning
-        tell(f"{message}: {reason.value}", listener=listener, **fields)
+        write = self._log.debug if reason in _ORDINARY else self._log.warning
+        write(f"{message}: {reason.value}", listener=listener, **fields)
 
 
 class Admission(NamedTuple):

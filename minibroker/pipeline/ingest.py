@@ -45,7 +45,7 @@ TRIGGER: Final = "10 seconds"
 CHECKPOINTS: Final = "_checkpoints"
 FILED: Final = "minibroker-filed"
 
-Told = Callable[[Counts], None]
+OnStep = Callable[[Counts], None]
 """Called with the counts after each step."""
 
 
@@ -98,7 +98,7 @@ def _where(piece: SegmentPiece, offsets: list[int]) -> Where:
     return lambda number: (piece.topic, piece.partition, offsets[number])
 
 
-def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
+def ingest_directory(table: Table, data_dir: str, on_step: OnStep) -> Counts:
     """Ingest the records of a data directory that were not read before."""
     table.spark.dataSource.register(FiledSource)
     data_dir = os.path.abspath(data_dir)  # Workers have other working directories.
@@ -119,7 +119,7 @@ def ingest_directory(table: Table, data_dir: str, told: Told) -> Counts:
             read[str(piece.partition)] = piece.next_offset
         counts = table.step_filed(filed, {source: dict(read)})
         total += counts
-        told(counts)
+        on_step(counts)
     return total
 
 
@@ -148,7 +148,7 @@ def _shared(step: list[SegmentPiece], size: int, tasks: int) -> list[list[Segmen
     return [share for share in shares if share]
 
 
-def pass_over_gone(table: Table, broker: ClusterAccess, topic: ReachableTopic) -> int:
+def skip_deleted(table: Table, broker: ClusterAccess, topic: ReachableTopic) -> int:
     """Count the records that the broker deleted before they were read.
 
     Spark would request them forever, so its checkpoint is deleted if there are any: it starts from
@@ -159,8 +159,8 @@ def pass_over_gone(table: Table, broker: ClusterAccess, topic: ReachableTopic) -
     if not done:
         return 0
     # Spark's file: its version, its settings, and a line for each source.
-    told = table.files.read(f"{place}/{OFFSETS}/{max(done)}").splitlines()[-1]
-    read: dict[str, int] = json.loads(told)[TOPIC]
+    offsets = table.files.read(f"{place}/{OFFSETS}/{max(done)}").splitlines()[-1]
+    read: dict[str, int] = json.loads(offsets)[TOPIC]
     gone = sum(
         max(start - read.get(str(partition), start), 0) for partition, start in topic.starts.items()
     )
@@ -177,7 +177,7 @@ def _place(broker: ClusterAccess, topic: ReachableTopic) -> str:
 
 
 def ingest_broker(
-    table: Table, broker: ClusterAccess, topic: ReachableTopic, told: Told, *, follow: bool
+    table: Table, broker: ClusterAccess, topic: ReachableTopic, on_step: OnStep, *, follow: bool
 ) -> StreamingQuery:
     """Start ingesting a live broker's records, with ``follow`` also future ones; doesn't wait."""
     from pyspark.errors import PySparkException
@@ -198,7 +198,7 @@ def ingest_broker(
         if done is not None and done["query"] == query and number <= done["batch"]:
             return
         progress: dict[str, Any] = {place: {"query": query, "batch": number}}
-        told(table.step(batch, broker.bootstrap, progress, now_ms=now_ms()))
+        on_step(table.step(batch, broker.bootstrap, progress, now_ms=now_ms()))
 
     try:
         stream = spark.readStream.format("kafka").options(**options).load()

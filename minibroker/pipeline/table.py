@@ -60,7 +60,7 @@ class Counts:
     malformed: int = 0
 
     @property
-    def again(self) -> int:
+    def already_there(self) -> int:
         """Records whose events were in the table already."""
         return max(self.records - self.events - self.malformed, 0)
 
@@ -104,8 +104,8 @@ class Table:
 
     def step_filed(self, filed: DataFrame, progress: dict[str, Any]) -> Counts:
         """Commit the files that ``filing`` wrote."""
-        written, told = self._by_tasks(filed) if self.files.folder else self._by_spark(filed)
-        counts, spans = _added_up(told)
+        written, counted = self._by_tasks(filed) if self.files.folder else self._by_spark(filed)
+        counts, spans = _sum_counts(counted)
         held = np.concatenate([self._held(), spans])
         fresh = [one for one in written if one[0] != QUARANTINED]
         if spans_overlap(held):
@@ -130,13 +130,13 @@ class Table:
 
     def _by_tasks(self, filed: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
         """((place, file) of each written file, the counts) of successful tasks."""
-        written, told = [], []
+        written, counted = [], []
         for place, file, content in filed.collect():
             if place == COUNTED:
-                told.append(content.decode())
+                counted.append(content.decode())
             else:
                 written.append((_place(place), f"{folder_aside(self._aside, place)}/{file}"))
-        return written, told
+        return written, counted
 
     def _by_spark(self, filed: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
         """As `_by_tasks`, for file systems to which only Spark can write."""
@@ -147,8 +147,8 @@ class Table:
         writer = finished.write.partitionBy("place").option("lineSep", end).options(**PLAIN)
         writer.text(self.files.path(self._aside))
         written = self._written(self._aside)
-        told = [self.files.read(file).removesuffix(end) for at, file in written if at == COUNTED]
-        return [one for one in written if one[0] != COUNTED], told
+        counted = [self.files.read(file).removesuffix(end) for at, file in written if at == COUNTED]
+        return [one for one in written if one[0] != COUNTED], counted
 
     def _held(self) -> Any:
         """Spans of sequences that the table may contain."""
@@ -272,10 +272,10 @@ class Table:
         return len(old)
 
 
-def _added_up(told: Iterable[str]) -> tuple[Counts, Any]:
+def _sum_counts(counted: Iterable[str]) -> tuple[Counts, Any]:
     """The tasks' (total counts, spans of sequences)."""
     counts, spans = Counts(), [NO_SPANS]
-    for text in told:
+    for text in counted:
         found = json.loads(text)
         spans.append(spans_from_json(found.pop("held")))
         counts += Counts(**found)

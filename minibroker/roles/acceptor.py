@@ -104,8 +104,8 @@ class _Acceptor:
         self._closes = ConnectionCloses(env.metrics, self._log)
         self.descriptor_health = DescriptorHealth(env, self._log)
         self.activity = activity_sender(env)
-        tell = None if self.activity is None else self.activity.happened
-        self._connection_quotas = ConnectionQuotas(env, self._log, tell)
+        on_event = None if self.activity is None else self.activity.happened
+        self._connection_quotas = ConnectionQuotas(env, self._log, on_event)
         self._events = self._connection_quotas.events
         self.rejected = RejectedConnections(env, self._events, self._closes)
         self.follower = MetadataClient(

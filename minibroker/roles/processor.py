@@ -110,8 +110,8 @@ class _Processor:
         self._closes = ConnectionCloses(env.metrics, self._log)
         self._descriptor_health = DescriptorHealth(env, self._log)
         self._activity = activity_sender(env)
-        tell = None if self._activity is None else self._activity.happened
-        self._events = ConnectionEvents(env.incarnation, env.clock.now, tell)
+        on_event = None if self._activity is None else self._activity.happened
+        self._events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
         per_ip = env.settings[QUEUED_MAX_REQUEST_BYTES_PER_IP]
         self._part = env.arena.open_part(env.index, None if per_ip < 0 else per_ip)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))

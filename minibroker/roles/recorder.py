@@ -195,10 +195,10 @@ class _Recorder:
         self._senders.add(sender)
         try:
             while True:
-                told: ActivityBatch = await sender.channel.receive()
-                self._merger.add(sender, unpack(told.chunk))
+                batch: ActivityBatch = await sender.channel.receive()
+                self._merger.add(sender, unpack(batch.chunk))
                 self._waited_most = max(self._waited_most, len(self._merger))
-                sender.dropped += told.dropped
+                sender.dropped += batch.dropped
                 self._some.set()
         except ChannelClosed:
             pass

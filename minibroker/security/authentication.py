@@ -134,12 +134,12 @@ class Authentication:
             lifetime_ms = self._take(proven, wall_ms)
         except AuthenticationFailed as failure:
             self.state, self._exchange = AuthenticationState.FAILED, None
-            told = failure.told or (
+            message = failure.client_message or (
                 "Authentication failed during authentication due to invalid credentials with SASL "
                 f"mechanism {self._mechanism}"
             )
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
-            return AuthenticationAnswer(code, told, failure=f"{self._mechanism}: {failure}")
+            return AuthenticationAnswer(code, message, failure=f"{self._mechanism}: {failure}")
         return AuthenticationAnswer(ErrorCode.NONE, data=response, lifetime_ms=lifetime_ms)
 
     def _take(self, proven: Proven, wall_ms: int) -> int:

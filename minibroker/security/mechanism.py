@@ -1,7 +1,7 @@
 """Interface of SASL mechanisms: bytes of the client in, bytes for the client out, finally a user.
 
 Owns the shapes that all mechanisms share. It must never know how bytes are transported, or clocks.
-Invariant: a mechanism returns a user once, after the proof; ``told`` of a failure contains only
+Invariant: a mechanism returns a user once, after the proof; ``client_message`` of a failure contains only
 what an unauthenticated client may know. Kafka's ``SaslServer``.
 """
 
@@ -18,13 +18,13 @@ OAUTHBEARER: Final = "OAUTHBEARER"
 class AuthenticationFailed(Exception):
     """Authentication failed.
 
-    The text is logged; ``told`` is sent to the client if it may know more than that its credentials
+    The text is logged; ``client_message`` is sent to the client if it may know more than that its credentials
     are invalid.
     """
 
-    def __init__(self, text: str, told: str | None = None) -> None:
+    def __init__(self, text: str, client_message: str | None = None) -> None:
         super().__init__(text)
-        self.told = told
+        self.client_message = client_message
 
 
 class Proven(NamedTuple):

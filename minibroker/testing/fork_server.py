@@ -122,14 +122,14 @@ class ForkServer:
     def _answer(self, lease: BrokerLease, request: Mapping[str, Any]) -> None:
         if request["ask"] == "log":
             text = tail(lease.broker.log) if lease.broker else ""
-            tell(lease, {"event": "log", "text": text})
+            send_event(lease, {"event": "log", "text": text})
             return
         try:
             kept = self._shared(request["share"]) or self._fork(
                 read_settings(request["settings"]), request["share"]
             )
         except ConfigError as error:
-            tell(lease, {"event": "failed", "text": str(error)})
+            send_event(lease, {"event": "failed", "text": str(error)})
             return
         kept.leases.add(lease)
         lease.broker = kept
@@ -220,7 +220,7 @@ class ForkServer:
         self._brokers.discard(kept)
         event = "stopped" if kept.ready else "failed"
         for lease in kept.leases:
-            tell(lease, {"event": event, "code": code, "text": tail(kept.log)})
+            send_event(lease, {"event": event, "code": code, "text": tail(kept.log)})
             if lease not in self._leases:
                 lease.connection.close()  # released earlier, and waited for this answer
             lease.broker = None
@@ -251,7 +251,7 @@ def tail(log: IO[bytes]) -> str:
     )
 
 
-def tell(lease: BrokerLease, message: Mapping[str, Any]) -> None:
+def send_event(lease: BrokerLease, message: Mapping[str, Any]) -> None:
     """Send one message to a test process."""
     send(lease, json.dumps(message).encode() + b"\n")
 

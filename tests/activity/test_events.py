@@ -10,5 +10,5 @@ from tests.activity.strategies import events
 
 
 @given(st.lists(events()))
-def test_packed_events_round_trip(told: list[ActivityEvent]) -> None:
-    assert unpack(pack(told)) == told
+def test_packed_events_round_trip(events: list[ActivityEvent]) -> None:
+    assert unpack(pack(events)) == events

@@ -18,11 +18,11 @@ def event(time_us: int, mark: int) -> Happening:
     st.lists(st.integers(0, 60), max_size=5),
 )
 def test_merged_events_are_taken_once_in_order_of_time(
-    told: list[tuple[int, list[int]]], cuts: list[int]
+    sent: list[tuple[int, list[int]]], cuts: list[int]
 ) -> None:
     merger: Merger[int] = Merger()
     marks = 0
-    for sender, times in told:
+    for sender, times in sent:
         events = [event(time_us, marks + at) for at, time_us in enumerate(times)]
         marks += len(times)
         merger.add(sender, events)

@@ -62,8 +62,8 @@ def test_protocol_map_is_parsed_and_invalid_entry_rejected() -> None:
 def problems(
     listeners: str, advertised: str = "", protocols: dict[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    told = parse_listeners(advertised) if advertised else ()
-    return listener_problems(parse_listeners(listeners), told, protocols or {})
+    parsed = parse_listeners(advertised) if advertised else ()
+    return listener_problems(parse_listeners(listeners), parsed, protocols or {})
 
 
 def test_listener_name_that_is_not_a_protocol_uses_plaintext() -> None:
@@ -102,6 +102,6 @@ def test_controller_listeners_alone_are_rejected() -> None:
 
 def test_advertised_endpoint_has_the_bound_port() -> None:
     listeners = parse_listeners("A://127.0.0.1:0,B://:9,C://h:7")
-    told = parse_listeners("C://proxy:0")
-    endpoints = advertised_endpoints(listeners, told, {"A": 1234, "B": 9, "C": 7}, "box")
+    parsed = parse_listeners("C://proxy:0")
+    endpoints = advertised_endpoints(listeners, parsed, {"A": 1234, "B": 9, "C": 7}, "box")
     assert endpoints == {"A": ("127.0.0.1", 1234), "B": ("box", 9), "C": ("proxy", 7)}

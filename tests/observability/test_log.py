@@ -142,12 +142,12 @@ def test_repeat_limiter_admits_at_most_two_bursts_per_window(
     steps: list[tuple[int, float]],
 ) -> None:
     limiter, now = RepeatLimiter(), 0.0
-    told: dict[str, list[float]] = {}
+    logged: dict[str, list[float]] = {}
     for event, wait in steps:
         now += wait
         if limiter.admit(str(event), now) is not None:
-            told.setdefault(str(event), []).append(now)
-    for times in told.values():
+            logged.setdefault(str(event), []).append(now)
+    for times in logged.values():
         for first, at in enumerate(times):
             assert sum(at <= t < at + WINDOW_S for t in times[first:]) <= 2 * BURST
 

@@ -149,14 +149,14 @@ def test_sec1_key_is_rejected_with_pkcs8_conversion_command(
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "reason"),
     [
         (["security.protocol=TLS"], "properties:1: security.protocol=TLS must be one of"),
         (["security.protocol=SSL", "ssl.truststore.location=x"], "properties:2: .* read as PEM"),
     ],
 )
-def test_bad_client_config_reports_line(read: Read, lines: list[str], told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_bad_client_config_reports_line(read: Read, lines: list[str], reason: str) -> None:
+    with pytest.raises(BadInput, match=reason):
         read(*lines)
 
 
@@ -186,7 +186,7 @@ class Failed(Exception):
         return f"STREAM_FAILED {self._causes if wanted == 'true' else ''}".strip()
 
 
-def told(broker: ClusterAccess, causes: str) -> str:
+def reason_of(broker: ClusterAccess, causes: str) -> str:
     conf = Conf({"spark.sql.pyspark.jvmStacktrace.enabled": "false"})
     spark = type("Session", (), {"conf": conf})
     said = why(cast("Any", spark), cast("Any", Failed(conf, causes)), broker)
@@ -240,17 +240,17 @@ def test_connection_failure_reports_config_line_to_fix(
     read: Read, pem: Path, causes: str, line: str, *, seen: str, remedy: str
 ) -> None:
     lines = ("security.protocol=SASL_SSL", *LET_IN, f"ssl.truststore.location={pem}/authority.pem")
-    found = told(read(*lines), f"Caused by: {causes}")
+    found = reason_of(read(*lines), f"Caused by: {causes}")
     assert f"client.properties{line}: request to there:9093 failed ({seen}): " in found
     assert remedy in found
 
 
 def test_unknown_failure_is_reported_unchanged(read: Read) -> None:
-    assert told(read("security.protocol=SSL"), "/ by zero").startswith("STREAM_FAILED")
+    assert reason_of(read("security.protocol=SSL"), "/ by zero").startswith("STREAM_FAILED")
 
 
 def test_failure_without_config_file_suggests_option() -> None:
-    said = told(ClusterAccess("there:9093"), "TimeoutException: Timed out")
+    said = reason_of(ClusterAccess("there:9093"), "TimeoutException: Timed out")
     assert "(Timed out): it may not be running, or an address that it advertises cannot" in said
     assert said.endswith(
         "if it requires TLS or SASL, pass the client's security settings with --command-config FILE"

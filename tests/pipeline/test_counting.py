@@ -41,13 +41,13 @@ def test_counted_columns_match_events_counted_by_hand(dictionaries: bool) -> Non
         found = []
         for each in every:
             if each.where[row]:
-                told = [
+                figures = [
                     None if column is None or column[row] != column[row] else column[row]
                     for column in (each.measured, each.bound)
                 ]
                 level = -1 if each.level is None else each.level[row]
                 name = None if level < 0 else list(LEVELS)[level]
-                found.append((each.quota, each.amount[row], each.held_ms[row], name, *told))
+                found.append((each.quota, each.amount[row], each.held_ms[row], name, *figures))
         assert found == list(by_hand.counts(event)), event
 
 

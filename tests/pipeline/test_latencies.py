@@ -38,8 +38,8 @@ def test_percentiles_are_those_of_each_span(spans: list[list[int]]) -> None:
     starts = np.cumsum([0, *(len(each[0]) for each in seen)])
     for percent, found in zip(PERCENTILES, percentiles(numbers, counts, starts), strict=True):
         by_hand = [percentile([three_digits(us) for us in span], percent) for span in spans]
-        told = [None if value != value else value for value in found.tolist()]  # noqa: PLR0124
-        assert told == by_hand
+        values = [None if value != value else value for value in found.tolist()]  # noqa: PLR0124
+        assert values == by_hand
 
 
 def test_percentiles_sum_counts_of_repeated_value() -> None:

@@ -32,7 +32,7 @@ def test_a_quota_has_its_figures_as_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"value": 2e6}, "; 2 MB/s is the minimum for any entity"),
         ({"value": 500_000.0}, "; 500 kB/s is the maximum for any entity"),
@@ -44,8 +44,8 @@ def test_a_quota_has_its_figures_as_its_reason() -> None:
         ({"is_default": True, "entities": 0}, "for entities that were not recorded"),
     ],
 )
-def test_decision_reports_its_reason(given: dict[str, Any], told: str) -> None:
-    assert told in decision(PLAIN._replace(**given), fits(PRODUCE), Policy())[1]
+def test_decision_reports_its_reason(given: dict[str, Any], expected: str) -> None:
+    assert expected in decision(PLAIN._replace(**given), fits(PRODUCE), Policy())[1]
 
 
 def test_quotas_exceeding_broker_capacity_are_scaled_down() -> None:
@@ -119,8 +119,8 @@ def test_head_reports_differing_mutation_window() -> None:
     found = recommended(USER, PLAIN)
     assert "over 10 seconds." in "\n".join(head(found, "activity"))
     other = found._replace(policy=Policy(mutation_window_num=3, mutation_window_s=20))
-    told = "over 10 seconds, controller mutations over 40 seconds."
-    assert told in "\n".join(head(other, "activity"))
+    expected = "over 10 seconds, controller mutations over 40 seconds."
+    assert expected in "\n".join(head(other, "activity"))
 
 
 def test_each_level_has_its_types() -> None:

@@ -181,8 +181,8 @@ def test_a_batch_that_does_not_decompress_is_one_row_and_others_are_read(
     path.write_bytes(b"".join([good, holding(good, torn), good, holding(good, other), good]))
     piece = SegmentPiece(str(path), TOPIC, 0, 0, path.stat().st_size, 0)
     reasons = [batch.reason if isinstance(batch, Damaged) else None for batch in read_piece(piece)]
-    told = [codec.name.lower() + " data" in reason if reason else None for reason in reasons]
-    assert told == [None, True, None, True, None]
+    expected = [codec.name.lower() + " data" in reason if reason else None for reason in reasons]
+    assert expected == [None, True, None, True, None]
 
 
 def test_a_batch_of_several_frames_is_read(tmp_path: Path) -> None:

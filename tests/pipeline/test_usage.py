@@ -194,9 +194,9 @@ def test_duckdb_finds_the_same(spark: SparkSession, tmp_path: Path, every_s: int
     path = parquet(tmp_path / "events.parquet", many(3_000, seed=11))
     ours = rows(jobs.usage(spark.read.parquet(str(path)), every_s))
     connected = duckdb.connect(config={"threads": 1})
-    told = connected.execute(ORACLE, {"every": every_s * 1_000_000, "path": str(path)})
-    names = [column[0] for column in told.description]
-    theirs = {row[:7]: dict(zip(names, row, strict=True)) for row in told.fetchall()}
+    result = connected.execute(ORACLE, {"every": every_s * 1_000_000, "path": str(path)})
+    names = [column[0] for column in result.description]
+    theirs = {row[:7]: dict(zip(names, row, strict=True)) for row in result.fetchall()}
     assert len(theirs) == len(ours) > 300
     for row in ours:
         start_us = round(row["start"].timestamp() * 1_000_000)

@@ -201,8 +201,8 @@ def test_record_ordinals_are_unique_across_processes() -> None:
     heard, said = os.pipe()
     pids = [forked(partial(count_aloud, ledger, said)) for _ in range(3)]
     os.close(said)
-    with os.fdopen(heard, "rb") as told:
-        raw = told.read()
+    with os.fdopen(heard, "rb") as pipe:
+        raw = pipe.read()
     for pid in pids:
         os.waitpid(pid, 0)
     numbers = [int.from_bytes(raw[at : at + 8], "big") for at in range(0, len(raw), 8)]
@@ -229,18 +229,18 @@ def test_killed_process_leaves_consistent_counters_and_no_lock() -> None:
     # One window that lasts, so that all that was ever recorded can be counted.
     ledger = QuotaLedger(2, 10**9, shared=True)
     random = Random(1)
-    told = 0
+    acknowledged = 0
     for _ in range(KILLS):
         heard, said = os.pipe()
         pid = forked(partial(for_ever, ledger, said))
         os.close(said)
-        alive_until = told + random.randrange(1, 300)
-        while told < alive_until:
-            told += len(os.read(heard, 1))
+        alive_until = acknowledged + random.randrange(1, 300)
+        while acknowledged < alive_until:
+            acknowledged += len(os.read(heard, 1))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         while chunk := os.read(heard, 65536):
-            told += len(chunk)
+            acknowledged += len(chunk)
         os.close(heard)
         for group in (ledger.group(Tags("", str(n)), 1000) for n in range(3)):
             for number in range(4):
@@ -253,7 +253,7 @@ def test_killed_process_leaves_consistent_counters_and_no_lock() -> None:
     for kind in (KIND, "Request"):
         found = (entry.usage for entry in entries if entry.kind == kind)
         total = sum(usage.rate * usage.span_ms / 1000 for usage in found)
-        assert told <= round(total) <= told + KILLS
+        assert acknowledged <= round(total) <= acknowledged + KILLS
 
 
 RECORDED, ADDED = "its room is empty", "another one is in its room"

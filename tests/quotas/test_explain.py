@@ -43,10 +43,10 @@ def explained(
 
 
 def test_every_considered_level_has_a_reason() -> None:
-    told = explained(
+    explanation = explained(
         P, {Entity("u%20v"): 5, Entity(client="c"): 7, Entity(DEFAULT): 9, Entity("u%20v", "d"): 1}
     )
-    assert [(at.path, at.value, at.holds, at.why) for at in told.considered] == [
+    assert [(at.path, at.value, at.holds, at.why) for at in explanation.considered] == [
         ("/config/users/u%20v/clients/c", None, False, "not set"),
         ("/config/users/u%20v/clients/<default>", None, False, "not set"),
         ("/config/users/u%20v", 5, True, "applies: the first of these that is set"),
@@ -56,15 +56,15 @@ def test_every_considered_level_has_a_reason() -> None:
         ("/config/clients/c", 7, False, "set, but does not match all clients of this counter"),
         ("/config/clients/<default>", None, False, "not set"),
     ]
-    assert told.tags == Tags("u%20v", "")
-    assert told.sharing.startswith("all of this user's connections share one counter")
-    assert "quotas of clients and users and clients of users" in told.sharing
+    assert explanation.tags == Tags("u%20v", "")
+    assert explanation.sharing.startswith("all of this user's connections share one counter")
+    assert "quotas of clients and users and clients of users" in explanation.sharing
 
 
 def test_formula_is_shown_with_its_numbers() -> None:
-    told = explained(P, {Entity(client="c"): 1024}, entry(P, 2048))
-    assert told.throttle_ms == 10_000
-    assert told.formula == (
+    explanation = explained(P, {Entity(client="c"): 1024}, entry(P, 2048))
+    assert explanation.throttle_ms == 10_000
+    assert explanation.formula == (
         "(rate - quota) / quota * window = (2048 - 1024) / 1024 * 10000 ms = 10000 ms"
     )
     assert explained(P, {Entity(client="c"): 1024}, entry(P, 1024)).formula == (
@@ -73,27 +73,27 @@ def test_formula_is_shown_with_its_numbers() -> None:
 
 
 def test_request_time_formula_shows_cap_of_one_window() -> None:
-    told = explained(R, {Entity(client="c"): 1}, entry(R, 5))
-    assert told.throttle_ms == 1000
-    assert told.formula.endswith("= 40000 ms, but at most one window: 1000 ms")
+    explanation = explained(R, {Entity(client="c"): 1}, entry(R, 5))
+    assert explanation.throttle_ms == 1000
+    assert explanation.formula.endswith("= 40000 ms, but at most one window: 1000 ms")
     assert explained(R, {Entity(client="c"): 1}, entry(R, 1.01)).throttle_ms == 100
 
 
 def test_mutation_formula_shows_tokens() -> None:
-    told = explained(M, {Entity(client="c"): 10}, entry(M, 18, tokens=-80))
-    assert told.throttle_ms == 8000
-    assert told.formula.startswith("-tokens / quota * 1000 = 80 / 10 * 1000 = 8000 ms")
+    explanation = explained(M, {Entity(client="c"): 10}, entry(M, 18, tokens=-80))
+    assert explanation.throttle_ms == 8000
+    assert explanation.formula.startswith("-tokens / quota * 1000 = 80 / 10 * 1000 = 8000 ms")
     assert explained(M, {Entity(client="c"): 10}, entry(M, 18, tokens=3)).throttle_ms == 0
     assert explained(M, {}, entry(M, 18)).formula.startswith("no quota applies")
 
 
 def test_explanation_without_quota_or_counter_has_no_throttle() -> None:
-    told = explained(P, {}, bits=0)
-    assert "no quota was set" in told.sharing
-    assert told.bound is None
-    assert len(told.samples) == 0
-    assert told.throttle_ms == 0
-    assert told.formula.startswith("no quota applies")
+    explanation = explained(P, {}, bits=0)
+    assert "no quota was set" in explanation.sharing
+    assert explanation.bound is None
+    assert len(explanation.samples) == 0
+    assert explanation.throttle_ms == 0
+    assert explanation.formula.startswith("no quota applies")
     assert "this user's connections with this client-id" in explained(P, {}, bits=4).sharing
     assert "of any user" in explained(P, {}, bits=1).sharing
 
@@ -122,18 +122,18 @@ def test_levels_of_empty_user_or_client_id_are_omitted() -> None:
 
 def test_past_throttle_is_explained_with_values_of_its_time() -> None:
     given = table(P, {Entity(client="c"): 1000, Entity("u", "c"): 5})
-    told = explain(
+    explanation = explain(
         given, P, given.bits(P), ("", "c"), entry=entry(P, 10), window_ms=1000,
         tags=Tags("", "c"), cause=Cause(3000.0, 10_000, 2000.0),
     )  # fmt: skip
-    assert told.tags == Tags("", "c")
-    assert (told.rate, told.span_ms, told.throttle_ms) == (3000, 10_000, 5000)
-    assert "(3000 - 2000) / 2000 * 10000 ms = 5000 ms" in told.formula
-    assert [level.path for level in told.considered if level.holds] == ["/config/clients/c"]
+    assert explanation.tags == Tags("", "c")
+    assert (explanation.rate, explanation.span_ms, explanation.throttle_ms) == (3000, 10_000, 5000)
+    assert "(3000 - 2000) / 2000 * 10000 ms = 5000 ms" in explanation.formula
+    assert [level.path for level in explanation.considered if level.holds] == ["/config/clients/c"]
 
 
 def test_past_mutation_throttle_is_explained_with_its_tokens() -> None:
     cause = Cause(-80.0, 0, 10.0)
-    told = explain(table(M, {}), M, 1, WHO, entry=None, window_ms=1000, cause=cause)
-    assert told.throttle_ms == 8000
-    assert "80 / 10 * 1000" in told.formula
+    explanation = explain(table(M, {}), M, 1, WHO, entry=None, window_ms=1000, cause=cause)
+    assert explanation.throttle_ms == 8000
+    assert "80 / 10 * 1000" in explanation.formula

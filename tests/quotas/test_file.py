@@ -84,7 +84,7 @@ def test_host_name_in_ip_rates_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
         ("--user u --add-config producer_byte_rate=1", "--alter is missing"),
         ("--alter --add-config producer_byte_rate=1", "At least one entity type"),
@@ -124,8 +124,8 @@ def test_host_name_in_ip_rates_is_rejected() -> None:
         ),
     ],
 )
-def test_invalid_line_is_rejected_with_its_number(line: str, told: str) -> None:
-    with pytest.raises(QuotaFileError, match=f"^quotas.txt:2: .*{told}"):
+def test_invalid_line_is_rejected_with_its_number(line: str, reason: str) -> None:
+    with pytest.raises(QuotaFileError, match=f"^quotas.txt:2: .*{reason}"):
         parse(f"# first\n{line}\n--nor this", "quotas.txt")
 
 

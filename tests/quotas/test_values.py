@@ -16,7 +16,7 @@ def test_connection_creation_rate_is_quota_of_ips_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "explanation"),
     [
         (CONNECTION_CREATION_RATE, 0.0, None),
         (CONNECTION_CREATION_RATE, -1.0, "must be 0 or more"),
@@ -30,9 +30,13 @@ def test_connection_creation_rate_is_quota_of_ips_only() -> None:
         ("controller_mutation_rate", float("nan"), "must be greater than 0"),
     ],
 )
-def test_invalid_quota_value_has_explanation(key: str, value: float, told: str | None) -> None:
+def test_invalid_quota_value_has_explanation(
+    key: str, value: float, explanation: str | None
+) -> None:
     problem = value_problem(key, value)
-    assert problem is None if told is None else problem is not None and told in problem
+    assert (
+        problem is None if explanation is None else problem is not None and explanation in problem
+    )
 
 
 def test_whole_byte_rates_are_formatted_without_decimals() -> None:

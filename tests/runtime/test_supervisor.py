@@ -95,10 +95,10 @@ def test_role_that_returns_early_is_restarted(run_supervised: Run) -> None:
 def test_a_crash_loop_ends_with_an_error_that_names_the_culprit(run_supervised: Run) -> None:
     supervised = run_supervised("""
         gate_read, gate_write = os.pipe()
-        tell = report
+        send = report
 
         def report(event):
-            tell(event)
+            send(event)
             if (event.kind.value, event.name) == ("ready", "good"):
                 os.write(gate_write, b"!!!!")
 
@@ -181,13 +181,13 @@ def test_hanging_role_is_killed_within_its_share_of_the_time(
         from types import SimpleNamespace
         from minibroker.runtime import supervisor
 
-        now, tell = 0.0, report
+        now, send = 0.0, report
         supervisor.time = SimpleNamespace(monotonic=lambda: now)
 
         def report(event):
             "Turns the clock: half of the time is over at once, all of it when the good one ended."
             global now
-            tell(event)
+            send(event)
             if event.kind.value in ("stopping", "ended"):
                 now += DRAIN_S / 2
 
@@ -259,10 +259,10 @@ def test_role_that_dies_right_after_ready_has_started(run_supervised: Run) -> No
 def test_a_failing_callback_leaves_no_process_behind(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec("stuck", stuck)]
-        tell = report
+        send = report
 
         def report(event):
-            tell(event)
+            send(event)
             if event.kind.value == "ready":
                 raise RuntimeError("the callback failed")
     """)

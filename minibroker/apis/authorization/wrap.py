@@ -34,9 +34,9 @@ def with_authorization_check(api: ServedApi) -> ServedApi:
             return ctx.finish.response
         return ctx.finish(api.merge(ctx, request, replies))
 
-    def again(ctx: Context, request: Any, replies: Mapping[Owner, Any]) -> Round | None:
-        if api.again is None or isinstance(ctx.finish, Denied):
+    def next_round(ctx: Context, request: Any, replies: Mapping[Owner, Any]) -> Round | None:
+        if api.next_round is None or isinstance(ctx.finish, Denied):
             return None
-        return api.again(ctx, request, replies)
+        return api.next_round(ctx, request, replies)
 
-    return replace(api, split=split, merge=merge, again=api.again and again)
+    return replace(api, split=split, merge=merge, next_round=api.next_round and next_round)

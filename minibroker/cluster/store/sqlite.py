@@ -197,7 +197,7 @@ class SqliteStore(Store):
                 raise self._unwritable(again) from None
         self._reserve.restore()
         for event in events:
-            self._watches.tell(event)
+            self._watches.notify(event)
         return results
 
     def _transaction(

@@ -25,7 +25,7 @@ class Watch(AsyncIterator[StoreEvent]):
         self._error: Exception | None = None
         self._ended = False
 
-    def tell(self, event: StoreEvent) -> None:
+    def notify(self, event: StoreEvent) -> None:
         """Queue an event, if it is of this subtree and there is room."""
         if event.path != self.path and not event.path.startswith(self._below):
             return
@@ -34,10 +34,10 @@ class Watch(AsyncIterator[StoreEvent]):
         except trio.WouldBlock:
             self.end(EventsLostError(f"more than {WATCH_MAX_EVENTS} events waited at {self.path}"))
         except trio.ClosedResourceError:
-            return  # its reader will hear that it has ended
+            return  # The reader gets the end of the watch.
 
     def end(self, error: Exception | None = None) -> None:
-        """Let the reader have what waits, and then the error or the end."""
+        """End the watch: the reader gets the queued events, then the error or the end."""
         if not self._ended:
             self._ended, self._error = True, error
             self._send.close()
@@ -59,7 +59,7 @@ class Watches:
 
     @contextmanager
     def open(self, path: str) -> Iterator[Watch]:
-        """A watch that hears of its subtree until the context ends."""
+        """Open a watch of a subtree until the context ends."""
         watch = Watch(path)
         self._watches.append(watch)
         try:
@@ -68,12 +68,12 @@ class Watches:
             self._watches.remove(watch)
             watch.end()
 
-    def tell(self, event: StoreEvent) -> None:
-        """Something happened."""
+    def notify(self, event: StoreEvent) -> None:
+        """Queue an event at each watch of its subtree."""
         for watch in self._watches:
-            watch.tell(event)
+            watch.notify(event)
 
     def end(self, error: Exception | None = None) -> None:
-        """No watch that is open now hears anything further."""
+        """End all open watches."""
         for watch in self._watches:
             watch.end(error)

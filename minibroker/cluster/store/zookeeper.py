@@ -238,7 +238,7 @@ class ZooKeeperStore(Store):
             keep_session(self._session_file, client_id)
         for path, own in self._own.items():
             if own.session != self._session:
-                self._make_again(path, own)  # before any waiting operation is sent
+                self._recreate(path, own)  # before any waiting operation is sent
         if again:
             self._watches.end(_lost())
 
@@ -324,7 +324,7 @@ class ZooKeeperStore(Store):
     def _heard(self, event: StoreEvent) -> None:
         path = self._within(event.path)
         if path is not None:
-            self._watches.tell(event._replace(path=path))
+            self._watches.notify(event._replace(path=path))
 
     def _commit(self, operations: Sequence[Operation]) -> Any:
         transaction = self._client.transaction()
@@ -376,7 +376,7 @@ class ZooKeeperStore(Store):
 
     # Ephemeral nodes after a session was lost -----------------------------------------------------
 
-    def _make_again(self, path: str, own: _Ephemeral) -> None:
+    def _recreate(self, path: str, own: _Ephemeral) -> None:
         session = self._session
         acl = acl_of(self._access, path)
         answer = self._client.create_async(self._full(path), own.data, acl, ephemeral=True)

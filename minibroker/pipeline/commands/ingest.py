@@ -70,8 +70,8 @@ class ProgressReporter:
 
         total = self._total
         lines = [f"{total.events:,} events ingested into {self._into}"]
-        if total.again:
-            lines.append(f"{total.again:,} were already in the table")
+        if total.already_there:
+            lines.append(f"{total.already_there:,} were already in the table")
         if total.malformed:
             lines.append(
                 f"{total.malformed:,} were malformed: see column `reason` of"

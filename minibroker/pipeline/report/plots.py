@@ -118,7 +118,7 @@ def over_time(
         for n, who in enumerate(order)
         for at in ((start, start + figures.step_s) if start == starts[-1] else (start,))
     ]
-    told = [
+    hovers = [
         _hover(
             figures,
             start,
@@ -142,7 +142,7 @@ def over_time(
             },
         },
     }
-    return f"{prefix}{unit}", _both([layer, _pointed_at(told)], title, 150)
+    return f"{prefix}{unit}", _both([layer, _pointed_at(hovers)], title, 150)
 
 
 def _parts(row: Sequence[float], label: dict[Who, str], unit: str) -> list[str]:
@@ -273,11 +273,11 @@ def fits(found: Sequence[Fit]) -> Drawing:
     def layer(mark: Spec, field: str, **more: Any) -> Spec:
         return {"mark": mark, "encoding": {"y": y, "x": {**x, "field": field}, **more}}
 
-    told = {"description": {"field": "text"}}
+    described = {"description": {"field": "text"}}
     silent = {"aria": False}
     return _both(
         [
-            layer({"type": "bar", "color": "var(--quiet)", "height": 12}, "p99", **told),
+            layer({"type": "bar", "color": "var(--quiet)", "height": 12}, "p99", **described),
             layer({"type": "bar", "color": "var(--busy)", "height": 12, **silent}, "p50"),
             layer({"type": "tick", "color": "var(--ink)", "thickness": 2, **silent}, "most"),
             layer(
@@ -365,8 +365,8 @@ def _time(figures: Figures | None = None) -> Spec:
 
 
 def _hover(figures: Figures, start: int, parts: Sequence[str]) -> Spec:
-    told = f"{formats.moment(start * 1_000_000)} · " + " · ".join(parts)
-    return {"t": start * 1000, "end": (start + figures.step_s) * 1000, "text": told}
+    text = f"{formats.moment(start * 1_000_000)} · " + " · ".join(parts)
+    return {"t": start * 1000, "end": (start + figures.step_s) * 1000, "text": text}
 
 
 def _pointed_at(rows: Sequence[Spec]) -> Spec:

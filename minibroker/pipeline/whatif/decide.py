@@ -64,11 +64,11 @@ def check(
     now_ms: int,
     window_ms: int,
     cap_ms: int,
-    told: bool,
+    with_rate: bool,
 ) -> tuple[int, float]:
-    """Record an amount; return the throttle time and, if ``told``, the rate."""
+    """Record an amount; return the throttle time and, if ``with_rate``, the rate."""
     add(words, counter, amount, now_ms, window_ms)
-    if not told and surely_below(words, counter, bound, window_ms):
+    if not with_rate and surely_below(words, counter, bound, window_ms):
         return 0, 0.0
     rate, span_ms = measure(words, counter, now_ms, window_ms)
     return throttle_ms(rate, bound, span_ms, cap_ms), rate
@@ -84,17 +84,19 @@ def check_first(
     window_ms: int,
     burst_s: float,
     flags: int,
-    told: bool,
+    with_rate: bool,
 ) -> tuple[int, float]:
     """Record the amount other than time; mutations return their remaining tokens as rate."""
     if flags & (PRODUCES | FETCHES):
-        return check(words, counter, bound, amount, now_ms, window_ms, INT_MAX, told)
+        return check(words, counter, bound, amount, now_ms, window_ms, INT_MAX, with_rate)
     asked_ms = mutation_ms(words, counter, bound, burst_s, now_ms, amount, flags & STRICT != 0)
     return asked_ms, words[counter, TOKENS]
 
 
 @compiled
-def tell(tally: Tally, minutes: Minutes, group: int, kind: int, wall_ms: int, held_ms: int) -> None:
+def count_throttle(
+    tally: Tally, minutes: Minutes, group: int, kind: int, wall_ms: int, held_ms: int
+) -> None:
     """Record a throttle in the statistics."""
     if tally[group, kind, THROTTLED] == 0:
         tally[group, kind, FIRST_MS] = wall_ms

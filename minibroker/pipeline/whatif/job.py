@@ -203,7 +203,7 @@ def _replaying(
             run.feed(events)
             if whole:
                 run.settle()
-            yield from decision_batches(run) if answers else run.told()
+            yield from decision_batches(run) if answers else run.finished_rows()
         rest = run.end()
         yield from decision_batches(run) if answers else rest
 

@@ -12,7 +12,7 @@ its own. So all times are replayed first, since they depend on nothing else, the
 from __future__ import annotations
 
 from minibroker.pipeline.whatif.counters import Floats, add, compiled
-from minibroker.pipeline.whatif.decide import check, check_first, kind_of, tell
+from minibroker.pipeline.whatif.decide import check, check_first, kind_of, count_throttle
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
     FETCHES,
@@ -139,7 +139,7 @@ def walk_times(
     checked, late, late_ms = requests.checked, requests.late, requests.late_ms
     counters, bounds, counted_from_ms = sharing
     items, values, head = pending
-    asked, rates, told = answers.asked, answers.rate, len(answers.asked) > 0
+    asked, rates, with_rate = answers.asked, answers.rate, len(answers.asked) > 0
     window_ms = terms.window_ms
     for row in range(len(all_ms)):
         now_ms, group, sequence = all_ms[row], groups[row], sequences[row]
@@ -149,10 +149,17 @@ def walk_times(
             continue
         _catch_up(items, values, head, words, counter, orders[row], sequence, window_ms)
         held_ms, rate = check(
-            words, counter, bounds[group, REQUEST], checked[row], now_ms, window_ms, window_ms, told
+            words,
+            counter,
+            bounds[group, REQUEST],
+            checked[row],
+            now_ms,
+            window_ms,
+            window_ms,
+            with_rate,
         )
         worked[row] = held_ms
-        if told:
+        if with_rate:
             asked[row, REQUEST], rates[row, REQUEST] = held_ms, rate
         then = late_orders[row]
         if then <= orders[row] or (
@@ -183,7 +190,7 @@ def open_loop(
     counters, bounds, counted_from_ms = sharing
     items, values, head = pending
     held, asked, rates = answers
-    told = len(asked) > 0
+    with_rate = len(asked) > 0
     window_ms, burst_s = terms.window_ms, terms.burst_s
     for row in range(len(all_ms)):
         now_ms, group, flags = all_ms[row], groups[row], all_flags[row]
@@ -197,9 +204,9 @@ def open_loop(
             lag_ms = lags_ms[row] if kind == MUTATION else 0
             held_ms, rate = check_first(
                 words, counter, bounds[group, kind], amounts[row], now_ms - lag_ms, window_ms,
-                burst_s, flags, told,
+                burst_s, flags, with_rate,
             )  # fmt: skip
-            if told:
+            if with_rate:
                 asked[row, kind], rates[row, kind] = held_ms, rate
             held_ms = 0 if flags & UNHELD else max(0, held_ms - lag_ms)
             tally[group, kind, REQUESTS] += counted
@@ -212,6 +219,6 @@ def open_loop(
                 then, value = back_orders[row], -amounts[row]
                 _later(items, values, head, counter, then, sequences[row], value, now_ms)
             if counted:
-                tell(tally, minutes, group, kind, wall_ms[row], held_ms)
-        if told:
+                count_throttle(tally, minutes, group, kind, wall_ms[row], held_ms)
+        if with_rate:
             _answer(held, row, kind, held_ms)

@@ -143,7 +143,7 @@ class Replay:
                 requests, run.shares.sharing(), run.words, run.pending, run.tally, minutes, answers,
                 self._terms, worked,
             )  # fmt: skip
-            self._told(run, requests, minutes, answers)
+            self._keep(run, requests, minutes, answers)
 
     def _walk_times(
         self, run: _Run, requests: Requests, times: Longs | None, answers: Answers
@@ -184,9 +184,9 @@ class Replay:
                 run.words, run.tally, minutes, run.ends, answers, self._terms,
             )  # fmt: skip
             simulate(stage)
-            self._told(run, requests, minutes, answers)
+            self._keep(run, requests, minutes, answers)
 
-    def _told(self, run: _Run, requests: Requests, minutes: Minutes, answers: Answers) -> None:
+    def _keep(self, run: _Run, requests: Requests, minutes: Minutes, answers: Answers) -> None:
         proposal = run.shares.proposal
         self._rows.minutes(proposal, self.senders.all, minutes)
         if self._answers:
@@ -200,7 +200,7 @@ class Replay:
         """Counters and bounds under one of the proposals."""
         return self._runs[proposal].shares.sharing()
 
-    def told(self) -> Iterator[pa.RecordBatch]:
+    def finished_rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the outcome that are final, each once."""
         return self._rows.take()
 

@@ -105,7 +105,7 @@ def compare_decisions(
     rows = np.flatnonzero(replayed != requests.held_ms)
     whys = _reasons(run, requests, answers, facts, counting, _times(dropped, brokers), rows)
     equal = replayed == requests.held_ms
-    told = {
+    columns = {
         "why": [Comparison.EQUAL.value, *whys],
         "decisions": [int(equal.sum()), *[1] * len(rows)],
         "throttles": [int((equal & (replayed > 0)).sum()), *[1] * len(rows)],
@@ -114,7 +114,7 @@ def compare_decisions(
         "recorded_ms": [None, *requests.held_ms[rows].tolist()],
         "replayed_ms": [None, *replayed[rows].tolist()],
     }
-    return pa.RecordBatch.from_pydict(told, schema=COMPARED)
+    return pa.RecordBatch.from_pydict(columns, schema=COMPARED)
 
 
 def _aligned(seen: pa.Table, brokers: Longs, sequence: Longs) -> pa.Table:

@@ -188,8 +188,8 @@ class OutcomeRows:
             )
             for minute, (count, total_ms) in sorted(tally.minutes.items()):
                 at_us = minute * MS_PER_MINUTE * _US_PER_MS
-                told = {"start_us": at_us, "throttled": count, "throttle_ms": total_ms}
-                self._rows.append({**who, **told})
+                throttles = {"start_us": at_us, "throttled": count, "throttle_ms": total_ms}
+                self._rows.append({**who, **throttles})
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Yield and remove all collected rows."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from minibroker.pipeline.whatif.counters import Floats, add, compiled, inlined
-from minibroker.pipeline.whatif.decide import check, check_first, kind_of, tell
+from minibroker.pipeline.whatif.decide import check, check_first, kind_of, count_throttle
 from minibroker.pipeline.whatif.events import (
     ENDED_MS,
     EXEMPT,
@@ -238,12 +238,12 @@ def _come(stage: Stage, row: int, now_ms: int) -> int:
     counter, bound = sharing.counter[group, kind], sharing.bound[group, kind]
     amount = _part(course.rest[row], flags, bound, terms)
     lag_ms = requests.lag_ms[row] if kind == MUTATION else 0
-    told = len(answers.asked) > 0
+    with_rate = len(answers.asked) > 0
     asked_ms, rate = check_first(
         stage.words, counter, bound, amount, now_ms - lag_ms, terms.window_ms, terms.burst_s,
-        flags, told,
+        flags, with_rate,
     )  # fmt: skip
-    if told:
+    if with_rate:
         answers.asked[row, kind], answers.rate[row, kind] = asked_ms, rate
     held_ms = 0 if flags & UNHELD else max(0, asked_ms - lag_ms)
     course.first_ms[row] = held_ms
@@ -253,7 +253,7 @@ def _come(stage: Stage, row: int, now_ms: int) -> int:
         return 0
     if held_ms > 0 and counted:
         wall_ms = requests.wall_ms[row] + now_ms - requests.ms[row]
-        tell(tally, stage.minutes, group, kind, wall_ms, held_ms)
+        count_throttle(tally, stage.minutes, group, kind, wall_ms, held_ms)
     return held_ms
 
 
@@ -266,21 +266,21 @@ def _work(stage: Stage, row: int, now_ms: int) -> None:
     counted = requests.ms[row] >= sharing.counted_from_ms[group]
     first_ms, first_kind = course.first_ms[row], kind_of(flags)
     kind, held_ms = REQUEST, 0
-    told = len(answers.asked) > 0
+    with_rate = len(answers.asked) > 0
     timer = NOBODY if flags & EXEMPT else sharing.counter[group, REQUEST]
     if timer != NOBODY:
         bound, window_ms = sharing.bound[group, REQUEST], terms.window_ms
         held_ms, rate = check(
-            words, timer, bound, requests.checked[row], now_ms, window_ms, window_ms, told
+            words, timer, bound, requests.checked[row], now_ms, window_ms, window_ms, with_rate
         )
-        if told:
+        if with_rate:
             answers.asked[row, REQUEST], answers.rate[row, REQUEST] = held_ms, rate
         tally[group, REQUEST, REQUESTS] += counted
     if first_ms > held_ms and not terms.delays:
         kind, held_ms = first_kind, first_ms
     if held_ms > 0 and counted:
         wall_ms = requests.wall_ms[row] + now_ms - requests.ms[row]
-        tell(tally, stage.minutes, group, kind, wall_ms, held_ms)
+        count_throttle(tally, stage.minutes, group, kind, wall_ms, held_ms)
     late_ms = requests.late_ms[row]
     answered_ms = now_ms + (held_ms if terms.delays else 0)
     answered_ms += _service_ms(requests.ms[row], late_ms, requests.held_ms[row], terms.delays)
@@ -295,7 +295,7 @@ def _work(stage: Stage, row: int, now_ms: int) -> None:
             add(words, counter, -amount, now_ms, terms.window_ms)
     if not again:
         course.rest[row] -= amount
-    if told:
+    if with_rate:
         _answer(answers.held, row, kind, held_ms, first_kind, first_ms if terms.delays else 0)
     if terms.closed:
         free_ms = answered_ms if terms.delays else max(answered_ms, now_ms + held_ms)

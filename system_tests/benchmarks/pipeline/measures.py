@@ -222,7 +222,7 @@ def duckdb_replay(task: Task) -> Runs:
             )
             for batch in rows.to_arrow_reader(BATCH):
                 replayed.feed(pa.Table.from_batches([batch]))
-                for _ in replayed.told():
+                for _ in replayed.finished_rows():
                     pass
         for _ in replayed.end():
             pass

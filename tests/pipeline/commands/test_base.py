@@ -97,10 +97,12 @@ def test_worker_error_is_reported_as_one_line(monkeypatch: pytest.MonkeyPatch) -
         "An error occurred: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while"
         " reading file hdfs://h/a b.parquet. Could not read footer.\n\tat org.apache"
     )
-    told = CliRunner().invoke(job, []).output
-    assert told.startswith("Error: hdfs://h/a b.parquet cannot be read; if it is not damaged, the ")
+    output = CliRunner().invoke(job, []).output
+    assert output.startswith(
+        "Error: hdfs://h/a b.parquet cannot be read; if it is not damaged, the "
+    )
     words = "Traceback\n  out.write(content)\nOSError: [Errno 28] No space left on device\n"
-    told = CliRunner().invoke(job, []).output
-    assert told.startswith("Error: no space left on a disk, either for the output or ")
+    output = CliRunner().invoke(job, []).output
+    assert output.startswith("Error: no space left on a disk, either for the output or ")
     words = "nothing of the kind"
     assert isinstance(CliRunner().invoke(job, []).exception, RuntimeError)

@@ -48,9 +48,9 @@ def test_command_config_is_used_for_reading(
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\n")
     words = ["--from", "there:9093", "--into", "x", "--command-config", str(file)]
-    told = CliRunner().invoke(commands.ingest, words)
-    assert (told.exit_code, told.stdout) == (1, "")
-    assert f"{file}: SASL_SSL needs sasl.mechanism" in told.stderr
+    result = CliRunner().invoke(commands.ingest, words)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{file}: SASL_SSL needs sasl.mechanism" in result.stderr
     file.write_text("security.protocol=SSL\n")
     given: list[Any] = []
     asked: list[ClusterAccess] = []
@@ -103,7 +103,7 @@ def test_only_one_job_writes_to_a_table(spark: SparkSession, tmp_path: Path, job
     command = {"ingest": commands.ingest, "compact": commands.compact}[job]
     with table.writing_to(spark, into):
         refused = CliRunner().invoke(command, words.get(job, ["--table", into]))
-        told = f"{into} is being written to by another job, process {os.getpid()}: wait until"
-        assert told in str(refused.exception)
+        result = f"{into} is being written to by another job, process {os.getpid()}: wait until"
+        assert result in str(refused.exception)
     done = CliRunner().invoke(command, words.get(job, ["--table", into]))
     assert done.exit_code == 0, done.output

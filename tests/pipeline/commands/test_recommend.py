@@ -43,9 +43,9 @@ def test_recommended_quota_file_is_applied_by_broker(run: Any, tmp_path: Path) -
     result = run("--table", activity, "--into", into, "--at-least", "request_percentage=0.01")
     assert result.exit_code == 0, result.output
     text = into.read_text("utf-8")
-    for told in ("2 more events could not be written", "only 50 % of connections were written"):
-        assert f"# Careful: {told}" in text
-        assert told in result.stdout
+    for expected in ("2 more events could not be written", "only 50 % of connections were written"):
+        assert f"# Careful: {expected}" in text
+        assert expected in result.stdout
     assert "at most 2 MB/s in 99 % of 70 busy seconds (maximum 2 MB/s), plus 25 % headroom" in text
     assert "QUOTA" in result.stdout
     with MiniBroker() as broker:
@@ -108,7 +108,7 @@ def test_table_without_usage_is_rejected(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["--at-least", "speed=1"], "a number above 0 and one of producer_byte_rate, consumer"),
         (["--at-most", "producer_byte_rate=0"], "a number above 0 and one of"),
@@ -118,7 +118,7 @@ def test_table_without_usage_is_rejected(run: Any, tmp_path: Path) -> None:
         (["--into", "/nowhere/to/be/quotas"], "there is no directory /nowhere/to/be"),
     ],
 )
-def test_bad_options_are_rejected_before_reading(words: list[str], told: str) -> None:
+def test_bad_options_are_rejected_before_reading(words: list[str], expected: str) -> None:
     result = CliRunner().invoke(recommend, ["--table", "x", "--into", "y", *words])
     assert result.exit_code == 2
-    assert told in " ".join(result.output.split())
+    assert expected in " ".join(result.output.split())

@@ -68,11 +68,11 @@ def test_proposals_are_compared(
     for file in files:
         file.write_text("--alter --user bob --add-config producer_byte_rate=1\n")
     given: list[Any] = []
-    told: list[Any] = []
+    calls: list[Any] = []
 
     def replayed(_: Any, table: str, proposals: Any, counting: Any, **others: Any) -> Any:
         given.extend([table, *counting.counted_from_ms, others])
-        told.append((counting.quota_window_num, [each.table.defaults for each in proposals]))
+        calls.append((counting.quota_window_num, [each.table.defaults for each in proposals]))
         rows = [outcome(each.name, "bob", 3, 12_000) for each in proposals]
         return spark.createDataFrame(rows, DDL)
 
@@ -89,8 +89,8 @@ def test_proposals_are_compared(
     assert "tight.quotas, closed loop" in into.read_text(encoding="utf-8")
     pairs = ("--set", "quota.window.num=7", "--set", "quota.producer.default=5000")
     assert run("--table", activity, "--into", into, *options, *pairs).exit_code == 0
-    window, defaults = told.pop()
-    assert (told[0][0], window) == (11, 7)
+    window, defaults = calls.pop()
+    assert (calls[0][0], window) == (11, 7)
     assert all(each != {} for each in defaults)
 
 

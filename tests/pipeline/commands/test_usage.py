@@ -42,13 +42,13 @@ def test_usage_table_is_written_and_printed(run: Any, spark: SparkSession, tmp_p
     result = run("--table", activity, "--every", "1m", "--into", into)
     assert result.exit_code == 0, result.output
     said = [line.split("  ") for line in result.stdout.splitlines()]
-    told = [[cell.strip() for cell in line if cell] for line in said]
-    assert told[0][0].startswith("2 events are missing because brokers dropped them; the least")
-    assert told[1] == ["QUOTA", "ENTITY", "MEAN", "MAX", "THROTTLED", "FOR", "P99"]
+    cells = [[cell.strip() for cell in line if cell] for line in said]
+    assert cells[0][0].startswith("2 events are missing because brokers dropped them; the least")
+    assert cells[1] == ["QUOTA", "ENTITY", "MEAN", "MAX", "THROTTLED", "FOR", "P99"]
     assert [
         "producer_byte_rate", "alice / etl", "1.5 kB/s", "2 kB/s", "1", "40 ms", "1.5 ms"
-    ] in told  # fmt: skip
-    assert any(line[:2] == ["connection_creation_rate", "10.0.0.9"] for line in told)
+    ] in cells  # fmt: skip
+    assert any(line[:2] == ["connection_creation_rate", "10.0.0.9"] for line in cells)
     found = spark.read.parquet(str(into))
     assert found.columns == [column.name for column in COLUMNS]
     assert {row.seconds for row in found.select("seconds").collect()} == {60}

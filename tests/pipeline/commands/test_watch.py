@@ -35,11 +35,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def session(*_: Any) -> Iterator[Any]:
         yield SimpleNamespace(streams=SimpleNamespace(addListener=listeners.append))
 
-    def begin(events: str, rules: Any, tell: Any, **others: Any) -> str:
+    def begin(events: str, rules: Any, on_alerts: Any, **others: Any) -> str:
         started.update(
             others, events=events, rules=rules, there=Path(others["checkpoint"]).is_dir()
         )
-        tell([HELD])
+        on_alerts([HELD])
         return "query"
 
     def send(*arguments: Any) -> None:

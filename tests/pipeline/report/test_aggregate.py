@@ -120,8 +120,8 @@ def test_entities_beyond_limit_are_summed_in_rest(crowd: Figures) -> None:
 def test_percentiles_are_within_two_percent_of_the_sorted_ones(crowd: Figures) -> None:
     took = sorted(each["total_ns"] / 1e6 for each in many(4000))
     total = crowd.total
-    for told, quantile in ((total.p50_ms, 0.5), (total.p95_ms, 0.95), (total.p99_ms, 0.99)):
-        assert told == pytest.approx(took[int(quantile * len(took)) - 1], rel=0.02)
+    for estimate, quantile in ((total.p50_ms, 0.5), (total.p95_ms, 0.95), (total.p99_ms, 0.99)):
+        assert estimate == pytest.approx(took[int(quantile * len(took)) - 1], rel=0.02)
 
 
 def test_the_same_comes_out_however_the_events_are_cut(spark: SparkSession, crowd: Figures) -> None:

@@ -22,7 +22,7 @@ from minibroker.pipeline.watch.rules import (
 
 LIMITS = WatchLimits(over=0.8, intervals=3, noisy=0.3)
 EVERY_S = 10
-Told = list[tuple[int, Rule, State]]
+Changes = list[tuple[int, Rule, State]]
 
 
 def watch(intervals: Sequence[WatchInterval], rules: Rules | None = None) -> list[Alert]:
@@ -30,7 +30,7 @@ def watch(intervals: Sequence[WatchInterval], rules: Rules | None = None) -> lis
     return [alert for interval in intervals for alert in rules.see(interval)]
 
 
-def told(alerts: Sequence[Alert]) -> Told:
+def changes(alerts: Sequence[Alert]) -> Changes:
     """Which interval said what."""
     return [(each.start_s // EVERY_S, each.subject.rule, each.state) for each in alerts]
 
@@ -62,7 +62,7 @@ def held(*throttled: int) -> list[WatchInterval]:
 
 def test_rate_near_quota_is_raised_after_consecutive_intervals() -> None:
     alerts = watch(used(0.9, 0.9, 0.5, 0.9, 0.9, 0.85, 0.9))
-    assert told(alerts) == [(5, Rule.OVER, State.RAISED)]
+    assert changes(alerts) == [(5, Rule.OVER, State.RAISED)]
     assert alerts[0].value == pytest.approx(0.85)
     assert alerts[0].limit == 0.8
     assert alerts[0].intervals == 3
@@ -71,17 +71,17 @@ def test_rate_near_quota_is_raised_after_consecutive_intervals() -> None:
 
 def test_alert_is_cleared_after_consecutive_intervals_below() -> None:
     alerts = watch(used(0.9, 0.9, 0.9, 0.75, 0.75, 0.75, 0.75, 0.5, 0.75, 0.5, 0.5, 0.5, 0.5))
-    assert told(alerts) == [(2, Rule.OVER, State.RAISED), (11, Rule.OVER, State.CLEARED)]
+    assert changes(alerts) == [(2, Rule.OVER, State.RAISED), (11, Rule.OVER, State.CLEARED)]
 
 
 def test_alternating_rate_does_not_flap() -> None:
-    assert told(watch(used(*[0.9, 0.5] * 30))) == []
-    assert told(watch(used(0.9, 0.9, 0.9, *[0.5, 0.9] * 30))) == [(2, Rule.OVER, State.RAISED)]
+    assert changes(watch(used(*[0.9, 0.5] * 30))) == []
+    assert changes(watch(used(0.9, 0.9, 0.9, *[0.5, 0.9] * 30))) == [(2, Rule.OVER, State.RAISED)]
 
 
 def test_interval_without_entity_counts_as_below() -> None:
     alerts = watch(used(0.9, 0.9, None, 0.9, 0.9, 0.9, None, None, None))
-    assert told(alerts) == [(5, Rule.OVER, State.RAISED), (8, Rule.OVER, State.CLEARED)]
+    assert changes(alerts) == [(5, Rule.OVER, State.RAISED), (8, Rule.OVER, State.CLEARED)]
 
 
 def test_intervals_without_any_event_are_below_too() -> None:
@@ -101,7 +101,10 @@ def test_an_interval_that_was_seen_is_not_seen_again() -> None:
 
 def test_throttle_alert_reports_longest_throttle() -> None:
     alerts = watch(held(1, 2, 3, 4, 0, 0, 0))
-    assert told(alerts) == [(2, Rule.THROTTLED, State.RAISED), (6, Rule.THROTTLED, State.CLEARED)]
+    assert changes(alerts) == [
+        (2, Rule.THROTTLED, State.RAISED),
+        (6, Rule.THROTTLED, State.CLEARED),
+    ]
     assert alerts[0].value == 120
 
 
@@ -115,7 +118,7 @@ def test_dropped_events_raise_alert_at_once() -> None:
         WatchInterval(start_s=n * EVERY_S, dropped={2: each}) for n, each in enumerate([7, 0, 0])
     ]
     alerts = watch([*dropped, WatchInterval(start_s=30)])
-    assert told(alerts) == [(0, Rule.DROPPING, State.RAISED), (3, Rule.DROPPING, State.CLEARED)]
+    assert changes(alerts) == [(0, Rule.DROPPING, State.RAISED), (3, Rule.DROPPING, State.CLEARED)]
     assert alerts[0].value == 7
     assert alerts[0].subject.broker == 2
 
@@ -149,20 +152,20 @@ def neighbours(*kinds: Callable[[int], WatchInterval]) -> list[Alert]:
 def test_new_heavy_client_slowing_others_raises_noisy_alert() -> None:
     noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 900, 0), served_ns=2000)
     alerts = neighbours(*[QUIET] * 5, noise, noise, *[QUIET] * 3)
-    assert told(alerts) == [(5, Rule.NOISY, State.RAISED), (9, Rule.NOISY, State.CLEARED)]
+    assert changes(alerts) == [(5, Rule.NOISY, State.RAISED), (9, Rule.NOISY, State.CLEARED)]
     assert alerts[0].subject == (Rule.NOISY, 1, "ANONYMOUS", "new", "")
     assert alerts[0].value == pytest.approx(900 / 1900)
 
 
 def test_bytes_count_as_worker_time_does() -> None:
     noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 1, 9000), served_ns=2000)
-    assert told(neighbours(*[QUIET] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
+    assert changes(neighbours(*[QUIET] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
 
 
 def test_client_grown_from_small_share_counts_as_new() -> None:
     small = shared(("etl", 500, 500), ("app", 500, 500), ("new", 50, 50))
     noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 900, 0), served_ns=2000)
-    assert told(neighbours(*[small] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
+    assert changes(neighbours(*[small] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
 
 
 @pytest.mark.parametrize(

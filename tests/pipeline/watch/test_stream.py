@@ -47,11 +47,11 @@ class Place:
         events = [request(n * EVERY, produce=held) for n in intervals]
         table(self.spark, events).coalesce(1).write.mode("append").parquet(str(self._events))
 
-    def look(self, tell: Any) -> None:
+    def look(self, on_alerts: Any) -> None:
         """Look at all that has arrived, from where the last look ended."""
         events = self.spark.readStream.schema(ACTIVITY).parquet(str(self._events))
         query = watch(
-            events, Rules(EVERY_S, LIMITS), tell,
+            events, Rules(EVERY_S, LIMITS), on_alerts,
             checkpoint=str(self.folder / "checkpoint"), topic_id=self.topic_id, late_s=0,
         )  # fmt: skip
         try:

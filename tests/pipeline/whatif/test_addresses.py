@@ -46,7 +46,7 @@ def test_connection_rejected_by_limit_is_not_counted() -> None:
     assert came(connection_row(0, 10, 1, IP), dropped) == []
 
 
-def told(proposal: Proposal, counting: Counting, *rows: dict[str, Any]) -> AddressTally | None:
+def tally_of(proposal: Proposal, counting: Counting, *rows: dict[str, Any]) -> AddressTally | None:
     found = Addresses(proposal, counting)
     lives = Lives()
     found.feed(table(rows[:40]), lives)
@@ -58,7 +58,7 @@ def told(proposal: Proposal, counting: Counting, *rows: dict[str, Any]) -> Addre
 @pytest.mark.parametrize(("rechecks", "refused"), [(True, 0), (False, 1)])
 def test_51st_connection_at_rate_of_five_is_throttled(rechecks: bool, refused: int) -> None:
     rows = [connection_row(n, 1000, n, IP) for n in range(51)]
-    found = told(Proposal("p", ips={IP: 5.0}), Counting(rechecks=rechecks), *rows)
+    found = tally_of(Proposal("p", ips={IP: 5.0}), Counting(rechecks=rechecks), *rows)
     assert found is not None
     # 200 ms later the rate is just at its limit, so a recheck admits the connection.
     assert (found.seen, found.throttled, found.longest_ms) == (51, 1, 200)
@@ -68,13 +68,13 @@ def test_51st_connection_at_rate_of_five_is_throttled(rechecks: bool, refused: i
 
 def test_address_without_rate_is_not_counted() -> None:
     rows = [connection_row(n, 1000, n, IP) for n in range(51)]
-    assert told(Proposal("p", ips={OTHER: 1.0}), Counting(), *rows) is None
-    assert told(Proposal("p"), Counting(), *rows) is None
+    assert tally_of(Proposal("p", ips={OTHER: 1.0}), Counting(), *rows) is None
+    assert tally_of(Proposal("p"), Counting(), *rows) is None
 
 
 def test_the_first_seconds_only_fill_the_counters() -> None:
     rows = [connection_row(n, 1000 + n, n, IP) for n in range(51)]
     counting = Counting(counted_from_ms={0: 1050})
-    found = told(Proposal("p", ips={IP: 5.0}), counting, *rows)
+    found = tally_of(Proposal("p", ips={IP: 5.0}), counting, *rows)
     assert found is not None
     assert (found.seen, found.throttled) == (1, 1)

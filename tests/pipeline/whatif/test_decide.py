@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from minibroker.pipeline.whatif.decide import end_minutes, kind_of, tell
+from minibroker.pipeline.whatif.decide import end_minutes, kind_of, count_throttle
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
     FETCH,
@@ -32,7 +32,7 @@ def test_request_counts_for_one_quota_besides_time() -> None:
 def test_throttles_are_added_up_over_all_and_by_minute() -> None:
     tally, minutes = new_tally(2), new_minutes(10)
     for wall_ms, held_ms in ((60_000, 5), (119_999, 7), (120_000, 100), (240_000, 1)):
-        tell(tally, minutes, 1, PRODUCE, wall_ms, held_ms)
+        count_throttle(tally, minutes, 1, PRODUCE, wall_ms, held_ms)
     end_minutes(tally, minutes)
     found = tally[1, PRODUCE]
     assert [int(found[at]) for at in (THROTTLED, TOTAL_MS, LONGEST_MS)] == [4, 113, 100]
@@ -47,7 +47,7 @@ def test_throttles_are_added_up_over_all_and_by_minute() -> None:
 def test_minutes_for_which_there_is_no_room_are_left_out() -> None:
     tally, minutes = new_tally(1), new_minutes(1)
     for minute in range(5):
-        tell(tally, minutes, 0, FETCH, minute * 60_000, 1)
+        count_throttle(tally, minutes, 0, FETCH, minute * 60_000, 1)
     end_minutes(tally, minutes)
     assert minutes[0, 0] == 1
     assert tally[0, FETCH, THROTTLED] == 5

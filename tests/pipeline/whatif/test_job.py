@@ -44,7 +44,7 @@ def activity(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> D
     return spark.read.schema(ACTIVITY).parquet(str(path))
 
 
-def told(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+def sorted_rows(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in rows), key=str)
 
 
@@ -52,7 +52,7 @@ def plainly(proposals: Sequence[Proposal], *, closed: bool = False) -> list[tupl
     """Of one replay over all events, without Spark."""
     run = Replay(proposals, Counting(), closed=closed)
     run.feed(table(ROWS))
-    return told([tuple(row.values()) for batch in run.end() for row in batch.to_pylist()])
+    return sorted_rows([tuple(row.values()) for batch in run.end() for row in batch.to_pylist()])
 
 
 @pytest.mark.parametrize("partitions", [1, 64])
@@ -61,7 +61,7 @@ def test_the_outcome_is_the_same_however_spark_cuts_the_events(
     activity: DataFrame, partitions: int, closed: bool
 ) -> None:
     found = job.whatif(activity, PROPOSALS, Counting(), closed=closed, partitions=partitions)
-    assert told(found.collect()) == plainly(PROPOSALS, closed=closed)
+    assert sorted_rows(found.collect()) == plainly(PROPOSALS, closed=closed)
 
 
 def in_buckets(root: Path) -> str:
@@ -90,8 +90,8 @@ def test_buckets_without_shared_quotas_are_replayed_alone(
     buckets = job.buckets_alone(events, path, [ALONE])
     assert buckets == buckets_of(path) != []
     found = job.whatif_of_buckets(spark, buckets, [ALONE], Counting())
-    assert told(found.collect()) == plainly([ALONE])
-    assert told(job.whatif(events, [ALONE], Counting()).collect()) == plainly([ALONE])
+    assert sorted_rows(found.collect()) == plainly([ALONE])
+    assert sorted_rows(job.whatif(events, [ALONE], Counting()).collect()) == plainly([ALONE])
 
 
 def test_decisions_are_those_of_the_broker(activity: DataFrame) -> None:

@@ -12,7 +12,7 @@ from tests.pipeline.whatif.activity import connection_row, request_row, requests
 
 
 def rows(run: Replay) -> list[dict[str, Any]]:
-    return [row for batch in [*run.told(), *run.end()] for row in batch.to_pylist()]
+    return [row for batch in [*run.finished_rows(), *run.end()] for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("seed", range(6))

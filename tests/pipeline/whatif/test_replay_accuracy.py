@@ -65,16 +65,16 @@ async def test_replay_of_recorded_activity_matches_broker_decisions(
         for client, quotas in QUOTAS.items():
             await it.set({"client-id": client}, **quotas)
         await load(it, 1, clients=4 if mode == "delay" else 8)
-    told = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
+    recorded = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
     bounds: dict[QuotaType, dict[Entity, float]] = {kind: {} for kind in CLIENT_QUOTA_TYPES}
     for client, quotas in QUOTAS.items():
         for key, bound in quotas.items():
             bounds[CLIENT_QUOTA_KEYS[key]][Entity(client=client)] = bound
     proposal = Proposal("p", QuotaTable(bounds, 1))
-    seen = pa.Table.from_pylist(told, schema=SCHEMA)
+    seen = pa.Table.from_pylist(recorded, schema=SCHEMA)
     rows = compare(seen, proposal, Counting(delays=mode == "delay"))
     assert [row for row in rows[1:] if row["why"] != Comparison.ORDER] == []
-    assert rows[0]["decisions"] + len(rows) - 1 == len(told) > 100
+    assert rows[0]["decisions"] + len(rows) - 1 == len(recorded) > 100
     assert rows[0]["throttles"] > 30
     assert len(rows) < (3 if mode == "delay" else 2)
 

@@ -52,7 +52,7 @@ class Processors:
         self.quotas.set_table(proposal.table)
         self.chance = chance
         self.decided: dict[int, Decision] = {}
-        self.told: list[Event] = []
+        self.events: list[Event] = []
 
     def connection(self, number: int, requests: int) -> Iterator[int]:
         """Says each time for how many µs it does something else."""
@@ -84,7 +84,7 @@ class Processors:
             late = quotas.worked_on(who, late_ns, late_ms)
             time = looks[QuotaType.REQUEST].ordinal
             first = looks.get(QuotaType.PRODUCE) or looks.get(QuotaType.FETCH)
-            sequence = len(self.told)
+            sequence = len(self.events)
             self.decided[sequence] = Decision(held.ms, held.kind) if held else Decision(0, None)
             event = Event(
                 sequence, now_ms, *who, what, size, checked_ns=checked_ns, late_ns=late_ns,
@@ -92,7 +92,7 @@ class Processors:
                 ordinal=time if first is None else first.ordinal, time_ordinal=time,
                 back_ordinal=back, late_ordinal=late,
             )  # fmt: skip
-            self.told.append(event)
+            self.events.append(event)
             if held is not None:
                 yield min(held.ms, 300) * 1000
 
@@ -115,7 +115,7 @@ def test_replay_keeps_recorded_order_of_each_counter(shares: str, seed: int) -> 
     proposal = Proposal("p", table(*shares.split()))
     ran = Processors(proposal, chance)
     ran.run(connections=12, requests=150)
-    found = drawn.replay(ran.told, proposal, Counting(), shuffle=chance)
+    found = drawn.replay(ran.events, proposal, Counting(), shuffle=chance)
     assert found == ran.decided
     held = [decision.kind for decision in found.values() if decision.ms]
     assert len(held) > 200
@@ -124,7 +124,7 @@ def test_replay_keeps_recorded_order_of_each_counter(shares: str, seed: int) -> 
     without = [
         event.__class__(**{**vars(event), "ordinal": None, "time_ordinal": None,
                            "back_ordinal": None, "late_ordinal": None})
-        for event in ran.told
+        for event in ran.events
     ]  # fmt: skip
     assert drawn.replay(without, proposal, Counting()) != ran.decided
 
