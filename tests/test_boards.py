@@ -90,7 +90,7 @@ def groupings(query: str) -> Iterator[tuple[set[str], set[str]]]:
 
 
 @pytest.mark.parametrize(("where", "query"), QUERIES)
-def test_a_query_is_valid_and_asks_for_what_there_is(where: str, query: str) -> None:
+def test_query_is_valid_and_asks_for_what_there_is(where: str, query: str) -> None:
     asked = selectors(query)
     assert asked, where
     for selector in asked:
@@ -100,15 +100,15 @@ def test_a_query_is_valid_and_asks_for_what_there_is(where: str, query: str) -> 
         assert kept <= there, where
 
 
-def test_a_query_that_asks_for_something_else_is_found_out() -> None:
+def test_query_that_asks_for_something_else_is_found_out() -> None:
     with pytest.raises(AssertionError, match="has no minibroker_colours"):
-        test_a_query_is_valid_and_asks_for_what_there_is("", "minibroker_colours")
+        test_query_is_valid_and_asks_for_what_there_is("", "minibroker_colours")
     with pytest.raises(AssertionError):
-        test_a_query_is_valid_and_asks_for_what_there_is("", 'minibroker_process_up{topic="t"}')
+        test_query_is_valid_and_asks_for_what_there_is("", 'minibroker_process_up{topic="t"}')
     with pytest.raises(AssertionError):
-        test_a_query_is_valid_and_asks_for_what_there_is("", "sum by (x) (minibroker_process_up)")
+        test_query_is_valid_and_asks_for_what_there_is("", "sum by (x) (minibroker_process_up)")
     with pytest.raises(ValueError, match="parenthesis"):
-        test_a_query_is_valid_and_asks_for_what_there_is("", "sum(minibroker_process_up")
+        test_query_is_valid_and_asks_for_what_there_is("", "sum(minibroker_process_up")
 
 
 def test_counters_are_shown_as_rates_and_legends_name_labels_that_are_left() -> None:
@@ -137,7 +137,7 @@ def test_panels_do_not_overlap_and_have_their_own_numbers() -> None:
     assert len(numbers) == len(set(numbers))
 
 
-def test_the_board_finds_its_source_and_grafana_the_board() -> None:
+def test_board_finds_its_source_and_grafana_the_board() -> None:
     [source] = yaml.safe_load((PROVISIONING / "datasources/prometheus.yaml").read_text())[
         "datasources"
     ]

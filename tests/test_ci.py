@@ -45,7 +45,7 @@ def test_what_is_left_out_is_named_and_allowed_at_a_desk(pytester: pytest.Pytest
     assert "test_that_is_left_out: no such tool" in words
 
 
-def test_in_ci_nothing_may_be_left_out(pytester: pytest.Pytester) -> None:
+def test_ci_fails_on_skipped_tests(pytester: pytest.Pytester) -> None:
     assert totals(pytester, SUITE, CI="true")[0] == 1
 
 
@@ -56,13 +56,13 @@ def test_what_does_not_apply_is_not_left_out(pytester: pytest.Pytester) -> None:
     assert re.fullmatch(r"suite: 1 passed, 0 failed, 0 left out, \d+ s\n", words)
 
 
-def test_a_failure_is_one_everywhere(pytester: pytest.Pytester) -> None:
+def test_failure_is_one_everywhere(pytester: pytest.Pytester) -> None:
     code, words = totals(pytester, FAILING)
     assert code == 1
     assert words.startswith("suite: 1 passed, 1 failed, 1 left out")
 
 
-def test_a_report_that_is_missing_is_a_failure(pytester: pytest.Pytester) -> None:
+def test_report_that_is_missing_is_a_failure(pytester: pytest.Pytester) -> None:
     ended = subprocess.run(
         [sys.executable, str(ROOT / ".ci/totals.py"), "none.xml"], check=False, capture_output=True
     )
@@ -105,12 +105,12 @@ def install_a_browser(folder: Path, **programs: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def test_a_browser_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_installed_browser_is_not_reinstalled(tmp_path: Path) -> None:
     assert install_a_browser(tmp_path, chromium="exit 1", chromedriver="exit 1") == (0, "")
 
 
 @pytest.mark.parametrize(("user", "prefix"), [("0", ""), ("1000", "sudo ")])
-def test_a_browser_is_installed_where_there_is_none(user: str, prefix: str, tmp_path: Path) -> None:
+def test_missing_browser_is_installed(user: str, prefix: str, tmp_path: Path) -> None:
     code, words = install_a_browser(
         tmp_path,
         chromium="",  # the driver alone is missing
@@ -148,7 +148,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_the_lock_pins_everything_that_is_asked_for() -> None:
+def test_lock_pins_everything_that_is_asked_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"]]
     for extra in project["optional-dependencies"].values():
@@ -194,7 +194,7 @@ SHIM = "echo 'no such version is set' >&2; exit 127"
 OLD = 'case "$1" in -c) exit 1 ;; esac'
 
 
-def test_an_interpreter_that_is_only_a_name_or_old_is_passed_over(tmp_path: Path) -> None:
+def test_interpreter_that_is_only_a_name_or_old_is_passed_over(tmp_path: Path) -> None:
     interpreters = {"python3": OLD, "python3.13": SHIM, "python3.12": GOOD}
     code, words = make_an_environment(tmp_path, interpreters)
     assert (code, words) == (0, "creating .venv with Python 3.12.1\n")

@@ -51,9 +51,7 @@ def settings_of(options: list[str]) -> Settings:
     [(words("CMD"), ["PLAINTEXT"]), (service()["command"], ["OUTSIDE", "INSIDE"])],
     ids=["Dockerfile", "compose"],
 )
-def test_the_broker_accepts_the_options_of_the_image(
-    command: list[str], listeners: list[str]
-) -> None:
+def test_broker_accepts_the_options_of_the_image(command: list[str], listeners: list[str]) -> None:
     entry = words("ENTRYPOINT")
     assert entry[:2] == ["minibroker", "start"]
     settings = settings_of([*entry[2:], *command])
@@ -79,7 +77,7 @@ def test_everything_that_is_copied_is_in_the_context() -> None:
 
 
 @pytest.mark.parametrize("name", COMPOSE["services"])
-def test_a_service_names_only_what_there_is(name: str) -> None:
+def test_service_names_only_what_there_is(name: str) -> None:
     described = COMPOSE["services"][name]
     known = {"image", "build", "depends_on", "command", "environment", "ports", "shm_size"}
     assert described.keys() <= known | {"volumes", "healthcheck"}
@@ -96,7 +94,7 @@ def test_a_service_names_only_what_there_is(name: str) -> None:
         assert target.startswith("/")
 
 
-def test_every_service_says_how_it_is_and_is_open_to_this_machine_alone() -> None:
+def test_every_service_has_a_health_check_and_binds_to_loopback() -> None:
     services = COMPOSE["services"].values()
     for described in services:
         assert described["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
@@ -109,7 +107,7 @@ def test_every_service_says_how_it_is_and_is_open_to_this_machine_alone() -> Non
     assert {name for name in mounted if not name.startswith(".")} == COMPOSE["volumes"].keys()
 
 
-def test_the_broker_of_the_project_finds_the_zookeeper_of_the_project() -> None:
+def test_broker_of_the_project_finds_the_zookeeper_of_the_project() -> None:
     entry = words("ENTRYPOINT")
     settings = settings_of([*entry[2:], *service()["command"]])
     connect = settings[ZOOKEEPER_CONNECT]

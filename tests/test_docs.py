@@ -27,29 +27,29 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
-def test_the_test_in_the_readme_passes(pytester: pytest.Pytester) -> None:
+def test_test_in_the_readme_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(blocks("README.md", "python")[0])
     pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
 
 
-def test_the_broker_of_one_s_own_in_the_readme_runs(pytester: pytest.Pytester) -> None:
+def test_broker_of_one_s_own_in_the_readme_runs(pytester: pytest.Pytester) -> None:
     script = pytester.makepyfile(blocks("README.md", "python")[1])
     assert pytester.runpython(script).ret == 0
 
 
-def test_the_examples_of_connection_limits_are_one_script_that_runs(
+def test_examples_of_connection_limits_are_one_script_that_runs(
     pytester: pytest.Pytester,
 ) -> None:
     page = blocks("docs/guides/connection-limits.md", "python")
     assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
 
 
-def test_the_examples_of_quotas_are_one_script_that_runs(pytester: pytest.Pytester) -> None:
+def test_examples_of_quotas_are_one_script_that_runs(pytester: pytest.Pytester) -> None:
     page = blocks("docs/guides/quotas.md", "python")
     assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
 
 
-def test_the_examples_of_the_activity_topic_are_one_script_that_runs(
+def test_examples_of_the_activity_topic_are_one_script_that_runs(
     pytester: pytest.Pytester,
 ) -> None:
     page = blocks("docs/guides/activity.md", "python")
@@ -58,25 +58,25 @@ def test_the_examples_of_the_activity_topic_are_one_script_that_runs(
     run.stdout.fnmatch_lines(["loud sent 20* bytes with 1 record:", "*exceed the quota of 1024,"])
 
 
-def test_the_examples_of_security_are_one_script_that_runs(pytester: pytest.Pytester) -> None:
+def test_examples_of_security_are_one_script_that_runs(pytester: pytest.Pytester) -> None:
     page = blocks("docs/guides/security.md", "python")
     assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
 
 
-def test_the_asyncio_example_of_the_guide_to_testing_runs(pytester: pytest.Pytester) -> None:
+def test_asyncio_example_of_the_guide_to_testing_runs(pytester: pytest.Pytester) -> None:
     pages = blocks("docs/guides/testing-with-pytest.md", "python")
     (page,) = (page for page in pages if "asyncio.run" in page)
     assert pytester.runpython(pytester.makepyfile(page)).ret == 0
 
 
-def test_the_rate_of_the_tour_is_what_it_says(pytester: pytest.Pytester) -> None:
+def test_rate_in_the_walkthrough_is_exact(pytester: pytest.Pytester) -> None:
     run = pytester.runpython(
         pytester.makepyfile("\n".join(blocks("docs/reading-the-code.md", "python")))
     )
     assert run.outlines == ["2000.0", "10000"]
 
 
-def test_what_the_tour_names_is_where_it_says() -> None:
+def test_names_in_the_walkthrough_exist() -> None:
     tour = ROOT / "docs/reading-the-code.md"
     named = re.findall(r"\[`([\w.]+)`\]\(([^)]+\.py)\)", tour.read_text())
     assert len(named) > 20
@@ -87,7 +87,7 @@ def test_what_the_tour_names_is_where_it_says() -> None:
             assert defined or part == Path(target).stem, f"{name} is not in {target}"
 
 
-def test_the_frame_of_the_tutorial_can_be_taken_apart() -> None:
+def test_frame_of_the_tutorial_is_dissected() -> None:
     (words,) = re.findall(
         r"^minibroker dissect (.*)$", "".join(blocks("docs/getting-started.md", "sh")), re.MULTILINE
     )

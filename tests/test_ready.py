@@ -19,7 +19,7 @@ def test_programs_read_one_line_with_exactly_these_keys() -> None:
     }
 
 
-def test_people_read_where_everything_is_and_what_to_type() -> None:
+def test_startup_prints_addresses_and_example_command() -> None:
     text = as_text(READY)
     assert "127.0.0.1:9092" in text
     assert "http://127.0.0.1:40001" in text
@@ -32,11 +32,11 @@ def test_commands_name_the_broker_where_it_is_not_at_the_default_port() -> None:
     assert text.endswith("consume cats --from-beginning -b 127.0.0.1:40000")
 
 
-def test_data_that_is_kept_is_said_to_be_kept() -> None:
+def test_kept_data_is_reported() -> None:
     assert "/data (kept)" in as_text(READY._replace(data_dir="/data", temporary=False))
 
 
-def test_the_command_is_named_as_the_person_can_type_it() -> None:
+def test_usage_names_the_command_as_typed() -> None:
     assert command_name("/usr/bin/minibroker", "/usr/bin/minibroker") == "minibroker"
     assert command_name(".venv/bin/minibroker", None) == ".venv/bin/minibroker"
     assert command_name(str(Path.cwd() / ".venv/bin/minibroker"), None) == ".venv/bin/minibroker"

@@ -1,4 +1,4 @@
-"""House rules as tests: what a reviewer would otherwise have to check every time.
+"""Project rules as tests: what a reviewer would otherwise have to check every time.
 
 Owns the limits on length, the pairing of files and tests, and the words that may not stay in the
 tree. It reads sources as text and syntax trees and imports none of them. Invariant: an excuse here
@@ -105,7 +105,7 @@ def test_files_are_short() -> None:
     assert not too_long, "\n".join([f"split these (limit {FILE_LINES_MAX}):", *too_long])
 
 
-def test_every_module_opens_with_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = []
     for path in sources(*PACKAGES):
         opening = ast.get_docstring(tree(path)) or ""
@@ -174,7 +174,7 @@ def mentioned(page: str) -> set[str]:
     return set(re.findall(r"(?:minibroker|protocol)(?:\.\w+)+", text(Path(page))))
 
 
-def test_no_file_is_dead() -> None:
+def test_every_file_is_imported() -> None:
     used = {name for path in sources(*PACKAGES) for name in imported_names(path)}
     used |= mentioned("pyproject.toml") | mentioned("Makefile")
     dead = {
@@ -202,7 +202,7 @@ def imports(path: Path) -> Iterator[str]:
 FILES = frozenset(sources(*PACKAGES, *TESTS))
 
 
-def test_no_module_imports_itself_over_others() -> None:
+def test_no_import_cycles() -> None:
     names = {module(path) for path in FILES}
     graph = {module(path): names.intersection(imports(path)) - {module(path)} for path in FILES}
     try:
@@ -247,7 +247,7 @@ def test_tests_never_wait_for_real_time_to_pass() -> None:
 
 
 @pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH], ids=["unfinished", "machine path"])
-def test_nothing_is_left_lying_about(pattern: re.Pattern[str]) -> None:
+def test_no_temporary_file_is_left(pattern: re.Pattern[str]) -> None:
     pages = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
     found = [
         f"{path}:{number} {line.strip()}"

@@ -2,7 +2,7 @@
 
 Versions 4-18. Owners answer with the position of the bytes in their files, never with the bytes. A
 single owner waits for ``min_bytes`` by itself. Several owners first answer with what is there; if
-that is not enough, each answers next_round when it has more, until the sum is enough or ``max_wait_ms``
+that is not enough, each answers again when it has more, until the sum is enough or ``max_wait_ms``
 have passed. ``max_bytes`` limits the answer of each owner and, in the order of the request, the
 merged response. The first partition with records is never cut, so a large batch cannot block.
 Every fetch is a full one: session id 0 in the response says so, as from a broker with a full

@@ -286,8 +286,8 @@ class _Execution:
                     self._client.interruptible = True
                     self._shared.quick -= not api.may_wait
             self._shared.refresh(ctx)
-            while api.again is not None:
-                further = api.again(ctx, request, replies)
+            while api.next_round is not None:
+                further = api.next_round(ctx, request, replies)
                 if further is None:
                     break
                 await self._ask_all(api, further.parts, replies, first_only=further.first_only)

@@ -1,8 +1,8 @@
 """Interface of SASL mechanisms: bytes of the client in, bytes for the client out, finally a user.
 
 Owns the shapes that all mechanisms share. It must never know how bytes are transported, or clocks.
-Invariant: a mechanism returns a user once, after the proof; ``client_message`` of a failure contains only
-what an unauthenticated client may know. Kafka's ``SaslServer``.
+Invariant: a mechanism returns a user once, after the proof; ``client_message`` of a failure
+contains only what an unauthenticated client may know. Kafka's ``SaslServer``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ OAUTHBEARER: Final = "OAUTHBEARER"
 class AuthenticationFailed(Exception):
     """Authentication failed.
 
-    The text is logged; ``client_message`` is sent to the client if it may know more than that its credentials
-    are invalid.
+    The text is logged. ``client_message`` is sent to the client if it may know more than that its
+    credentials are invalid.
     """
 
     def __init__(self, text: str, client_message: str | None = None) -> None:

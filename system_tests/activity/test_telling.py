@@ -56,7 +56,7 @@ def produce(broker: RunningBroker, client_id: str, count: int) -> int:
     return done.count(None)
 
 
-def told(broker: RunningBroker) -> Iterator[Event]:
+def events_of(broker: RunningBroker) -> Iterator[Event]:
     """Yield all events up to that of another client, which connects last."""
     last = f"last-{time.monotonic_ns()}"
     produce(broker, last, 1)
@@ -95,11 +95,11 @@ def told_with_all_drops(broker: RunningBroker) -> tuple[list[Event], int]:
 
     def look() -> tuple[list[Event], int] | None:
         counted = counter(broker, "minibroker_activity_dropped_total")
-        events = list(told(broker))
+        events = list(events_of(broker))
         dropped = sum(event["dropped"] for event in events if event["kind"] == "dropped")
         return (events, dropped) if dropped >= counted else None
 
-    found = wait_until(look, "all that was dropped to be told of")
+    found = wait_until(look, "all that was dropped to be events_of of")
     assert found is not None
     return found
 
@@ -121,7 +121,7 @@ def test_every_request_of_real_clients_is_recorded_once(
     with ThreadPoolExecutor(len(names)) as clients:
         sent = list(clients.map(lambda name: produce(broker, name, 300), names))
     assert sent == [300] * len(names)
-    events = list(told(broker))
+    events = list(events_of(broker))
     found = judge(events)
     assert {name: found[name] for name in names} == dict.fromkeys(names, 300)
     assert {event["records"] for event in events if event.get("api_key") == PRODUCE} == {1}
@@ -143,7 +143,7 @@ def test_killed_recorder_reports_dropped_events(start: Starter) -> None:
     assert found <= acknowledged <= found + dropped
 
 
-def test_owners_that_are_killed_cost_no_event(start: Starter) -> None:
+def test_owner_kills_lose_no_event(start: Starter) -> None:
     broker = start(*ON)
     with ThreadPoolExecutor(1) as clients:
         producing = clients.submit(produce, broker, "client", 2000)
@@ -153,7 +153,7 @@ def test_owners_that_are_killed_cost_no_event(start: Starter) -> None:
                 wait_ready(broker)
     acknowledged = producing.result()
     assert acknowledged == 2000
-    events = list(told(broker))
+    events = list(events_of(broker))
     judge(events)
     # A request whose owner died was retried, and is recorded if it was answered at all.
     answered = [
@@ -185,7 +185,7 @@ def test_stopped_recorder_does_not_block_requests(start: Starter) -> None:
     asked = 2 * (PENDING_MAX + UNWRITTEN_MAX)
     send_ahead(broker, asked)
     os.kill(recorder, signal.SIGCONT)
-    events = list(told(broker))
+    events = list(events_of(broker))
     judge(events)
     dropped = sum(event["dropped"] for event in events if event["kind"] == "dropped")
     found = sum(event.get("client_id") == "fast" for event in events)
@@ -195,7 +195,7 @@ def test_stopped_recorder_does_not_block_requests(start: Starter) -> None:
     assert asked <= found + dropped <= asked + 20
 
 
-def test_a_recorder_that_dies_again_and_again_does_not_stop_the_broker(start: Starter) -> None:
+def test_recorder_crash_loop_does_not_stop_the_broker(start: Starter) -> None:
     broker = start(*ON)
     for _ in range(RESTARTS_MAX + 1):
         recorder = wait_until(lambda: processes(broker)["recorder"].pid, "another recorder")
@@ -221,12 +221,12 @@ def test_recorder_process_has_lower_cpu_priority(start: Starter) -> None:
     assert niceness["recorder"] > niceness["processor-0"] == niceness["worker-0"]
 
 
-def test_the_topic_is_there_again_after_a_reset(start: Starter) -> None:
+def test_activity_topic_is_recreated_after_reset(start: Starter) -> None:
     broker = start(*ON)
     produce(broker, "before", 10)
-    assert judge(list(told(broker)))["before"] == 10
+    assert judge(list(events_of(broker)))["before"] == 10
     ask(broker, "POST", "/v1/reset")
     produce(broker, "after", 10)
-    events = list(told(broker))
+    events = list(events_of(broker))
     assert judge(events)["after"] == 10
     assert "before" not in judge(events)

@@ -39,7 +39,7 @@ def test_stall_excludes_time_queued_for_cpu() -> None:
     assert stalls([sample(late_s=0.3, queued_s=0.3)])
 
 
-def test_stall_is_never_blamed_for_less_than_nothing_nor_more_than_it_took() -> None:
+def test_blamed_stall_time_is_within_its_duration() -> None:
     assert sample(late_s=9.0).blamed_s == 0.0
     assert sample(late_s=-9.0, queued_s=-9.0).blamed_s == 2.0
 
@@ -49,7 +49,7 @@ def test_fault_of_a_serving_process_excuses_a_stall() -> None:
     assert unexcused([sample()], [killed]) == []
 
 
-def test_fault_of_another_process_or_another_time_excuses_nothing() -> None:
+def test_unrelated_fault_excuses_no_problem() -> None:
     other = Fault(11.0, 11.5, frozenset({"worker-0"}))
     before, after = Fault(8.0, 9.9), Fault(12.1, 13.0)
     assert unexcused([sample()], [other, before, after]) == [sample()]

@@ -98,7 +98,7 @@ def test_mutated_frames_are_bounded() -> None:
     assert max(sizes) <= MUTATED_MAX_BYTES + 4
 
 
-def test_wrong_length_is_wrong() -> None:
+def test_wrong_length_is_rejected() -> None:
     for seed in range(100):
         made = wrong_length(b"twenty bytes of bytes", random.Random(seed))
         assert struct.unpack_from(">i", made) != (len(made) - 4,)
@@ -114,13 +114,13 @@ def test_hostile_batches_of_one_seed_are_the_same(kind: object) -> None:
     assert kind(random.Random(6)) == kind(random.Random(6))
 
 
-def test_most_hostile_batches_have_a_right_checksum() -> None:
+def test_most_malformed_batches_have_a_valid_checksum() -> None:
     batches = [hostile_batch(random.Random(seed)) for seed in range(500)]
     right = [each for each in batches if len(each) > 61 and verify_crc(each)]
     assert len(right) > 250
 
 
-def test_bombs_are_small_and_have_a_right_checksum() -> None:
+def test_decompression_bombs_are_small_with_valid_checksum() -> None:
     for seed in range(12):
         made = bomb(random.Random(seed))
         assert len(made) < BATCH_MAX_BYTES

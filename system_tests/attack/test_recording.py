@@ -25,7 +25,7 @@ def test_stream_is_split_into_complete_frames_and_a_rest() -> None:
     assert split_frames(first[:-1]) == ([], first[:-1])
 
 
-def test_words_of_requests_are_their_strings_and_ids() -> None:
+def test_request_words_are_its_strings_and_ids() -> None:
     words = words_of([metadata_frame("orders", "payments"), frame(b"garbage")])
     assert words.strings == ["orders", "payments"]
     assert words.uuids == [TOPIC_ID]

@@ -188,13 +188,13 @@ def print_figures(kinds: Mapping[str, Sequence[Bench]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What telling of activity costs.")
+    parser = argparse.ArgumentParser(description="What recording activity costs.")
     parser.add_argument("--brokers", type=int, default=BROKERS, help="of each kind")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="when no round begins")
     parser.add_argument("--turns", type=int, default=TURNS, help="of sending ahead, in a round")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="one by one, in a round")
     parser.add_argument(
-        "--sample", type=float, default=SAMPLE, help="share that is told of; 0: none"
+        "--sample", type=float, default=SAMPLE, help="share that is recorded; 0: none"
     )
     given = parser.parse_args()
     settings: dict[str, dict[str, str]] = {"off": {}, "on": {"activity.enable": "true"}}

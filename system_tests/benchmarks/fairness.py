@@ -203,7 +203,7 @@ def _flow(process: subprocess.Popen[str]) -> tuple[Flow, float]:
     return figures["slices"], figures["cpu_seconds"]
 
 
-def told(shares: Sequence[float]) -> str:
+def shares_text(shares: Sequence[float]) -> str:
     """The median, with the least and the most."""
     return f"{statistics.median(shares):8.1%} ({min(shares):.1%}-{max(shares):.1%})"
 
@@ -219,10 +219,10 @@ def table(found: Timelines) -> str:
             abusers = SITUATIONS[situation]
             own = statistics.median(t.rate(situation, t.neighbour) for t in timelines) / 1e6
             shares = [timeline.share(situation) for timeline in timelines]
-            line = f"  {situation:<30}{own:8.2f} MB/s{told(shares)} of alone"
+            line = f"  {situation:<30}{own:8.2f} MB/s{shares_text(shares)} of alone"
             if NEIGHBOURS[neighbour] == 0:
                 shares = [timeline.share_of_work(situation) for timeline in timelines]
-                line += f",{told(shares)} for as much work"
+                line += f",{shares_text(shares)} for as much work"
             for abuser in abusers:
                 rate = statistics.median(
                     t.rate(situation, t.abusers[abuser.name]) for t in timelines

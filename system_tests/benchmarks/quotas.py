@@ -196,8 +196,8 @@ def print_times(what: str, found: Mapping[tuple[bool, int], Figures]) -> None:
     cost = {clients: less(found[True, clients], found[False, clients]) for clients in (FEW, MANY)}
     for clients in (FEW, MANY):
         without, limited = (statistics.median(found[each, clients]) for each in (False, True))
-        told = f"{without:8.1f} without, {limited:8.1f} with all types: {spread(cost[clients])}"
-        print(f"{clients:10,} clients {told}")
+        line = f"{without:8.1f} without, {limited:8.1f} with all types: {spread(cost[clients])}"
+        print(f"{clients:10,} clients {line}")
     print(f"  what {MANY:,} cost more than {FEW}")
     print(f"    without quotas     {spread(less(found[False, MANY], found[False, FEW]))}")
     print(f"    for quotas' sake   {spread(less(cost[MANY], cost[FEW]))}")

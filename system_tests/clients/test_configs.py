@@ -124,15 +124,15 @@ def test_kafkas_command_sets_describes_and_removes(
     remove_it = [*who, "--alter", "--delete-config", key]
     describe_it = [*who, "--describe"]
 
-    status, told = kafkas(*set_it)
+    status, output = kafkas(*set_it)
     assert status == 0
-    assert ours(*set_it) == (0, told)
+    assert ours(*set_it) == (0, output)
     status, described = kafkas(*describe_it)
     assert status == 0
     assert f"{key}=" in described[-1]
     assert ours(*describe_it) == (0, described)
 
-    assert kafkas(*remove_it) == (0, told)
+    assert kafkas(*remove_it) == (0, output)
     status, described = kafkas(*describe_it)
     assert status == 0
     assert not any(f"{key}=" in line for line in described)

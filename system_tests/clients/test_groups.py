@@ -118,7 +118,7 @@ def test_second_member_joins_and_leaves_and_nothing_is_lost_or_doubled(
     assert committed == dict.fromkeys(range(PARTITIONS), 75)
 
 
-def test_static_member_comes_back_without_a_rebalance(
+def test_restarted_static_member_causes_no_rebalance(
     client: Client, fresh: Names, closer: ExitStack
 ) -> None:
     topic, group = fresh("static"), fresh("group")
@@ -139,7 +139,7 @@ def test_static_member_comes_back_without_a_rebalance(
     assert anna.assignments == assignments
 
 
-def test_a_silent_members_partitions_go_to_the_others_after_its_session(
+def test_expired_member_loses_its_partitions_to_others(
     client_of: ClientOf, fresh: Names, closer: ExitStack
 ) -> None:
     client = client_of(ConfluentClient)
@@ -159,7 +159,7 @@ def test_a_silent_members_partitions_go_to_the_others_after_its_session(
     assert SESSION_MS - 2 * HEARTBEAT_MS < waited_ms < 5 * SESSION_MS
 
 
-def test_a_static_members_double_takes_its_place(
+def test_static_member_with_same_instance_id_fences_the_old_one(
     client: Client, fresh: Names, closer: ExitStack
 ) -> None:
     if not client.notices_fencing:

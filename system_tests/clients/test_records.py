@@ -37,7 +37,7 @@ def as_sent(stored: list[Stored]) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_records_come_back_as_they_were_sent(client: Client, codec: str, fresh: Names) -> None:
+def test_records_round_trip(client: Client, codec: str, fresh: Names) -> None:
     topic = fresh("records")
     client.create_topic(topic, 2)
     records = some_records(codec)
@@ -106,7 +106,7 @@ def test_topic_may_allow_larger_records(client: Client, fresh: Names) -> None:
     assert stored.value == value
 
 
-def test_a_waiting_reader_gets_a_record_when_it_comes(client: Client, fresh: Names) -> None:
+def test_waiting_fetch_returns_on_append(client: Client, fresh: Names) -> None:
     topic = fresh("waiting")
     client.create_topic(topic)
     client.produce(topic, [Record(None, b"first")])

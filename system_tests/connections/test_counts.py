@@ -51,7 +51,7 @@ def use_in_turn(broker: RunningBroker, clients: list[Client]) -> None:
         turn_clock(broker, freeze=True, advance_ms=1)
 
 
-def test_one_address_has_its_share_and_beyond_it_reads_an_end(limited: Limited, dial: Dial) -> None:
+def test_connection_beyond_per_ip_limit_reads_end_of_file(limited: Limited, dial: Dial) -> None:
     broker = limited("max.connections.per.ip=17")
     for source in ("127.0.0.2", "127.0.0.3"):
         clients = dial(broker, 17, source)
@@ -69,7 +69,7 @@ def test_one_address_has_its_share_and_beyond_it_reads_an_end(limited: Limited, 
     assert gauge(broker, "minibroker_acceptor_blocked_seconds_total") == 0
 
 
-def test_only_the_named_addresses_come_in(limited: Limited, dial: Dial) -> None:
+def test_only_addresses_with_override_connect(limited: Limited, dial: Dial) -> None:
     broker = limited(
         "max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.2:5,localhost:1"
     )
@@ -114,9 +114,7 @@ def test_at_the_limit_the_next_one_is_connected_but_not_served(
     assert gauge(broker, "minibroker_acceptor_blocked_seconds_total", listener="PLAINTEXT") > 0
 
 
-def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_used(
-    limited: Limited, dial: Dial
-) -> None:
+def test_inter_broker_connection_evicts_least_recently_used(limited: Limited, dial: Dial) -> None:
     own = "listener.name.plaintext.max.connections=2"
     broker = limited("max.connections=4", own, listener=TWO_LISTENERS)
     clients = dial(listener_address(broker, "EXTERNAL"), 4, "127.0.0.2")
@@ -134,7 +132,7 @@ def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_used(
     assert counted(broker) == 4
 
 
-def test_a_lowered_limit_sends_the_least_recently_used_away_and_no_more(
+def test_lowered_limit_sends_the_least_recently_used_away_and_no_more(
     limited: Limited, dial: Dial
 ) -> None:
     broker = limited()
@@ -180,7 +178,7 @@ def kill(broker: RunningBroker, name: str) -> None:
     wait_ready(broker)
 
 
-def test_no_count_is_wrong_whichever_process_is_killed(limited: Limited, dial: Dial) -> None:
+def test_counts_are_exact_whichever_process_is_killed(limited: Limited, dial: Dial) -> None:
     broker = limited("max.connections.per.ip=4")
     clients = dial(broker, 4, "127.0.0.2")
     assert all(client.answered() for client in clients)

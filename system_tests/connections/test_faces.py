@@ -281,7 +281,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         os.close(master)
 
 
-def test_it_is_drawn_as_it_changes_until_ctrl_c(limited: Limited, dial: Dial) -> None:
+def test_view_is_redrawn_until_interrupt(limited: Limited, dial: Dial) -> None:
     broker = limited("max.connections=7", "max.connections.per.ip=2")
     with terminal("--bootstrap-server", broker.bootstrap_servers) as screen:
         screen.wait_shown("no rejected connections")

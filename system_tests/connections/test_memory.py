@@ -22,14 +22,14 @@ HOUR_MS = 3_600_000
 RATE = "minibroker_connection_accept_rate"
 
 
-def test_the_books_of_a_hundred_thousand_addresses() -> None:
+def test_books_of_a_hundred_thousand_addresses() -> None:
     figures = accepting.addresses_memory()
     assert figures[accepting.ADDRESSES_KEPT] * 1e6 <= MOST_BYTES
     # Python keeps memory of which it still uses a little; that it keeps a third is much.
     assert figures[accepting.ADDRESSES_GONE] < figures[accepting.ADDRESSES_KEPT] / 3
 
 
-def test_a_hundred_thousand_addresses_come_and_are_forgotten_after_an_hour(
+def test_hundred_thousand_addresses_expire_after_an_hour(
     limited: Limited,
 ) -> None:
     broker = limited()

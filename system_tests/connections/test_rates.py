@@ -82,9 +82,7 @@ def test_ip_rate_throttle_does_not_delay_other_addresses(
     assert gauge(broker, "minibroker_acceptor_blocked_seconds_total") == 0
 
 
-def test_limits_of_addresses_come_and_go_while_the_broker_runs(
-    limited: Limited, dial: Dial
-) -> None:
+def test_per_ip_limits_change_at_runtime(limited: Limited, dial: Dial) -> None:
     broker = limited()
     (admin,) = dial(broker)
     limit_ip(admin, "127.0.0.1", 1000)

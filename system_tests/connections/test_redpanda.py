@@ -78,7 +78,7 @@ def test_total_limit_accepts_exactly_that_many_connections(
 
 
 @MODES
-def test_every_address_has_its_share_and_some_have_another(
+def test_per_ip_limit_and_overrides_apply(
     mode: tuple[str, ...], limited: Limited, dial: Dial
 ) -> None:
     broker = limited(*mode, f"{PER_IP}=4", f"{OVERRIDES}=127.0.0.2:7,127.0.0.3:0")
@@ -91,7 +91,7 @@ def test_every_address_has_its_share_and_some_have_another(
 
 
 @MODES
-def test_overrides_alone_act_alone_and_are_never_used_up(
+def test_overrides_without_total_limit_apply(
     mode: tuple[str, ...], limited: Limited, dial: Dial
 ) -> None:
     broker = limited(*mode, f"{OVERRIDES}=127.0.0.2:2")

@@ -57,12 +57,12 @@ def test_connection_mark_appears_shows_details_and_closes(
     assert page.texts("#addresses tbody th") == ["127.0.0.7"]
     # As one does without a mouse: to the marks, to the first of them.
     page.find(".marks:not(:empty)").send_keys(Keys.ARROW_RIGHT)
-    page.wait(lambda: "client id dialling" in page.text("#chosen"), "its details to be told")
+    page.wait(lambda: "client id dialling" in page.text("#chosen"), "its details to be reported")
     assert f"address {address}" in page.text("#chosen")
     assert page.count(".marks rect.chosen[aria-selected=true]") == 1
     client.close()
     page.wait_for_marks(0)
-    page.wait(lambda: "is closed" in page.text("#chosen"), "its end to be told")
+    page.wait(lambda: "is closed" in page.text("#chosen"), "its end to be reported")
 
 
 def test_pointed_connection_shows_its_client(limited: Limited, dial: Dial, look: Look) -> None:
@@ -78,7 +78,7 @@ def test_pointed_connection_shows_its_client(limited: Limited, dial: Dial, look:
     assert "1 connection of 127.0.0." in page.text("#chosen")
 
 
-def test_of_many_connections_of_an_address_some_are_listed(
+def test_listed_connections_of_address_are_bounded(
     limited: Limited, dial: Dial, look: Look
 ) -> None:
     broker = limited()
@@ -223,7 +223,7 @@ def test_client_id_with_markup_is_shown_as_text(
         assert client.answered()
         page.wait(lambda: any(SCRIPT in mark for mark in page.marks()), "the name to be drawn")
         page.find(".marks:not(:empty)").send_keys(Keys.HOME)
-        page.wait(lambda: SCRIPT in page.text("#chosen"), "the name to be told")
+        page.wait(lambda: SCRIPT in page.text("#chosen"), "the name to be reported")
         page.find("#addresses tbody button").click()
         page.wait(lambda: SCRIPT in page.text("#chosen .listed"), "the name to be listed")
         assert page.count("img") == 1  # the page's own
@@ -289,9 +289,7 @@ def test_two_thousand_connections_stay_drawn(limited: Limited, look: Look) -> No
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_shows_it_all_without_scrolling_sideways(
-    dark: bool, limited: Limited, dial: Dial, look: Look
-) -> None:
+def test_console_fits_phone_width(dark: bool, limited: Limited, dial: Dial, look: Look) -> None:
     broker = limited("max.connections=1000000", "max.connection.creation.rate=1000000")
     assert all(client.answered() for client in dial(broker, 3))
     page = look(broker, PHONE, dark=dark)

@@ -29,7 +29,7 @@ def produce(broker: RunningBroker, client_id: str, size: int) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, look: Look) -> None:
+def test_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, look: Look) -> None:
     broker = limited()
     page = look(broker)
     assert not page.find("#view-quotas").is_displayed()
@@ -82,7 +82,7 @@ def test_a_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, loo
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_shows_quotas_without_scrolling_sideways(
+def test_phone_shows_quotas_without_scrolling_sideways(
     dark: bool, limited: Limited, look: Look
 ) -> None:
     broker = limited("quota.producer.default=1000")

@@ -173,12 +173,12 @@ def test_existing_connection_is_not_animated(rules: Browser) -> None:
 
 
 def test_new_connection_is_animated_once(rules: Browser) -> None:
-    told = [happening(1, "accepted", 2), happening(2, "handed", 2, ago_ms=100)]
+    events = [happening(1, "accepted", 2), happening(2, "handed", 2, ago_ms=100)]
     _, scene, after = scenes(
         rules,
         answer(),
-        answer([connection(2), connection(3, "127.0.0.9:1")], told),
-        answer([connection(2), connection(3, "127.0.0.9:1")], told),
+        answer([connection(2), connection(3, "127.0.0.9:1")], events),
+        answer([connection(2), connection(3, "127.0.0.9:1")], events),
     )
     assert flights(scene) == [("arrival", "id-2"), ("arrival", "id-3")]
     assert scene["flights"][0]["delay"] == 150
@@ -193,9 +193,9 @@ def test_connection_closed_between_polls_is_drawn_as_visit(rules: Browser) -> No
 
 def test_late_event_of_seen_connection_is_not_animated(rules: Browser) -> None:
     late = [happening(1, "handed", 2), happening(2, "closed", 2)]
-    _, seen, told = scenes(rules, answer(), answer([connection(2)]), answer([], late))
+    _, seen, events = scenes(rules, answer(), answer([connection(2)]), answer([], late))
     assert flights(seen) == [("arrival", "id-2")]
-    assert flights(told) == []
+    assert flights(events) == []
 
 
 def test_old_events_are_not_animated(rules: Browser) -> None:
@@ -223,7 +223,7 @@ def test_of_a_storm_a_sample_flies(rules: Browser) -> None:
     assert len(scene["flights"]) == 60
 
 
-def test_thousands_are_drawn_ten_to_a_mark_and_none_is_lost(rules: Browser) -> None:
+def test_thousands_of_connections_are_drawn_ten_per_mark(rules: Browser) -> None:
     crowd = answer([connection(number) for number in range(1000)])
     crowd["processors"][0]["connections_total"] = 5001  # a thousand are listed, and no more
     ((processor,),) = [scene["processors"] for scene in scenes(rules, crowd)]
@@ -241,7 +241,7 @@ def test_connection_entering_truncated_list_is_not_animated(rules: Browser) -> N
     assert flights(scenes(rules, before, after)[1]) == []
 
 
-def test_how_a_connection_looks_follows_from_its_use(rules: Browser) -> None:
+def test_connection_colour_follows_its_usage(rules: Browser) -> None:
     looks = [
         call(rules, "model", "lookOf", connection(1, **facts))
         for facts in ({"in_flight": "Fetch"}, {"idle_ms": 10}, {"idle_ms": 10_000})
@@ -268,7 +268,7 @@ def test_rejections_are_grouped_by_address_and_reason(rules: Browser) -> None:
     ("room", "marks", "pitch"),
     [((440, 110), 10, 26), ((440, 110), 400, 10), ((440, 110), 800, 7), ((3, 3), 5, 7)],
 )
-def test_marks_are_as_large_as_the_room_allows(
+def test_mark_size_follows_the_terminal_size(
     room: tuple[int, int], marks: int, pitch: int, rules: Browser
 ) -> None:
     packing = call(rules, "layout", "pack", marks, *room)
@@ -325,7 +325,7 @@ def test_marks_of_all_processors_are_bounded(rules: Browser) -> None:
         ("fullness", [1, 4], 0.25),
     ],
 )
-def test_figures_read_as_people_write_them(
+def test_figures_are_formatted_with_units(
     function: str, arguments: list[Any], text: Any, rules: Browser
 ) -> None:
     assert call(rules, "words", function, *arguments) == text

@@ -75,8 +75,8 @@ def test_usage_list_shows_highest_shares_of_quota(rules: Browser) -> None:
     assert len(scene["uses"]) == 40
     assert min(each["share"] for each in scene["uses"]) >= 1.92
     assert (scene["left"], scene["unbounded"], scene["unlisted"]) == (960, 1, 499)
-    told = call(rules, "words", "rest", scene)
-    assert "960 who use less of theirs, 1 without a quota, 499 that were active" in told
+    result = call(rules, "words", "rest", scene)
+    assert "960 who use less of theirs, 1 without a quota, 499 that were active" in result
 
 
 def test_small_changes_of_use_change_no_order(rules: Browser) -> None:
@@ -95,7 +95,7 @@ def test_names_that_were_cut_alike_are_one(rules: Browser) -> None:
     assert len(scene["uses"]) == 1
 
 
-def test_a_throttle_flashes_once_and_lasts_as_long_as_it_lasts(rules: Browser) -> None:
+def test_throttle_is_drawn_once_for_its_duration(rules: Browser) -> None:
     began = throttle(7, 10, delay=900)
     held = use(throttled_ago_ms=500, last_throttle_ms=900)
     over = use(throttled_ago_ms=1000, last_throttle_ms=900)
@@ -128,7 +128,7 @@ def test_throttle_stays_listed_after_broker_drops_it(rules: Browser) -> None:
     assert [each["client_id"] for each in restarted["throttles"]] == ["new"]
 
 
-def test_a_line_is_two_minutes_long_and_forgotten_with_its_counter(rules: Browser) -> None:
+def test_line_is_two_minutes_long_and_forgotten_with_its_counter(rules: Browser) -> None:
     steps = [(at, answer([use()])) for at in range(0, 200_000, 500)]
     *_, scene, gone = scenes(rules, *steps, (200_000, answer()))
     ((_, line),) = scene["lines"].items()
@@ -136,7 +136,7 @@ def test_a_line_is_two_minutes_long_and_forgotten_with_its_counter(rules: Browse
     assert gone["lines"] == {}
 
 
-def test_a_throttle_between_two_points_of_a_line_is_kept(rules: Browser) -> None:
+def test_throttle_between_two_points_of_a_line_is_kept(rules: Browser) -> None:
     held = use(throttled_ago_ms=0, last_throttle_ms=100)
     *_, scene = scenes(
         rules, (0, answer([use()])), (300, answer([held])), (600, answer([use(share=0.7)]))
@@ -145,7 +145,7 @@ def test_a_throttle_between_two_points_of_a_line_is_kept(rules: Browser) -> None
     assert line == [{"at": 0, "rate": 700, "throttled": True}]
 
 
-def test_a_line_shows_the_quota_and_breaks_where_nothing_was_seen(rules: Browser) -> None:
+def test_quota_line_has_gaps_where_no_data_exists(rules: Browser) -> None:
     line = [
         {"at": 60_000, "rate": 0, "throttled": False},
         {"at": 61_000, "rate": 1000, "throttled": True},
@@ -169,7 +169,7 @@ EXPLAINED = """
 def test_unexplained_throttle_reports_reason(rules: Browser) -> None:
     assert rules.run(EXPLAINED, use("loud"), None, "no throttle 3 is kept") == [
         "bytes produced of client-id loud",
-        "It can't be told: no throttle 3 is kept",
+        "It can't be result: no throttle 3 is kept",
     ]
 
 

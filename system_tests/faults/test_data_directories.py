@@ -248,7 +248,7 @@ def test_segment_that_is_a_link_is_not_truncated(
     assert (tmp_path / "notes").read_bytes() == b"mine" * 1000
 
 
-def test_secrets_are_readable_by_their_owner_alone(start: Starter, tmp_path: Path) -> None:
+def test_secret_files_are_readable_by_owner_only(start: Starter, tmp_path: Path) -> None:
     data = tmp_path / "data"
     broker = start(data_dir=data)
     assert data.stat().st_mode & 0o777 == 0o700

@@ -18,7 +18,7 @@ def clean() -> History:
     return history
 
 
-def test_a_clean_history_is_clean() -> None:
+def test_clean_history_is_clean() -> None:
     assert not judge(clean())
 
 
@@ -56,7 +56,7 @@ def test_nonmonotonic_is_a_number_that_falls_along_the_log() -> None:
     assert judge(history).nonmonotonic == [Entry(Place(0, 2), Mark(0, 1))]
 
 
-def test_a_copy_sent_later_may_fall_but_other_records_may_not() -> None:
+def test_only_duplicates_may_be_dropped() -> None:
     history = clean()
     history.log.append(Entry(Place(0, 3), Mark(0, 0)))
     assert not judge(history, allow_duplicates=True)

@@ -105,7 +105,7 @@ def test_random_bytes_do_not_disturb_other_clients(
             neighbour()
 
 
-def test_a_half_closed_client_still_gets_its_answer_or_an_end(broker: RunningBroker) -> None:
+def test_half_closed_client_still_gets_its_answer_or_an_end(broker: RunningBroker) -> None:
     with connected(broker.address) as stream:
         stream.sendall(request(METADATA, 1, struct.pack(">i", 0)))
         stream.shutdown(socket.SHUT_WR)
@@ -146,7 +146,7 @@ def test_client_that_never_reads_blocks_only_itself(
         neighbour()
 
 
-def test_connections_that_come_and_go_at_once_are_no_burden(
+def test_short_lived_connections_leave_no_state(
     broker: RunningBroker, neighbour: Callable[[], None]
 ) -> None:
     abort = struct.pack("ii", 1, 0)
@@ -159,7 +159,7 @@ def test_connections_that_come_and_go_at_once_are_no_burden(
     neighbour()
 
 
-def test_a_connection_serves_on_after_an_error_answer(broker: RunningBroker) -> None:
+def test_connection_serves_on_after_an_error_answer(broker: RunningBroker) -> None:
     with connected(broker.address) as stream:
         asks_and_is_answered(stream)
         # An unknown version of this API alone is answered, with the versions that there are.

@@ -30,7 +30,7 @@ MODES = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_nothing_acknowledged_is_lost_or_doubled_when_a_process_dies(
+def test_process_kill_loses_and_duplicates_no_acknowledged_record(
     role: str, start: Starter, begin_run: BeginRun
 ) -> None:
     broker = start()
@@ -47,7 +47,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_a_process_dies(
 
 
 @pytest.mark.parametrize("role", ["processor", "worker"])
-def test_a_plain_producer_loses_nothing_either(
+def test_non_idempotent_producer_loses_no_record(
     role: str, start: Starter, begin_run: BeginRun
 ) -> None:
     broker = start()

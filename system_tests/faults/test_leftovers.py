@@ -36,7 +36,7 @@ class Footprint:
 
 
 @pytest.mark.parametrize("gently", [True, False], ids=["SIGTERM", "SIGKILL"])
-def test_nothing_is_left(gently: bool, start: Starter, begin_run: Callable[..., Run]) -> None:
+def test_no_process_is_left(gently: bool, start: Starter, begin_run: Callable[..., Run]) -> None:
     segments = shared_segments()
     broker = start()
     run = begin_run(broker)

@@ -12,7 +12,7 @@ from system_tests.harness.brokers import RunningBroker
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_quiet_run_has_nothing_wrong(
+def test_quiet_run_reports_no_problem(
     idempotent: bool, broker: RunningBroker, begin_run: Callable[..., Run]
 ) -> None:
     run = begin_run(broker, idempotent=idempotent)

@@ -41,7 +41,7 @@ ENDINGS = pytest.mark.parametrize("end", [end_gently, end_brutally])
 
 
 @ENDINGS
-def test_nothing_acknowledged_is_lost_or_doubled_over_restarts(
+def test_restarts_lose_and_duplicate_no_acknowledged_record(
     end: Callable[[RunningBroker], None],
     start: Starter,
     begin_run: Callable[..., Run],

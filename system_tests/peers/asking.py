@@ -157,8 +157,8 @@ class Talk:
         )
 
         def known() -> bool:
-            (told,) = self._admin.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
-            return bool(told.configs) and told.configs[0].value == text
+            (result,) = self._admin.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
+            return bool(result.configs) and result.configs[0].value == text
 
         wait_until(known, "the last change to be known", pause_s=0.002)
 
@@ -190,8 +190,8 @@ class Talk:
         if not parts:
             return False
         topics = [ListOffsetsTopic(name=topic, partitions=parts)]
-        (told,) = self._admin.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7).topics
-        return not any(one.error_code for one in told.partitions)
+        (result,) = self._admin.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7).topics
+        return not any(one.error_code for one in result.partitions)
 
     def end(self) -> None:
         self._client.close()

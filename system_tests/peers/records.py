@@ -142,10 +142,10 @@ def _transactional(name: str, batch: bytes) -> ProduceRequest:
 
 def idempotent(ask: Asked) -> None:
     ask("made", create(topic("i")), 2)
-    told = ask(
+    response = ask(
         "first", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000), 4
     )
-    number = told.producer_id
+    number = response.producer_id
 
     def send(name: str, sequence: int, count: int = 1, epoch: int = 0, by: int = number) -> None:
         batch = build_batch(

@@ -28,7 +28,7 @@ ON_PURPOSE: Final = {
     ("creation", "colliding with made_7"): "of two names in one request that metrics would mix up"
     " Kafka makes both, as it looks only at topics that are there",
     ("configured", "retention.bytes=-2"): "less than -1, which is no bound, means nothing",
-    ("metadata", "neither"): "Kafka fails at a topic with no name and no id; it is passed over",
+    ("metadata", "neither"): "Kafka fails at a topic with no name and no id; it is ignored",
     (
         "produced",
         "times of the log",

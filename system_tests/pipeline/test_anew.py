@@ -32,7 +32,7 @@ def test_ingest_reads_recreated_topic_of_new_broker(tmp_path: Path) -> None:
         broker = start_minibroker(listener=listener)
         try:
             make_topic(broker.bootstrap_servers)
-            tell(broker.bootstrap_servers, begin, end)
+            produce_events(broker.bootstrap_servers, begin, end)
             ingest(broker.bootstrap_servers, tmp_path)
         finally:
             broker.stop()
@@ -45,19 +45,19 @@ def test_ingest_after_delete_records_reports_gap_and_reads_rest(tmp_path: Path) 
     server = broker.bootstrap_servers
     try:
         make_topic(server)
-        tell(server, 0, FIRST)
+        produce_events(server, 0, FIRST)
         ingest(server, tmp_path)
-        tell(server, FIRST, FIRST + SECOND)
+        produce_events(server, FIRST, FIRST + SECOND)
         admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
         for done in admin.delete_records([TopicPartition(TOPIC, 0, KEPT_FROM)]).values():
             done.result()
-        told = ingest(server, tmp_path)
-        tell(server, FIRST + SECOND, FIRST + SECOND + 1)
+        output = ingest(server, tmp_path)
+        produce_events(server, FIRST + SECOND, FIRST + SECOND + 1)
         ingest(server, tmp_path)
     finally:
         broker.stop()
         broker.forget()
-    assert f"{KEPT_FROM - FIRST} records were deleted by the broker's retention" in told
+    assert f"{KEPT_FROM - FIRST} records were deleted by the broker's retention" in output
     assert sequences(tmp_path) == [*range(FIRST), *range(KEPT_FROM, FIRST + SECOND + 1)]
 
 
@@ -79,7 +79,7 @@ def make_topic(server: str) -> None:
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
 
 
-def tell(server: str, begin: int, end: int) -> None:
+def produce_events(server: str, begin: int, end: int) -> None:
     """Events with these sequences."""
     producer = Producer({"bootstrap.servers": server})
     for value in events(end - begin, 1, start=begin):

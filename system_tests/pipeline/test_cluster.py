@@ -126,7 +126,7 @@ def test_jobs_are_submitted_with_paths_of_where_one_is(cluster: str, tmp_path: P
         cluster, tmp_path, "ingest", "--from", "data", "--into", "activity"
     )
     (tmp_path / "slow.txt").write_text(f"{SLOW}producer_byte_rate=1000\n")
-    told = submit(
+    output = submit(
         cluster, tmp_path, "whatif", "--table", "activity", "--quotas", "slow.txt", "--from-start"
     )
-    assert "minibroker-cli" in told
+    assert "minibroker-cli" in output

@@ -21,7 +21,7 @@ def test_cores_and_bytes_follow_from_rates() -> None:
     assert (ingest, usage, replay) == ("100", "50", "25")
 
 
-def test_a_sample_is_its_share_of_everything() -> None:
+def test_sample_is_its_share_of_everything() -> None:
     measured = Measured(recorder_us=15, topic_bytes=110)
     whole, tenth = (
         dict(fleet.consequences(Fleet(10, 100_000, share), measured)) for share in (1.0, 0.1)

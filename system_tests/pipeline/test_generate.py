@@ -38,7 +38,7 @@ def test_generate_writes_wanted_count_of_unique_events(table: Path) -> None:
     assert counted == [(EVENTS, EVENTS, EVENTS)]
 
 
-def test_each_event_has_the_fields_of_its_kind_and_no_other(table: Path) -> None:
+def test_event_has_only_fields_of_its_kind(table: Path) -> None:
     for kind in (ActivityKind.REQUEST, ActivityKind.CONNECTION):
         for field in FIELDS:
             ((there, of),) = ask(
@@ -51,7 +51,7 @@ def test_each_event_has_the_fields_of_its_kind_and_no_other(table: Path) -> None
                 assert there == of, field.name
 
 
-def test_a_file_is_sorted_and_its_columns_are_those_of_the_schema(table: Path) -> None:
+def test_file_is_sorted_and_has_columns_of_the_schema(table: Path) -> None:
     for path in table.rglob("*.parquet"):
         events = pq.read_table(path, partitioning=None)
         assert events.column_names == [field.name for field in FIELDS]
@@ -74,7 +74,7 @@ def test_generated_load_is_skewed_and_partly_throttled(table: Path) -> None:
     assert EVENTS / 1000 < held < EVENTS / 5
 
 
-def test_throttles_are_those_of_the_broker_s_own_arithmetic(table: Path) -> None:
+def test_throttles_match_the_broker_s_formula(table: Path) -> None:
     looked = ask(
         table,
         "select broker, user, client_id, clock_ms, request_bytes, produce from EVENTS"
@@ -91,9 +91,7 @@ def test_throttles_are_those_of_the_broker_s_own_arithmetic(table: Path) -> None
     assert differ == 0
 
 
-def test_the_same_seed_gives_the_same_events_and_another_others(
-    table: Path, tmp_path: Path
-) -> None:
+def test_seed_determines_the_events(table: Path, tmp_path: Path) -> None:
     digest = "select bit_xor(hash(columns(*))) from EVENTS"
     again = generate.table(tmp_path / "again", EVENTS, hours=1.5)
     other = generate.table(tmp_path / "other", EVENTS, seed=2, hours=1.5)

@@ -25,7 +25,7 @@ def commands() -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_the_page_leads_from_a_broker_to_a_throttle(tmp_path: Path) -> None:
+def test_page_leads_from_a_broker_to_a_throttle(tmp_path: Path) -> None:
     start, *rest = commands()
     program, command, *options = shlex.split(start)
     assert (program, command) == ("minibroker", "start")
@@ -49,13 +49,13 @@ def test_the_page_leads_from_a_broker_to_a_throttle(tmp_path: Path) -> None:
     finally:
         broker.forget()
     print(done.stdout)  # pytest -s shows what a reader sees
-    loaded, ingested, applied, hurried, told = done.stdout.split("---next\n")
+    loaded, ingested, applied, hurried, usage = done.stdout.split("---next\n")
     assert "Throttle: 0 ms" in loaded or "no quota" in loaded
     assert "events ingested into activity" in ingested
     assert "producer_byte_rate=" in applied
     assert "applies: the first of these that is set" in hurried
     held = re.search(
-        r"^producer_byte_rate .* ([\d,]+) +[\d.]+ m?s +[\d.]+ m?s$", told, re.MULTILINE
+        r"^producer_byte_rate .* ([\d,]+) +[\d.]+ m?s +[\d.]+ m?s$", usage, re.MULTILINE
     )
     assert held is not None
     assert int(held[1]) > 0

@@ -46,7 +46,7 @@ BROKER_TOO = ("no", "no", "no", "no", "before", "after")
 Changes = set[tuple[Path, int]]
 
 
-class Told(threading.Thread):
+class EventProducer(threading.Thread):
     """Produces events until it is stopped."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -156,8 +156,8 @@ def test_ingest_kills_keep_each_event_exactly_once(stage: Stage) -> None:
     chance = random.Random(SEED)
     admin = AdminClient({"bootstrap.servers": stage.broker.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
-    told = Told(stage.broker.bootstrap_servers)
-    told.start()
+    producer = EventProducer(stage.broker.bootstrap_servers)
+    producer.start()
     ends = time.monotonic() + KILLS_S
     kills = broker_kills = 0
     while kills < KILLS_MIN or time.monotonic() < ends:
@@ -172,9 +172,9 @@ def test_ingest_kills_keep_each_event_exactly_once(stage: Stage) -> None:
         broker_kills += with_broker != "no"
         job.kill(chance.uniform(0, LATER_MAX_S))
         kills += 1
-    told.finish()
+    producer.finish()
     stage.begin_job(follow=False).wait()
-    print(f"killed the job {kills} times, the broker {broker_kills}, with {told.count} events")
-    assert keys(stage.table) == [(sequence, 1) for sequence in range(told.count)]
+    print(f"killed the job {kills} times, the broker {broker_kills}, with {producer.count} events")
+    assert keys(stage.table) == [(sequence, 1) for sequence in range(producer.count)]
     aside = duckdb.execute(f"select count(*) from '{stage.table}-quarantine/*.parquet'").fetchall()
-    assert aside == [(told.junk,)]
+    assert aside == [(producer.junk,)]

@@ -112,7 +112,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_replay_under_the_quotas_in_force_takes_the_broker_s_decisions(
+def test_replay_under_current_quotas_matches_broker_decisions(
     spark: SparkSession, ran: Path
 ) -> None:
     from minibroker.pipeline.schemas import read_activity

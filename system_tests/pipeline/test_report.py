@@ -84,7 +84,7 @@ def texts(page: Browser, selector: str) -> list[str]:
     return [" ".join(text.split()) for text in page.run(script, selector)]
 
 
-def test_it_shows_the_figures_of_the_table(page: Browser) -> None:
+def test_report_shows_the_figures_of_the_table(page: Browser) -> None:
     requests = [each for each in events() if each["kind"] == "request"]
     worked: Counter[str] = Counter()
     for each in requests:
@@ -123,7 +123,7 @@ def test_throttle_map_has_cell_per_throttled_entity_and_slot(page: Browser) -> N
     assert page.run(script) == len(held)
 
 
-def test_a_hostile_name_is_text(page: Browser) -> None:
+def test_hostile_name_is_text(page: Browser) -> None:
     assert page.driver.title.startswith("Broker activity")
     assert page.run("return document.querySelectorAll('img, script').length") == 1
     assert any("<script>" in text for text in texts(page, "#entities-table th"))
@@ -143,7 +143,7 @@ def test_pointed_bucket_shows_tooltip(page: Browser) -> None:
     assert re.match(r"2026-11-18 11:07:00\n[\d.]+ kB/s in total\n", said)
 
 
-def test_a_column_sorts_and_the_rest_stays_last(page: Browser) -> None:
+def test_column_sorts_and_the_rest_stays_last(page: Browser) -> None:
     def column() -> list[float]:
         script = """return [...document.querySelectorAll("#entities-table tbody tr:not(.rest)")]
             .map((row) => Number(row.children[10].dataset.v))"""
@@ -158,7 +158,7 @@ def test_a_column_sorts_and_the_rest_stays_last(page: Browser) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_reads_it_without_scrolling_sideways(page: Browser, dark: bool) -> None:
+def test_report_fits_phone_width(page: Browser, dark: bool) -> None:
     page.look_like(PHONE, dark=dark)
     width, visible = page.run(
         "const { scrollWidth, clientWidth } = document.documentElement;"

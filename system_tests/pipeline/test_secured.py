@@ -33,7 +33,7 @@ MAY = ((TOPIC, AclOperation.READ), (ALERTS, AclOperation.WRITE))
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A secured broker with activity recording, which has throttled a client."""
     folder = tmp_path_factory.mktemp("secured")
     with securing(folder, {"activity.enable": "true"}) as at:
@@ -87,12 +87,10 @@ def no_secret_is_in(folder: Path, *texts: str) -> None:
         ("SCRAM-SHA-512", by_spark),
     ],
 )
-def test_events_of_a_secured_broker_are_taken_in(
-    told: Secured, tmp_path: Path, proof: str, by: By
-) -> None:
-    server = told.sasl_ssl if proof in MODULES else told.ssl
+def test_secured_broker_is_ingested(secured: Secured, tmp_path: Path, proof: str, by: By) -> None:
+    server = secured.sasl_ssl if proof in MODULES else secured.ssl
     table = tmp_path / "activity"
-    done = ingest(server, table, let_in(told, tmp_path, proof), by)
+    done = ingest(server, table, let_in(secured, tmp_path, proof), by)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     query = f"select count(*) from '{table}/*/*/*.parquet' where client_id = '{CLIENT}'"
     ((count,),) = duckdb.execute(query).fetchall()
@@ -100,28 +98,28 @@ def test_events_of_a_secured_broker_are_taken_in(
     no_secret_is_in(table, done.stdout, done.stderr)
 
 
-def test_wrong_password_reports_config_line(told: Secured, tmp_path: Path) -> None:
-    file = let_in(told, tmp_path, "PLAIN", "guessed")
-    done = ingest(told.sasl_ssl, tmp_path / "activity", file)
+def test_wrong_password_reports_config_line(secured: Secured, tmp_path: Path) -> None:
+    file = let_in(secured, tmp_path, "PLAIN", "guessed")
+    done = ingest(secured.sasl_ssl, tmp_path / "activity", file)
     assert done.returncode == 1
     failed = "Authentication failed: Invalid username or password"
-    said = f"{file}:3: request to {told.sasl_ssl} failed ({failed}): check sasl.jaas.config"
+    said = f"{file}:3: request to {secured.sasl_ssl} failed ({failed}): check sasl.jaas.config"
     assert said in done.stderr
     assert "guessed" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_alerts_come_from_a_secured_broker_and_go_there(told: Secured, tmp_path: Path) -> None:
-    file, place = let_in(told, tmp_path, "PLAIN"), tmp_path / "state"
+def test_alerts_come_from_a_secured_broker_and_go_there(secured: Secured, tmp_path: Path) -> None:
+    file, place = let_in(secured, tmp_path, "PLAIN"), tmp_path / "state"
     words = ("--command-config", file, "--checkpoint", str(place))
-    watch = Watch(tmp_path, told.sasl_ssl, *words)
+    watch = Watch(tmp_path, secured.sasl_ssl, *words)
     try:
         held = f"raised   client {CLIENT} on broker 1: throttled for 2 s"
         wait_until(
-            lambda: held in watch.printed(), "the throttle to be told", within_s=SPARK_PATIENCE_S
+            lambda: held in watch.printed(), "the throttle to be secured", within_s=SPARK_PATIENCE_S
         )
         no_secret_is_in(place, watch.printed(), watch.complaints())
     finally:
         watch.kill()
-    found = alerts({"bootstrap.servers": told.plaintext})
+    found = alerts({"bootstrap.servers": secured.plaintext})
     assert ("throttled", "raised") in {(each["rule"], each["state"]) for each in found}

@@ -89,14 +89,14 @@ def run(folder: Path, quotas: Path, clients: ThreadPoolExecutor) -> int:
         until = time.monotonic() + WORKS_S
         working = [clients.submit(works, broker.address, until) for _ in range(CLIENTS)]
         asked = sum(each.result(PATIENCE_S) for each in working)
-        wait_until(partial(has_told, broker, asked), "all that was asked to be told")
+        wait_until(partial(has_recorded, broker, asked), "all that was asked to be reported")
         broker.stop()
         return asked
     finally:
         broker.forget()
 
 
-def has_told(broker: RunningBroker, asked: int) -> bool:
+def has_recorded(broker: RunningBroker, asked: int) -> bool:
     with urlopen(f"{broker.control_url}/metrics") as page:
         lines = page.read().decode().splitlines()
     written = (line for line in lines if line.startswith("minibroker_activity_events_total"))
@@ -108,7 +108,7 @@ def apply(broker: RunningBroker, quotas: Path) -> None:
     subprocess.run([sys.executable, "-m", "minibroker", *words], check=True, timeout=PATIENCE_S)
 
 
-def told(folder: Path) -> pa.Table:
+def output(folder: Path) -> pa.Table:
     """Return the events of the clients that share."""
     found = []
     for path in sorted((folder / f"{TOPIC}-0").glob("*.log")):
@@ -135,8 +135,8 @@ def differing(events: pa.Table, quotas: Path) -> tuple[int, int, list[dict[str, 
 def without(events: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return the events without some fields; of one start all would be the same."""
     for name in names:
-        told = 1 if name == "started_us" else None
-        column = pa.repeat(pa.scalar(told, pa.int64()), len(events))
+        output = 1 if name == "started_us" else None
+        column = pa.repeat(pa.scalar(output, pa.int64()), len(events))
         events = events.set_column(events.column_names.index(name), name, column)
     return events
 
@@ -146,7 +146,7 @@ def test_counters_that_are_shared_and_empty_after_a_restart_are_replayed(tmp_pat
     quotas.write_text(QUOTAS)
     with ThreadPoolExecutor(CLIENTS) as clients:
         asked = [run(tmp_path / "broker", quotas, clients) for _ in range(2)]
-    events = told(tmp_path / "broker")
+    events = output(tmp_path / "broker")
     assert len(events) == sum(asked)
     assert len(set(events["started_us"].to_pylist())) == 2
     decisions, throttles, others = differing(events, quotas)

@@ -24,7 +24,7 @@ from minibroker.pipeline.brokers import ANSWER_S, SILENCE_S
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import tree
 from system_tests.harness.waiting import PATIENCE_S, SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.test_ingest_kills import PARTITIONS, Stage, Told, get_on, keys
+from system_tests.pipeline.test_ingest_kills import PARTITIONS, EventProducer, Stage, get_on, keys
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -72,22 +72,22 @@ def test_silent_broker_is_reported_before_spark_starts(
 
 
 def test_broker_outage_is_retried_and_then_reported(stage: Stage) -> None:
-    told = Told(stage.broker.bootstrap_servers)
-    told.start()
+    producer = EventProducer(stage.broker.bootstrap_servers)
+    producer.start()
     job = stage.begin_job(follow=True)
     get_on(stage, job, COMMIT, 2, may_end=False)
     with stopped(stage.broker):
         until = time.monotonic() + 1.5 * ANSWER_S  # The job retries in this time.
         wait_until(lambda: time.monotonic() >= until, "a long silence", within_s=SILENCE_S)
         assert not job.has_ended(), job.printed()
-    told.finish()
+    producer.finish()
     wait_until(
-        lambda: job.has_ended() or len(keys(stage.table)) == told.count,
+        lambda: job.has_ended() or len(keys(stage.table)) == producer.count,
         "all events to be there",
         within_s=SPARK_PATIENCE_S,
     )
     assert not job.has_ended(), job.printed()
-    assert keys(stage.table) == [(sequence, 1) for sequence in range(told.count)]
+    assert keys(stage.table) == [(sequence, 1) for sequence in range(producer.count)]
     with stopped(stage.broker):
         wait_until(job.has_ended, "the job to give up", within_s=SILENCE_S + SPARK_PATIENCE_S)
     server = stage.broker.bootstrap_servers

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
 
 @pytest.fixture
-def told() -> Iterator[RunningBroker]:
+def broker() -> Iterator[RunningBroker]:
     """A broker that writes its activity, with a quota for one client."""
     broker = start_minibroker(settings={"activity.enable": "true"})
     set_quota(broker.bootstrap_servers)
@@ -27,24 +27,24 @@ def told() -> Iterator[RunningBroker]:
 
 
 @pytest.fixture(params=[by_minibroker, by_spark])
-def watch(told: RunningBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watch]:
+def watch(broker: RunningBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watch]:
     """The command, looking at the broker."""
-    running = Watch(tmp_path, told.bootstrap_servers, by=request.param)
+    running = Watch(tmp_path, broker.bootstrap_servers, by=request.param)
     yield running
     running.kill()
 
 
 def test_client_above_quota_raises_alert_on_console_and_topic(
-    told: RunningBroker, watch: Watch
+    broker: RunningBroker, watch: Watch
 ) -> None:
-    config = {"bootstrap.servers": told.bootstrap_servers}
+    config = {"bootstrap.servers": broker.bootstrap_servers}
     produce(config)
     held = f"raised   client {CLIENT} on broker 1: throttled for 2 s"
     wait_until(
-        lambda: held in watch.printed(), "the throttle to be told", within_s=SPARK_PATIENCE_S
+        lambda: held in watch.printed(), "the throttle to be broker", within_s=SPARK_PATIENCE_S
     )
     over = "producer_byte_rate above 80 %"
-    wait_until(lambda: over in watch.printed(), "the rate to be told")
+    wait_until(lambda: over in watch.printed(), "the rate to be broker")
     found = alerts(config)
     assert {(each["rule"], each["state"]) for each in found} >= {
         ("throttled", "raised"), ("over", "raised"),

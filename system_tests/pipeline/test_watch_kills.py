@@ -54,7 +54,7 @@ class Due(NamedTuple):
     time_us: int
 
 
-class Teller(threading.Thread):
+class UsageProducer(threading.Thread):
     """Produces intervals with or without throttled clients, and computes the expected alerts."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -81,8 +81,8 @@ class Teller(threading.Thread):
 
     def _interval(self, held: set[str]) -> None:
         for place, client in enumerate(CLIENTS):
-            told = event(self._next + place / len(CLIENTS), client, held=client in held)
-            self._producer.produce(TOPIC, written(completed(told)))
+            output = event(self._next + place / len(CLIENTS), client, held=client in held)
+            self._producer.produce(TOPIC, written(completed(output)))
             self._count(client, held=client in held)
         self._producer.poll(0)
         self._next += 1
@@ -123,7 +123,7 @@ class Stage:
         self.watch.run("watch", *words, "--intervals", str(INTERVALS))
         return self.watch
 
-    def told(self) -> int:
+    def alert_count(self) -> int:
         """How many alerts are on the topic."""
         partition = TopicPartition(ALERTS, 0)
         _, end = self._consumer.get_watermark_offsets(partition, timeout=SPARK_PATIENCE_S)
@@ -132,7 +132,7 @@ class Stage:
     def sign(self, moment: str | None) -> object:
         """Changes when the watch progresses; without a moment, when it prints an alert."""
         if moment is None:
-            return self.told()
+            return self.alert_count()
         return {path.name: path.parent for path in self.checkpoint.glob(moment)}
 
     def looked_at_s(self) -> int:
@@ -167,8 +167,8 @@ def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
 def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(stage: Stage) -> None:
     print(f"WATCH_SEED={SEED}")
     chance = random.Random(SEED)
-    teller = Teller(stage.broker.bootstrap_servers)
-    teller.start()
+    producer = UsageProducer(stage.broker.bootstrap_servers)
+    producer.start()
     ends = time.monotonic() + KILLS_S
     at_kills = [0]
     while len(at_kills) <= KILLS_MIN or time.monotonic() < ends:
@@ -176,10 +176,10 @@ def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(stage: Stage) -> Non
         get_on(stage, watch, chance.choice([*MOMENTS, None, None]), chance.randint(1, 3))
         watch.kill(chance.uniform(0, LATER_MAX_S))
         wait_until(stage.has_heard_all, "the broker to have heard all", within_s=SPARK_PATIENCE_S)
-        at_kills.append(stage.told())
-    teller.finish()
+        at_kills.append(stage.alert_count())
+    producer.finish()
     watch = stage.begin()
-    due, last_us = set(teller.due), max(each.time_us for each in teller.due)
+    due, last_us = set(producer.due), max(each.time_us for each in producer.due)
 
     def all_looked_at() -> bool:
         assert not watch.has_ended(), watch.printed()
@@ -193,7 +193,7 @@ def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(stage: Stage) -> Non
     assert sorted(set(found) ^ due) == []
     for begins, comes_to in zip(at_kills, [*at_kills[1:], len(found)], strict=True):
         of_one = found[begins:comes_to]
-        assert len(of_one) == len(set(of_one)), "one watch told an alert twice"
+        assert len(of_one) == len(set(of_one)), "one watch sent an alert twice"
 
 
 def get_on(stage: Stage, watch: Standby, moment: str | None, times: int) -> None:
@@ -212,7 +212,7 @@ def get_on(stage: Stage, watch: Standby, moment: str | None, times: int) -> None
 
 def seen(stage: Stage) -> list[Due]:
     """The alerts on the topic, each as this test knows it, and with an ``id`` of its own."""
-    told = alerts(stage.config)
-    found = [Due(each["client_id"], each["state"], each["time_us"]) for each in told]
-    assert len({each["id"] for each in told}) == len(set(found))
+    output = alerts(stage.config)
+    found = [Due(each["client_id"], each["state"], each["time_us"]) for each in output]
+    assert len({each["id"] for each in output}) == len(set(found))
     return found

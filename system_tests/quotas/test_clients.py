@@ -117,7 +117,7 @@ def timed(work: Work, broker: RunningBroker, count: int) -> float:
     return time.monotonic() - began
 
 
-def told(broker: RunningBroker, api: str) -> float:
+def throttled_s(broker: RunningBroker, api: str) -> float:
     """Return the seconds of throttles in responses of an API."""
     return gauge(broker, "minibroker_request_throttle_seconds_sum", api=api)
 
@@ -133,7 +133,7 @@ def test_producer_above_byte_rate_is_throttled(
     set_quota(dial(broker)[0], {"client-id": "held"}, producer_byte_rate=100_000)
     # Ten seconds' worth may pass at once, which is fifty; each further one waits a little.
     took = timed(work, broker, 60)
-    throttles = told(broker, "Produce")
+    throttles = throttled_s(broker, "Produce")
     assert throttles > 2
     assert took > throttles - 2  # the last throttle started when all was done
 
@@ -144,7 +144,7 @@ def test_consumer_above_byte_rate_is_throttled_and_reads_all(
 ) -> None:
     set_quota(dial(broker)[0], {"client-id": "held"}, consumer_byte_rate=40_000)
     took = timed(work, broker, 25)
-    assert told(broker, "Fetch") > 1
+    assert throttled_s(broker, "Fetch") > 1
     assert took > 1
 
 
@@ -158,7 +158,7 @@ def test_client_above_request_percentage_is_throttled(
     assert timed(work, broker, 4) > 2
 
 
-def test_a_neighbour_is_not(broker: RunningBroker, dial: Dial) -> None:
+def test_neighbour_is_not(broker: RunningBroker, dial: Dial) -> None:
     set_quota(dial(broker)[0], {"client-id": "other"}, producer_byte_rate=1)
     produce_with_librdkafka(broker.bootstrap_servers, "held", 20)
-    assert told(broker, "Produce") == 0
+    assert throttled_s(broker, "Produce") == 0

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.minibroker
 
 def throttled(client: Client, size: int) -> int:
     """Return the throttle time of a client that sends so many bytes."""
-    told: int = client.ask(produce_of(size, client.client_id), VERSION).throttle_time_ms
-    return told
+    throttles: int = client.ask(produce_of(size, client.client_id), VERSION).throttle_time_ms
+    return throttles
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def broker(limited: Limited, dial: Dial) -> RunningBroker:
     return started
 
 
-def test_a_throttled_connection_is_read_again_to_the_millisecond(
+def test_throttled_connection_is_unmuted_at_exact_millisecond(
     broker: RunningBroker, dial: Dial
 ) -> None:
     client, neighbour = dial(broker, 2)
@@ -42,10 +42,10 @@ def test_a_throttled_connection_is_read_again_to_the_millisecond(
     assert client.answered()
 
 
-def test_all_processes_count_as_one(broker: RunningBroker, dial: Dial) -> None:
+def test_processes_are_aggregated_as_one_broker(broker: RunningBroker, dial: Dial) -> None:
     clients = dial(broker, 8)
-    told = [throttled(client, 2560) for client in clients]
-    assert told == [0, 0, 0, 0, 2500, 5000, 7500, 10_000]
+    throttles = [throttled(client, 2560) for client in clients]
+    assert throttles == [0, 0, 0, 0, 2500, 5000, 7500, 10_000]
     [use] = [
         use
         for use in ask(broker, "GET", "/v1/quotas")["uses"]

@@ -22,7 +22,7 @@ Rule = dict[str, Any]
 """An access rule, with the words of ``franz/main.go``."""
 
 
-class Told(Exception):
+class ErrorAnswer(Exception):
     """An error that franz-go got: its name, or a text."""
 
 
@@ -47,7 +47,7 @@ class Franz:
             raise TimedOut(f"franz-go did not answer {op}")
         answer = json.loads(self._process.stdout.readline())
         if "error" in answer:
-            raise Told(answer["error"])
+            raise ErrorAnswer(answer["error"])
         return answer["is"]
 
     def close(self) -> None:

@@ -195,7 +195,7 @@ def test_authenticated_record_round_trip_succeeds(
 
 @pytest.mark.minibroker
 @pytest.mark.parametrize(("client", "mechanism"), list(zip(CLIENTS, MECHANISMS, strict=True)))
-def test_a_wrong_password_gets_nothing(
+def test_wrong_password_is_rejected(
     secured: Secured, client: Client, mechanism: str, topic: str
 ) -> None:
     with pytest.raises(Exception, match=r"(?i)auth|unable to bootstrap|no.*broker"):
@@ -203,7 +203,7 @@ def test_a_wrong_password_gets_nothing(
 
 
 @pytest.mark.minibroker
-def test_an_unsigned_token_is_believed_without_keys(secured: Secured, topic: str) -> None:
+def test_unsigned_token_is_believed_without_keys(secured: Secured, topic: str) -> None:
     config = {
         "bootstrap.servers": secured.sasl_ssl,
         "security.protocol": "SASL_SSL",
@@ -226,19 +226,19 @@ def test_connections_api_reports_principal(secured: Secured) -> None:
         "sasl.mechanism": "PLAIN",
         "sasl.username": USER,
         "sasl.password": PASSWORD,
-        "client.id": "told",
+        "client.id": "reported",
     }
     admin = AdminClient(config)
     admin.list_topics(timeout=PATIENCE_S)
     url = f"{(secured.broker.control_url or '').rstrip('/')}/v1/connections"
     with urllib.request.urlopen(url) as answered:
         found = json.load(answered)["processors"]
-    its = [one for each in found for one in each["connections"] if one["client_id"] == "told"]
+    its = [one for each in found for one in each["connections"] if one["client_id"] == "reported"]
     assert {one["principal"] for one in its} == {f"User:{USER}"}
 
 
 @pytest.mark.minibroker
-def test_a_certificate_is_a_name(secured: Secured, topic: str) -> None:
+def test_certificate_is_a_name(secured: Secured, topic: str) -> None:
     config = {
         "bootstrap.servers": secured.ssl,
         "security.protocol": "SSL",

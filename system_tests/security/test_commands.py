@@ -64,7 +64,7 @@ def test_wrong_password_reports_sasl_authentication_failed(
     assert "guessed" not in done.stdout + done.stderr
 
 
-def test_a_certificate_is_a_name(secured: Secured, command: Command, tmp_path: Path) -> None:
+def test_certificate_is_a_name(secured: Secured, command: Command, tmp_path: Path) -> None:
     carol = f"ssl.keystore.location={secured.folder}/carol.pem"
     file = secured.proven(tmp_path, "security.protocol=SSL", carol)
     quotas = ("configs", "--describe", "--user", "alice", "--command-config", file)

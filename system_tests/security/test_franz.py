@@ -12,7 +12,7 @@ import pytest
 from system_tests.conftest import without_toolchain
 from system_tests.harness.jars import ToolchainMissing
 from system_tests.security.conftest import PASSWORDS, Secured
-from system_tests.security.going import Franz, Rule, Told
+from system_tests.security.going import ErrorAnswer, Franz, Rule
 
 pytestmark = pytest.mark.minibroker
 
@@ -90,7 +90,7 @@ def test_invalid_quota_is_rejected(franz: Dial) -> None:
     admin = franz()
     entity = {"user": unique("franz")}
     for wrong in ({"connection_creation_rate": 1.0}, {"no_such_rate": 1.0}):
-        with pytest.raises(Told, match="INVALID_REQUEST"):
+        with pytest.raises(ErrorAnswer, match="INVALID_REQUEST"):
             admin.ask("set_quotas", entity=entity, quotas=wrong)
     assert admin.ask("quotas", entity=entity) == []
 
@@ -105,12 +105,12 @@ def test_scram_user_is_created_authenticated_and_deleted(franz: Dial, mechanism:
     topic = unique("franz")
     client = franz(mechanism, user, PASSWORDS["bob"])
     assert client.ask("there_and_back", topic=topic, value="hello") == "hello"
-    with pytest.raises(Told, match="SASL_AUTHENTICATION_FAILED"):
+    with pytest.raises(ErrorAnswer, match="SASL_AUTHENTICATION_FAILED"):
         franz(mechanism, user, PASSWORDS["alice"]).ask("quotas", any=["user"])
     admin.ask("set_password", user=user, mechanism=mechanism)
-    with pytest.raises(Told, match="SASL_AUTHENTICATION_FAILED"):
+    with pytest.raises(ErrorAnswer, match="SASL_AUTHENTICATION_FAILED"):
         franz(mechanism, user, PASSWORDS["bob"]).ask("quotas", any=["user"])
-    with pytest.raises(Told, match="RESOURCE_NOT_FOUND"):
+    with pytest.raises(ErrorAnswer, match="RESOURCE_NOT_FOUND"):
         admin.ask("set_password", user=user, mechanism=mechanism)
 
 
@@ -124,7 +124,7 @@ RULES: list[Rule] = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["resource"]))
-def test_rules_are_made_described_and_removed(franz: Dial, rule: Rule) -> None:
+def test_acls_are_created_described_and_deleted(franz: Dial, rule: Rule) -> None:
     name = "kafka-cluster" if rule["resource"] == "CLUSTER" else unique("franz")
     given = {"principal": f"User:{unique('franz')}", "host": "*", "name": name, "denies": False}
     wanted = {**given, **rule}
@@ -139,7 +139,7 @@ def test_acl_grants_access_until_deleted(franz: Dial) -> None:
     admin, topic = franz(), unique("franz")
     admin.ask("there_and_back", topic=topic, value="made")
     bob = franz("PLAIN", "bob", PASSWORDS["bob"])
-    with pytest.raises(Told, match="TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(ErrorAnswer, match="TOPIC_AUTHORIZATION_FAILED"):
         bob.ask("there_and_back", topic=topic, value="mine")
     rule = {
         "principal": "User:bob",
@@ -153,5 +153,5 @@ def test_acl_grants_access_until_deleted(franz: Dial) -> None:
     admin.ask("add_rule", rule=rule)
     assert bob.ask("there_and_back", topic=topic, value="mine") == "made"
     admin.ask("remove_rule", rule=rule)
-    with pytest.raises(Told, match="TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(ErrorAnswer, match="TOPIC_AUTHORIZATION_FAILED"):
         bob.ask("there_and_back", topic=topic, value="mine")

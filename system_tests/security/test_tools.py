@@ -54,7 +54,7 @@ def set_password(tool: Tool, at: Secured, user: str, mechanism: str) -> None:
     assert code == 0, printed
 
 
-def test_users_are_made_described_and_removed(tool: Tool, secured: Secured) -> None:
+def test_users_are_created_described_and_deleted(tool: Tool, secured: Secured) -> None:
     user = f"user-{uuid.uuid4().hex[:6]}"
     set_password(tool, secured, user, "SCRAM-SHA-512")
     entity = ("--entity-type", "users", "--entity-name", user)
@@ -92,7 +92,7 @@ def test_java_client_authenticates(
 
 
 @pytest.mark.parametrize("mechanism", MODULES)
-def test_a_producer_in_java_gets_a_record_there_and_a_consumer_gets_it_back(
+def test_java_client_produces_and_consumes(
     tool: Tool, secured: Secured, tmp_path: Path, mechanism: str
 ) -> None:
     password = PASSWORDS["alice"]
@@ -110,7 +110,7 @@ def test_a_producer_in_java_gets_a_record_there_and_a_consumer_gets_it_back(
     assert printed.startswith("hello\n")
 
 
-def test_rules_are_made_bind_are_listed_and_removed(
+def test_acls_are_created_enforced_listed_and_deleted(
     tool: Tool, secured: Secured, tmp_path: Path
 ) -> None:
     topic = f"ruled-{uuid.uuid4().hex[:6]}"

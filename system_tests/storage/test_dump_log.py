@@ -109,7 +109,7 @@ def test_kafka_reads_the_records(dump: Dump, filled: tuple[Path, list[Record]]) 
 
 
 @pytest.mark.parametrize("option", ["--index-sanity-check", "--verify-index-only"])
-def test_kafka_finds_the_indexes_right(
+def test_kafka_accepts_the_indexes(
     dump: Dump, filled: tuple[Path, list[Record]], option: str
 ) -> None:
     directory, _ = filled

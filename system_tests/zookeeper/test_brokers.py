@@ -113,7 +113,7 @@ def test_unreachable_zookeeper_is_reported(start: Start, tmp_path: Path) -> None
     )  # the process that waited for the controller ended at once
 
 
-def test_a_killed_controller_is_back_long_before_its_session_ends(
+def test_killed_controller_is_back_long_before_its_session_ends(
     start: Start, connect: str, tree: KazooClient, tmp_path: Path
 ) -> None:
     broker = start(tmp_path / "data", connect)
@@ -133,7 +133,7 @@ def test_a_killed_controller_is_back_long_before_its_session_ends(
     client.close()
 
 
-def test_a_controller_that_was_deposed_takes_the_office_again(
+def test_deposed_controller_is_elected_again(
     start: Start, connect: str, tree: KazooClient, tmp_path: Path
 ) -> None:
     broker = start(tmp_path / "data", connect)
@@ -206,13 +206,13 @@ def test_sharded_processors_follow_limits_and_report_ignored(
     with ExitStack() as opened:
         wait_until(partial(fill, 4, opened), "all processors to follow")
     assert broker.stop() == 0
-    told = [line for line in broker.printed().splitlines() if "limits have no effect" in line]
-    for line, name in zip(told, ("the quota of 127.0.0.1", "max.connections"), strict=True):
+    warnings = [line for line in broker.printed().splitlines() if "limits have no effect" in line]
+    for line, name in zip(warnings, ("the quota of 127.0.0.1", "max.connections"), strict=True):
         assert f'limits="{name}"' in line or f"limits={name} " in line
         assert "set acceptor.mode=single" in line
 
 
-def test_a_broker_serves_on_while_zookeeper_is_away(
+def test_broker_serves_on_while_zookeeper_is_away(
     own_server: ZooKeeper, start: Start, tmp_path: Path
 ) -> None:
     broker = start(tmp_path / "data", own_server.address)

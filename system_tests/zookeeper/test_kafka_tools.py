@@ -83,7 +83,7 @@ def test_topics_of_the_old_tool(
             by_broker = old.topics("--bootstrap-server", broker.bootstrap_servers, *asked)
             return old.topics(*there, *asked) == by_broker
 
-        wait_until(described_alike, f"both to tell the same of {name}")
+        wait_until(described_alike, f"both to describe the same {name}")
         lines = old.topics(*there, *asked).lines
         assert all("Leader: 1\tReplicas: 1\tIsr: 1" in line for line in lines[1:]), lines
 
@@ -179,7 +179,7 @@ def described(tool: KafkaTools, where: tuple[str, ...], kinds: list[str]) -> lis
     return sorted(done.lines)
 
 
-def test_the_newer_tool_at_the_store_and_at_the_broker(
+def test_newer_tool_at_the_store_and_at_the_broker(
     newer: KafkaTools, start: Start, connect: str, tree: None, tmp_path: Path
 ) -> None:
     there = ("--zookeeper", connect)

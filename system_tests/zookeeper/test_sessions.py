@@ -99,7 +99,9 @@ async def test_silent_server_is_detected_and_pending_write_applied_once(
         async with trio.open_nursery() as nursery:
             own_server.freeze()
             nursery.start_soon(store.create, "/q/one")
-            lost = partial(wait_until, lambda: not store._client.connected, "the silence to tell")
+            lost = partial(
+                wait_until, lambda: not store._client.connected, "the silence to be noticed"
+            )
             await trio.to_thread.run_sync(lost)
             own_server.freeze(False)
         await hear_the_loss(events)
@@ -121,7 +123,7 @@ async def test_waiting_is_bounded_and_a_later_return_is_noticed(own_server: ZooK
     await store.close()
 
 
-async def test_a_lost_session_brings_its_ephemeral_nodes_back_before_anything_else(
+async def test_lost_session_brings_its_ephemeral_nodes_back_before_anything_else(
     zookeeper_server: ZooKeeper, tmp_path: Path
 ) -> None:
     connect = f"{zookeeper_server.address}/{tmp_path.name}"
@@ -154,13 +156,13 @@ async def test_ephemeral_node_taken_by_another_session_fails_store(
     await store.create("/e", b"mine", ephemeral=True)
     with store.watch("/e") as events, rival.watch("/e") as seen:
         # Take the node in the moment between two sessions: the store's return is held up.
-        make_again = store._make_again
-        store._make_again = lambda path, own: None  # type: ignore[method-assign]
+        make_again = store._recreate
+        store._recreate = lambda path, own: None  # type: ignore[method-assign]
         await lose_session(store, zookeeper_server)
         assert await anext(seen) == StoreEvent(StoreEventKind.DELETED, "/e")
         await rival.create("/e", b"theirs", ephemeral=True)
         await hear_the_loss(events)
-        store._make_again = make_again  # type: ignore[method-assign]
+        store._recreate = make_again  # type: ignore[method-assign]
     with store.watch("/e") as events:
         make_again("/e", store._own["/e"])
         with pytest.raises(StoreError, match="somebody else's now"):
@@ -172,7 +174,7 @@ async def test_ephemeral_node_taken_by_another_session_fails_store(
     await rival.close()
 
 
-async def test_the_next_life_ends_the_session_of_one_that_was_killed(
+async def test_next_life_ends_the_session_of_one_that_was_killed(
     zookeeper_server: ZooKeeper, tmp_path: Path
 ) -> None:
     connect, file = f"{zookeeper_server.address}/{tmp_path.name}", tmp_path / "session"

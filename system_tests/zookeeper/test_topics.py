@@ -27,7 +27,7 @@ def node(partitions: int) -> bytes:
     return json.dumps({"version": 1, "partitions": replicas}).encode()
 
 
-def test_topics_of_other_hands_come_grow_and_go(
+def test_foreign_topics_are_created_grown_and_deleted(
     start: Start, connect: str, tree: KazooClient, tmp_path: Path
 ) -> None:
     broker = start(tmp_path / "data", connect)
@@ -44,7 +44,7 @@ def test_topics_of_other_hands_come_grow_and_go(
     tree.set("/brokers/topics/theirs", json.dumps(made).encode())
     wait_until(lambda: len(client.leaders("theirs")) == 2, "a second partition")
     state = "/brokers/topics/theirs/partitions/1/state"
-    wait_until(lambda: tree.exists(state), "the broker to tell who leads")
+    wait_until(lambda: tree.exists(state), "the broker to publish the leader")
     assert (read(tree, state)["leader"], read(tree, state)["isr"]) == (1, [1])
     tree.create("/admin/delete_topics/theirs")
     wait_until(lambda: "theirs" not in client.topics(), "the topic to be gone")

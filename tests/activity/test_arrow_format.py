@@ -41,7 +41,7 @@ def read(value: bytes) -> list[dict[str, Any]]:
 
 @settings(deadline=None)
 @given(st.lists(events(), min_size=1, max_size=5), st.integers(0, 2**62))
-def test_events_are_those_of_the_json(made: list[WrittenEvent], sequence: int) -> None:
+def test_decoded_events_match_json(made: list[WrittenEvent], sequence: int) -> None:
     records = JsonWriter(3, 5, 0.5).records(made, sequence)
     value = value_of(made, sequence)
     assert is_batch(value)

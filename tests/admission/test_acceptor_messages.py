@@ -20,7 +20,7 @@ from minibroker.connections.counts import LastUse
 from minibroker.runtime.handoff import PACKET_BYTES_MAX
 
 
-def test_an_id_has_kafkas_form() -> None:
+def test_id_has_kafkas_form() -> None:
     accepted = AcceptedConnection("PLAINTEXT", ("127.0.0.1", 9092), ("10.0.0.7", 51234), 7)
     assert accepted.connection_id == "127.0.0.1:9092-10.0.0.7:51234-7"
 

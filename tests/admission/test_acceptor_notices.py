@@ -36,7 +36,7 @@ async def test_telling_does_not_wait_for_a_slow_acceptor() -> None:
         notices.report("to nobody")
 
 
-async def test_notices_of_one_turn_are_one_packet_before_later_ones() -> None:
+async def test_notices_of_one_turn_are_sent_in_one_packet() -> None:
     here, there = memory_handoff_pair()
     notices = AcceptorNotices(())
     async with trio.open_nursery() as nursery:
@@ -48,8 +48,8 @@ async def test_notices_of_one_turn_are_one_packet_before_later_ones() -> None:
         notices.closed(5)
         notices.report("and now")
         notices.taken()
-        told = [(await there.receive())[0] for _ in range(3)]
-        assert told == [ConnectionsClosed(2, (7, 5)), "and now", ConnectionsClosed(1, ())]
+        result = [(await there.receive())[0] for _ in range(3)]
+        assert result == [ConnectionsClosed(2, (7, 5)), "and now", ConnectionsClosed(1, ())]
         await wait_all_tasks_blocked()
         notices.closed(9)
         assert (await there.receive())[0] == ConnectionsClosed(0, (9,))
@@ -57,7 +57,7 @@ async def test_notices_of_one_turn_are_one_packet_before_later_ones() -> None:
         notices.report("to nobody")
 
 
-async def test_more_ends_than_fit_a_packet_go_in_several() -> None:
+async def test_many_closed_connections_are_reported_in_several_packets() -> None:
     here, there = memory_handoff_pair()
     notices = AcceptorNotices(())
     for number in range(CLOSED_MAX + 1):

@@ -26,7 +26,7 @@ def test_waiting_and_delayed_connections_are_counted_by_listener(waits: BlockedT
     assert (waits.waiting(A), waits.held(A), waits.all_held()) == (1, 0, 1)
 
 
-def test_the_share_is_that_of_the_last_seconds(waits: BlockedTime) -> None:
+def test_share_is_that_of_the_last_seconds(waits: BlockedTime) -> None:
     waits.begin(A, 100.0, blocks=True)
     waits.end(A, 102.5, blocks=True)
     assert waits.blocked_share(A, 110.0 - 2**-20) == pytest.approx(0.25, abs=1e-5)

@@ -66,13 +66,13 @@ def test_everything_is_counted_with_its_limit_and_its_rate() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 4)), st.integers(1, 9))
-def test_the_largest_are_as_sorting_all_would_tell(counts: dict[str, int], most: int) -> None:
+def test_top_n_matches_full_sort(counts: dict[str, int], most: int) -> None:
     found = largest(counts, most)
     assert len(set(found)) == len(found)
     assert [counts[name] for name in found] == sorted(counts.values(), reverse=True)[:most]
 
 
-def test_without_limits_there_are_none_to_show() -> None:
+def test_no_limits_are_shown_if_none_are_set() -> None:
     door = Door()
     door.counts.limits = ConnectionCountLimits()
     door.come("10.0.0.1")

@@ -24,7 +24,7 @@ def find(host: str) -> list[str]:
     return known.get(host, [host])
 
 
-def test_a_listener_takes_the_brokers_limit_unless_it_has_one() -> None:
+def test_listener_inherits_broker_limit_unless_set() -> None:
     settings = made("max.connections=5", "listener.name.internal.max.connections=3")
     limits = count_limits(settings, LISTENERS, find)
     assert limits.total == limits.of_listener("PLAINTEXT") == 5
@@ -45,7 +45,7 @@ def test_inter_broker_listener_is_protected_only_with_other_listeners() -> None:
     assert protected_listener(made(), ["A", "B"]) is None
 
 
-def test_hosts_become_addresses_and_unknown_ones_are_left_out() -> None:
+def test_hosts_are_resolved_and_unknown_ones_skipped() -> None:
     overrides = "max.connections.per.ip.overrides=two.example:2,::FFFF:10.0.0.4:4,::1:6,no.such:1"
     limits = count_limits(made(overrides), LISTENERS, find)
     assert limits.per_ip_overrides == {"10.0.0.2": 2, "10.0.0.3": 2, "10.0.0.4": 4, "::1": 6}
@@ -87,7 +87,7 @@ def test_hosts_of_are_the_hosts_with_own_limits() -> None:
     assert hosts_of(settings, configs) == {"two.example", "10.0.0.1", "three.example"}
 
 
-def test_redpandas_limits_alone_know_an_address_however_it_is_written() -> None:
+def test_redpanda_limits_normalize_addresses() -> None:
     overrides = "kafka_connections_max_overrides=::ffff:10.0.0.1:1,::0001:3"
     limits = drop_limits(made("kafka_connections_max_per_ip=9", "max.connections=7", overrides))
     assert (limits.drop_total, limits.drop_per_ip) == (None, 9)

@@ -60,8 +60,8 @@ IP_RATE = "connection_creation_rate"
 class Processor:
     """Takes connections and closes them on request, or when their clients do."""
 
-    def __init__(self, house: House, handoff: Handoff) -> None:
-        self.house = house
+    def __init__(self, open_quotas: QuotasHarness, handoff: Handoff) -> None:
+        self.open_quotas = open_quotas
         self.handoff = handoff
         self.open: dict[int, tuple[AcceptedConnection, Any]] = {}
         self.asked: list[LeastRecentlyUsedWanted] = []
@@ -101,7 +101,7 @@ def met(
     return reason, ExceededLimit(setting, value, whose)
 
 
-class House:
+class QuotasHarness:
     """The acceptor's neighbours."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
@@ -174,14 +174,14 @@ class House:
 
 
 @asynccontextmanager
-async def house(
+async def open_quotas(
     make_env: MakeEnvironment, *pairs: str, processors: int = 1
-) -> AsyncIterator[House]:
+) -> AsyncIterator[QuotasHarness]:
     settings = Settings.from_sources(pairs=pairs)
     listeners = {each.name: MemorySource() for each in settings.client_listeners}
     env = make_env(ACCEPTOR, processors=processors, listeners=listeners, settings=settings)
     async with trio.open_nursery() as nursery:
-        made = House(env, nursery)
+        made = QuotasHarness(env, nursery)
 
         def welcome(question: Any) -> Welcome | None:
             return (
@@ -209,7 +209,7 @@ async def hung_up(client: MemoryStream) -> bool:
 async def test_at_the_limit_the_next_one_waits_for_a_slot(
     setting: str, make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, f"{setting}=3") as at:
+    async with open_quotas(make_env, f"{setting}=3") as at:
         processor = await at.processor()
         clients = await at.connect(5)
         assert at.open == [1, 2, 3]
@@ -225,11 +225,11 @@ async def test_at_the_limit_the_next_one_waits_for_a_slot(
         assert at.gauge(COUNTED.name, PLAINTEXT) == 3
 
 
-async def test_an_address_has_its_share_and_those_beyond_are_hung_up_on(
+async def test_connections_beyond_per_ip_limit_are_closed(
     make_env: MakeEnvironment,
 ) -> None:
     overrides = "max.connections.per.ip.overrides=10.0.0.2:1"
-    async with house(make_env, "max.connections.per.ip=2", overrides) as at:
+    async with open_quotas(make_env, "max.connections.per.ip=2", overrides) as at:
         processor = await at.processor()
         first = await at.connect(3)
         second = await at.connect(2, "10.0.0.2") + await at.connect(1, "::ffff:10.0.0.2")
@@ -250,7 +250,7 @@ async def test_an_address_has_its_share_and_those_beyond_are_hung_up_on(
 
 
 async def test_redpandas_limit_drops_where_kafkas_would_wait(make_env: MakeEnvironment) -> None:
-    async with house(
+    async with open_quotas(
         make_env,
         "max.connections=1",
         "kafka_connections_max=2",
@@ -270,7 +270,7 @@ async def test_redpandas_limit_drops_where_kafkas_would_wait(make_env: MakeEnvir
 
 async def test_redpandas_limit_of_an_address(make_env: MakeEnvironment) -> None:
     pairs = ("kafka_connections_max_per_ip=1", "kafka_connections_max_overrides=10.0.0.2:2")
-    async with house(make_env, *pairs) as at:
+    async with open_quotas(make_env, *pairs) as at:
         await at.processor()
         clients = await at.connect(2) + await at.connect(3, "10.0.0.2")
         hung = [await hung_up(client) for client in clients]
@@ -283,11 +283,11 @@ async def test_redpandas_limit_of_an_address(make_env: MakeEnvironment) -> None:
         ]
 
 
-async def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_used(
+async def test_inter_broker_connection_evicts_least_recently_used(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     own = "listener.name.plaintext.max.connections=2"
-    async with house(make_env, "max.connections=4", TWO, own, processors=2) as at:
+    async with open_quotas(make_env, "max.connections=4", TWO, own, processors=2) as at:
         for _ in range(2):
             await at.processor()
         await at.connect(4, listener=EXTERNAL)
@@ -307,10 +307,10 @@ async def test_an_inter_broker_connection_takes_the_place_of_the_least_recently_
         assert {wanted.spared for each in at.processors for wanted in each.asked} == {PLAINTEXT}
 
 
-async def test_a_lowered_limit_sends_as_many_away_as_are_too_many(
+async def test_lowered_limit_closes_excess_connections(
     make_env: MakeEnvironment,
 ) -> None:
-    async with house(make_env, "max.connections=9", processors=2) as at:
+    async with open_quotas(make_env, "max.connections=9", processors=2) as at:
         for _ in range(2):
             await at.processor()
         await at.connect(9)
@@ -324,7 +324,7 @@ async def test_a_lowered_limit_sends_as_many_away_as_are_too_many(
 async def test_lowered_listener_and_ip_limits_close_no_connection(
     make_env: MakeEnvironment,
 ) -> None:
-    async with house(make_env) as at:
+    async with open_quotas(make_env) as at:
         await at.processor()
         await at.connect(4)
         lower = {"max.connections.per.ip": "1", "listener.name.plaintext.max.connections": "2"}
@@ -332,10 +332,10 @@ async def test_lowered_listener_and_ip_limits_close_no_connection(
         assert at.open == [1, 2, 3, 4]
 
 
-async def test_a_processor_that_dies_when_it_should_offer_holds_nothing_up(
+async def test_processor_dying_during_collection_does_not_block_it(
     make_env: MakeEnvironment,
 ) -> None:
-    async with house(make_env, processors=2) as at:
+    async with open_quotas(make_env, processors=2) as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
         await handoff.send(
             ProcessorConnections(
@@ -357,7 +357,7 @@ async def test_a_processor_that_dies_when_it_should_offer_holds_nothing_up(
 async def test_all_listeners_that_wait_for_a_processor_get_slots(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, TWO) as at:
+    async with open_quotas(make_env, TWO) as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
         await handoff.send(ProcessorConnections((), more=False))
         await at.connect(SLOTS + 1)
@@ -375,7 +375,7 @@ async def test_all_listeners_that_wait_for_a_processor_get_slots(
 
 
 async def test_restarted_acceptor_counts_open_connections(make_env: MakeEnvironment) -> None:
-    async with house(make_env, "max.connections=2", "max.connections.per.ip=1") as at:
+    async with open_quotas(make_env, "max.connections=2", "max.connections.per.ip=1") as at:
         processor = await at.processor(OpenConnection(7, PLAINTEXT, "10.0.0.1"))
         clients = await at.connect(1) + await at.connect(1, "10.0.0.2")
         assert [await hung_up(client) for client in clients] == [True, False]
@@ -384,11 +384,11 @@ async def test_restarted_acceptor_counts_open_connections(make_env: MakeEnvironm
         assert at.gauge(COUNTED.name, PLAINTEXT) == 1
 
 
-async def test_when_they_come_too_fast_the_next_waits_its_time(
+async def test_connection_above_rate_is_delayed(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     pairs = ("max.connection.creation.rate=5", "quota.window.num=2")
-    async with house(make_env, *pairs) as at:
+    async with open_quotas(make_env, *pairs) as at:
         await at.processor()
         autojump_clock.autojump_threshold = float("inf")
         await at.connect(7)
@@ -405,11 +405,11 @@ async def test_when_they_come_too_fast_the_next_waits_its_time(
         assert at.gauge(BROKER_ACCEPT_RATE.name) == at.gauge(ACCEPT_RATE.name, PLAINTEXT, "")
 
 
-async def test_a_rate_and_a_slot_are_waited_for_both(
+async def test_rate_and_a_slot_are_waited_for_both(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     pairs = ("max.connection.creation.rate=2", "max.connections=2", "quota.window.num=2")
-    async with house(make_env, *pairs) as at:
+    async with open_quotas(make_env, *pairs) as at:
         processor = await at.processor()
         autojump_clock.autojump_threshold = float("inf")
         await at.connect(3)
@@ -425,7 +425,7 @@ async def test_a_rate_and_a_slot_are_waited_for_both(
 async def test_rate_limited_connection_is_delayed_then_admitted_or_closed(
     recheck: bool, make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, f"connection.ip.throttle.recheck={recheck}") as at:
+    async with open_quotas(make_env, f"connection.ip.throttle.recheck={recheck}") as at:
         await at.processor()
         autojump_clock.autojump_threshold = float("inf")
         await at.configure("ips", "10.0.0.1", {IP_RATE: "5.0"})
@@ -452,10 +452,10 @@ async def test_rate_limited_connection_is_delayed_then_admitted_or_closed(
         assert at.blocked_ms() == 0
 
 
-async def test_a_rate_of_nothing_shuts_an_address_out(
+async def test_zero_rate_rejects_address(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with open_quotas(make_env) as at:
         await at.processor()
         await at.configure("ips", "<default>", {IP_RATE: "0"})
         (client,) = await at.connect()
@@ -471,7 +471,7 @@ async def test_delayed_connections_are_bounded(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_quotas, "HELD_MAX", 2)
-    async with house(make_env) as at:
+    async with open_quotas(make_env) as at:
         await at.processor()
         autojump_clock.autojump_threshold = float("inf")
         await at.configure("ips", "10.0.0.1", {IP_RATE: "0"})

@@ -18,7 +18,7 @@ from minibroker.process.environment import ACCEPTOR, CONTROLLER, RoleRefusedErro
 from minibroker.process.messages import ImageApplied, Welcome
 from minibroker.roles.acceptor import acceptor
 from minibroker.runtime.rpc import Conversation
-from tests.admission.test_connection_quotas import IP_RATE, PLAINTEXT, house, hung_up
+from tests.admission.test_connection_quotas import IP_RATE, PLAINTEXT, hung_up, open_quotas
 from tests.process.conftest import MakeEnvironment
 
 
@@ -55,7 +55,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 async def test_limit_of_host_applies_once_it_is_resolved(
     make_env: MakeEnvironment, resolver: Resolver
 ) -> None:
-    async with house(make_env) as at:
+    async with open_quotas(make_env) as at:
         await at.processor()
         overrides = {"max.connections.per.ip.overrides": "slow.test:1,10.0.0.2:1"}
         done = trio.Event()
@@ -81,12 +81,12 @@ async def test_limit_of_host_applies_once_it_is_resolved(
         assert resolver.asked == ["slow.test"]
 
 
-async def test_a_host_with_a_quota_is_looked_up_once(
+async def test_host_with_a_quota_is_looked_up_once(
     make_env: MakeEnvironment, resolver: Resolver, caplog: pytest.LogCaptureFixture
 ) -> None:
     resolver.answer("here.test", "10.0.0.1", "10.0.0.2")
     resolver.answer("gone.test")
-    async with house(make_env) as at:
+    async with open_quotas(make_env) as at:
         await at.processor()
         for name, rate in [("here.test", "0"), ("gone.test", "6"), ("::1", "8")]:
             await at.configure("ips", name, {IP_RATE: rate})
@@ -121,7 +121,7 @@ async def test_broker_with_unresolvable_host_does_not_start(
 
 
 @pytest.mark.parametrize("life", [1, 2])
-async def test_an_acceptor_ends_over_an_unknown_host_in_its_first_life_only(
+async def test_acceptor_ends_over_an_unknown_host_in_its_first_life_only(
     life: int, make_env: MakeEnvironment, resolver: Resolver
 ) -> None:
     resolver.answer("no.such")

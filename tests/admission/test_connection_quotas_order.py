@@ -29,9 +29,9 @@ from tests.admission.test_connection_quotas import (
     IP_RATE,
     PLAINTEXT,
     TWO,
-    House,
-    house,
+    QuotasHarness,
     hung_up,
+    open_quotas,
 )
 from tests.process.conftest import MakeEnvironment
 
@@ -55,7 +55,7 @@ async def pass_time(clock: MockClock, seconds: float) -> None:
 async def test_connection_over_ip_limit_counts_in_the_rates(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, "max.connections.per.ip=1", TWO_SAMPLES) as at:
+    async with open_quotas(make_env, "max.connections.per.ip=1", TWO_SAMPLES) as at:
         await at.processor()
         await at.connect(3)
         assert at.closed() == {CloseReason.PER_IP: 2}
@@ -65,7 +65,7 @@ async def test_connection_over_ip_limit_counts_in_the_rates(
 async def test_connection_rejected_by_redpandas_limits_is_in_no_rate(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, "kafka_connections_max=1", f"{RATE}=2", TWO_SAMPLES) as at:
+    async with open_quotas(make_env, "kafka_connections_max=1", f"{RATE}=2", TWO_SAMPLES) as at:
         await at.processor()
         await at.connect(9)
         assert at.closed() == {CloseReason.DROPPED: 8}
@@ -73,10 +73,10 @@ async def test_connection_rejected_by_redpandas_limits_is_in_no_rate(
         assert at.blocked_ms() == 0
 
 
-async def test_the_rate_is_waited_for_before_an_address_s_connections_are_counted(
+async def test_rate_is_waited_for_before_an_address_s_connections_are_counted(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, "max.connections.per.ip=1", f"{RATE}=2", TWO_SAMPLES) as at:
+    async with open_quotas(make_env, "max.connections.per.ip=1", f"{RATE}=2", TWO_SAMPLES) as at:
         await at.processor()
         *_, last = await at.connect(3)
         assert not await hung_up(last)
@@ -89,7 +89,7 @@ async def test_the_rate_is_waited_for_before_an_address_s_connections_are_counte
 async def test_ip_rate_is_checked_before_ip_count(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, "max.connections.per.ip=1") as at:
+    async with open_quotas(make_env, "max.connections.per.ip=1") as at:
         await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
         *_, last = await at.connect(51)
@@ -102,7 +102,7 @@ async def test_ip_rate_is_checked_before_ip_count(
 async def test_connection_that_waits_for_slot_is_in_the_rates_once(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, "max.connections=1", TWO_SAMPLES) as at:
+    async with open_quotas(make_env, "max.connections=1", TWO_SAMPLES) as at:
         processor = await at.processor()
         await at.connect(2)
         await processor.close(min(processor.open))
@@ -114,7 +114,7 @@ async def test_connection_that_waits_for_slot_is_in_the_rates_once(
 async def test_delayed_connection_waits_for_slot_after_its_delay(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, "max.connections=51") as at:
+    async with open_quotas(make_env, "max.connections=51") as at:
         processor = await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
         (held,) = (await at.connect(51))[50:]
@@ -128,7 +128,7 @@ async def test_delayed_connection_waits_for_slot_after_its_delay(
 
 
 @pytest.mark.parametrize("decided", ["held", "waiting"])
-async def test_time_that_passes_before_the_wait_begins_is_part_of_it(
+async def test_time_before_the_wait_is_counted(
     decided: str,
     make_env: MakeEnvironment,
     clock: MockClock,
@@ -142,7 +142,7 @@ async def test_time_that_passes_before_the_wait_begins_is_part_of_it(
             clock.jump(0.199)
 
     monkeypatch.setattr(ConnectionEvents, "note", while_time_passes)
-    async with house(make_env, *([f"{RATE}=5"] if decided == "waiting" else [])) as at:
+    async with open_quotas(make_env, *([f"{RATE}=5"] if decided == "waiting" else [])) as at:
         await at.processor()
         if decided == "held":
             await at.configure("ips", "10.0.0.1", {IP_RATE: "5"})
@@ -156,7 +156,7 @@ async def test_time_that_passes_before_the_wait_begins_is_part_of_it(
 async def test_connection_closed_after_delay_is_not_in_redpandas_count(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, "kafka_connections_max=1") as at:
+    async with open_quotas(make_env, "kafka_connections_max=1") as at:
         await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "0"})
         (held,) = await at.connect()
@@ -170,15 +170,15 @@ async def test_excess_connection_is_closed_once_its_processor_has_it(
     make_env: MakeEnvironment,
 ) -> None:
     own = "listener.name.plaintext.max.connections=2"
-    async with house(make_env, "max.connections=1", TWO, own) as at:
+    async with open_quotas(make_env, "max.connections=1", TWO, own) as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
         await handoff.send(ProcessorConnections((), more=False))
         await at.connect(1, listener=EXTERNAL)
         (waiting, _) = await handoff.receive()
         await at.connect(1, listener=PLAINTEXT)
-        told = [(await handoff.receive())[0] for _ in range(2)]
+        result = [(await handoff.receive())[0] for _ in range(2)]
         # The least recently used are requested at once, not only when the new connection was taken.
-        assert LeastRecentlyUsedWanted(1, PLAINTEXT) in told
+        assert LeastRecentlyUsedWanted(1, PLAINTEXT) in result
         await handoff.send(LeastRecentlyUsed(()))
         await handoff.send(ConnectionsClosed(1, ()))
         assert (await handoff.receive())[0] == LeastRecentlyUsedWanted(1, PLAINTEXT)
@@ -187,7 +187,7 @@ async def test_excess_connection_is_closed_once_its_processor_has_it(
 
 
 async def test_raised_limit_admits_waiting_connections(make_env: MakeEnvironment) -> None:
-    async with house(make_env, "max.connections=1") as at:
+    async with open_quotas(make_env, "max.connections=1") as at:
         await at.processor()
         await at.connect(3)
         assert at.open == [1]
@@ -195,10 +195,10 @@ async def test_raised_limit_admits_waiting_connections(make_env: MakeEnvironment
         assert at.open == [1, 2]
 
 
-async def test_a_raised_rate_does_not_shorten_a_wait(
+async def test_raised_rate_does_not_shorten_a_wait(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, f"{RATE}=1", TWO_SAMPLES) as at:
+    async with open_quotas(make_env, f"{RATE}=1", TWO_SAMPLES) as at:
         await at.processor()
         await at.connect(3)
         await at.configure("brokers", "1", {RATE: "1000"})
@@ -211,7 +211,7 @@ async def test_a_raised_rate_does_not_shorten_a_wait(
 async def test_delayed_inter_broker_connection_is_not_in_the_broker_rate(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, TWO, TWO_SAMPLES) as at:
+    async with open_quotas(make_env, TWO, TWO_SAMPLES) as at:
         await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
         await at.connect(2, "10.0.0.2", EXTERNAL)
@@ -224,7 +224,7 @@ async def test_each_delayed_connection_is_closed_after_its_own_delay(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     never = "connection.ip.throttle.recheck=False"
-    async with house(make_env, never, TWO_SAMPLES) as at:
+    async with open_quotas(make_env, never, TWO_SAMPLES) as at:
         await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
         await at.configure("ips", "10.0.0.2", {IP_RATE: "5"})
@@ -240,7 +240,7 @@ async def test_delayed_connection_is_closed_while_its_listener_waits(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
     pairs = ("connection.ip.throttle.recheck=False", "max.connections=2", TWO_SAMPLES)
-    async with house(make_env, *pairs) as at:
+    async with open_quotas(make_env, *pairs) as at:
         await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
         held = (await at.connect(2))[1]
@@ -253,7 +253,7 @@ async def test_delayed_connection_is_closed_while_its_listener_waits(
 async def test_delayed_connections_are_closed_when_the_broker_stops(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, TWO_SAMPLES) as at:
+    async with open_quotas(make_env, TWO_SAMPLES) as at:
         await at.processor()
         await at.configure("ips", "10.0.0.1", {IP_RATE: "1"})
         served, held = await at.connect(2)
@@ -262,7 +262,7 @@ async def test_delayed_connections_are_closed_when_the_broker_stops(
         assert (await hung_up(served), await hung_up(held)) == (False, True)
 
 
-async def come_at_once(at: House, host: str, count: int = 60) -> int:
+async def come_at_once(at: QuotasHarness, host: str, count: int = 60) -> int:
     """How many of an address's connections come in without being held."""
     before = at.gauge(COUNTED.name, PLAINTEXT) or 0
     await at.connect(count, host)
@@ -272,7 +272,7 @@ async def come_at_once(at: House, host: str, count: int = 60) -> int:
 async def test_rate_of_address_is_independent_of_the_default(
     make_env: MakeEnvironment, clock: MockClock
 ) -> None:
-    async with house(make_env, "connection.ip.throttle.recheck=False", TWO_SAMPLES) as at:
+    async with open_quotas(make_env, "connection.ip.throttle.recheck=False", TWO_SAMPLES) as at:
         await at.processor()
         await at.configure("ips", "<default>", {IP_RATE: "50"})
         assert [await come_at_once(at, host) for host in ("10.0.0.1", "10.0.0.2")] == [50, 50]
@@ -289,10 +289,10 @@ async def test_rate_of_address_is_independent_of_the_default(
         assert await come_at_once(at, "10.0.0.1") == 60
 
 
-async def test_a_rate_and_a_number_hold_together(
+async def test_rate_and_a_number_hold_together(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, f"{RATE}=25", "max.connections=350", TWO_SAMPLES) as at:
+    async with open_quotas(make_env, f"{RATE}=25", "max.connections=350", TWO_SAMPLES) as at:
         processor = await at.processor()
         began = trio.current_time()
         await at.connect(351)

@@ -15,7 +15,7 @@ from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import EventLog
 from tests.process.conftest import MakeEnvironment
 from tests.process.shortage import RealTime, conditions
-from tests.roles.running_processor import LISTENER, house
+from tests.roles.running_processor import LISTENER, running_processor
 from tests.runtime.test_descriptors import no_descriptor_left
 
 
@@ -81,7 +81,7 @@ async def test_descriptor_health_of_failed_accept_names_the_limit(
 async def test_processor_that_cannot_receive_a_connection_shows_it(
     make_env: MakeEnvironment,
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         assert at.handoff is not None
         client = ("127.0.0.1", 40_000)
         await at.handoff.send(AcceptedConnection(LISTENER, ("127.0.0.1", 9092), client, 1))

@@ -87,7 +87,7 @@ def test_host_has_the_name_used_in_its_limit() -> None:
     assert dropped.whose == "10.0.0.1"  # those can't be given by name
 
 
-def test_a_listeners_own_limit_is_named_if_it_has_one_and_that_was_met() -> None:
+def test_rejection_names_listener_limit_if_it_applied() -> None:
     assert slot_setting(OWN, "OUTSIDE", own=True) == "listener.name.outside.max.connections"
     assert slot_setting(OWN, "OUTSIDE", own=False) == "max.connections"
     assert slot_setting(OWN, "INSIDE", own=True) == "max.connections"

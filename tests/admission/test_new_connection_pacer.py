@@ -80,13 +80,13 @@ def test_pacer_stops_delaying_some_turns_after_the_last_request() -> None:
     assert run([50], served=True, pause=LATELY_TURNS).most_in_a_turn() == 50
 
 
-def test_few_people_do_not_wait_for_a_turn() -> None:
+def test_few_connections_are_not_paced() -> None:
     assert run([PER_TURN], served=True).most_in_a_turn() == PER_TURN
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=12))
-def test_every_connection_proceeds_and_never_many_in_one_turn(crowds: list[int]) -> None:
+def test_pacer_admits_every_connection_few_per_turn(crowds: list[int]) -> None:
     crowd = run(crowds, served=True)
     assert sorted(number for _, number in crowd.past) == list(range(sum(crowds)))
     assert not crowd.past or crowd.most_in_a_turn() <= 2 * PER_TURN

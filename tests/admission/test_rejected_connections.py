@@ -103,7 +103,7 @@ async def test_delayed_rejections_are_recorded_at_once_and_counted_when_closed(
         assert bouncer.queue() == (0, held + 1)
 
 
-async def test_storms_come_again_after_a_calm(
+async def test_second_storm_is_reported_after_quiet_time(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with at_work(make_env) as bouncer:

@@ -83,7 +83,7 @@ async def test_connection_over_limit_is_closed_and_counted(
         first = await dial(broker, 0)
         await first.ask(HELLO, 4)
         late = await dial(broker, 1)
-        await late.tell(HELLO, 4)
+        await late.send_request(HELLO, 4)
         assert await late.wait_closed() == b""
         reason = CloseReason.DROPPED.value
         assert figure(broker, 1, CLOSED.name, reason) == 1
@@ -102,7 +102,7 @@ async def test_no_acceptor_is_there(autojump_clock: MockClock, tmp_path: Path) -
             await (await dial(broker, part)).ask(HELLO, 4)
 
 
-async def test_numbers_of_connections_differ_wherever_and_in_whichever_life_they_were_accepted(
+async def test_connection_ids_are_unique_across_processes_and_incarnations(
     make_env: MakeEnvironment,
 ) -> None:
     numbers = []
@@ -179,28 +179,28 @@ class Told:
 
 def test_limits_without_effect_are_logged_once(make_env: MakeEnvironment) -> None:
     settings = Settings.from_sources(pairs=["acceptor.mode=sharded"])
-    told: list[Told] = []
+    result: list[Told] = []
     rate = {"connection_creation_rate": "5"}
     brokers = {"max.connections": "5", "kafka_connections_max": "5"}
     configs = {("ips", "10.0.0.1"): rate, ("brokers", "<default>"): brokers}
     for index in (0, 1):
         env = make_env("processor", index, settings=settings, processors=2)
-        told.append(Told())
+        result.append(Told())
         log = EventLog("test")
         made = gate_of(env, ConnectionEvents(1, lambda: 0.0), log, print)
-        made._log = told[-1]  # type: ignore[assignment]
+        made._log = result[-1]  # type: ignore[assignment]
         for number in (1, 2):
             made.on_image(Image(1, number, broker_configs_number=number, configs=configs))
         more = {**configs, ("ips", "::1"): rate}
         made.on_image(Image(1, 3, broker_configs_number=2, configs=more))
-    assert told[1].warnings == []
-    assert [fields["limits"] for fields in told[0].warnings] == [
+    assert result[1].warnings == []
+    assert [fields["limits"] for fields in result[0].warnings] == [
         "max.connections, the quota of 10.0.0.1",
         "the quota of ::1",
     ]
 
 
-async def test_a_system_without_descriptors_is_tried_again(
+async def test_descriptor_exhaustion_is_retried(
     autojump_clock: MockClock, make_env: MakeEnvironment
 ) -> None:
     class Exhausted(MemorySource):

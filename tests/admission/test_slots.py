@@ -16,7 +16,7 @@ def joined(processors: int, slots: int = SLOTS) -> Slots:
     return made
 
 
-def test_a_processor_has_as_many_slots_as_kafkas() -> None:
+def test_processor_queue_has_20_slots_as_in_kafka() -> None:
     one = joined(1)
     assert [one.take() for _ in range(21)] == [0] * 20 + [None]
 
@@ -32,11 +32,11 @@ def test_round_robin_skips_full_and_absent_processors() -> None:
     assert [slots.take() for _ in range(3)] == [1, 1, None]
 
 
-def test_slots_without_processors_are_none() -> None:
+def test_no_processors_means_no_slots() -> None:
     assert Slots(2).take() is None
 
 
-def test_a_turn_is_lost_while_full() -> None:
+def test_turn_is_lost_while_full() -> None:
     slots = joined(2, 1)
     assert [slots.take(), slots.take()] == [0, 1]
     slots.freed(1)

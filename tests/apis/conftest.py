@@ -319,9 +319,9 @@ class LogDesk(Desk):
         self.asked = api.split(ctx, request)
         await self._round(api, Round(self.asked), replies)
         self.rounds = []
-        while api.again is not None:
+        while api.next_round is not None:
             ctx = replace(ctx, now=trio.current_time(), image=self.controller.at_processor)
-            further = api.again(ctx, request, replies)
+            further = api.next_round(ctx, request, replies)
             if further is None:
                 break
             self.rounds.append(further)

@@ -46,8 +46,8 @@ async def alter(
         validate_only=validate_only,
     )
     response = await desk.ask(API, request, version)
-    told = [(item.resource_type, item.resource_name) for item in response.responses]
-    assert told == [resource[:2] for resource in resources]
+    result = [(item.resource_type, item.resource_name) for item in response.responses]
+    assert result == [resource[:2] for resource in resources]
     return [(item.error_code, item.error_message) for item in response.responses]
 
 

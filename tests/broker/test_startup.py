@@ -42,7 +42,7 @@ def left_in(base: Path) -> list[str]:
     return sorted(path.name for path in base.iterdir())
 
 
-def test_a_temporary_broker_leaves_nothing_behind(base: Path) -> None:
+def test_temporary_broker_leaves_no_files(base: Path) -> None:
     with open_directories(None, NODE_ID) as made:
         assert made.temporary
         assert made.data_dir.is_dir()
@@ -52,13 +52,13 @@ def test_a_temporary_broker_leaves_nothing_behind(base: Path) -> None:
     assert left_in(base) == []
 
 
-def test_it_leaves_nothing_behind_when_it_breaks(base: Path) -> None:
+def test_failed_start_leaves_no_files(base: Path) -> None:
     with pytest.raises(ZeroDivisionError), open_directories(None, NODE_ID):
         raise ZeroDivisionError
     assert left_in(base) == []
 
 
-def test_a_named_data_directory_stays_and_can_be_used_again(base: Path, tmp_path: Path) -> None:
+def test_named_data_directory_is_kept_and_reusable(base: Path, tmp_path: Path) -> None:
     data = tmp_path / "deep" / "data"
     for _ in range(2):
         with open_directories(str(data), NODE_ID) as made:
@@ -109,9 +109,7 @@ def test_open_directories_with_link_as_lock_file_leaves_its_target_unchanged(
     assert (tmp_path / "notes").read_text() == "mine"
 
 
-def test_a_data_directory_in_use_is_refused_and_its_holder_named(
-    base: Path, tmp_path: Path
-) -> None:
+def test_data_directory_in_use_is_refused_and_its_holder_named(base: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with open_directories(str(data), NODE_ID) as made:
         made.lock.describe("minibroker on 127.0.0.1:9092")
@@ -168,7 +166,7 @@ def test_start_keeps_directories_of_running_brokers(base: Path) -> None:
         assert left_in(base) == sorted([first.home.name, second.home.name])
 
 
-def test_without_memory_the_usual_place_is_taken(
+def test_default_directory_is_used_without_shared_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startup, "MEMORY_DIRECTORY", tmp_path / "none")
@@ -239,7 +237,7 @@ def test_each_processor_that_accepts_has_a_socket_of_its_own_at_one_port(
         bound.append(sock.accept()[0])  # The kernel deals them out to all.
 
 
-def test_a_shared_port_is_not_shared_with_another_broker(bound: list[socket.socket]) -> None:
+def test_shared_port_is_not_shared_with_another_broker(bound: list[socket.socket]) -> None:
     (made,) = bind_all("PLAINTEXT://127.0.0.1:0", *SHARED).values()
     bound.extend(made)
     port = made[0].getsockname()[1]
@@ -249,7 +247,7 @@ def test_a_shared_port_is_not_shared_with_another_broker(bound: list[socket.sock
     assert {sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT) for sock in made} == {1}
 
 
-def test_a_port_whose_connections_are_closing_can_be_shared_at_once(
+def test_port_whose_connections_are_closing_can_be_shared_at_once(
     bound: list[socket.socket],
 ) -> None:
     first = bind_one("PLAINTEXT://127.0.0.1:0")
@@ -263,7 +261,7 @@ def test_a_port_whose_connections_are_closing_can_be_shared_at_once(
     assert len(made) == 3
 
 
-def test_host_of_another_machine_is_an_error(
+def test_unbindable_host_is_an_error(
     bound: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(*_: object, **__: object) -> None:
@@ -288,7 +286,7 @@ def test_connections_have_the_configured_buffers(bound: list[socket.socket]) -> 
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
 
 
-def test_as_many_descriptors_as_the_system_allows() -> None:
+def test_descriptor_limit_is_raised_to_the_hard_limit() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft = min(before[0], 512)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))

@@ -78,7 +78,7 @@ async def test_killed_role_is_restarted_and_serves_again(
         assert "t" in {each.name for each in response.topics}
 
 
-async def test_a_killed_processor_takes_its_connections_with_it(
+async def test_processor_kill_closes_its_connections(
     broker: TaskBroker, autojump_clock: MockClock
 ) -> None:
     clients = [await connect(broker) for _ in range(2)]
@@ -109,7 +109,7 @@ async def test_stopping_ends_all_clients_and_all_roles(
     assert await client.wait_closed() == b""
 
 
-async def test_an_error_in_a_role_is_not_hidden(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_error_in_a_role_is_not_hidden(autojump_clock: MockClock, tmp_path: Path) -> None:
     (tmp_path / "config.sqlite").write_bytes(b"no database at all" * 100)
     made = TaskBroker(
         Settings.from_sources(), tmp_path, clock=SimulatedClock(autojump_clock), seed=1

@@ -154,7 +154,7 @@ def test_lines_fit_the_width_of_the_terminal(columns: int) -> None:
     assert max(map(len, lines)) <= columns
 
 
-def test_a_narrow_terminal_counts_slots_without_drawing_them() -> None:
+def test_narrow_terminal_counts_slots_without_drawing_them() -> None:
     lines = text(picture(answer(), Room(50)))
     assert "processor-0  3/20             3  2 Fetch, 1 readi…" in lines
     assert "LISTENER            CONNECTIONS    NEW/S  BLOCKED…" in lines
@@ -223,13 +223,13 @@ def test_reached_limits_and_waits_are_emphasized() -> None:
 
 
 def test_wait_reasons_without_setting_are_described() -> None:
-    for reason, told in (
+    for reason, expected in (
         ("processors", "a free slot"),
         ("tokens", "tokens of other processors"),
         ("max.connections", "max.connections"),
     ):
         shown = answer(happenings=[waiting("OUTSIDE", 50, reason)])
-        assert f"OUTSIDE waits for {told}, since 0 s" in text(picture(shown, Room(80)))
+        assert f"OUTSIDE waits for {expected}, since 0 s" in text(picture(shown, Room(80)))
     assert not [line for line in text(picture(answer(happenings=[]), Room())) if "waits" in line]
 
 
@@ -243,12 +243,12 @@ def test_view_without_connections_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "limit", "told"),
+    ("total", "limit", "expected"),
     [(0, None, "0 connections, "), (1, None, "1 connection, "), (1, 2, "1/2 connections, ")],
 )
-def test_one_connection_is_singular(total: int, limit: int | None, told: str) -> None:
+def test_one_connection_is_singular(total: int, limit: int | None, expected: str) -> None:
     (first, *_) = text(picture(answer(total=total, limit=limit), Room(80)))
-    assert first.startswith(told)
+    assert first.startswith(expected)
 
 
 def test_omitted_addresses_are_counted() -> None:
@@ -264,7 +264,7 @@ def test_number_of_listed_states_is_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ms", "told"),
+    ("ms", "expected"),
     [
         (0, "0 s"),
         (59_999, "59 s"),
@@ -273,8 +273,8 @@ def test_number_of_listed_states_is_limited() -> None:
         (200_000_000, "2 d"),
     ],
 )
-def test_ago_uses_the_largest_unit(ms: int, told: str) -> None:
-    assert ago(ms) == told
+def test_ago_uses_the_largest_unit(ms: int, expected: str) -> None:
+    assert ago(ms) == expected
 
 
 def test_users_are_shown_if_authenticated_and_wide() -> None:

@@ -38,7 +38,7 @@ def test_raw_bytes_are_not_decoded() -> None:
     assert from_content(b"") == b""
 
 
-def test_a_frame_comes_from_a_file_from_hex_or_from_standard_input(
+def test_frame_is_read_from_file_hex_or_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "frame.bin"
@@ -103,8 +103,8 @@ def test_undecodable_request_suggests_the_api_option() -> None:
     hint = "--api NAME --api-version NUMBER"
     assert hint not in CliRunner().invoke(app, ["dissect", FRAME.hex()]).stderr
     assert hint in CliRunner().invoke(app, ["dissect", FRAME[:-3].hex()]).stderr
-    told = ["dissect", FRAME.hex(), "--api", "Metadata", "--api-version", "12"]
-    assert hint not in CliRunner().invoke(app, told).stderr
+    shown_text = ["dissect", FRAME.hex(), "--api", "Metadata", "--api-version", "12"]
+    assert hint not in CliRunner().invoke(app, shown_text).stderr
 
 
 @pytest.mark.parametrize(

@@ -14,5 +14,5 @@ def test_pipeline_group_has_all_jobs() -> None:
 
 def test_pipeline_group_has_the_complete_help_of_each_job() -> None:
     for group in (app, submitted()):
-        told = " ".join(group.get_help(click.Context(group, terminal_width=80)).split())
-        assert all(f"{name} {job.help}" in told for name, job in JOBS.items())
+        output = " ".join(group.get_help(click.Context(group, terminal_width=80)).split())
+        assert all(f"{name} {job.help}" in output for name, job in JOBS.items())

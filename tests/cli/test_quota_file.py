@@ -82,7 +82,7 @@ def test_quota_file_applies_and_prints_every_line(configs: Configs, file: Path) 
 
 
 @pytest.mark.parametrize(
-    ("last", "told"),
+    ("last", "expected"),
     [
         ("--user a --add-config producer_byte_rate=1", ":2: --alter is missing"),
         ("--alter --user a --add-config producer_byte_rate=0", ":2: producer_byte_rate=0: Quota"),
@@ -97,13 +97,13 @@ def test_quota_file_applies_and_prints_every_line(configs: Configs, file: Path) 
     ],
 )
 def test_quota_file_with_invalid_line_changes_nothing(
-    configs: Configs, file: Path, last: str, told: str
+    configs: Configs, file: Path, last: str, expected: str
 ) -> None:
     before = described(configs)
     file.write_text(f"--alter --user never --add-config producer_byte_rate=1\n{last}\n")
     found = configs("--alter", "--quota-file", str(file))
     assert isinstance(found, str)
-    assert found.startswith(f"{file}{told}")
+    assert found.startswith(f"{file}{expected}")
     assert described(configs) == before
 
 
@@ -116,15 +116,15 @@ def test_quota_file_is_split_into_requests(configs: Configs, file: Path) -> None
     assert configs("--alter", "--quota-file", str(file))[-1] == f"Applied {count} lines of {file}."
     lines = described(configs)
     for n in range(count):
-        told = f"Quota configs for client-id 'many{n}' are producer_byte_rate={n + 1}.0"
-        assert told in lines
+        expected = f"Quota configs for client-id 'many{n}' are producer_byte_rate={n + 1}.0"
+        assert expected in lines
     file.write_text("\n".join(line.split("=")[0].replace("add", "delete") for line in add))
     assert configs("--alter", "--quota-file", str(file))[-1] == f"Applied {count} lines of {file}."
     assert not any("many" in line for line in described(configs))
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["--describe", "--quota-file", "f"], "combined with --alter"),
         (["--alter", "--quota-file", "f", "--user", "u"], "contain everything else"),
@@ -132,8 +132,10 @@ def test_quota_file_is_split_into_requests(configs: Configs, file: Path) -> None
         (["--alter", "--quota-file", "/nowhere/f"], "/nowhere/f: cannot be read (No such file"),
     ],
 )
-def test_quota_file_rejects_other_options(configs: Configs, words: list[str], told: str) -> None:
-    assert told in configs(*words)
+def test_quota_file_rejects_other_options(
+    configs: Configs, words: list[str], expected: str
+) -> None:
+    assert expected in configs(*words)
 
 
 def test_empty_quota_file_is_rejected(configs: Configs, file: Path) -> None:

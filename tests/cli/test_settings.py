@@ -32,7 +32,7 @@ def test_settings_list_prints_topic_settings() -> None:
     assert names == list(TOPIC_SETTINGS)
 
 
-def test_a_setting_is_explained_with_both_profiles_and_its_bounds() -> None:
+def test_setting_is_explained_with_both_profiles_and_its_bounds() -> None:
     text = run("explain", "num.io.threads")
     assert "profile kafka   8" in text
     assert "must be         between 1 and 64" in text

@@ -49,7 +49,7 @@ def test_start_options_set_data_directory_and_control_listener(tmp_path: Path) -
     assert settings.data_dir == str(tmp_path)
 
 
-def test_the_profile_chooses_kafka_s_numbers_of_processes() -> None:
+def test_profile_chooses_kafka_s_numbers_of_processes() -> None:
     assert read(profile="kafka")[NUM_IO_THREADS] == 8
 
 

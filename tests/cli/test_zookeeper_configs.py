@@ -67,13 +67,13 @@ async def test_broker_and_topic_configs_are_validated_in_the_store(store: Store)
     await alter(store, one("brokers", ""), {"max.connections": "6"}, [])
     data = (await store.get("/config/brokers/7")).data
     assert json.loads(data) == {"version": 1, "config": {"max.connections": "5"}}
-    await cluster.take_over_all()
+    await cluster.apply_all_configs()
     assert cluster.image.topic_overrides("t") == {"retention.ms": "5"}
     assert cluster.image.configs["brokers", "<default>"] == {"max.connections": "6"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "changes", "told"),
+    ("kind", "name", "changes", "expected"),
     [
         ("ips", "1.2.3.4", {RATE: "x"}, "Cannot parse quota"),
         ("ips", "1.2.3.4", {"colour": "1"}, "Invalid configuration key colour"),
@@ -86,11 +86,11 @@ async def test_broker_and_topic_configs_are_validated_in_the_store(store: Store)
     ],
 )
 async def test_invalid_config_is_not_written(
-    store: Store, kind: str, name: str, changes: dict[str, str | None], told: str
+    store: Store, kind: str, name: str, changes: dict[str, str | None], expected: str
 ) -> None:
     additions = {key: value for key, value in changes.items() if value is not None}
     deletions = [key for key in changes if key not in additions]
-    with pytest.raises((CliError, BrokerError, ArgumentMistake), match=told):
+    with pytest.raises((CliError, BrokerError, ArgumentMistake), match=expected):
         await alter(store, one(kind, name), additions, deletions)
     assert not await store.exists("/config")
 
@@ -174,7 +174,7 @@ async def test_password_is_stored_as_by_a_broker_with_quotas(store: Store) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "told"),
+    ("name", "changes", "expected"),
     [
         ("u", {SCRAM: "hunter2"}, "Invalid credential property"),
         ("u", {SCRAM: "iterations=9,password=hunter2"}, "less than the minimum"),
@@ -185,11 +185,11 @@ async def test_password_is_stored_as_by_a_broker_with_quotas(store: Store) -> No
     ],
 )
 async def test_invalid_credentials_are_not_written(
-    store: Store, name: str, changes: dict[str, str | None], told: str
+    store: Store, name: str, changes: dict[str, str | None], expected: str
 ) -> None:
     additions = {key: value for key, value in changes.items() if value is not None}
     deletions = [key for key in changes if key not in additions]
-    with pytest.raises((CliError, BrokerError), match=told) as refused:
+    with pytest.raises((CliError, BrokerError), match=expected) as refused:
         await alter(store, one("users", name), additions, deletions)
     assert "hunter2" not in str(refused.value)
     assert not await store.exists("/config")

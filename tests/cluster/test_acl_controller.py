@@ -37,7 +37,7 @@ async def restarted(store: SqliteStore, *pairs: str) -> ClusterController:
     return await started(store, *pairs)
 
 
-async def test_rules_are_there_again_after_a_restart() -> None:
+async def test_acls_survive_a_restart() -> None:
     store = SqliteStore(MEMORY)
     cluster = await started(store, ON)
     before = cluster.image
@@ -66,15 +66,15 @@ async def test_foreign_changes_in_store_are_applied_to_image() -> None:
     await store.multi([Create("/kafka-acl/Topic/dogs", rules)])
     await store.delete("/kafka-acl/Topic/cats")
     dogs, cats = Pattern(Resource.TOPIC, "dogs"), Pattern(Resource.TOPIC, "cats")
-    assert await cluster.take_over_acls(dogs)
+    assert await cluster.apply_acls(dogs)
     assert set(cluster.image.acls) == {cats, dogs}
-    assert await cluster.take_over_all_acls()
+    assert await cluster.apply_all_acls()
     assert set(cluster.image.acls) == {dogs}
-    assert await cluster.take_over_all_acls() == []
+    assert await cluster.apply_all_acls() == []
     await store.close()
 
 
-async def test_rules_that_cannot_be_read_stop_the_start_if_they_are_in_force() -> None:
+async def test_unreadable_acls_prevent_start_with_authorizer() -> None:
     store = SqliteStore(MEMORY)
     await started(store)
     await store.ensure("/kafka-acl/Topic")

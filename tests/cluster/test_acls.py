@@ -31,7 +31,7 @@ def made(*bindings: Binding) -> Image:
     return image
 
 
-def test_a_rule_is_kept_once() -> None:
+def test_rule_is_kept_once() -> None:
     image = made(GOOD, GOOD, GOOD._replace(operation=4))
     rules = (
         AclRule("User:alice", "*", Operation.READ, Permission.ALLOW),

@@ -41,7 +41,7 @@ async def opened(store: Store, *with_records: str) -> Image:
     return await bootstrap.with_topics(IMAGE, store, Random(1), with_records)
 
 
-async def test_a_topic_without_an_id_gets_one_that_it_keeps(store: Store) -> None:
+async def test_topic_without_id_gets_a_stored_id(store: Store) -> None:
     await store.create("/brokers/topics/t", b'{"version":2,"partitions":{"0":[1],"1":[1]}}')
     image = await opened(store)
     assert len(image.topics["t"].partitions) == 2

@@ -40,7 +40,7 @@ def plan(
     return plan_alteration(image, SETTINGS, Alteration(kind, name, steps))
 
 
-def test_a_topic_is_set_and_unset() -> None:
+def test_topic_config_is_set_and_deleted() -> None:
     changed = plan(
         "topics",
         "t",
@@ -61,7 +61,7 @@ def test_a_topic_is_set_and_unset() -> None:
         ("leader.replication.throttled.replicas", Op.SUBTRACT, "0:1", ""),
     ],
 )
-def test_lists_grow_and_shrink(name: str, op: Op, value: str, result: str) -> None:
+def test_append_and_subtract_change_list_config(name: str, op: Op, value: str, result: str) -> None:
     changed = plan("topics", "t", (name, op, value))
     assert isinstance(changed, ConfigChanged)
     assert changed.config[name] == result
@@ -73,7 +73,7 @@ def test_append_to_unset_list_config_extends_default() -> None:
     assert changed == ("topics", "t", {"cleanup.policy": "delete,compact"})
 
 
-def test_a_replacement_keeps_nothing() -> None:
+def test_replacement_removes_unlisted_configs() -> None:
     steps = (ConfigOperation("segment.bytes", Op.SET, "1000"),)
     changed = plan_alteration(IMAGE, SETTINGS, Alteration("topics", "t", steps, replace=True))
     assert changed == ("topics", "t", {"segment.bytes": "1000"})
@@ -109,12 +109,12 @@ def test_invalid_alteration_is_rejected_with_kafka_error_code(
     assert text in refusal.text
 
 
-def test_a_key_may_be_named_once() -> None:
+def test_duplicate_config_key_is_rejected() -> None:
     refusal = plan("topics", "t", ("retention.ms", 0, "1"), ("retention.ms", 1, None))
     assert refusal == (ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
 
 
-def test_a_broker_and_all_brokers_have_configs_of_their_own() -> None:
+def test_broker_config_and_cluster_default_are_stored_separately() -> None:
     step = ("log.cleanup.policy", Op.APPEND, "compact")
     assert plan("brokers", "1", step) == (
         "brokers",
@@ -168,7 +168,7 @@ def test_sharded_acceptor_rejects_new_limits_and_allows_removal() -> None:
 AT_LISTENER = "listener.name.ssl.ssl.keystore.location"
 
 
-def test_keys_are_looked_at_before_they_are_set_for_this_broker() -> None:
+def test_ssl_key_files_are_checked_before_broker_config_is_stored() -> None:
     looked: list[Configs] = []
 
     def unusable(configs: Configs) -> list[str]:
@@ -190,7 +190,7 @@ def test_keys_are_looked_at_before_they_are_set_for_this_broker() -> None:
     assert len(looked) == 2
 
 
-def test_secrets_are_not_kept_where_others_can_read_them() -> None:
+def test_secrets_are_stored_only_in_protected_nodes() -> None:
     shared = Settings.from_sources(pairs=["zookeeper.connect=localhost:2181"])
     name = "listener.name.ssl.ssl.key.password"
     wanted = Alteration("brokers", "1", (ConfigOperation(name, Op.SET, "secret"),))

@@ -57,7 +57,7 @@ def follow(image: Image, updates: list[Update]) -> Image:
     return image
 
 
-async def test_a_first_start_makes_a_cluster(store: Store) -> None:
+async def test_first_start_creates_a_cluster(store: Store) -> None:
     image = (await started(store, "broker.rack=r1")).image
     assert image.controller_epoch == 1
     assert image.number == 0
@@ -72,7 +72,7 @@ async def test_a_first_start_makes_a_cluster(store: Store) -> None:
     assert json.loads((await store.get("/controller")).data)["brokerid"] == 1
 
 
-async def test_the_same_seed_makes_the_same_cluster() -> None:
+async def test_same_seed_creates_same_cluster() -> None:
     first = await started(SqliteStore(MEMORY), seed=7)
     second = await started(SqliteStore(MEMORY), seed=7)
     assert first.image == second.image
@@ -80,7 +80,7 @@ async def test_the_same_seed_makes_the_same_cluster() -> None:
     assert other.image.cluster_id != first.image.cluster_id
 
 
-async def test_a_restart_finds_everything_under_a_higher_epoch(tmp_path: Path) -> None:
+async def test_restart_restores_image_and_increments_epoch(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store")
     before = await started(store)
     await before.create_topics([NewTopic("a", 3, config=[("retention.ms", "5")]), NewTopic("b")])
@@ -123,7 +123,7 @@ async def test_second_controller_on_same_store_is_rejected(store: Store) -> None
         await started(store)
 
 
-async def test_a_cluster_id_can_be_given(store: Store) -> None:
+async def test_configured_cluster_id_is_used(store: Store) -> None:
     assert (await started(store, "cluster.id=mine")).image.cluster_id == "mine"
 
 
@@ -142,7 +142,9 @@ async def test_created_topic_is_stored_and_update_is_numbered(
     assert await store.exists("/config/topics/a")
 
 
-async def test_each_topic_of_a_request_stands_for_itself(controller: ClusterController) -> None:
+async def test_one_failed_topic_does_not_fail_others_of_the_request(
+    controller: ClusterController,
+) -> None:
     outcome = await controller.create_topics([
         NewTopic("good"), NewTopic("bad name"), NewTopic("x.y"), NewTopic("x_y"),
         NewTopic("twice"), NewTopic("twice"),
@@ -160,7 +162,7 @@ async def test_each_topic_of_a_request_stands_for_itself(controller: ClusterCont
     assert len(outcome.updates) == 1
 
 
-async def test_where_nothing_changes_nothing_is_published(controller: ClusterController) -> None:
+async def test_request_without_changes_publishes_no_update(controller: ClusterController) -> None:
     before = controller.image
     assert (await controller.create_topics([NewTopic("bad name")])).updates == []
     assert (await controller.delete_topics(["missing"])).updates == []
@@ -188,7 +190,7 @@ async def test_deleted_topics_are_removed_from_store(
     assert await store.children("/config/topics") == [OFFSETS]
 
 
-async def test_a_topic_deleted_and_made_again_is_another(controller: ClusterController) -> None:
+async def test_recreated_topic_has_new_topic_id(controller: ClusterController) -> None:
     first = (await controller.create_topics([NewTopic("a")])).topics[0].topic
     await controller.delete_topics(["a"])
     second = (await controller.create_topics([NewTopic("a")])).topics[0].topic
@@ -197,7 +199,9 @@ async def test_a_topic_deleted_and_made_again_is_another(controller: ClusterCont
     assert first.topic_id != second.topic_id
 
 
-async def test_partitions_are_added(store: Store, controller: ClusterController) -> None:
+async def test_create_partitions_adds_partitions(
+    store: Store, controller: ClusterController
+) -> None:
     await controller.create_topics([NewTopic("a", 1)])
     before = controller.image
     dry = await controller.create_partitions([Growth("a", 3)], validate_only=True)
@@ -214,7 +218,7 @@ async def test_partitions_are_added(store: Store, controller: ClusterController)
     }
 
 
-async def test_producer_ids_are_never_handed_out_twice(tmp_path: Path) -> None:
+async def test_producer_ids_are_unique_across_restarts(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store")
     controller = await started(store)
     blocks = [await controller.allocate_producer_ids() for _ in range(2)]
@@ -228,7 +232,7 @@ async def test_producer_ids_are_never_handed_out_twice(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_reset_leaves_a_cluster_as_new(store: Store, controller: ClusterController) -> None:
+async def test_reset_restores_an_empty_cluster(store: Store, controller: ClusterController) -> None:
     fresh = controller.image
     await controller.create_topics([NewTopic("a", config=[("retention.ms", "5")]), NewTopic("b")])
     before = controller.image
@@ -244,7 +248,7 @@ async def test_a_reset_leaves_a_cluster_as_new(store: Store, controller: Cluster
     assert await store.children("/config/topics") == [OFFSETS]
 
 
-async def test_changes_at_the_same_time_are_numbered_one_after_the_other(
+async def test_concurrent_changes_get_consecutive_update_numbers(
     controller: ClusterController,
 ) -> None:
     before = controller.image
@@ -260,7 +264,7 @@ async def test_changes_at_the_same_time_are_numbered_one_after_the_other(
     assert follow(before, returned) == controller.image
 
 
-def test_ids_are_random_uuids_that_no_command_line_takes_for_an_option() -> None:
+def test_ids_are_random_uuids_without_leading_dash() -> None:
     random = Random(1)
     for _ in range(500):
         made = new_uuid(random)
@@ -308,18 +312,18 @@ async def test_altered_configs_are_stored_notified_and_reloaded(tmp_path: Path) 
     for (kind, name), config in wanted.items():
         data = json.loads((await store.get(f"/config/{kind}/{name}")).data)
         assert data == {"version": 1, "config": config}
-    told = [
+    result = [
         json.loads((await store.get(f"/config/changes/{name}")).data)["entity_path"]
         for name in await store.children("/config/changes")
     ]
-    assert told == [f"{kind}/{name}" for kind, name in wanted]
+    assert result == [f"{kind}/{name}" for kind, name in wanted]
     await store.close()
     store = SqliteStore(tmp_path / "store")
     assert (await started(store)).image.configs == controller.image.configs
     await store.close()
 
 
-async def test_an_emptied_config_leaves_no_node(
+async def test_config_without_values_has_no_node(
     controller: ClusterController, store: Store
 ) -> None:
     await controller.alter_configs([setting("brokers", "1", "max.connections", "6")])
@@ -376,7 +380,7 @@ async def test_ip_rate_quota_with_sharded_acceptor_is_rejected(store: Store) -> 
     assert removed is other is None
 
 
-async def test_an_entity_named_twice_gets_nothing(controller: ClusterController) -> None:
+async def test_duplicate_entity_in_request_is_rejected(controller: ClusterController) -> None:
     quota = QuotaChange((("ip", "::1"),), ((RATE, 8.0),))
     outcome = await controller.alter_quotas([quota, quota])
     assert [refusal.code for refusal in outcome.refusals if refusal] == [
@@ -397,29 +401,31 @@ async def test_foreign_changes_in_store_are_applied_to_image(
 ) -> None:
     await store.create("/config/ips/1.1.1.1", b'{"version":1,"config":{"%s":"3"}}' % RATE.encode())
     before = controller.image
-    updates = await controller.take_over("ips", "1.1.1.1")
+    updates = await controller.apply_config("ips", "1.1.1.1")
     assert follow(before, updates) == controller.image
     assert controller.image.configs["ips", "1.1.1.1"] == {RATE: "3"}
-    assert await controller.take_over("ips", "1.1.1.1") == []
+    assert await controller.apply_config("ips", "1.1.1.1") == []
     await store.set("/config/ips/1.1.1.1", b"")
-    assert await controller.take_over("ips", "1.1.1.1") != []
+    assert await controller.apply_config("ips", "1.1.1.1") != []
     assert ("ips", "1.1.1.1") not in controller.image.configs
 
 
 @pytest.mark.parametrize("resource", [("users", "u"), ("topics", "gone"), ("ips", "gone")])
-async def test_there_is_nothing_to_take_over(
+async def test_apply_config_of_unchanged_node_publishes_nothing(
     controller: ClusterController, resource: tuple[str, str]
 ) -> None:
-    assert await controller.take_over(*resource) == []
+    assert await controller.apply_config(*resource) == []
 
 
-async def test_all_is_taken_over_at_once(controller: ClusterController, store: Store) -> None:
+async def test_apply_all_configs_publishes_one_update(
+    controller: ClusterController, store: Store
+) -> None:
     await controller.create_topics([NewTopic("t", config=[("retention.ms", "5")])])
     await controller.alter_configs([setting("brokers", "1", "max.connections", "6")])
     await store.delete("/config/brokers/1")
     await store.set("/config/topics/t", b'{"config":{"retention.ms":"6"}}')
     await store.create("/config/topics/stranger", b'{"config":{"retention.ms":"6"}}')
-    [update] = await controller.take_over_all()
+    [update] = await controller.apply_all_configs()
     assert controller.image.topic_overrides("t") == {"retention.ms": "6"}
     assert ("brokers", "1") not in controller.image.configs
     assert ("topics", "stranger") not in controller.image.configs
@@ -428,7 +434,7 @@ async def test_all_is_taken_over_at_once(controller: ClusterController, store: S
 
 async def test_corrupt_config_node_is_ignored(controller: ClusterController, store: Store) -> None:
     await store.create("/config/ips/1.1.1.1", b"{")
-    assert await controller.take_over_all() == []
+    assert await controller.apply_all_configs() == []
 
 
 async def test_existing_config_node_allows_topic_create_and_delete(

@@ -77,7 +77,7 @@ def test_invalid_credential_change_rejects_only_its_user(
     assert isinstance(plans["other"], ConfigChanged)
 
 
-def test_shapes_are_those_of_one_mechanism_the_commonest_first() -> None:
+def test_scram_shapes_are_per_mechanism_most_frequent_first() -> None:
     image = after(Image(), set_to("a"), set_to("b", count=8192), set_to("c", count=8192))
     image = after(image, set_to("a", mechanism=2, count=5000))
     image = apply(image, ConfigChanged(USER, "d", {**QUOTA, "SCRAM-SHA-256": "nonsense"}))

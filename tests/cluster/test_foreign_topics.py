@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.cluster import layout
-from minibroker.cluster.foreign_topics import AcceptedTopic, Sight, take_over
+from minibroker.cluster.foreign_topics import AcceptedTopic, Sight, accept_topic
 from minibroker.cluster.image import (
     Image,
     PartitionRegistration,
@@ -39,7 +39,7 @@ def node(partitions: Any, topic_id: bytes | None = None, version: int = 0) -> Si
 
 
 def taken(name: str, sight: Sight | None, image: Image = IMAGE) -> AcceptedTopic:
-    return take_over(image, US, name, sight, lambda: FRESH)
+    return accept_topic(image, US, name, sight, lambda: FRESH)
 
 
 def test_own_topic_node_causes_no_change() -> None:
@@ -49,14 +49,14 @@ def test_own_topic_node_causes_no_change() -> None:
     assert taken("nobody-knows-it", None) == AcceptedTopic()
 
 
-def test_a_new_topic_with_an_id_is_taken_as_it_is() -> None:
+def test_new_topic_node_with_id_is_created_unchanged() -> None:
     made = Topic("new", NEW, (LED, LED.__class__(1, US, 0, (2, US), (US,))))
     seen = node({"1": [2, 1], "0": [1]}, NEW)._replace(config={"retention.ms": "5"})
     found = taken("new", seen)
     assert found == AcceptedTopic((TopicCreated(made, {"retention.ms": "5"}),))
 
 
-def test_a_new_topic_without_an_id_gets_one() -> None:
+def test_new_topic_node_without_id_gets_generated_id() -> None:
     made = Topic("new", FRESH, (LED,))
     assert taken("new", node({"0": [1]})) == AcceptedTopic((TopicCreated(made),), made)
 
@@ -65,7 +65,7 @@ def test_removed_topic_node_deletes_topic() -> None:
     assert taken("t", None) == AcceptedTopic((TopicDeleted("t", OLD),))
 
 
-def test_a_topic_that_was_made_again_is_another() -> None:
+def test_node_with_other_topic_id_recreates_topic() -> None:
     gone = TopicDeleted("t", OLD)
     other = Topic("t", NEW, (LED,))
     assert taken("t", node({"0": [1]}, NEW, 3)) == AcceptedTopic((gone, TopicCreated(other)))
@@ -73,7 +73,7 @@ def test_a_topic_that_was_made_again_is_another() -> None:
     assert taken("t", node({"0": [1]})) == AcceptedTopic((gone, TopicCreated(fresh)), fresh)
 
 
-def test_partitions_are_added_and_an_id_that_a_tool_left_out_is_put_back() -> None:
+def test_added_partitions_are_created_and_missing_id_is_rewritten() -> None:
     second = PartitionRegistration(1, US, 0, (US,), (US,))
     grown = KNOWN._replace(partitions=(LED, second))
     change = PartitionsAdded("t", (second,))
@@ -83,13 +83,13 @@ def test_partitions_are_added_and_an_id_that_a_tool_left_out_is_put_back() -> No
 
 
 @pytest.mark.parametrize("partitions", [{"0": [1, 2]}, {"0": [2, 1], "1": [1]}])
-def test_partitions_are_not_moved(partitions: Any) -> None:
+def test_moved_partitions_are_rejected(partitions: Any) -> None:
     found = taken("t", node(partitions, OLD, 1))
     assert (found.changes, found.rewritten) == ((), KNOWN)
     assert found.problem.startswith(f"{PATH}t: partitions can be added, but not taken away")
 
 
-def test_partitions_are_not_taken_away() -> None:
+def test_removed_partitions_are_rejected() -> None:
     grown = KNOWN._replace(partitions=(LED, PartitionRegistration(1, US, 0, (US,), (US,))))
     image = apply(Image(), TopicCreated(grown))
     found = taken("t", node({"0": [1]}, OLD, 1), image)
@@ -105,7 +105,7 @@ def test_partitions_are_not_taken_away() -> None:
         ("__cluster_metadata", node({"0": [1]}), "that name is Kafka's own"),
         ("n", Sight(b"", 0), "/n: is not JSON: "),
         ("n", Sight(b"\xff", 0), "/n: is not JSON: "),
-        ("n", Sight(b"[]", 0), "/n: is no JSON object; it is passed over"),
+        ("n", Sight(b"[]", 0), "/n: is no JSON object; it is ignored"),
         ("n", node([]), "/n: cannot be read as a topic"),
         ("n", node({"1": [1]}), "/n: cannot be read as a topic"),
         ("n", node({}), "/n: has no partitions"),
@@ -121,7 +121,7 @@ def test_invalid_topic_node_is_skipped_with_reason(name: str, sight: Sight, text
     assert text in found.problem
 
 
-def test_a_known_topic_outlives_a_bad_node() -> None:
+def test_invalid_node_does_not_delete_known_topic() -> None:
     for sight in (Sight(b"{", 3), node({"0": [5]}, OLD, 3)):
         found = taken("t", sight)
         assert (found.changes, found.rewritten) == ((), KNOWN)
@@ -129,7 +129,7 @@ def test_a_known_topic_outlives_a_bad_node() -> None:
 
 
 @pytest.mark.parametrize("sight", [None, node({"0": [1], "1": [1]}), node({"0": [1]}, NEW, 2)])
-def test_internal_topics_stay_as_they_are(sight: Sight | None) -> None:
+def test_changed_internal_topic_node_is_restored(sight: Sight | None) -> None:
     found = taken("__consumer_offsets", sight)
     assert (found.changes, found.rewritten) == ((), OFFSETS)
     assert "/__consumer_offsets: was " in found.problem

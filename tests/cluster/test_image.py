@@ -36,7 +36,7 @@ def topic(name: str, partitions: int = 1, *, serial: int = 0, internal: bool = F
     return Topic(name, name.encode().ljust(15, b"\0") + bytes([serial]), made, internal)
 
 
-def test_a_created_topic_is_found_by_name_and_id_with_its_config() -> None:
+def test_created_topic_is_found_by_name_and_id_with_its_config() -> None:
     made = topic("orders", 3)
     image = apply(Image(), TopicCreated(made, {"retention.ms": "5"}))
     assert image.topics["orders"] == made
@@ -54,20 +54,20 @@ def test_lookup_of_unknown_topic_or_partition_is_empty() -> None:
     assert image.topic_overrides("others") == {}
 
 
-def test_a_deleted_topic_leaves_nothing_behind() -> None:
+def test_deleted_topic_leaves_no_files() -> None:
     before = apply(Image(), TopicCreated(topic("a")))
     made = topic("b")
     image = apply(apply(before, TopicCreated(made, {"retention.ms": "5"})), TopicDeleted(*made[:2]))
     assert image == before
 
 
-def test_added_partitions_go_on_from_those_there_were() -> None:
+def test_added_partitions_continue_replica_assignment() -> None:
     image = apply(Image(), TopicCreated(topic("a", 1)))
     more = PartitionRegistration(1, 1, 0, (1,), (1,))
     assert apply(image, PartitionsAdded("a", (more,))).partition("a", 1) == more
 
 
-def test_an_emptied_config_is_forgotten() -> None:
+def test_emptied_config_is_forgotten() -> None:
     image = apply(Image(), ConfigChanged(TOPIC, "a", {"retention.ms": "5"}))
     assert image.topic_overrides("a") == {"retention.ms": "5"}
     assert apply(image, ConfigChanged(TOPIC, "a", {})).configs == {}
@@ -82,7 +82,7 @@ def test_brokers_are_listed_for_the_listeners_that_they_have() -> None:
     assert list(apply(image, BrokerGone(1)).brokers) == [2]
 
 
-def test_a_reset_keeps_brokers_and_their_configs_and_the_new_internal_topics() -> None:
+def test_reset_keeps_brokers_and_their_configs_and_the_new_internal_topics() -> None:
     broker = Broker(1, None, {"A": ("h", 1)})
     changes = (
         BrokerChanged(broker),
@@ -104,7 +104,7 @@ def test_a_reset_keeps_brokers_and_their_configs_and_the_new_internal_topics() -
     assert image.topic_names == {fresh.topic_id: fresh.name}
 
 
-def test_updates_are_taken_over_in_order_and_once() -> None:
+def test_updates_are_applied_in_order_and_once() -> None:
     first = Update(4, 1, (TopicCreated(topic("a")),))
     second = Update(4, 2, (TopicCreated(topic("b")),))
     image = apply_update(Image(controller_epoch=4), first)
@@ -155,7 +155,7 @@ def test_names_ids_and_configs_always_fit_together(changes: list[Change]) -> Non
     assert pickle.loads(pickle.dumps(image)) == image
 
 
-def test_it_is_known_when_something_was_last_set_for_brokers() -> None:
+def test_last_change_of_broker_configs_is_tracked() -> None:
     def after(number: int, image: Image, *changes: Change) -> Image:
         return apply_update(image, Update(1, number, changes))
 

@@ -15,7 +15,7 @@ TOPIC = Topic(
 )
 
 
-def test_a_topic_as_kafka_writes_it() -> None:
+def test_topic_node_is_encoded_as_in_kafka() -> None:
     assert json.loads(layout.encode_topic(TOPIC)) == {
         "version": 3,
         "topic_id": "AAECAwQFBgcICQoLDA0ODw",
@@ -27,7 +27,7 @@ def test_a_topic_as_kafka_writes_it() -> None:
     assert node == (TOPIC.topic_id, ((1, 2),) * 3)
 
 
-def test_a_broker_as_kafka_writes_it() -> None:
+def test_broker_node_is_encoded_as_in_kafka() -> None:
     broker = Broker(1, "r1", {"PLAINTEXT": ("box", 9092), "INNER": ("10.0.0.1", 9093)})
     protocols = {"PLAINTEXT": "PLAINTEXT", "INNER": "SSL"}
     assert json.loads(layout.encode_broker(broker, protocols, 1234)) == {
@@ -43,7 +43,7 @@ def test_a_broker_as_kafka_writes_it() -> None:
     }
 
 
-def test_the_rest_as_kafka_writes_it() -> None:
+def test_other_nodes_are_encoded_as_in_kafka() -> None:
     assert layout.encode_cluster_id("abc") == b'{"version":"1","id":"abc"}'
     assert layout.encode_controller(3, 99) == b'{"version":1,"brokerid":3,"timestamp":"99"}'
     assert layout.encode_config({"a": "b"}) == b'{"version":1,"config":{"a":"b"}}'
@@ -107,7 +107,7 @@ def test_both_versions_of_a_change_are_read(data: bytes, found: tuple[str, str])
     assert layout.decode_config_change("/config/changes/x", data) == found
 
 
-def test_a_change_is_written_as_the_second_version() -> None:
+def test_change_is_written_as_the_second_version() -> None:
     data = layout.encode_config_change("brokers", "<default>")
     assert json.loads(data) == {"version": 2, "entity_path": "brokers/<default>"}
     assert layout.decode_config_change("x", data) == ("brokers", "<default>")
@@ -132,5 +132,5 @@ def test_invalid_config_change_notification_is_rejected(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"null"])
-def test_a_config_node_without_data_sets_nothing(data: bytes) -> None:
+def test_empty_config_node_sets_no_config(data: bytes) -> None:
     assert layout.decode_config("/config/ips/a", data) == {}

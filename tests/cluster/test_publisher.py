@@ -14,7 +14,7 @@ def update(number: int) -> Update:
     return Update(1, number, ())
 
 
-def test_an_update_is_complete_when_every_subscriber_has_it() -> None:
+def test_update_completes_when_every_subscriber_acknowledged_it() -> None:
     publisher = Publisher()
     publisher.join("a")
     publisher.join("b")
@@ -55,7 +55,7 @@ def test_joining_subscriber_is_not_behind() -> None:
     assert publisher.complete == 1
 
 
-def test_an_older_acknowledgement_takes_nothing_back() -> None:
+def test_older_acknowledgement_is_ignored() -> None:
     publisher = Publisher()
     publisher.join("a")
     publisher.publish(update(1))
@@ -65,7 +65,7 @@ def test_an_older_acknowledgement_takes_nothing_back() -> None:
     assert publisher.complete == 2
 
 
-def test_updates_come_in_order_and_cannot_be_acknowledged_before() -> None:
+def test_updates_are_acknowledged_in_order() -> None:
     publisher = Publisher()
     publisher.join("a")
     with pytest.raises(ValueError, match="update 2 cannot follow update 0"):

@@ -41,7 +41,7 @@ def change(
     return plan_change(IMAGE, QuotaChange((("ip", name),), operations), {"nowhere.test"})
 
 
-def test_a_rate_is_set_removed_and_may_be_zero() -> None:
+def test_rate_is_set_removed_and_may_be_zero() -> None:
     assert change((RATE, 9.0)) == ("ips", "1.2.3.4", {RATE: "9"})
     assert change((RATE, 9.0000001)) == ("ips", "1.2.3.4", {RATE: "9"})
     assert change((RATE, 0.0), name=None) == ("ips", "<default>", {RATE: "0"})
@@ -62,7 +62,7 @@ def test_a_rate_is_set_removed_and_may_be_zero() -> None:
         ([(RATE, 1.0), (RATE, 2.0)], "Duplicate quota key"),
     ],
 )
-def test_a_bad_value_is_an_invalid_request(
+def test_bad_value_is_an_invalid_request(
     operations: list[tuple[str, float | None]], text: str
 ) -> None:
     refusal = change(*operations)
@@ -108,7 +108,7 @@ def test_quota_for_invalid_entity_is_rejected(
         ([], ["1.2.3.4", "::1", None]),
     ],
 )
-def test_a_filter_finds(components: list[Component], names: list[str | None]) -> None:
+def test_filter_finds(components: list[Component], names: list[str | None]) -> None:
     assert filter_problem(components) is None
     assert [name for [name], _ in found_in(IMAGE, components, strict=False)] == names
     strict = [name for [name], _ in found_in(IMAGE, components, strict=True)]
@@ -193,12 +193,12 @@ def test_invalid_user_quota_is_rejected(key: str, value: float, text: str) -> No
     assert text in refusal.text
 
 
-def test_the_largest_long_is_one() -> None:
+def test_largest_long_is_one() -> None:
     changed = plan_change(IMAGE, QuotaChange(entity(user="u"), ((PRODUCER, 2.0**63),)), ())
     assert changed == ("users", "u", {PRODUCER: str(2**63 - 1)})
 
 
-def test_a_users_credentials_are_no_quota_and_stay() -> None:
+def test_users_credentials_are_no_quota_and_stay() -> None:
     image = apply(IMAGE, ConfigChanged("users", "u", {"SCRAM-SHA-256": "secret"}))
     any_user = [Component("user", Match.SPECIFIED)]
     assert list(find(image, any_user, strict=False)) == []

@@ -40,7 +40,7 @@ async def test_config_node_is_created_updated_and_deleted(store: Store) -> None:
     assert await stored_configs.load(store, "ips", "::1") == {}
 
 
-async def test_a_notice_comes_last(store: Store) -> None:
+async def test_notice_is_printed_last(store: Store) -> None:
     steps = await stored_configs.told_steps(store, [ConfigChanged("ips", "::1", RATE)])
     await store.multi(steps)
     [notice] = await store.children("/config/changes")
@@ -86,7 +86,7 @@ async def test_client_quotas_of_user_are_child_nodes(store: Store) -> None:
     assert await store.children("/config/users") == []
 
 
-async def test_a_user_and_its_last_client_may_go_together(store: Store) -> None:
+async def test_user_and_last_client_may_be_removed_together(store: Store) -> None:
     both = ["u", "u/clients/c"]
     for config in (QUOTA, {}):
         changes = [ConfigChanged("users", name, config) for name in both]

@@ -23,7 +23,7 @@ async def store() -> AsyncIterator[Store]:
     await made.close()
 
 
-async def test_a_topic_is_seen_with_its_config(store: Store) -> None:
+async def test_topic_is_seen_with_its_config(store: Store) -> None:
     assert await stored_topics.sight(store, "t") is None
     steps = await stored_topics.creation(store, TopicCreated(TOPIC, {"retention.ms": "5"}))
     await store.multi(steps)
@@ -31,7 +31,7 @@ async def test_a_topic_is_seen_with_its_config(store: Store) -> None:
     assert seen == (layout.encode_topic(TOPIC), 0, {"retention.ms": "5"})
 
 
-async def test_a_node_is_rewritten_only_as_it_was_seen(store: Store) -> None:
+async def test_node_is_rewritten_only_if_version_is_unchanged(store: Store) -> None:
     await store.multi([stored_topics.rewriting(TOPIC, None)])
     seen = await stored_topics.sight(store, "t")
     await store.set("/brokers/topics/t", b"somebody else")

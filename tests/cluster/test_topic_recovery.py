@@ -78,7 +78,7 @@ async def test_interrupted_recovery_leaves_a_store_that_counts_as_new(
     assert (image.cluster_id, sorted(image.topics)) == (CLUSTER_ID, sorted(TOPICS))
 
 
-async def test_recovery_into_the_store_of_another_cluster_changes_nothing(store: Store) -> None:
+async def test_recovery_into_other_cluster_is_rejected(store: Store) -> None:
     await start(store, FoundLogs("cluster-of-the-store"))
     with pytest.raises(ControllerStartError, match="belongs to cluster cluster-of-the-store"):
         await start(store, FoundLogs(CLUSTER_ID, TOPICS, rebuild_topics=True))

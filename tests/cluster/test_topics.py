@@ -60,7 +60,7 @@ def test_defaults_come_from_the_settings() -> None:
     }
 
 
-def test_replicas_go_round_so_that_each_broker_leads_its_share() -> None:
+def test_replicas_are_assigned_round_robin() -> None:
     topic = planned(NewTopic("a", 4, 2), cluster(1, 2, 3)).topic
     assert [p.replicas for p in topic.partitions] == [(1, 2), (2, 3), (3, 1), (1, 2)]
 
@@ -105,7 +105,7 @@ def test_invalid_topic_creation_is_rejected_with_error_code(
     assert words in refusal.text
 
 
-def test_a_topic_exists_once_and_collides_with_its_like_in_metrics() -> None:
+def test_topic_exists_once_and_collides_with_its_like_in_metrics() -> None:
     image = with_topic(cluster(), "a.b_c")
     assert refused(NewTopic("a.b_c"), image).code == ErrorCode.TOPIC_ALREADY_EXISTS
     refusal = refused(NewTopic("a_b.c"), image)
@@ -116,7 +116,7 @@ def test_a_topic_exists_once_and_collides_with_its_like_in_metrics() -> None:
     assert colliding("a.b", ["a.b"]) is None
 
 
-def test_replicas_may_be_given_by_hand() -> None:
+def test_manual_replica_assignment_is_used() -> None:
     topic = planned(NewTopic("a", assignments=[(1, [2, 1]), (0, [1, 2])]), cluster(1, 2)).topic
     assert [(p.index, p.replicas, p.leader) for p in topic.partitions] == [
         (0, (1, 2), 1),
@@ -148,7 +148,7 @@ def test_invalid_replica_assignment_is_rejected(new: NewTopic, code: ErrorCode) 
     assert refused(new, cluster(1, 2)).code == code
 
 
-def test_a_topic_grows_by_the_partitions_it_lacks() -> None:
+def test_generate_adds_missing_partitions() -> None:
     image = with_topic(cluster(1, 2), "a", 2)
     grown = plan_growth(image, Growth("a", 4))
     assert not isinstance(grown, ChangeRejected)
@@ -190,7 +190,7 @@ def test_only_topics_of_users_are_deleted() -> None:
     assert internal.code == ErrorCode.INVALID_REQUEST
 
 
-def test_the_offsets_topic_follows_its_settings() -> None:
+def test_offsets_topic_follows_its_settings() -> None:
     settings = Settings.from_sources(
         pairs=["offsets.topic.num.partitions=7", "offsets.topic.segment.bytes=1000"]
     )

@@ -19,5 +19,5 @@ from minibroker.connections.address import client_ip
         ("no:address", "no:address"),
     ],
 )
-def test_spelling(host: str, expected: str) -> None:
+def test_equivalent_address_spellings_are_one_address(host: str, expected: str) -> None:
     assert client_ip(host) == expected

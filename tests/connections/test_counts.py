@@ -73,13 +73,13 @@ def test_inter_broker_listener_is_limited_by_its_own_limit_only() -> None:
     assert door.counts.excess() == 2
 
 
-def test_without_a_limit_of_its_own_a_protected_listener_is_capped_at_the_total() -> None:
+def test_inter_broker_listener_without_own_limit_is_capped_at_broker_limit() -> None:
     door = Door(total=1, protected=INTERNAL)
     assert [door.knock(listener=INTERNAL) for _ in range(2)] == [None, "waits"]
     assert door.counts.send_away([LastUse(0, 1)]) == {}
 
 
-def test_an_address_has_its_share_and_no_more() -> None:
+def test_connections_beyond_per_ip_limit_are_rejected() -> None:
     door = Door(per_ip=17)
     assert [door.knock() for _ in range(19)] == [None] * 17 + ["PER_IP"] * 2
     assert door.counts.by_ip() == {IP: 17}  # a rejected connection is not counted
@@ -90,13 +90,13 @@ def test_an_address_has_its_share_and_no_more() -> None:
     assert [door.knock() for _ in range(3)] == [None, None, "PER_IP"]
 
 
-def test_with_no_connections_per_address_only_the_named_ones_come() -> None:
+def test_per_ip_limit_zero_admits_only_overrides() -> None:
     door = Door(per_ip=0, per_ip_overrides={IP: 5})
     assert [door.knock() for _ in range(6)] == [None] * 5 + ["PER_IP"]
     assert door.knock("10.0.0.2") == "PER_IP"
 
 
-def test_redpandas_total_is_of_all_addresses() -> None:
+def test_redpanda_total_limit_counts_all_addresses() -> None:
     door = Door(drop_total=10)
     assert [door.knock() for _ in range(11)] == [None] * 10 + ["DROPPED"]
     assert door.knock("10.0.0.2") == "DROPPED"
@@ -104,7 +104,7 @@ def test_redpandas_total_is_of_all_addresses() -> None:
     assert door.knock("10.0.0.2") is None
 
 
-def test_redpandas_limits_hold_together() -> None:
+def test_redpanda_total_and_per_ip_limits_both_apply() -> None:
     door = Door(drop_total=4, drop_per_ip=2)
     for ip in ("a", "b"):
         assert [door.knock(ip) for _ in range(3)][:2] == [None, None]
@@ -113,7 +113,7 @@ def test_redpandas_limits_hold_together() -> None:
     assert door.knock("c") is None
 
 
-def test_redpandas_overrides_act_alone() -> None:
+def test_redpanda_override_replaces_per_ip_limit() -> None:
     door = Door(drop_overrides={"a": 1, "b": 0})
     assert [door.knock("a") for _ in range(2)] == [None, "DROPPED_PER_IP"]
     assert door.knock("b") == "DROPPED_PER_IP"
@@ -122,7 +122,7 @@ def test_redpandas_overrides_act_alone() -> None:
     assert door.knock("a") is None  # nothing leaked
 
 
-def test_redpandas_limits_count_those_that_wait_too() -> None:
+def test_redpanda_limits_count_waiting_connections() -> None:
     counts = ConnectionCounts(ConnectionCountLimits(total=1, drop_total=2, drop_per_ip=2))
     assert counts.arrive(1, EXTERNAL, IP) is None
     assert counts.admit(1) is None
@@ -132,7 +132,7 @@ def test_redpandas_limits_count_those_that_wait_too() -> None:
     assert (counts.total, counts.arrived) == (1, 2)
 
 
-def test_as_many_leave_as_there_are_too_many_the_least_recently_used_first() -> None:
+def test_excess_connections_are_closed_least_recently_used_first() -> None:
     door = Door()
     for processor in (0, 1, 0, 1, 0):
         door.knock(processor=processor)
@@ -156,7 +156,7 @@ def test_connection_that_closes_itself_reduces_the_excess() -> None:
     assert door.counts.send_away([LastUse(0, 1), LastUse(1, 2)]) == {}
 
 
-def test_the_end_of_a_connection_counts_once() -> None:
+def test_duplicate_close_is_counted_once() -> None:
     door = Door()
     door.knock()
     assert door.counts.left(1)
@@ -184,7 +184,7 @@ def test_reported_connections_are_counted_despite_limits() -> None:
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 4))
 @pytest.mark.parametrize("protected", [None, INTERNAL])
-def test_no_limit_is_ever_exceeded_and_the_books_are_right(
+def test_random_operations_never_exceed_limits_and_keep_counts(
     protected: str | None, seed: int, total: int, per_ip: int
 ) -> None:
     random = Random(seed)

@@ -38,7 +38,7 @@ def test_first_connections_are_closed_at_once_and_the_next_are_delayed() -> None
     assert (refusals.held, refusals.most_held) == (0, 3)
 
 
-def test_in_a_storm_so_many_are_closed_a_second_in_order_of_their_coming() -> None:
+def test_storm_closes_rejected_connections_in_order_at_the_rate() -> None:
     refusals = stormed(HELD_MAX)
     closed: list[int] = []
     for _ in range(round(0.5 / TICK_S)):
@@ -85,7 +85,7 @@ def test_rate_is_shared_by_accepting_processes() -> None:
     assert sum(len(list(part.tick())) for part in parts) == PER_TICK
 
 
-def test_however_many_share_it_each_gets_on() -> None:
+def test_small_rate_shared_by_many_processes_serves_each() -> None:
     refusals: DelayedCloses[int] = DelayedCloses(10_000)
     for number in range(AT_ONCE + 1):
         refusals.add(number)
@@ -99,7 +99,7 @@ def test_connection_without_room_is_closed_at_once() -> None:
     assert next(refusals.tick()) == 0
 
 
-def test_after_a_calm_time_just_as_many_are_closed_at_once_again() -> None:
+def test_quiet_interval_restores_immediate_closes() -> None:
     refusals = stormed(0)
     ticks = 0
     while not refusals.are_calm:
@@ -111,7 +111,7 @@ def test_after_a_calm_time_just_as_many_are_closed_at_once_again() -> None:
     assert not refusals.add(AT_ONCE)
 
 
-def test_let_go_returns_all_delayed_connections() -> None:
+def test_release_all_returns_all_delayed_connections() -> None:
     refusals = stormed(5)
     assert list(refusals.let_go()) == [0, 1, 2, 3, 4]
     assert refusals.held == 0

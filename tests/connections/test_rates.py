@@ -28,7 +28,7 @@ def test_without_limits_no_connection_waits() -> None:
     assert (figures.ips, figures.throttle_ms, figures.ip_throttle_ms) == ({}, {}, {})
 
 
-def test_the_longer_of_two_delays_counts() -> None:
+def test_longer_of_broker_and_ip_delay_applies() -> None:
     rates = made(total=10, listeners={EXTERNAL: 8})
     delays = [rates.accepted(EXTERNAL, 0) for _ in range(12)]
     # Over a window of one second: 9 are 1/8 of a second too many for the listener, and so on.
@@ -37,7 +37,7 @@ def test_the_longer_of_two_delays_counts() -> None:
     assert rates.figures(0, 100).throttle_ms == {EXTERNAL: 312.5, INTERNAL: 300}
 
 
-def test_no_delay_is_longer_than_a_window() -> None:
+def test_delay_is_capped_at_one_window() -> None:
     rates = made(total=1)
     assert [rates.accepted(EXTERNAL, 0) for _ in range(4)] == [0, 1000, 1000, 1000]
 
@@ -50,20 +50,20 @@ def test_steady_connections_are_admitted_at_the_limit() -> None:
     assert 600 / (now / 1000) == pytest.approx(30, abs=7)
 
 
-def test_the_inter_broker_listener_does_not_burden_the_broker() -> None:
+def test_inter_broker_connections_are_not_recorded_in_broker_rate() -> None:
     rates = made(total=5, protected=INTERNAL)
     assert [rates.accepted(INTERNAL, 0) for _ in range(6)] == [0] * 5 + [200]  # its own limit
     assert rates.accepted(EXTERNAL, 0) == 0
     assert rates.figures(0, 100).broker == 1
 
 
-def test_the_inter_broker_listener_does_not_wait_for_the_broker() -> None:
+def test_inter_broker_connections_are_not_delayed_by_broker_rate() -> None:
     rates = made(total=5, listeners={INTERNAL: 100}, protected=INTERNAL)
     assert [rates.accepted(EXTERNAL, 0) for _ in range(7)][5:] == [200, 400]
     assert rates.accepted(INTERNAL, 0) == 0
 
 
-def test_an_address_within_its_rate_is_counted_everywhere() -> None:
+def test_admitted_address_is_recorded_in_all_rates() -> None:
     rates = made(11, ips={IP: 5})
     for _ in range(50):
         assert rates.accepted(EXTERNAL, 0) == 0
@@ -115,21 +115,21 @@ def test_ip_limits_change_while_rates_are_measured() -> None:
     assert rates.figures(0, 100).ips[IP] == pytest.approx(10.1)
 
 
-def test_an_address_is_forgotten_after_an_hour() -> None:
+def test_idle_address_expires_after_an_hour() -> None:
     rates = made(ip_default=1)
     rates.from_ip(EXTERNAL, IP, 0)
     assert IP in rates.figures(IP_EXPIRES_MS, 100).ips
     assert rates.figures(IP_EXPIRES_MS + 1, 100).ips == {}
 
 
-def test_those_are_shown_that_came_last() -> None:
+def test_most_recent_addresses_are_listed_first() -> None:
     rates = made(ip_default=9)
     for number in (1, 2, 3, 1):
         rates.from_ip(EXTERNAL, str(number), 0)
     assert rates.figures(0, 2).ips == {"1": 2, "3": 1}
 
 
-def test_an_address_that_is_always_there_takes_less_than_a_kilobyte() -> None:
+def test_memory_of_active_address_is_below_one_kilobyte() -> None:
     rates = made(11, ip_default=50)
     tracemalloc.start()
     try:
@@ -142,7 +142,7 @@ def test_an_address_that_is_always_there_takes_less_than_a_kilobyte() -> None:
     assert taken / 1000 < 1000
 
 
-def test_only_so_many_addresses_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracked_addresses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IPS_MAX", 3)
     rates = made(ip_default=1)
     for number in (1, 2, 3, 1, 4):

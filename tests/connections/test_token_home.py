@@ -26,11 +26,11 @@ TERM = (1, 0)
 class Books:
     """A token home, and the messages that it sent since the last call of `sent`."""
 
-    def __init__(self, processors: int, limit: int, *, told: bool = True) -> None:
+    def __init__(self, processors: int, limit: int, *, result: bool = True) -> None:
         self.actions: deque[Action] = deque()
         self.home = TokenHome(processors, self.actions)
         self.home.enter(TERM, DropLimits(total=limit))
-        for peer in range(processors) if told else ():
+        for peer in range(processors) if result else ():
             self.home.receive(peer, Holdings(TERM, (), more=False))
 
     def sent(self) -> list[Action]:
@@ -52,7 +52,7 @@ def denied(peer: int, number: int = 1) -> Action:
 
 
 def test_home_grants_nothing_before_all_reports() -> None:
-    books = Books(2, 1, told=False)
+    books = Books(2, 1, result=False)
     assert books.ask(1) == []
     books.home.receive(1, Holdings(TERM, (), more=False))
     assert books.sent() == []
@@ -63,7 +63,7 @@ def test_home_grants_nothing_before_all_reports() -> None:
 
 
 def test_tokens_in_use_are_not_granted_again() -> None:
-    books = Books(2, 2, told=False)
+    books = Books(2, 2, result=False)
     books.home.receive(0, Holdings(TERM, ((TOTAL, 1),), more=True))
     books.home.receive(0, Holdings(TERM, (), more=False))
     books.home.receive(1, Holdings(TERM, ((TOTAL, 2),), more=False))
@@ -80,13 +80,13 @@ def test_first_request_of_key_grants_a_share_to_all() -> None:
     assert books.ask(2) == [granted(2)]
 
 
-def test_the_dead_get_no_share() -> None:
+def test_dead_processors_get_no_tokens() -> None:
     books = Books(3, 60)
     books.home.peer_down(1)
     assert books.ask(2) == [granted(2, 10), granted(0, 10)]
 
 
-def test_few_tokens_are_not_shared_out() -> None:
+def test_few_tokens_are_granted_one_at_a_time() -> None:
     assert Books(3, 3).ask(1) == [granted(1)]
     assert Books(3, 4).ask(1) == [granted(1), granted(0), granted(2)]
 
@@ -117,7 +117,7 @@ def test_dead_processor_does_not_block_a_collection() -> None:
     assert books.sent() == [granted(0, reclaim=True)]
 
 
-def test_tokens_may_be_kept_again_when_half_of_them_are_free() -> None:
+def test_reclaim_ends_when_half_of_the_tokens_are_free() -> None:
     books = Books(2, 4)
     for _ in range(3):
         books.ask(0)

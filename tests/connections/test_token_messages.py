@@ -11,7 +11,7 @@ def test_home_of_key_is_constant() -> None:
     assert found == [3, 1, 3, 0, 2, 0, 2, 3]
 
 
-def test_homes_are_spread() -> None:
+def test_keys_are_spread_evenly_over_homes() -> None:
     found = [home_of(f"10.1.{a}.{b}", 5) for a in range(10) for b in range(100)]
     assert all(150 < found.count(home) < 250 for home in range(5))
 

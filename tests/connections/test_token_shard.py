@@ -58,7 +58,7 @@ def test_token_of_total_is_taken_before_token_of_address() -> None:
     assert (books.shard.open, books.shard.waiting) == (1, 0)
 
 
-def test_a_token_that_was_released_is_used_again_without_asking() -> None:
+def test_released_token_is_reused_without_request() -> None:
     books = Books(DropLimits(5))
     books.shard.admit(1, IP)
     books.grant(TOTAL)
@@ -112,7 +112,7 @@ def test_thousand_waiting_connections_are_denied_without_recursion() -> None:
     assert found == [Reject(number, ExceededCount.DROPPED_PER_IP) for number in range(2000)]
 
 
-def test_no_connection_is_admitted_before_open_doors() -> None:
+def test_connections_wait_until_the_shard_is_open() -> None:
     actions: deque[Action] = deque()
     shard = TokenShard(2, actions)
     shard.enter(TERM, DropLimits(), [])
@@ -144,13 +144,13 @@ def test_many_holdings_are_sent_in_several_messages(monkeypatch: pytest.MonkeyPa
     for number, ip in enumerate(ips):
         books.shard.admit(number, ip)
     books.shard.enter(LATER, DropLimits(per_ip=9), [1])
-    told = [action.message for action in books.done() if isinstance(action, Send)]
-    found = [entry for each in told if isinstance(each, Holdings) for entry in each.used]
+    result = [action.message for action in books.done() if isinstance(action, Send)]
+    found = [entry for each in result if isinstance(each, Holdings) for entry in each.used]
     assert found == [(ip, 1) for ip in ips if ip != "10.0.0.4"]
-    assert [each.more for each in told if isinstance(each, Holdings)] == [True, False]
+    assert [each.more for each in result if isinstance(each, Holdings)] == [True, False]
 
 
-def test_tokens_of_the_address_that_was_silent_for_longest_go_home(
+def test_tokens_of_least_recently_used_address_are_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(token_shard, "CACHED_KEYS_MAX", 2)
@@ -164,7 +164,7 @@ def test_tokens_of_the_address_that_was_silent_for_longest_go_home(
     assert books.shard.idle_keys == 2
 
 
-def test_an_address_with_a_connection_is_not_among_those_that_are_given_up(
+def test_address_with_open_connection_is_not_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(token_shard, "CACHED_KEYS_MAX", 1)

@@ -192,7 +192,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("run", range(30))
-def test_a_storm_breaks_no_limit(seed: int, run: int) -> None:
+def test_connection_storm_never_exceeds_a_limit(seed: int, run: int) -> None:
     Storm(seed * 1000 + run).blow(1500)
 
 
@@ -233,7 +233,7 @@ def begun(processors: int, *terms: DropLimits) -> World:
     return world
 
 
-def test_total_admits_ten_and_a_close_admits_another() -> None:
+def test_close_admits_next_connection_at_total_limit() -> None:
     world = begun(3, DropLimits(total=10))
     for number in range(10):
         assert world.probe(number % 3, IPS[number % 2]) is None
@@ -245,7 +245,7 @@ def test_total_admits_ten_and_a_close_admits_another() -> None:
     assert world.probe(0, HERE) is ExceededCount.DROPPED
 
 
-def test_a_refused_address_gives_the_total_back() -> None:
+def test_connection_rejected_per_ip_returns_total_token() -> None:
     world = begun(2, DropLimits(total=4, per_ip=2))
     for at, ip in ((0, HERE), (1, HERE), (0, THERE), (1, THERE)):
         assert world.probe(at, ip) is None
@@ -258,7 +258,7 @@ def test_a_refused_address_gives_the_total_back() -> None:
     assert world.probe(0, HERE) is None
 
 
-def test_an_override_alone_acts_alone_and_its_tokens_come_back() -> None:
+def test_override_without_total_limit_applies_and_returns_tokens() -> None:
     world = begun(2, DropLimits(overrides={HERE: 1}))
     for at in (0, 1, 0):
         assert world.probe(at, HERE) is None
@@ -300,7 +300,7 @@ def test_without_limit_no_message_is_sent() -> None:
     assert world.sent == before
 
 
-def test_a_limit_of_none_refuses_without_asking() -> None:
+def test_zero_limit_rejects_without_request() -> None:
     world = begun(2, DropLimits(per_ip=0))
     before = world.sent
     assert world.probe(1, HERE) is ExceededCount.DROPPED_PER_IP
@@ -327,7 +327,7 @@ def test_processor_returns_spare_tokens_on_demand() -> None:
     assert world.sent - before == 2  # It asks and is refused: no round, they are all in use.
 
 
-def test_when_there_is_room_again_tokens_are_kept_again() -> None:
+def test_tokens_are_kept_again_after_reclaim_ends() -> None:
     world = begun(2, DropLimits(total=8))
     for number in range(9):
         world.probe(number % 2, HERE)
@@ -342,7 +342,7 @@ def test_when_there_is_room_again_tokens_are_kept_again() -> None:
     assert world.sent == before
 
 
-def test_a_new_term_with_room_keeps_tokens_too() -> None:
+def test_new_term_with_free_tokens_keeps_tokens() -> None:
     world = begun(2, DropLimits(total=8), DropLimits(total=9))
     assert world.probe(1, HERE) is None
     world.settle()
@@ -378,7 +378,7 @@ def test_tokens_of_killed_processor_are_free() -> None:
     assert world.in_use(HERE) == 2
 
 
-def test_restarted_home_gets_all_holdings_and_answers_waiting_connections() -> None:
+def test_restarted_home_collects_holdings_before_granting() -> None:
     world = begun(2, DropLimits(total=2))
     assert world.probe(1, HERE) is None
     world.kill(0)
@@ -389,7 +389,7 @@ def test_restarted_home_gets_all_holdings_and_answers_waiting_connections() -> N
     assert [world.outcomes[number] for number in (first, second)] == [None, ExceededCount.DROPPED]
 
 
-def test_a_term_cannot_come_again() -> None:
+def test_repeated_term_is_ignored() -> None:
     tokens = Tokens(0, 1)
     tokens.enter((1, 1), DropLimits())
     with pytest.raises(ValueError, match="cannot follow"):
@@ -411,7 +411,7 @@ def test_only_messages_of_the_latest_later_term_are_kept() -> None:
     assert tokens.admit(7, HERE) == [Reject(7, ExceededCount.DROPPED)]
 
 
-def test_an_address_takes_about_a_kilobyte_in_all_books_together() -> None:
+def test_memory_per_address_is_about_one_kilobyte() -> None:
     tokens, addresses = Tokens(0, 1), 2000
     tokens.enter((1, 1), DropLimits(10**6, 100))
     ips = [f"10.{number // 256}.{number % 256}.1" for number in range(addresses)]

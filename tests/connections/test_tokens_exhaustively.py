@@ -115,6 +115,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_that_can_happen_breaks_a_limit(case: str) -> None:
+def test_random_events_never_exceed_a_limit(case: str) -> None:
     world, budget = CASES[case]
     assert explore(world, budget) > 50

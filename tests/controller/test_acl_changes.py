@@ -40,7 +40,7 @@ class Desk:
         await self.store.ensure(path.rpartition("/")[0])
         await self.store.create(path, encode([RULE]) if data is None else data)
 
-    async def tell(self, pattern: Pattern, data: bytes | None = None) -> None:
+    async def write_notification(self, pattern: Pattern, data: bytes | None = None) -> None:
         notice = encode_change(pattern) if data is None else data
         await self.store.create(f"{CHANGES[pattern.type]}/acl_changes_", notice, sequential=True)
         await wait_all_tasks_blocked()
@@ -70,10 +70,10 @@ async def test_both_trees_are_followed(nursery: trio.Nursery) -> None:
     await begin(desk, nursery)
     assert desk.image.acls == {LITERAL: (RULE,)}
     await desk.write(PREFIXED)
-    await desk.tell(PREFIXED)
+    await desk.write_notification(PREFIXED)
     assert desk.image.acls == {LITERAL: (RULE,), PREFIXED: (RULE,)}
     await desk.store.delete(path_of(LITERAL))
-    await desk.tell(LITERAL)
+    await desk.write_notification(LITERAL)
     assert desk.image.acls == {PREFIXED: (RULE,)}
 
 
@@ -81,10 +81,10 @@ async def test_unreadable_acl_node_keeps_current_acls(nursery: trio.Nursery) -> 
     desk = await made_desk()
     await begin(desk, nursery)
     await desk.write(LITERAL)
-    await desk.tell(LITERAL)
+    await desk.write_notification(LITERAL)
     await desk.store.set(path_of(LITERAL), b"nonsense")
-    await desk.tell(LITERAL)
-    await desk.tell(LITERAL, b"nonsense")
+    await desk.write_notification(LITERAL)
+    await desk.write_notification(LITERAL, b"nonsense")
     assert desk.image.acls == {LITERAL: (RULE,)}
 
 
@@ -93,14 +93,14 @@ async def test_unreadable_acl_node_does_not_block_startup(nursery: trio.Nursery)
     await desk.write(LITERAL, b"nonsense")
     await begin(desk, nursery)
     await desk.write(PREFIXED)
-    await desk.tell(PREFIXED)
+    await desk.write_notification(PREFIXED)
     assert desk.image.acls == {PREFIXED: (RULE,)}
 
 
 async def test_old_notices_are_removed(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     desk = await made_desk()
     await begin(desk, nursery)
-    await desk.tell(LITERAL)
+    await desk.write_notification(LITERAL)
     await trio.sleep(NOTIFICATION_RETENTION_S + 1)
-    await desk.tell(LITERAL)
+    await desk.write_notification(LITERAL)
     assert len(await desk.store.children(CHANGES[PatternType.LITERAL])) == 1

@@ -216,7 +216,7 @@ async def test_health_names_a_process_that_does_not_answer(at: At) -> None:
     assert (condition.process, condition.kind) == ("worker-1", "not_responding")
 
 
-async def test_the_cluster_is_that_of_the_image(at: At) -> None:
+async def test_cluster_is_that_of_the_image(at: At) -> None:
     await at.backend.create_topic(shown.TopicCreation("t", 3, {}))
     cluster = await at.backend.cluster()
     assert (cluster.controller_id, cluster.change) == (3, 1)
@@ -226,11 +226,11 @@ async def test_the_cluster_is_that_of_the_image(at: At) -> None:
     assert (cluster.topics, cluster.partitions) == (2, 53)
 
 
-async def test_a_topic_is_created_for_all_and_shown_with_its_logs(at: At) -> None:
+async def test_topic_is_created_for_all_and_shown_with_its_logs(at: At) -> None:
     made = await at.backend.create_topic(shown.TopicCreation("t", 2, {"retention.ms": "5"}))
     assert made.configs == {"retention.ms": "5"}
-    told = [name for name, question in at.roles.asked if isinstance(question, Update)]
-    assert sorted(told) == ["acceptor", "processor-0", "worker-0", "worker-1"]
+    result = [name for name, question in at.roles.asked if isinstance(question, Update)]
+    assert sorted(result) == ["acceptor", "processor-0", "worker-0", "worker-1"]
     owners = [partition.owner for partition in made.partitions]
     assert sorted(owners) == ["worker-0", "worker-1"]
     for index, owner in enumerate(owners):
@@ -246,7 +246,7 @@ async def test_a_topic_is_created_for_all_and_shown_with_its_logs(at: At) -> Non
     ]
 
 
-async def test_a_worker_that_is_down_is_left_out(at: At) -> None:
+async def test_worker_that_is_down_is_left_out(at: At) -> None:
     await at.backend.create_topic(shown.TopicCreation("t", 2, {}))
     at.roles.conversations["worker-0"].close()
     await wait_all_tasks_blocked()
@@ -330,7 +330,7 @@ async def test_member_assignment_is_shown_only_if_readable(
     assert found.members[0].assignment == expected
 
 
-async def test_a_groups_lag_is_counted_to_the_end_of_the_log(at: At) -> None:
+async def test_groups_lag_is_counted_to_the_end_of_the_log(at: At) -> None:
     await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     for worker in ("worker-0", "worker-1"):
         at.roles.answers[worker, LogsRequest] = {0: LogView(0, 10, 10, 100)}
@@ -393,7 +393,7 @@ async def test_connections_are_shown_from_processor_reports(
         assert [each.seq for each in found.happenings] == [1 << 32]
 
 
-async def test_limits_are_those_in_force(at: At) -> None:
+async def test_effective_limits_are_reported(at: At) -> None:
     assert (await at.backend.connections()).limit is None
     await at.configure({"max.connections": "5", "listener.name.other.max.connections": "2"})
     found = await at.backend.connections()
@@ -436,7 +436,7 @@ async def test_reset_deletes_user_topics(at: At) -> None:
     assert names == ["__consumer_offsets"]
 
 
-async def test_metrics_come_from_every_process_that_is_there(at: At) -> None:
+async def test_metrics_cover_every_running_process(at: At) -> None:
     snapshots = await at.backend.metrics()
     names = [snapshot.process for snapshot in snapshots]
     assert names == ["controller", "acceptor", "processor-0", "worker-0", "worker-1"]

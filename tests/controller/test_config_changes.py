@@ -50,7 +50,7 @@ class Desk:
         for update in updates:
             self.image = apply_update(self.image, update)
 
-    async def tell(self, data: bytes) -> None:
+    async def write_notification(self, data: bytes) -> None:
         await self.store.create(CHANGE, data, sequential=True)
         await wait_all_tasks_blocked()
 
@@ -87,10 +87,10 @@ async def test_both_versions_are_followed(desk: Desk, nursery: trio.Nursery) -> 
     await desk.publish(outcome.updates)
     await begin(desk, nursery)
     await desk.store.create("/config/ips/1.1.1.1", RATE % 5)
-    await desk.tell(b'{"version":2,"entity_path":"ips/1.1.1.1"}')
+    await desk.write_notification(b'{"version":2,"entity_path":"ips/1.1.1.1"}')
     assert desk.rate("1.1.1.1") == "5"
     await desk.store.create("/config/topics/t", b'{"version":1,"config":{"retention.ms":"6"}}')
-    await desk.tell(b'{"version":1,"entity_type":"topics","entity_name":"t"}')
+    await desk.write_notification(b'{"version":1,"entity_type":"topics","entity_name":"t"}')
     assert desk.image.topic_overrides("t") == {"retention.ms": "6"}
 
 
@@ -102,10 +102,10 @@ async def test_invalid_config_notification_does_not_block_later_one(
 ) -> None:
     await begin(desk, nursery)
     await desk.store.create("/config/ips/1.1.1.1", RATE % 5)
-    await desk.tell(data)
-    await desk.tell(b'{"version":2,"entity_path":"users/u/clients/c"}')
+    await desk.write_notification(data)
+    await desk.write_notification(b'{"version":2,"entity_path":"users/u/clients/c"}')
     assert desk.rate("1.1.1.1") is None
-    await desk.tell(b'{"version":2,"entity_path":"ips/1.1.1.1"}')
+    await desk.write_notification(b'{"version":2,"entity_path":"ips/1.1.1.1"}')
     assert desk.rate("1.1.1.1") == "5"
 
 
@@ -128,17 +128,17 @@ async def test_own_config_changes_are_published_once(desk: Desk, nursery: trio.N
 async def test_old_notices_are_purged(
     desk: Desk, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
-    await desk.tell(b"before it looked")
+    await desk.write_notification(b"before it looked")
     await begin(desk, nursery)
     mock_clock.jump(NOTIFICATION_RETENTION_S / 2)
-    await desk.tell(b"meanwhile")
+    await desk.write_notification(b"meanwhile")
     mock_clock.jump(NOTIFICATION_RETENTION_S / 2)
-    await desk.tell(b"now")
+    await desk.write_notification(b"now")
     kept = await desk.store.children("/config/changes")
     assert kept == ["config_change_0000000001", "config_change_0000000002"]
     await desk.store.delete(f"/config/changes/{kept[0]}")
     mock_clock.jump(NOTIFICATION_RETENTION_S)
-    await desk.tell(b"later")
+    await desk.write_notification(b"later")
     assert await desk.store.children("/config/changes") == ["config_change_0000000003"]
 
 
@@ -167,7 +167,7 @@ async def test_config_watch_is_reopened_after_store_failure(
     assert desk.rate("1.1.1.1") == "5"
 
 
-async def test_it_ends_with_the_store() -> None:
+async def test_store_watch_ends_with_the_store() -> None:
     desk = await made_desk()
     async with trio.open_nursery() as lives:
         await begin(desk, lives)

@@ -29,8 +29,8 @@ def numbers(chronicle: ConnectionEventLog) -> list[int]:
     return [happening.number for _, happening in chronicle.events]
 
 
-def take(chronicle: ConnectionEventLog, until: float = LATER, **told: Process) -> None:
-    chronicle.take({name: process.kept.recent() for name, process in told.items()}, until)
+def take(chronicle: ConnectionEventLog, until: float = LATER, **result: Process) -> None:
+    chronicle.take({name: process.kept.recent() for name, process in result.items()}, until)
 
 
 def test_events_of_processes_are_merged_by_time() -> None:
@@ -44,7 +44,7 @@ def test_events_of_processes_are_merged_by_time() -> None:
     assert [each.event.number for each in chronicle.rejections] == [2, 5]
 
 
-def test_everything_is_taken_once_and_keeps_its_number() -> None:
+def test_each_event_is_ingested_once_with_its_sequence() -> None:
     a, chronicle = Process(), ConnectionEventLog(1)
     a.note(1, 1.0)
     take(chronicle, a=a)

@@ -105,7 +105,7 @@ def test_view_combines_acceptor_and_processor_reports() -> None:
     assert found.addresses_total == 1
 
 
-def test_without_a_door_they_are_counted_where_they_are_served() -> None:
+def test_sharded_connections_are_counted_in_their_processor() -> None:
     served = (view(), view(host="::1"), view("INSIDE"))
     found = look(None, ProcessorReport(served, 5, NOTHING))
     assert (found.total, found.limit) == (5, 40)
@@ -152,7 +152,7 @@ def test_processors_that_accept_for_themselves_are_added_up() -> None:
         (["max.connections=5", "kafka_connections_max=9"], 5),
     ],
 )
-def test_the_smaller_limit_of_the_broker_is_shown(pairs: list[str], limit: int | None) -> None:
+def test_smaller_limit_of_the_broker_is_shown(pairs: list[str], limit: int | None) -> None:
     place = Place(Settings.from_sources(pairs=pairs), {}, 1)
     assert connections(place, Reports(None, {}), ConnectionEventLog(1), NOW).limit == limit
 

@@ -79,7 +79,7 @@ async def test_controller_resigns_if_replaced_during_store_outage(
     assert holder.reason == "/controller is somebody else's now: b'another'"
 
 
-async def test_a_store_that_has_failed_ends_the_office(
+async def test_store_that_has_failed_ends_the_office(
     store: FlakyStore, nursery: trio.Nursery
 ) -> None:
     holder = Holder(store, nursery)

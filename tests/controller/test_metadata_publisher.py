@@ -115,7 +115,7 @@ async def test_change_completes_when_all_subscribers_applied_it(controller: Cont
     assert controller.subscribers.complete == 1
 
 
-async def test_updates_come_one_at_a_time_and_in_order(controller: Controller) -> None:
+async def test_updates_are_received_one_at_a_time_in_order(controller: Controller) -> None:
     slow, quick = await controller.role("worker-0"), await controller.role("worker-1")
     slow.gate = trio.Event()
     await controller.change(2)
@@ -162,7 +162,7 @@ async def test_late_subscriber_gets_newest_image_and_later_updates(
     assert controller.done == [1, 2, 3]
 
 
-async def test_a_new_life_takes_the_place_of_the_former(controller: Controller) -> None:
+async def test_new_incarnation_replaces_the_previous_one(controller: Controller) -> None:
     former = await controller.role("worker-0")
     former.gate = trio.Event()
     await controller.change()
@@ -189,7 +189,7 @@ async def test_subscriber_failing_an_update_must_rejoin(controller: Controller) 
     assert controller.done == [1]
 
 
-async def test_nothing_is_done_before_all_have_taken_an_image_of_this_life(
+async def test_requests_wait_for_image_of_this_incarnation(
     nursery_of_test: trio.Nursery,
 ) -> None:
     controller = Controller(nursery_of_test, "worker-0", "worker-1")
@@ -223,6 +223,6 @@ async def test_request_to_subscribers_skips_lost_ones(controller: Controller) ->
         await controller.subscribers.ask("worker-0", "hello")
 
 
-async def test_roles_ask_too(controller: Controller) -> None:
+async def test_roles_send_requests_to_each_other(controller: Controller) -> None:
     role = await controller.role("worker-0")
     assert await role.conversation.ask("why?") == ("controller", "why?")

@@ -40,7 +40,7 @@ def test_uses_are_shown_with_their_quotas() -> None:
     assert view.throttles == (QuotaThrottle(1, 2, "produce", "u%20v", "", "Produce", 10_000),)
 
 
-def test_a_quota_of_nothing_has_no_share() -> None:
+def test_zero_quota_has_no_usage_share() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     quotas = ClientQuotaManager(ledger)
     quotas.set_table(QuotaTable(defaults={QuotaType.FETCH: 0.0}))
@@ -49,19 +49,24 @@ def test_a_quota_of_nothing_has_no_share() -> None:
     assert (use.quota, use.share) == (0, None)
 
 
-def test_a_throttle_is_explained_as_it_was_found() -> None:
+def test_throttle_is_explained_with_its_recorded_figures() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     quotas = ClientQuotaManager(ledger)
     for bound in (1024.0, 4096.0):
         quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): bound}}, USER))
         quotas.throttled(quotas.produced(WHO, 61_440, 0), WHO, ApiKey.PRODUCE, 0)
-    told = quota_explained(quotas, ledger, QuotaQuestion(throttle="1"), 500)
-    assert (told.type, told.user, told.client_id) == ("produce", "u v", None)
-    assert told.throttle == QuotaThrottle(1, 500, "produce", "u%20v", "", "Produce", 50_000)
-    assert (told.rate, told.quota, told.window_ms, told.throttle_ms) == (6144, 1024, 10_000, 50_000)
-    assert "(6144 - 1024) / 1024 * 10000 ms = 50000 ms" in told.formula
-    assert [(at.value, at.holds) for at in told.levels if at.value] == [(4096, True)]
-    assert told.samples == ((500, 122_880.0),)
+    result = quota_explained(quotas, ledger, QuotaQuestion(throttle="1"), 500)
+    assert (result.type, result.user, result.client_id) == ("produce", "u v", None)
+    assert result.throttle == QuotaThrottle(1, 500, "produce", "u%20v", "", "Produce", 50_000)
+    assert (result.rate, result.quota, result.window_ms, result.throttle_ms) == (
+        6144,
+        1024,
+        10_000,
+        50_000,
+    )
+    assert "(6144 - 1024) / 1024 * 10000 ms = 50000 ms" in result.formula
+    assert [(at.value, at.holds) for at in result.levels if at.value] == [(4096, True)]
+    assert result.samples == ((500, 122_880.0),)
     last = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
     assert (last.throttle is not None, last.quota, last.rate) == (True, 4096, 12_288)
 
@@ -85,9 +90,9 @@ def test_mutation_throttle_is_explained_by_token_bucket() -> None:
     quotas.set_table(QuotaTable(bounds, USER))
     throttle = Throttle(QuotaType.CONTROLLER_MUTATION, 8000, Cause(-80.0, 0, 10.0))
     quotas.throttled(throttle, WHO, ApiKey.CREATE_TOPICS, 0)
-    told = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
-    assert (told.throttle_ms, told.quota) == (8000, 10)
-    assert "80 / 10 * 1000" in told.formula
+    result = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
+    assert (result.throttle_ms, result.quota) == (8000, 10)
+    assert "80 / 10 * 1000" in result.formula
 
 
 def test_unknown_throttle_is_reported_not_found() -> None:
@@ -103,8 +108,13 @@ def test_unknown_throttle_is_reported_not_found() -> None:
 
 def test_quota_of_unseen_client_is_explained() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
-    told = quota_explained(
+    result = quota_explained(
         ClientQuotaManager(ledger), ledger, QuotaQuestion("u", "c", "request"), 0
     )
-    assert (told.key, told.quota, told.path, told.samples) == ("request_percentage", None, None, ())
-    assert len(told.levels) == 8
+    assert (result.key, result.quota, result.path, result.samples) == (
+        "request_percentage",
+        None,
+        None,
+        (),
+    )
+    assert len(result.levels) == 8

@@ -38,7 +38,7 @@ class Follower:
         await follow(store, "/a", self.begin, self.heard, pause=self.pause, log=EventLog("test"))
 
 
-async def test_it_looks_first_hears_then_and_ends_with_the_store(nursery: trio.Nursery) -> None:
+async def test_store_watch_reads_first_then_follows_until_store_ends(nursery: trio.Nursery) -> None:
     store, follower = SqliteStore(MEMORY), Follower()
     async with trio.open_nursery() as lives:
         lives.start_soon(follower.run, store)
@@ -77,7 +77,7 @@ async def test_watch_restarts_immediately_or_after_backoff(
     await store.close()
 
 
-async def test_the_same_complaint_is_made_once(
+async def test_repeated_warning_is_logged_once(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, tries = SqliteStore(MEMORY), 0

@@ -15,14 +15,14 @@ from minibroker.controller.stores import open_store
 from minibroker.storage.data_directory import SESSION_FILE, STORE_FILE
 
 
-async def test_without_zookeeper_it_is_a_file_of_the_data_directory(tmp_path: Path) -> None:
+async def test_embedded_store_is_a_file_in_the_data_directory(tmp_path: Path) -> None:
     store = await open_store(Settings.from_sources(), tmp_path)
     assert isinstance(store, SqliteStore)
     assert (tmp_path / STORE_FILE).exists()
     await store.close()
 
 
-async def test_a_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
     pairs = ["zookeeper.connect=127.0.0.1:1/x", "zookeeper.connection.timeout.ms=200"]
     with pytest.raises(StoreError, match=r"no ZooKeeper answered at 127\.0\.0\.1:1 for 200 ms"):
         await open_store(Settings.from_sources(pairs=pairs), tmp_path)

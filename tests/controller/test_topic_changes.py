@@ -103,7 +103,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.__dict__["fields"]["why"] for record in caplog.records]
 
 
-async def test_topics_come_grow_and_go(desk: Desk) -> None:
+async def test_topics_are_created_grown_and_deleted(desk: Desk) -> None:
     await desk.store.create("/config/topics/t", b'{"version":1,"config":{"retention.ms":"5"}}')
     await desk.put("t", 1)
     await wait_all_tasks_blocked()
@@ -137,7 +137,7 @@ async def test_topic_changes_stored_before_start_are_applied(
     await desk.store.close()
 
 
-async def test_a_topic_deleted_and_made_again_is_another(desk: Desk) -> None:
+async def test_recreated_topic_has_new_topic_id(desk: Desk) -> None:
     await desk.put("t", 1)
     await wait_all_tasks_blocked()
     before = desk.image.topics["t"].topic_id
@@ -148,7 +148,7 @@ async def test_a_topic_deleted_and_made_again_is_another(desk: Desk) -> None:
     assert desk.image.topics["t"].topic_id != before
 
 
-async def test_a_request_to_delete_is_carried_out_and_removed(desk: Desk) -> None:
+async def test_request_to_delete_is_carried_out_and_removed(desk: Desk) -> None:
     await desk.publish((await desk.cluster.create_topics([NewTopic("t", 2)])).updates)
     for path in ("partitions", "partitions/0", "partitions/0/state"):
         await desk.store.create(f"/brokers/topics/t/{path}")  # as a Kafka broker leaves them
@@ -160,7 +160,7 @@ async def test_a_request_to_delete_is_carried_out_and_removed(desk: Desk) -> Non
     assert await desk.store.children("/admin/delete_topics") == []
 
 
-async def test_requests_from_before_it_looked_are_carried_out(nursery: trio.Nursery) -> None:
+async def test_requests_before_the_watch_are_applied(nursery: trio.Nursery) -> None:
     desk = await made_desk()
     await desk.publish((await desk.cluster.create_topics([NewTopic("t", 2)])).updates)
     await desk.store.create("/admin/delete_topics/t")
@@ -246,7 +246,7 @@ async def test_partition_leaders_are_written_to_store(nursery: trio.Nursery) -> 
     await desk.store.close()
 
 
-async def test_our_own_topics_are_not_taken_for_others(desk: Desk) -> None:
+async def test_own_topics_are_not_reported_as_foreign(desk: Desk) -> None:
     outcome = await desk.cluster.create_topics([NewTopic("a"), NewTopic("b")])
     await desk.publish(outcome.updates)
     await desk.publish((await desk.cluster.create_partitions([Growth("a", 4)])).updates)
@@ -287,7 +287,7 @@ async def test_delete_and_growth_apply_foreign_changes_first(desk: Desk) -> None
     assert list(desk.image.topics) == [OFFSETS]
 
 
-async def test_configs_that_others_wrote_a_moment_ago_are_built_upon(desk: Desk) -> None:
+async def test_concurrent_foreign_configs_are_merged(desk: Desk) -> None:
     await desk.publish((await desk.cluster.create_topics([NewTopic("t", 1)])).updates)
     theirs = b'{"version":1,"config":{"retention.ms":"5"}}'
     await desk.store.create("/config/topics/t", theirs)

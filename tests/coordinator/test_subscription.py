@@ -28,6 +28,6 @@ def test_unknown_metadata_gives_no_topics(metadata: bytes) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_arbitrary_bytes_give_topics_or_none(metadata: bytes) -> None:
+def test_arbitrary_bytes_decode_as_topics_or_none(metadata: bytes) -> None:
     topics = subscribed_topics(metadata)
     assert topics is None or all(isinstance(topic, str) for topic in topics)

@@ -143,8 +143,8 @@ async def test_client_without_valid_certificate_reaches_no_api(
         async with secured(tmp_path, autojump_clock, *settings(tmp_path)) as at:
             with suppress(TlsHandshakeFailed, StreamClosed), trio.fail_after(LONGEST_WAIT_S):
                 client = await at.connect("SSL", context)  # in TLS 1.3 it believes to be let in
-                await client.tell(HELLO, 4)
-                await client.tell(MetadataRequest(topics=None), 9)
+                await client.send_request(HELLO, 4)
+                await client.send_request(MetadataRequest(topics=None), 9)
                 answer = await client.wait_closed()
             assert at.asked == set()
     assert answer == b""

@@ -133,7 +133,7 @@ def test_records_are_counted_from_batch_headers() -> None:
     assert count_records(located, body) == 14
 
 
-def test_the_first_error_is_found() -> None:
+def test_first_error_is_found() -> None:
     assert first_error(None) == 0
     assert first_error(ApiVersionsResponse(error_code=35)) == 35
     partitions = [PartitionData(error_code=code) for code in (0, 0, 6, 3)]
@@ -143,7 +143,7 @@ def test_the_first_error_is_found() -> None:
     assert first_error(FetchResponse()) == 0
 
 
-def test_of_a_long_list_only_the_beginning_is_looked_at() -> None:
+def test_only_first_items_of_long_list_are_inspected() -> None:
     fine, batch = [PartitionData()] * (LOOKED_AT_MAX - 1), build_batch([Record(value=b"v")])
     for before, code in ((fine, 6), ([*fine, PartitionData()], 0)):
         topic = FetchableTopicResponse(partitions=[*before, PartitionData(error_code=6)])

@@ -33,7 +33,7 @@ def event(number: int) -> Happening:
     return number, 0, ("PLAINTEXT", number, "10.0.0.1"), "accepted", None, None
 
 
-class House:
+class SenderHarness:
     """A sender, and the recorder played by the test."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
@@ -45,7 +45,7 @@ class House:
     async def call(self) -> Channel:
         return await self.listener.accept()
 
-    def tell(self, count: int, first: int = 0) -> None:
+    def record(self, count: int, first: int = 0) -> None:
         for number in range(first, first + count):
             self.activity.report(event(number))
 
@@ -55,8 +55,8 @@ class House:
 
 
 @pytest.fixture
-async def house(make_env: MakeEnvironment, nursery: trio.Nursery) -> House:
-    return House(make_env(PROCESSOR), nursery)
+async def harness(make_env: MakeEnvironment, nursery: trio.Nursery) -> SenderHarness:
+    return SenderHarness(make_env(PROCESSOR), nursery)
 
 
 @contextmanager
@@ -66,54 +66,56 @@ def takes(seconds: float) -> Iterator[None]:
     assert trio.current_time() - began == pytest.approx(seconds)
 
 
-def numbers(told: ActivityBatch) -> list[int]:
-    return [one[0] for one in unpack(told.chunk)]
+def numbers(batch: ActivityBatch) -> list[int]:
+    return [one[0] for one in unpack(batch.chunk)]
 
 
-async def test_few_events_wait_for_more(house: House, autojump_clock: MockClock) -> None:
-    channel = await house.call()
+async def test_few_events_wait_for_more(harness: SenderHarness, autojump_clock: MockClock) -> None:
+    channel = await harness.call()
     await wait_all_tasks_blocked()
     with takes(DELAY_S):
-        house.tell(3)
+        harness.record(3)
         assert numbers(await channel.receive()) == [0, 1, 2]
     with takes(DELAY_S):
-        house.tell(1, 3)
+        harness.record(1, 3)
         assert numbers(await channel.receive()) == [3]
 
 
-async def test_many_are_sent_at_once(house: House, autojump_clock: MockClock) -> None:
-    channel = await house.call()
+async def test_full_batch_is_sent_at_once(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    channel = await harness.call()
     await wait_all_tasks_blocked()
     with takes(0):
-        house.tell(1)
+        harness.record(1)
         await wait_all_tasks_blocked()
-        house.tell(CHUNK_EVENTS, 1)
+        harness.record(CHUNK_EVENTS, 1)
         assert numbers(await channel.receive()) == list(range(CHUNK_EVENTS))
 
 
 async def test_events_without_room_are_dropped_and_counted(
-    house: House, autojump_clock: MockClock
+    harness: SenderHarness, autojump_clock: MockClock
 ) -> None:
-    house.tell(PENDING_MAX + 5)
-    assert house.dropped == 5
-    channel = await house.call()
+    harness.record(PENDING_MAX + 5)
+    assert harness.dropped == 5
+    channel = await harness.call()
     found: list[int] = []
-    told_dropped = 0
+    dropped = 0
     while len(found) < PENDING_MAX:
-        told = await channel.receive()
-        found += numbers(told)
-        told_dropped += told.dropped
-        await channel.send(ActivityWritten(len(numbers(told)), told.dropped))
+        batch = await channel.receive()
+        found += numbers(batch)
+        dropped += batch.dropped
+        await channel.send(ActivityWritten(len(numbers(batch)), batch.dropped))
     assert found == list(range(PENDING_MAX))
-    assert told_dropped == 5
+    assert dropped == 5
 
 
 async def test_no_more_is_sent_than_the_recorder_may_have(
-    house: House, autojump_clock: MockClock
+    harness: SenderHarness, autojump_clock: MockClock
 ) -> None:
-    channel = await house.call()
+    channel = await harness.call()
     for first in range(0, 2 * UNWRITTEN_MAX, CHUNK_EVENTS):
-        house.tell(CHUNK_EVENTS, first)
+        harness.record(CHUNK_EVENTS, first)
         if first < UNWRITTEN_MAX:
             await channel.receive()
     with trio.move_on_after(60) as scope:
@@ -123,49 +125,53 @@ async def test_no_more_is_sent_than_the_recorder_may_have(
     assert len(numbers(await channel.receive())) == CHUNK_EVENTS
 
 
-async def test_events_of_dead_recorder_are_dropped(house: House, autojump_clock: MockClock) -> None:
-    channel = await house.call()
-    house.tell(10)
+async def test_events_of_dead_recorder_are_dropped(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    channel = await harness.call()
+    harness.record(10)
     await channel.receive()
     await channel.send(ActivityWritten(4, 0))
     await wait_all_tasks_blocked()
     channel.close()
-    channel = await house.call()
-    assert house.dropped == 6
-    told = await channel.receive()
-    assert (numbers(told), told.dropped) == ([], 6)
+    channel = await harness.call()
+    assert harness.dropped == 6
+    batch = await channel.receive()
+    assert (numbers(batch), batch.dropped) == ([], 6)
     # Nor is it forgotten if this recorder dies, too; and it is not counted again.
     channel.close()
-    channel = await house.call()
-    house.tell(1, 10)
-    told = await channel.receive()
-    assert (numbers(told), told.dropped) == ([10], 6)
+    channel = await harness.call()
+    harness.record(1, 10)
+    batch = await channel.receive()
+    assert (numbers(batch), batch.dropped) == ([10], 6)
     await channel.send(ActivityWritten(1, 6))
     await wait_all_tasks_blocked()
     channel.close()
-    channel = await house.call()
-    house.tell(1, 11)
+    channel = await harness.call()
+    harness.record(1, 11)
     assert (await channel.receive()).dropped == 0
-    assert house.dropped == 6
+    assert harness.dropped == 6
 
 
-async def test_the_last_events_are_sent_at_once(house: House, autojump_clock: MockClock) -> None:
-    channel = await house.call()
-    house.tell(3)
+async def test_last_events_are_sent_at_once(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    channel = await harness.call()
+    harness.record(3)
     with takes(0):
-        await house.activity.finish()
+        await harness.activity.finish()
     assert numbers(await channel.receive()) == [0, 1, 2]
 
 
 async def test_finish_does_not_wait_forever_for_a_recorder(
-    house: House, autojump_clock: MockClock
+    harness: SenderHarness, autojump_clock: MockClock
 ) -> None:
-    channel = await house.call()
+    channel = await harness.call()
     for first in range(0, UNWRITTEN_MAX, CHUNK_EVENTS):
-        house.tell(CHUNK_EVENTS, first)
+        harness.record(CHUNK_EVENTS, first)
         await channel.receive()
-    house.tell(1)
-    await house.activity.finish()  # It gives no receipts any more.
+    harness.record(1)
+    await harness.activity.finish()  # It gives no receipts any more.
 
 
 async def test_sample_of_connections_is_recorded(
@@ -174,7 +180,7 @@ async def test_sample_of_connections_is_recorded(
     settings = Settings.from_sources(pairs=["activity.sample=0.25", "activity.enable=true"])
     found = activity_sender(make_env(PROCESSOR, settings=settings))
     assert found is not None
-    at = House(make_env(PROCESSOR, settings=settings), nursery)
+    at = SenderHarness(make_env(PROCESSOR, settings=settings), nursery)
     channel = await at.call()
     for number in range(100):
         who = AcceptedConnection("PLAINTEXT", ("10.0.0.9", 9092), ("::ffff:10.0.0.1", 5000), number)

@@ -44,14 +44,14 @@ def play() -> Iterator[Playbook]:
     assert not playbook.unasked, f"nobody asked for the state after {playbook.unasked}"
 
 
-def test_requests_one_after_the_other(play: Playbook) -> None:
+def test_sequential_requests_return_to_idle(play: Playbook) -> None:
     for _ in range(2):
         play >> ChannelEvent.REQUEST_RECEIVED << ChannelState.MUTED
         play >> ChannelEvent.RESPONSE_READY << ChannelState.RESPONSE_PENDING
         play >> ChannelEvent.RESPONSE_SENT << ChannelState.NOT_MUTED
 
 
-def test_a_request_that_gets_no_response(play: Playbook) -> None:
+def test_request_without_response_returns_to_idle(play: Playbook) -> None:
     (
         play
         >> ChannelEvent.REQUEST_RECEIVED
@@ -70,7 +70,7 @@ def test_a_request_that_gets_no_response(play: Playbook) -> None:
     ],
     ids=["reading", "muted", "responding"],
 )
-def test_it_may_close_at_any_time_but_once(play: Playbook, before: list[ChannelEvent]) -> None:
+def test_close_is_allowed_in_any_state_once(play: Playbook, before: list[ChannelEvent]) -> None:
     for event in before:
         play.connection.on(event)
     play >> ChannelEvent.CLOSE << ChannelState.CLOSED
@@ -91,7 +91,7 @@ def test_second_request_in_flight_raises_with_the_history() -> None:
     assert connection.state is ChannelState.MUTED
 
 
-def test_the_story_is_bounded() -> None:
+def test_history_is_bounded() -> None:
     connection = ConnectionState()
     for _ in range(HISTORY_MAX):
         connection.on(ChannelEvent.REQUEST_RECEIVED)
@@ -101,14 +101,14 @@ def test_the_story_is_bounded() -> None:
     assert len(caught.value.history) == HISTORY_MAX
 
 
-def test_the_table_knows_every_state() -> None:
+def test_transition_table_covers_every_state() -> None:
     assert set(TRANSITIONS) == set(ChannelState)
     reached = {state for events in TRANSITIONS.values() for state in events.values()}
     assert reached == set(ChannelState)
 
 
 @given(st.lists(st.sampled_from(ChannelEvent)))
-def test_at_most_one_request_is_in_flight_whatever_happens(events: list[ChannelEvent]) -> None:
+def test_random_transitions_keep_at_most_one_request_in_flight(events: list[ChannelEvent]) -> None:
     connection, in_flight = ConnectionState(), 0
     for event in events:
         try:
@@ -122,7 +122,7 @@ def test_at_most_one_request_is_in_flight_whatever_happens(events: list[ChannelE
             assert in_flight == 0
 
 
-def test_a_throttled_client_is_read_when_both_are_over(play: Playbook) -> None:
+def test_throttled_connection_is_unmuted_after_response_and_throttle(play: Playbook) -> None:
     for _ in range(2):
         (
             play
@@ -136,7 +136,7 @@ def test_a_throttled_client_is_read_when_both_are_over(play: Playbook) -> None:
         play >> ChannelEvent.THROTTLE_ENDED << ChannelState.NOT_MUTED
 
 
-def test_in_either_order(play: Playbook) -> None:
+def test_response_and_throttle_may_end_in_either_order(play: Playbook) -> None:
     (
         play
         >> ChannelEvent.REQUEST_RECEIVED
@@ -149,7 +149,7 @@ def test_in_either_order(play: Playbook) -> None:
     play >> ChannelEvent.RESPONSE_SENT << ChannelState.NOT_MUTED
 
 
-def test_a_throttled_request_without_a_response(play: Playbook) -> None:
+def test_throttled_request_without_response_is_unmuted_after_throttle(play: Playbook) -> None:
     (
         play
         >> ChannelEvent.REQUEST_RECEIVED
@@ -166,7 +166,7 @@ def test_a_throttled_request_without_a_response(play: Playbook) -> None:
     )
 
 
-def test_an_answer_may_be_kept_back_twice(play: Playbook) -> None:
+def test_response_may_be_delayed_twice(play: Playbook) -> None:
     play >> ChannelEvent.REQUEST_RECEIVED << ChannelState.MUTED
     for _ in range(2):
         (
@@ -205,7 +205,7 @@ def test_an_answer_may_be_kept_back_twice(play: Playbook) -> None:
         ],
     ],
 )
-def test_a_throttle_at_the_wrong_moment_is_a_bug(before: list[ChannelEvent]) -> None:
+def test_throttle_in_invalid_state_raises(before: list[ChannelEvent]) -> None:
     connection = ConnectionState()
     for event in before[:-1]:
         connection.on(event)

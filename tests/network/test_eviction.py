@@ -10,7 +10,7 @@ from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import SimulatedClock
 from tests.process.conftest import MakeEnvironment
-from tests.roles.running_processor import HELLO, house
+from tests.roles.running_processor import HELLO, running_processor
 from tests.simulation.client import frame
 
 LARGE = 1024 * 1024
@@ -26,7 +26,7 @@ def large_hello() -> bytes:
 async def test_slow_claim_is_evicted_only_when_a_large_request_waits(
     make_env: MakeEnvironment, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
+    async with running_processor(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
         slow = await at.connect()
         await slow.stream.send_all(large_hello()[:7])
         await trio.sleep(60)
@@ -47,7 +47,7 @@ async def test_slow_claim_is_evicted_only_when_a_large_request_waits(
 async def test_small_requests_are_answered_while_large_claims_wait_for_each_other(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
+    async with running_processor(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
         for _ in range(40):
             attacker = await at.connect()
             await attacker.stream.send_all(large_hello()[:7])
@@ -62,7 +62,7 @@ async def test_small_requests_are_answered_while_large_claims_wait_for_each_othe
 async def test_claim_that_arrives_in_time_is_not_evicted(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
+    async with running_processor(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
         slow, other = await at.connect(), await at.connect()
         data, pieces = large_hello(), 28
         size = -(-len(data) // pieces)
@@ -89,7 +89,7 @@ async def test_slow_claim_is_evicted_in_real_time_while_the_clock_is_frozen(
 
     monkeypatch.setattr(SimulatedClock, "real_s", lambda _clock: real_s)
     monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
-    async with house(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
+    async with running_processor(make_env, LARGE_MAX, arena=Arena.create(LARGE, 1)) as at:
         slow, other = await at.connect(), await at.connect()
         await slow.stream.send_all(large_hello()[:7])
         await wait_all_tasks_blocked()

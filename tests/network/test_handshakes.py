@@ -44,7 +44,7 @@ async def test_handshake_that_takes_too_long_closes_only_its_connection(
     assert not done.scope.cancel_called
 
 
-async def test_handshake_is_timed_in_real_time_whatever_the_clock_says(
+async def test_handshake_timeout_uses_real_time(
     autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_s, passed = 50.0, trio.Event()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from minibroker.network.idle_connections import IdleConnections
 
 
-def test_names_come_in_the_order_of_their_last_use() -> None:
+def test_names_are_ordered_by_last_use() -> None:
     idle: IdleConnections[str] = IdleConnections()
     for now, name in enumerate(["a", "b", "c", "a"]):
         idle.use(name, now)
@@ -29,9 +29,7 @@ def test_idle_since_without_names_is_empty() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3))), st.integers(0, 100))
-def test_it_is_as_a_plain_look_at_all_names_would_tell(
-    uses: list[tuple[int, int]], before: int
-) -> None:
+def test_prefix_lookup_matches_linear_search(uses: list[tuple[int, int]], before: int) -> None:
     idle: IdleConnections[int] = IdleConnections()
     last: dict[int, int] = {}
     now = 0

@@ -42,7 +42,7 @@ def test_cache_closes_the_least_recently_used_file(tmp_path: Path) -> None:
     assert open_below(tmp_path) == before
 
 
-def test_a_file_in_use_outlives_its_place_in_the_cache(segment: Path) -> None:
+def test_open_file_stays_open_after_cache_eviction(segment: Path) -> None:
     files = OpenFiles(MANY)
     opened = files.get(str(segment))
     files.forget()

@@ -66,7 +66,7 @@ def test_rules_make_names_of_certificates() -> None:
         named("ssl.principal.mapping.rules=RULE:CN=bob/b/", shown=True)
 
 
-def test_ones_own_code_is_given_all_there_is() -> None:
+def test_own_codec_is_fed_the_whole_input() -> None:
     assert named(BUILDER, listener="PLAINTEXT") == "Host:10.0.0.1"
     assert named(BUILDER, listener="SASL_PLAINTEXT", user="bob") == "User:bob"
     assert named(BUILDER, shown=True) == "User:CN=Alice,O=Tests"
@@ -91,7 +91,7 @@ def test_invalid_principal_builder_is_rejected_at_start(pair: str, text: str) ->
         named(pair)
 
 
-async def test_a_certificate_names_the_requests_of_its_connection(
+async def test_certificate_names_the_requests_of_its_connection(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     wanted = (
@@ -110,7 +110,7 @@ async def test_a_certificate_names_the_requests_of_its_connection(
         assert await at.closed(CloseReason.AUTHENTICATION_FAILED) == ["SSL"]
 
 
-async def test_an_address_may_be_a_name_and_a_failure_costs_its_own_connection(
+async def test_unresolvable_address_fails_only_its_connection(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with secured(tmp_path, autojump_clock, BUILDER) as at:

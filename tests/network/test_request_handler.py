@@ -150,7 +150,7 @@ async def test_request_without_owners_is_answered(desk: Desk) -> None:
     assert desk.memory_used == 0
 
 
-async def test_a_connection_is_used_before_its_answer_is_sent(desk: Desk) -> None:
+async def test_connection_is_used_before_its_answer_is_sent(desk: Desk) -> None:
     await desk.ask(ApiVersionsRequest(), 0)
     assert desk.used == [(1, ChannelState.RESPONSE_PENDING)]
 
@@ -222,7 +222,7 @@ async def test_memory_stays_until_the_last_owner_has_answered(desk: Desk) -> Non
     assert desk.memory_used == 0
 
 
-async def test_closing_meanwhile_waits_for_an_owner_that_reads_memory(desk: Desk) -> None:
+async def test_close_waits_for_owner_reading_memory(desk: Desk) -> None:
     gate = trio.Event()
 
     async def tarry(part: Any) -> Any:
@@ -261,7 +261,7 @@ def nothing(part: Any, *, due: bool = True) -> FetchReply:
     return FetchReply(found, 0, failed=False, due=due)
 
 
-async def test_a_long_poll_ends_with_its_connection(desk: Desk) -> None:
+async def test_long_poll_ends_with_its_connection(desk: Desk) -> None:
     async def wait(part: Any) -> Any:
         await trio.sleep_forever()
 
@@ -282,7 +282,7 @@ async def test_a_long_poll_ends_with_its_connection(desk: Desk) -> None:
     assert desk.memory_used == 0
 
 
-async def test_the_first_owner_with_more_ends_the_wait_of_all(desk: Desk) -> None:
+async def test_first_owner_with_more_ends_the_wait_of_all(desk: Desk) -> None:
     cancelled: list[bool] = []
 
     async def wait(part: Any) -> Any:
@@ -305,7 +305,7 @@ async def test_the_first_owner_with_more_ends_the_wait_of_all(desk: Desk) -> Non
     assert cancelled == [True]
 
 
-async def test_the_image_is_the_newest_when_the_answer_is_put_together(desk: Desk) -> None:
+async def test_image_is_the_newest_when_the_answer_is_put_together(desk: Desk) -> None:
     async def create(part: Any) -> Any:
         follower = desk.exchanges._follower
         follower.image = apply(follower.image, TopicCreated(Topic("new", b"n" * 16, ())))
@@ -339,7 +339,7 @@ async def test_acks_zero_error_closes_the_connection(desk: Desk) -> None:
     assert desk.memory_used == 0
 
 
-async def test_a_newer_api_versions_is_answered_in_version_0(desk: Desk) -> None:
+async def test_newer_api_versions_is_answered_in_version_0(desk: Desk) -> None:
     body = bytearray(frame(ApiVersionsRequest(), 4)[4:])
     body[2:4] = (99).to_bytes(2, "big")
     desk.theirs._correlation_id = 1
@@ -370,7 +370,7 @@ async def test_unserved_api_closes_the_connection(
 
 
 @pytest.mark.parametrize("cut", [1, 9, 14, -1])
-async def test_a_body_that_ends_early_ends_the_connection(desk: Desk, cut: int) -> None:
+async def test_body_that_ends_early_ends_the_connection(desk: Desk, cut: int) -> None:
     with pytest.raises(DecodeError):
         await desk.take(frame(produce(0), 9)[4:][:cut])
     assert desk.memory_used == 0

@@ -85,14 +85,16 @@ async def test_produced_bytes_are_recorded_after_the_response(
         assert worked_ns(desk) == (number + 1) * WORKED_NS
 
 
-async def test_so_are_those_of_several_owners(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_of_several_owners_round_trip(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched = Watched(desk, QuotaType.PRODUCE, monkeypatch)
     await desk.ask(produce(0, 1), 9)
     assert watched.seen == [0]
     assert worked_ns(desk) == 2 * WORKED_NS
 
 
-async def test_so_are_those_that_are_fetched(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetched_records_round_trip(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.workers[0].handler = give_nothing
     watched = Watched(desk, QuotaType.FETCH, monkeypatch)
     await desk.ask(fetch(0, min_bytes=0), 11)

@@ -85,11 +85,11 @@ BODIES = (b"a", b"bb" * 9, bytes(range(256)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000], ids=lambda size: f"{size} at a time")
-async def test_bodies_come_out_however_the_stream_is_cut(wire: Wire, size: int) -> None:
+async def test_stream_cut_anywhere_yields_same_bodies(wire: Wire, size: int) -> None:
     assert await send_in_pieces(wire, framed(*BODIES), size) == list(BODIES)
 
 
-async def test_a_body_larger_than_one_read(wire: Wire) -> None:
+async def test_body_larger_than_one_read(wire: Wire) -> None:
     body = bytes(range(256)) * (LARGEST // 256)
     data = framed(b"first", body, b"last")
     assert await send_in_pieces(wire, data, len(data)) == [b"first", body, b"last"]
@@ -108,7 +108,7 @@ async def test_pipelined_requests_wait_in_the_reader(wire: Wire) -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.integers(1, 50))
-def test_any_cut_gives_the_same_bodies(bodies: list[bytes], size: int) -> None:
+def test_bodies_are_independent_of_stream_cuts(bodies: list[bytes], size: int) -> None:
     async def main() -> list[bytes]:
         wire = Wire(Arena.create(PART_BYTES_MIN, 1).open_part(0))
         data = framed(*bodies)
@@ -142,7 +142,7 @@ async def test_invalid_request_is_rejected_before_memory_is_taken(
 @pytest.mark.parametrize(
     ("data", "missing"), [(b"\0", 3), (b"\0\0\0\5abc", 2), (b"\0\0\0\5", 5)], ids=repr
 )
-async def test_a_request_that_is_cut_short(wire: Wire, data: bytes, missing: int) -> None:
+async def test_request_that_is_cut_short(wire: Wire, data: bytes, missing: int) -> None:
     await wire.client.send_all(data)
     wire.end()
     with pytest.raises(InvalidRequestSize, match=f"ended {missing} bytes before") as caught:
@@ -150,12 +150,12 @@ async def test_a_request_that_is_cut_short(wire: Wire, data: bytes, missing: int
     assert caught.value.reason is CloseReason.PARTIAL_REQUEST
 
 
-async def test_the_end_between_requests_is_an_ordinary_one(wire: Wire) -> None:
+async def test_end_between_requests_is_an_ordinary_one(wire: Wire) -> None:
     wire.end()
     assert await wire.reader.next() is None
 
 
-async def test_closing_on_this_side_gives_the_memory_back(wire: Wire) -> None:
+async def test_close_returns_memory(wire: Wire) -> None:
     await wire.client.send_all(b"\0\0\0\5ab")
 
     async def expect_closed() -> None:

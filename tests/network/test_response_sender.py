@@ -77,7 +77,7 @@ async def sent(stream: Counting, files: OpenFiles, header: bytes, chunks: list[C
     return bytes(received)
 
 
-async def test_a_small_response_is_one_write(files: OpenFiles, segment: Path) -> None:
+async def test_small_response_is_one_write(files: OpenFiles, segment: Path) -> None:
     stream = Counting()
     chunks: list[Chunk] = [b"ab", FileSlice(str(segment), 5, 10), bytearray(b"c"), memoryview(b"d")]
     data = await sent(stream, files, b"head", chunks)
@@ -94,7 +94,7 @@ async def test_large_pieces_never_enter_this_process(files: OpenFiles, segment: 
     assert stream.pieces == 2
 
 
-async def test_a_large_response_without_files(files: OpenFiles) -> None:
+async def test_large_response_without_files(files: OpenFiles) -> None:
     body = os.urandom(2 * COPIED_BYTES_MAX)
     data = await sent(Counting(), files, b"h", [body])
     assert data[5:] == body
@@ -156,7 +156,7 @@ async def test_large_piece_that_is_too_short_is_not_reported_as_reset(
         await send_response(stream, files, b"head", [piece])
 
 
-async def test_a_file_that_is_too_short_is_noticed(files: OpenFiles, segment: Path) -> None:
+async def test_truncated_file_is_rejected(files: OpenFiles, segment: Path) -> None:
     stream = Counting()
     with pytest.raises(RecordsGone, match="shorter than its index says"):
         await send_response(stream, files, b"h", [FileSlice(str(segment), len(CONTENT) - 5, 10)])

@@ -79,7 +79,7 @@ async def set_password(at: SecuredBroker, user: str, number: int, password: str 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
-async def test_a_password_opens_every_api(
+async def test_password_opens_every_api(
     tmp_path: Path, autojump_clock: MockClock, listener: str, version: int
 ) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
@@ -111,7 +111,7 @@ async def test_authentication_that_stops_closes_the_connection(
         assert await at.closed(CloseReason.AUTHENTICATION_FAILED) == ["SASL_PLAINTEXT"]
 
 
-async def test_the_oldest_form_has_no_headers(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_oldest_form_has_no_headers(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
         client = await at.connect("SASL_PLAINTEXT")
         assert (await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 0)).error_code == 0
@@ -122,7 +122,7 @@ async def test_the_oldest_form_has_no_headers(tmp_path: Path, autojump_clock: Mo
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_a_scram_password_is_known_as_soon_as_it_is_set_and_no_longer_than_it_is(
+async def test_scram_credential_applies_when_set_until_deleted(
     tmp_path: Path, autojump_clock: MockClock, number: int
 ) -> None:
     mechanism = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}[number]
@@ -180,7 +180,7 @@ async def test_other_clients_are_served_while_a_failure_is_delayed(
     async with secured(tmp_path, autojump_clock, *wanted) as at:
         bad = await at.connect("SASL_PLAINTEXT")
         await bad.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
-        await bad.tell(SaslAuthenticateRequest(auth_bytes=plain("alice", "wrong")), 2)
+        await bad.send_request(SaslAuthenticateRequest(auth_bytes=plain("alice", "wrong")), 2)
         began = trio.current_time()
         good = await at.connect("SASL_PLAINTEXT")
         await authenticate(good, "PLAIN", plain("alice", "secret"))
@@ -199,19 +199,19 @@ async def test_unknown_mechanism_is_answered_with_the_enabled_ones(
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-async def test_nothing_else_is_answered_before_the_proof(
+async def test_requests_before_authentication_are_rejected(
     tmp_path: Path, autojump_clock: MockClock, steps: int
 ) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
         client = await at.connect("SASL_PLAINTEXT")
         for request, version in ((HELLO, 4), (SaslHandshakeRequest(mechanism="PLAIN"), 1))[:steps]:
             await client.ask(request, version)
-        await client.tell(LOOK, 9)
+        await client.send_request(LOOK, 9)
         assert await client.wait_closed() == b""
         assert await at.closed(CloseReason.AUTHENTICATION_FAILED) == ["SASL_PLAINTEXT"]
 
 
-async def test_versions_too_new_are_answered_as_ever(
+async def test_unsupported_version_is_answered_as_before(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
@@ -238,7 +238,7 @@ async def test_token_out_of_order_is_an_illegal_state(
         assert await client.wait_closed() == b""
 
 
-async def test_a_token_has_a_largest_size(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_token_has_a_largest_size(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with secured(
         tmp_path, autojump_clock, *SETTINGS, "sasl.server.max.receive.size=1000"
     ) as at:
@@ -254,7 +254,7 @@ async def test_a_token_has_a_largest_size(tmp_path: Path, autojump_clock: MockCl
 
 
 @pytest.mark.parametrize("prove_again", [False, True])
-async def test_a_proof_is_worth_something_for_a_time(
+async def test_proof_is_worth_something_for_a_time(
     tmp_path: Path, autojump_clock: MockClock, prove_again: bool
 ) -> None:
     limit = "listener.name.sasl_plaintext.plain.connections.max.reauth.ms=5000"
@@ -289,7 +289,7 @@ async def test_reauthentication_cannot_change_the_user(
         assert await client.wait_closed() == b""
 
 
-async def test_an_expired_token_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_expired_token_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
         client = await at.connect("SASL_PLAINTEXT")
         past = bearer(unsigned({"sub": "carol", "exp": at.wall_ms() / 1000 - 1}))
@@ -299,7 +299,7 @@ async def test_an_expired_token_is_refused(tmp_path: Path, autojump_clock: MockC
         assert answers[1][:2] == (ErrorCode.SASL_AUTHENTICATION_FAILED, refusal.decode())
 
 
-async def test_without_sasl_there_is_nothing_to_prove(
+async def test_plaintext_connection_needs_no_authentication(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
@@ -316,7 +316,7 @@ def rules(*pairs: str) -> object:
     return token_rules(Settings.from_sources(pairs=given), "SASL_SSL")[1]
 
 
-def test_rules_for_tokens_come_from_kafkas_settings(tmp_path: Path) -> None:
+def test_token_rules_follow_kafka_s_settings(tmp_path: Path) -> None:
     options = 'unsecuredValidatorPrincipalClaimName="name" unsecuredValidatorRequiredScope="a b" '
     options += 'unsecuredValidatorAllowableClockSkewMs="3000"'
     line = "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config=x.OAuthBearerLoginModule required "
@@ -336,5 +336,5 @@ def test_rules_for_tokens_come_from_kafkas_settings(tmp_path: Path) -> None:
         rules(f'{line} unsecuredValidatorAllowableClockSkewMs="x";')
 
 
-def test_three_requests_may_come_before_the_proof() -> None:
+def test_requests_before_authentication_are_limited_to_three() -> None:
     assert set(SERVED) == {18, 17, 36}

@@ -52,7 +52,7 @@ def own(**config: str | Path) -> Configs:
     return {(BROKERS, "7"): named}
 
 
-def test_another_file_takes_the_place_of_the_first(files: Files) -> None:
+def test_second_file_replaces_the_first(files: Files) -> None:
     keys = keyring(f"ssl.keystore.location={files.write('one.pem')}")
     before = keys.context("SSL")
     configs = own(__ssl_keystore_location=files.write("two.pem"))
@@ -63,7 +63,7 @@ def test_another_file_takes_the_place_of_the_first(files: Files) -> None:
     assert keys.context("PLAINTEXT") is None
 
 
-def test_the_same_path_is_read_again_if_the_file_was_written_and_something_set(
+def test_keystore_is_reloaded_after_alter_if_file_changed(
     files: Files,
 ) -> None:
     path = files.write("one.pem")
@@ -109,7 +109,7 @@ def test_each_listener_has_its_own(files: Files) -> None:
     assert keys.context("SSL") is not first
 
 
-def test_an_unusable_file_changes_nothing(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_quota_file_changes_nothing(files: Files, caplog: pytest.LogCaptureFixture) -> None:
     keys = keyring(f"ssl.keystore.location={files.write('one.pem')}")
     first = keys.context("SSL")
     bad = own(__ssl_keystore_location=files.write("bad.pem", text="no key"))
@@ -188,6 +188,6 @@ def test_log_contains_the_subject_of_the_new_certificate(
     with caplog.at_level("INFO"):
         keys.follow(own(__ssl_keystore_location=files.write("two.pem")))
     [record] = caplog.records
-    told = vars(record)["fields"]
-    assert told["listener"] == "SSL"
-    assert told["certificate"].startswith("CN=broker,")
+    result = vars(record)["fields"]
+    assert result["listener"] == "SSL"
+    assert result["certificate"].startswith("CN=broker,")

@@ -80,7 +80,7 @@ def test_invalid_key_is_rejected_without_being_shown(tmp_path: Path) -> None:
     assert "has no certificates" in refusal(key, f"ssl.truststore.location={empty}")
 
 
-async def test_an_old_client_is_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_old_client_is_refused_with_a_reason(tmp_path: Path) -> None:
     made = contexts(f"ssl.keystore.location={keystore(tmp_path)}", "ssl.enabled.protocols=TLSv1.3")
     old = client_context()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -88,7 +88,7 @@ async def test_an_old_client_is_refused_with_a_reason(tmp_path: Path) -> None:
     assert failure == "TLS failed: unsupported protocol"
 
 
-async def test_a_certificate_of_strangers_is_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_certificate_of_strangers_is_refused_with_a_reason(tmp_path: Path) -> None:
     made = contexts(
         f"ssl.keystore.location={keystore(tmp_path)}",
         f"ssl.truststore.location={truststore(tmp_path)}",
@@ -105,7 +105,7 @@ async def test_a_certificate_of_strangers_is_refused_with_a_reason(tmp_path: Pat
     assert failure == "TLS failed: peer did not return a certificate"
 
 
-async def test_much_is_sent_in_small_pieces(tmp_path: Path) -> None:
+async def test_large_message_is_sent_in_chunks(tmp_path: Path) -> None:
     made = contexts(f"ssl.keystore.location={keystore(tmp_path)}")
     ours, theirs, _ = await agree(made["SSL"], client_context())
     data = os.urandom(3_000_000)

@@ -76,7 +76,7 @@ def test_unserved_clients_above_the_limit_forget_the_one_not_seen_longest(
     assert known[-2:] == ["app-0", "newest"]
 
 
-def test_unserved_client_with_long_words_is_kept_short(clients: UnservedClients) -> None:
+def test_long_client_name_is_truncated_in_warning(clients: UnservedClients) -> None:
     clients.note(a_client("x" * 5000), Unserved("y" * 5000, "z"))
     (known,) = clients.all()
     assert known.client_id == "x" * SHOWN_MAX

@@ -17,7 +17,7 @@ from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.vote import VoteRequest
 from tests.process.conftest import MakeEnvironment
-from tests.roles.running_processor import HELLO, LOOK, house
+from tests.roles.running_processor import HELLO, LOOK, running_processor
 from tests.simulation.client import api_key
 
 
@@ -34,7 +34,7 @@ from tests.simulation.client import api_key
 async def test_processor_reports_clients_that_ask_for_unserved_protocols(
     make_env: MakeEnvironment, autojump_clock: MockClock, request_: Any, version: int, protocol: str
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         client = await at.connect()
         await client.ask(HELLO, 4)
         await client.ask(request_, version)
@@ -59,7 +59,7 @@ async def test_processor_reports_clients_that_ask_for_unserved_protocols(
 async def test_processor_reports_clients_that_it_disconnects_for_unserved_requests(
     make_env: MakeEnvironment, autojump_clock: MockClock, request_: Any, version: int, protocol: str
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         client = await at.connect()
         header = RequestHeader(api_key(request_), version, 1, "old")
         body = encode_request_header(header)
@@ -73,7 +73,7 @@ async def test_processor_reports_clients_that_it_disconnects_for_unserved_reques
 async def test_processor_reports_no_unserved_protocol_of_ordinary_refusals(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         client = await at.connect()
         await client.ask(FindCoordinatorRequest(coordinator_keys=["t"], key_type=9), 6)
         half = InitProducerIdRequest(transactional_id=None, producer_id=5)

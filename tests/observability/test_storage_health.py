@@ -58,7 +58,7 @@ def test_full_disk_is_logged_once_and_every_error_is_counted(watched: Watched) -
     assert "bytes are free" in condition.text
 
 
-def test_another_kind_of_failure_is_logged_again(watched: Watched) -> None:
+def test_different_failure_is_logged(watched: Watched) -> None:
     watched.fail(errno.ENOSPC)
     watched.fail(errno.EROFS)
     assert len(watched.lines()) == 2

@@ -58,11 +58,11 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_without_a_file_there_is_nothing_to_say() -> None:
+def test_missing_client_config_is_accepted() -> None:
     assert let_in(broker_at("a:1,b:2", None)) == {"kafka.bootstrap.servers": "a:1,b:2"}
 
 
-def test_a_broker_that_falls_silent_is_given_up_within_a_minute() -> None:
+def test_unresponsive_broker_fails_within_a_minute() -> None:
     """Including retries, but not before the longest throttle of a quota."""
     broker = broker_at("a:1", None)
     read, written = broker.to_read(), broker.to_write()
@@ -75,7 +75,7 @@ def test_a_broker_that_falls_silent_is_given_up_within_a_minute() -> None:
     assert int(written["kafka.max.block.ms"]) <= 60_000
 
 
-def test_secrets_stay_where_they_are(read: Read, pem: Path, tmp_path: Path) -> None:
+def test_secrets_are_not_sent_to_other_roles(read: Read, pem: Path, tmp_path: Path) -> None:
     broker = read(
         "security.protocol=sasl_ssl",
         *LET_IN,

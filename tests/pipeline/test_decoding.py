@@ -59,7 +59,7 @@ def test_malformed_value_does_not_affect_others() -> None:
     assert str(found[4]).startswith("not an Arrow IPC stream: ")
 
 
-def test_many_objects_are_parsed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_objects_are_parsed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "OBJECTS_MAX", 7)
     values: list[bytes | None] = list(events(50, 2))
     sizes = [len(each.events) for each in decode(values) if isinstance(each, Batch)]

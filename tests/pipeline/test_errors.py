@@ -8,7 +8,7 @@ from minibroker.pipeline.errors import BadInput, PipelineError, SparkMissing, Wr
 
 
 @pytest.mark.parametrize("error", [PipelineError, SparkMissing, WrongSchema, BadInput])
-def test_a_command_makes_a_line_of_every_error(
+def test_command_makes_a_line_of_every_error(
     error: type[PipelineError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object, **__: object) -> None:

@@ -34,7 +34,7 @@ def reason(raw: bytes | None) -> str:
     return str(raised.value)
 
 
-def test_a_whole_event_is_itself() -> None:
+def test_complete_event_is_unchanged() -> None:
     chance = random.Random(3)
     for number in range(200):
         made = event(number, chance)
@@ -93,12 +93,12 @@ def test_half_a_surrogate_pair_is_no_text() -> None:
     assert "field `ip` is of type string" in reason(raw)
 
 
-def test_a_figure_beyond_doubles_is_none() -> None:
+def test_value_beyond_double_range_is_none() -> None:
     raw = written({**request(), "sample": 0.5}).replace(b"0.5", b"1e999", 1)
     assert "field `sample` is of type double" in reason(raw)
 
 
-def test_a_reason_is_short_however_long_the_event() -> None:
+def test_reason_of_long_event_is_bounded() -> None:
     assert len(reason(written({**request(), "kind": "x" * 10_000}))) == REASON_MAX
 
 

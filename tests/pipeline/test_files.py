@@ -38,7 +38,7 @@ def test_buckets_are_read_hour_by_hour(tmp_path: Path) -> None:
     assert sequences(tmp_path, by_group=True) == [[[1, 2], [3], [5, 6], [7]], [[4]]]
 
 
-def test_an_hour_of_several_files_is_never_cut(tmp_path: Path) -> None:
+def test_hour_of_several_files_is_never_cut(tmp_path: Path) -> None:
     write(tmp_path, "2026-01-01-09", 0, "a", 1, 3, 5)
     write(tmp_path, "2026-01-01-09", 0, "b", 2)
     assert sequences(tmp_path, by_group=True) == [[[1, 3, 5, 2]]]
@@ -51,7 +51,7 @@ def test_buckets_of_remote_or_missing_table_are_empty(tmp_path: Path) -> None:
     assert buckets_of(str(tmp_path / "nothing")) == []
 
 
-def test_paths_lead_from_the_root_as_workers_are_elsewhere(
+def test_paths_are_made_absolute_for_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "table", "2026-01-01-09", 0, "a", 1)
@@ -60,7 +60,7 @@ def test_paths_lead_from_the_root_as_workers_are_elsewhere(
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_versions_are_those_of_all_rows(tmp_path: Path, statistics: bool) -> None:
+def test_versions_match_all_api_rows(tmp_path: Path, statistics: bool) -> None:
     files = []
     for name, versions in {"a": [1, 1], "b": [1, 2, 1], "c": [1, None]}.items():
         table = pa.table({"version": pa.array(versions, pa.int32())})
@@ -103,5 +103,5 @@ def test_truncated_or_missing_file_is_reported_by_name(tmp_path: Path) -> None:
         ("s3a://bucket/a", None),
     ],
 )
-def test_a_path_is_taken_as_hadoop_takes_it(path: str, place: str | None) -> None:
+def test_path_is_parsed_as_in_hadoop(path: str, place: str | None) -> None:
     assert on_disk(path) == (None if place is None else Path(place))

@@ -88,14 +88,14 @@ def test_more_than_there_is_room_for_is_filed_in_turns(monkeypatch: pytest.Monke
     assert sequences(found) == list(range(200))
 
 
-def test_many_that_are_malformed_go_aside_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_malformed_events_are_quarantined_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filing, "FAULTS_MAX", 10)
     found, counted = files(batch([b"junk"] * 25))
     assert [table.num_rows for table in found.values()] == [10, 10, 5]
     assert counted["malformed"] == 25
 
 
-def test_a_task_writes_files_itself_where_it_can(tmp_path: Path) -> None:
+def test_task_writes_local_files_without_spark(tmp_path: Path) -> None:
     made = batch([*events(100, 1), b"junk"])
     wanted, counted = files(made)
     rows = [row for one in file_events("host:9092", 99, str(tmp_path))(iter([made]))
@@ -115,7 +115,7 @@ def test_table_missing_on_worker_is_reported(tmp_path: Path) -> None:
         Filer("dir", 7, str(tmp_path / "gone"))
 
 
-def test_nothing_makes_no_file() -> None:
+def test_empty_batch_writes_no_file() -> None:
     nothing = {"records": 0, "events": 0, "malformed": 0, "held": {}}
     assert files(batch([])) == files() == ({}, nothing)
 

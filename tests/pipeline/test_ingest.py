@@ -11,7 +11,7 @@ from minibroker.activity.schema import TOPIC
 from minibroker.pipeline import ingest
 from minibroker.pipeline.brokers import ClusterAccess
 from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.ingest import ingest_broker, ingest_directory, pass_over_gone, steps
+from minibroker.pipeline.ingest import ingest_broker, ingest_directory, skip_deleted, steps
 from minibroker.pipeline.reachable import ReachableTopic
 from minibroker.pipeline.schemas import read_activity
 from minibroker.pipeline.segments import SegmentPiece
@@ -39,9 +39,7 @@ def test_second_ingest_reads_only_new_records(spark: SparkSession, tmp_path: Pat
     assert read_activity(spark, str(tmp_path / "activity")).count() == 300
 
 
-def test_of_another_topic_of_the_name_nothing_is_passed_over(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_recreated_topic_is_ingested_from_its_start(spark: SparkSession, tmp_path: Path) -> None:
     """A broker restarted with an empty folder has a new topic id, and more events than before."""
     for begin, end in ((0, 100), (100, 300)):
         shutil.rmtree(tmp_path / "data", ignore_errors=True)
@@ -73,11 +71,11 @@ def test_records_deleted_before_ingest_are_counted(
         (checkpoint / "commits").mkdir(exist_ok=True)
         (checkpoint / "commits" / str(number)).write_text("v1\n{}")
     table = Table(spark, str(tmp_path / "activity"))
-    assert pass_over_gone(table, ClusterAccess("there:9092"), ReachableTopic("id", starts)) == gone
+    assert skip_deleted(table, ClusterAccess("there:9092"), ReachableTopic("id", starts)) == gone
     assert checkpoint.exists() == (not gone)
 
 
-def test_a_damaged_batch_is_one_that_is_malformed(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_batch_is_one_that_is_malformed(spark: SparkSession, tmp_path: Path) -> None:
     append(tmp_path / "data", list(events(100, 3)))
     (log,) = (tmp_path / "data").glob("*/*.log")
     raw = bytearray(log.read_bytes())
@@ -116,7 +114,7 @@ def cut(sizes: list[int], tasks: int) -> list[list[list[int]]]:
     ]
 
 
-def test_a_step_has_so_many_bytes_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_size_is_bounded_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "TASK_BYTES", 10)
     monkeypatch.setattr(ingest, "LEAST_BYTES", 1)
     assert cut([4, 6, 1, 30, 9, 2], 2) == [[[0], [1, 2]], [[3]], [[4], [5]]]
@@ -124,7 +122,7 @@ def test_a_step_has_so_many_bytes_a_core(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cut([], 2) == []
 
 
-def test_tasks_have_about_as_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_are_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "TASK_BYTES", 1000)
     monkeypatch.setattr(ingest, "LEAST_BYTES", 5)
     assert cut([3] * 8, 2) == [[[0, 1, 2, 3], [4, 5, 6, 7]]]

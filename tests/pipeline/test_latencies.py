@@ -30,7 +30,7 @@ def test_latencies_have_numbers_in_their_order() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 2000)), max_size=5))
-def test_percentiles_are_those_of_each_span(spans: list[list[int]]) -> None:
+def test_percentiles_are_computed_per_span(spans: list[list[int]]) -> None:
     seen = [np.unique(rounded(np.array(span, np.int64)), return_counts=True) for span in spans]
     numbers, counts = (
         np.concatenate([*(each[at] for each in seen), np.empty(0, np.int64)]) for at in (0, 1)

@@ -96,7 +96,7 @@ def step(made: TableCommits, root: Path) -> None:
 AFTER = {"table/hour=1/new1", "table/hour=1/new2", "table-quarantine/bad"}
 
 
-def test_wherever_it_is_killed_a_step_is_done_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_killed_step_is_applied_completely_or_not_at_all(tmp_path: Path) -> None:
     seen = set()
     for changes in range(40):
         root = tmp_path / str(changes)
@@ -126,7 +126,7 @@ def test_wherever_it_is_killed_a_step_is_done_whole_or_not_at_all(tmp_path: Path
     assert seen == {"not at all", "whole", "whole at once"}
 
 
-def test_nothing_is_left_of_a_step_that_was_done(tmp_path: Path) -> None:
+def test_completed_step_leaves_no_temporary_files(tmp_path: Path) -> None:
     made = ledger(tmp_path)
     step(made, tmp_path)
     assert sorted(path.name for path in (tmp_path / "table").iterdir()) == ["_commits", "hour=1"]
@@ -140,7 +140,7 @@ def test_concurrent_commit_is_rejected(tmp_path: Path) -> None:
     assert ledger(tmp_path).last.progress == {"a": 1}
 
 
-def test_nothing_is_committed_whose_files_another_writer_removed(tmp_path: Path) -> None:
+def test_commit_with_files_removed_by_other_writer_fails(tmp_path: Path) -> None:
     """As its progress would say that they are in the table."""
     one = ledger(tmp_path)
     written = put(tmp_path, f"{one.staging}/new")
@@ -166,7 +166,7 @@ def test_outdated_ledger_cannot_commit(tmp_path: Path) -> None:
     ("text", "words"),
     [('{"version": 9}', "has version 9, but this minibroker"), ("{", "cannot be read")],
 )
-def test_a_ledger_that_is_not_understood_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_ledger_that_is_not_understood_is_named(tmp_path: Path, text: str, words: str) -> None:
     put(tmp_path, "_commits/000000000001.json")
     (tmp_path / "table/_commits/000000000001.json").write_text(text)
     with pytest.raises(BadInput, match=words):

@@ -10,7 +10,7 @@ SMALL = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)))
 
 
 @given(SMALL)
-def test_pairs_are_numbered_as_they_come(pairs: list[tuple[int, int]]) -> None:
+def test_pairs_are_numbered_in_order(pairs: list[tuple[int, int]]) -> None:
     both = np.array(pairs, np.int64).reshape(-1, 2)
     rows, found = pairs_of(both[:, 0].copy(), both[:, 1].copy())
     kept = list(dict.fromkeys(pairs))
@@ -35,6 +35,6 @@ def test_spans_are_the_sequences_in_their_order(keys: list[tuple[int, int]]) -> 
     assert sorted(said) == sorted(keys)
 
 
-def test_brokers_that_take_turns_have_a_span_each() -> None:
+def test_alternating_brokers_have_separate_spans() -> None:
     brokers, sequences = np.array([1, 2, 1, 2, 1]), np.array([7, 1, 8, 2, 9])
     assert spans_of(brokers, sequences).tolist() == [[1, 7, 9], [2, 1, 2]]

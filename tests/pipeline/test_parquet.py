@@ -31,7 +31,7 @@ def read(content: bytes) -> pa.Table:
     return pq.read_table(io.BytesIO(content))
 
 
-def test_the_columns_are_those_of_the_table() -> None:
+def test_columns_match_the_table() -> None:
     found = nested(SCHEMA.empty_table()).schema.names
     assert found == schemas.ACTIVITY.fieldNames() == [field.name for field in FIELDS]
 

@@ -22,7 +22,7 @@ def fits(quota: str) -> Together:
     return Together(quota, 1.0, 1)
 
 
-def test_a_quota_has_its_figures_as_its_reason() -> None:
+def test_recommended_quota_states_its_figures() -> None:
     value, reason = decision(PLAIN, fits(PRODUCE), Policy())
     assert value == 1_050_000
     assert reason == (
@@ -74,7 +74,7 @@ def test_quotas_exceeding_broker_capacity_are_scaled_down() -> None:
         (CONNECTION_CREATION_RATE, 20.1, 21, 20),
     ],
 )
-def test_a_quota_has_three_digits(quota: str, value: float, up: float, down: float) -> None:
+def test_quota_has_three_digits(quota: str, value: float, up: float, down: float) -> None:
     assert rounded_to_set(quota, value, Policy(), up=True) == up
     assert rounded_to_set(quota, value, Policy(), up=False) == down
 
@@ -96,7 +96,7 @@ def recommended(level: str, *decided: Decided) -> Recommendation:
     return Recommendation(level, decided, together, Policy())
 
 
-def test_the_file_has_a_line_for_each_entity_and_defaults_last() -> None:
+def test_file_has_a_line_for_each_entity_and_defaults_last() -> None:
     time = PLAIN._replace(quota=REQUEST, usual=10.0, most=11.0, value=12.5)
     default = PLAIN._replace(is_default=True, user="bob", entities=3)
     ip = PLAIN._replace(quota=CONNECTION_CREATION_RATE, user=None, ip="10.0.0.7", value=25.0)

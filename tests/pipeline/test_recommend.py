@@ -42,7 +42,7 @@ def idle(seconds: float, user: str, size: int, **more: object) -> Event:
     return produced(seconds, user, "c", size, checked_ns=0, late_ns=0, **more)
 
 
-def test_a_rate_is_that_of_ten_or_eleven_seconds(spark: SparkSession) -> None:
+def test_rate_is_that_of_ten_or_eleven_seconds(spark: SparkSession) -> None:
     sizes = {0: 1000, 1: 500, 10: 200, 25: 70}
     events = [idle(at, "u", size) for at, size in sizes.items()]
     found = {
@@ -55,7 +55,7 @@ def test_a_rate_is_that_of_ten_or_eleven_seconds(spark: SparkSession) -> None:
     assert found == {0: 100_000, 1: 150_000, 10: 155_000, 25: 7_000}
 
 
-def test_a_rate_is_over_the_windows_that_a_broker_is_set_to(spark: SparkSession) -> None:
+def test_rate_is_over_the_windows_that_a_broker_is_set_to(spark: SparkSession) -> None:
     events = [idle(at, "u", size) for at, size in {0: 1000, 1: 500, 3: 250, 5: 60}.items()]
     policy = Policy(window_num=3, window_s=2)
     seen = rates(frame(spark, events), USER, policy).where(f"quota = '{PRODUCE}'").collect()

@@ -31,7 +31,7 @@ def table(spark: SparkSession, path: Path, *, version: int = VERSION, drop: str 
 
 
 @pytest.mark.usefixtures("wherever")
-def test_a_table_comes_back_with_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_round_trips_with_its_columns(spark: SparkSession, tmp_path: Path) -> None:
     frame = read_activity(spark, table(spark, tmp_path / "activity"))
     # Files don't say that a column is never null.
     assert frame.schema.simpleString() == ACTIVITY_TABLE.simpleString()
@@ -39,12 +39,12 @@ def test_a_table_comes_back_with_its_columns(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.usefixtures("wherever")
-def test_a_missing_column_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_column_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(WrongSchema, match=r"activity.*: column `io_ns` is missing.*ingest"):
         read_activity(spark, table(spark, tmp_path / "activity", drop="io_ns"))
 
 
-def test_a_wrong_type_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_type_is_named_in_error(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "activity")
     good = spark.read.parquet(table(spark, tmp_path / "good"))
     good.withColumn("io_ns", good.io_ns.cast("string")).write.parquet(path)
@@ -52,7 +52,7 @@ def test_a_wrong_type_is_named(spark: SparkSession, tmp_path: Path) -> None:
         read_activity(spark, path)
 
 
-def test_one_file_of_many_is_named_that_is_another(spark: SparkSession, tmp_path: Path) -> None:
+def test_replaced_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
     """Spark itself would look at the columns of one of them."""
     path = table(spark, tmp_path / "activity")
     (file,) = (tmp_path / "activity").glob("*/*/*.parquet")
@@ -80,7 +80,7 @@ def wherever(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("wherever")
-def test_an_unknown_version_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_unknown_version_is_named(spark: SparkSession, tmp_path: Path) -> None:
     path = table(spark, tmp_path / "activity", version=VERSION + 1)
     with pytest.raises(WrongSchema, match=f"`version` contains {VERSION + 1}, .*ingest"):
         read_activity(spark, path)

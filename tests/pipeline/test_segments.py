@@ -39,7 +39,7 @@ def segment(data_dir: Path) -> Path:
     return max((data_dir / f"{TOPIC}-0").glob("*.log"))
 
 
-def test_records_come_as_they_were_written(tmp_path: Path) -> None:
+def test_records_are_read_as_written(tmp_path: Path) -> None:
     append(tmp_path, [*values(120), None])
     rows = read(tmp_path)
     assert [row["value"] for row in rows] == [*values(120), None]
@@ -57,7 +57,7 @@ def test_pieces_are_bounded_and_together_everything(tmp_path: Path) -> None:
     assert sorted(row["value"] for row in rows) == sorted(value for value in values(1010) if value)
 
 
-def test_partitions_come_in_turns(tmp_path: Path) -> None:
+def test_fetch_rotates_partitions(tmp_path: Path) -> None:
     append(tmp_path, values(100), batch=50)
     append(tmp_path, values(200), batch=50, partition=1)
     found = list(pieces(str(tmp_path), {}, piece_bytes=1))
@@ -73,7 +73,7 @@ def test_reading_resumes_at_last_offset(tmp_path: Path) -> None:
     assert [row["value"] for row in read(tmp_path, {"0": last.next_offset})] == values(20, 100)
 
 
-def test_of_a_growing_log_the_last_batch_is_left_until_it_is_whole(tmp_path: Path) -> None:
+def test_incomplete_last_batch_is_read_later(tmp_path: Path) -> None:
     append(tmp_path, values(100))
     whole = segment(tmp_path).read_bytes()
     for cut in (1, 30, 200):
@@ -149,7 +149,7 @@ def test_directory_missing_on_worker_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_a_batch_larger_than_any_before_is_read_too(tmp_path: Path, codec: Compression) -> None:
+def test_batch_larger_than_previous_ones_is_read(tmp_path: Path, codec: Compression) -> None:
     chance = random.Random(1)
     large = [chance.randbytes(700_000), bytes(3_000_000), b"last"]
     batches = [build_batch([Record(value=each)], compression=codec) for each in large]
@@ -171,7 +171,7 @@ def test_batch_exceeding_decompressed_limit_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.ZSTD, Compression.LZ4])
-def test_a_batch_that_does_not_decompress_is_one_row_and_others_are_read(
+def test_undecompressible_batch_is_quarantined_and_others_are_read(
     tmp_path: Path, codec: Compression
 ) -> None:
     good = build_batch([Record(value=value) for value in values(50)], compression=codec)
@@ -185,7 +185,7 @@ def test_a_batch_that_does_not_decompress_is_one_row_and_others_are_read(
     assert expected == [None, True, None, True, None]
 
 
-def test_a_batch_of_several_frames_is_read(tmp_path: Path) -> None:
+def test_batch_of_several_frames_is_read(tmp_path: Path) -> None:
     plain = build_batch([Record(value=value) for value in values(50)])
     packed = build_batch([Record(value=b"")], compression=Compression.ZSTD)
     halves = plain[HEADER_BYTES:400], plain[400:]

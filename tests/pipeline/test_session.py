@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SUBMITTED = {"PYSPARK_GATEWAY_PORT": "4711"}
 
 
-def test_a_session_on_this_machine_listens_on_this_machine_only(spark: SparkSession) -> None:
+def test_session_on_this_machine_listens_on_this_machine_only(spark: SparkSession) -> None:
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert spark.range(10).count() == 10
@@ -49,7 +49,7 @@ def test_missing_connector_hint_depends_on_launcher() -> None:
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[1]", "local[*]"])
-def test_a_master_on_this_machine_gets_the_defaults(master: str | None) -> None:
+def test_master_on_this_machine_gets_the_defaults(master: str | None) -> None:
     found = settings({}, master)
     assert found["spark.master"] == (master or "local[*]")
     assert "SerialGC" in found["spark.driver.extraJavaOptions"]

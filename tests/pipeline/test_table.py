@@ -47,9 +47,7 @@ def whoever_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("whoever_writes")
-def test_the_answer_is_the_same_however_the_input_is_cut_and_shuffled(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_usage_is_independent_of_input_order_and_cuts(spark: SparkSession, tmp_path: Path) -> None:
     made = [*events(400, 1), *events(400, 2, start=400)]
     assert take(spark, tmp_path / "one", made, 1) == Counts(800, 800, 0)
     shuffled = random.Random(3).sample(made, len(made))
@@ -97,7 +95,7 @@ def test_events_already_in_table_are_skipped(spark: SparkSession, tmp_path: Path
     assert take(spark, path, made[:200]) == Counts(200, 200, 0)
     # Late ones among them, as the events' times are all mixed.
     late = take(spark, path, made[100:])
-    assert (late, late.again) == (Counts(200, 100, 0), 100)
+    assert (late, late.already_there) == (Counts(200, 100, 0), 100)
     assert take(spark, path, made) == Counts(300, 0, 0)
     take(spark, tmp_path / "once", made)
     assert rows(spark, path) == rows(spark, tmp_path / "once")
@@ -148,7 +146,7 @@ def test_uncommitted_files_are_ignored(spark: SparkSession, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("whoever_writes")
-def test_nothing_is_taken_in_without_a_word(spark: SparkSession, tmp_path: Path) -> None:
+def test_rejected_input_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     assert take(spark, tmp_path / "activity", []) == Counts()
 
 
@@ -177,7 +175,7 @@ def test_compaction_leaves_one_sorted_file_and_every_event(
         assert keys == sorted(keys)
 
 
-def test_small_files_are_joined_as_they_come(
+def test_small_files_are_compacted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minibroker.pipeline.table.FILES_MAX", 2)

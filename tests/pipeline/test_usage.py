@@ -37,7 +37,7 @@ def rows(found: DataFrame, **wanted: Any) -> list[Row]:
     return [row for row in every if all(row[name] == value for name, value in wanted.items())]
 
 
-def test_the_columns_are_those_that_are_promised(spark: SparkSession) -> None:
+def test_columns_match_the_documentation(spark: SparkSession) -> None:
     found = jobs.usage(frame(spark, [request(0, "u", "c")]), 60)
     assert [(field.name, field.dataType.simpleString()) for field in found.schema] == [
         (column.name, column.type) for column in jobs.COLUMNS
@@ -50,7 +50,7 @@ def test_guide_documents_every_column() -> None:
         assert f"| `{name}` | {kind} | {unit} | {meaning} |" in guide
 
 
-def test_a_request_counts_for_each_quota_on_each_level(spark: SparkSession) -> None:
+def test_request_counts_for_each_quota_on_each_level(spark: SparkSession) -> None:
     events = [
         produced(1, "u", "c", 1000, checked_ns=3_000_000, late_ns=1_000_000),
         produced(59.999999, "u", "c", 500, error_code=6, checked_ns=0, late_ns=0),
@@ -96,7 +96,7 @@ def test_usage_excludes_amounts_without_quota(spark: SparkSession) -> None:
     assert not rows(found, user="follower")
 
 
-def test_throttles_rates_and_bounds_are_those_of_the_level_that_counted(
+def test_throttle_row_uses_level_that_throttled(
     spark: SparkSession,
 ) -> None:
     events = [
@@ -130,7 +130,7 @@ def test_addresses_have_connections(spark: SparkSession) -> None:
     assert row["latency_p50_ms"] is None
 
 
-def test_an_event_of_a_sample_stands_for_others(spark: SparkSession) -> None:
+def test_sampled_event_is_weighted(spark: SparkSession) -> None:
     events = [produced(1, "u", "c", 300, sample=0.3, error_code=1)]
     [row] = rows(jobs.usage(frame(spark, events), 1), level="user", quota=PRODUCE)
     assert (row["used"], row["events"]) == (1000, 1)
@@ -168,9 +168,7 @@ def comparable(every: list[Row]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_the_answer_is_the_same_however_the_events_are_cut(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_usage_is_independent_of_batch_cuts(spark: SparkSession, tmp_path: Path) -> None:
     events = frame(spark, many(1_500, seed=7))
     once = comparable(rows(jobs.usage(events.coalesce(1), 60)))
     assert len(once) > 200

@@ -24,14 +24,12 @@ from tests.process.conftest import MakeEnvironment
         (WORKER, "worker-1"),
     ],
 )
-def test_roles_of_which_there_are_many_are_numbered(
-    make_env: MakeEnvironment, role: str, name: str
-) -> None:
+def test_repeated_roles_are_numbered(make_env: MakeEnvironment, role: str, name: str) -> None:
     assert role_name(role, 1) == name
     assert make_env(role, 1).name == name
 
 
-def test_where_connections_arrive_is_another_name_than_the_processors_own() -> None:
+def test_socket_channel_has_its_own_name() -> None:
     assert handoff_name(1) not in (role_name(PROCESSOR, 1), handoff_name(0))
 
 

@@ -27,7 +27,7 @@ from minibroker.process import messages
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_it_arrives_as_it_was_sent(message: object) -> None:
+def test_message_arrives_unchanged(message: object) -> None:
     arrived = pickle.loads(pickle.dumps(message, 5))
     assert arrived == message
     assert type(arrived) is type(message)

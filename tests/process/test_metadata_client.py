@@ -115,9 +115,7 @@ async def test_client_greets_and_applies_the_image_then_each_update(
 
 
 @pytest.mark.parametrize("attempt", range(20))
-async def test_an_update_right_behind_the_welcome_builds_on_it(
-    make_env: MakeEnvironment, attempt: int
-) -> None:
+async def test_update_after_snapshot_applies_to_it(make_env: MakeEnvironment, attempt: int) -> None:
     env = make_env(WORKER)
 
     async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
@@ -194,7 +192,7 @@ async def test_questions_wait_for_restarted_controller(make_env: MakeEnvironment
     await with_controller(env, MetadataClient(env), play)
 
 
-async def test_a_role_without_answers_says_so(make_env: MakeEnvironment) -> None:
+async def test_role_without_handlers_reports_error(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER, 1)
 
     async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
@@ -205,7 +203,7 @@ async def test_a_role_without_answers_says_so(make_env: MakeEnvironment) -> None
     await with_controller(env, MetadataClient(env), play)
 
 
-async def test_a_role_holds_no_configs_that_it_has_no_use_for(make_env: MakeEnvironment) -> None:
+async def test_role_receives_only_configs_it_uses(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
 
     async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:

@@ -26,7 +26,7 @@ CLIENT = Entity(client="client1")
 MS = 1_000_000
 
 
-def test_without_a_quota_nothing_is_recorded() -> None:
+def test_no_quota_records_nothing() -> None:
     ledger = OracleLedger(11, 1000)
     quotas = ClientQuotaManager(ledger)
     assert not quotas.enabled

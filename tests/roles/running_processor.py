@@ -55,7 +55,7 @@ LOOK = ListOffsetsRequest(
 )
 
 
-class House:
+class OpenBroker:
     """The processor's neighbours."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
@@ -161,12 +161,12 @@ class House:
 
 
 @asynccontextmanager
-async def house(
+async def running_processor(
     make_env: MakeEnvironment, *pairs: str, ready: bool = True, **changes: Any
-) -> AsyncIterator[House]:
+) -> AsyncIterator[OpenBroker]:
     settings = Settings.from_sources(pairs=pairs)
     async with trio.open_nursery() as nursery:
-        at = House(make_env(PROCESSOR, settings=settings, **changes), nursery)
+        at = OpenBroker(make_env(PROCESSOR, settings=settings, **changes), nursery)
         await at.start()
         nursery.start_soon(processor, at.env)
         if ready:

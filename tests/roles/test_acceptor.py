@@ -46,7 +46,7 @@ from tests.process.shortage import RealTime, Short, conditions, frozen
 LISTENER = "PLAINTEXT"
 
 
-class House:
+class RunningAcceptor:
     """An acceptor with a controller, and processors that the test plays."""
 
     def __init__(self, env: Environment, source: MemorySource) -> None:
@@ -75,12 +75,12 @@ class House:
 
 
 @asynccontextmanager
-async def house(
+async def running_acceptor(
     make_env: MakeEnvironment,
     processors: int = 2,
     source: MemorySource | None = None,
     *pairs: str,
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RunningAcceptor]:
     source = source or MemorySource()
     ready = trio.Event()
     env = make_env(
@@ -91,7 +91,7 @@ async def house(
         ready=ready.set,
         incarnation=2,
     )
-    made = House(env, source)
+    made = RunningAcceptor(env, source)
 
     def welcome(question: Any) -> Welcome | None:
         if isinstance(question, ImageApplied):
@@ -122,7 +122,7 @@ async def drained(handoff: Handoff) -> list[AcceptedConnection]:
 async def test_connections_are_dealt_out_in_turn_with_names_of_their_own(
     make_env: MakeEnvironment,
 ) -> None:
-    async with house(make_env) as at:
+    async with running_acceptor(make_env) as at:
         processors = [await at.processor(index) for index in range(2)]
         clients = await at.connect(5)
         first, second = [await drained(processor) for processor in processors]
@@ -136,8 +136,8 @@ async def test_connections_are_dealt_out_in_turn_with_names_of_their_own(
         assert at.counted(ACCEPTED.name) == 5
 
 
-async def test_a_connection_works_on_the_other_side(make_env: MakeEnvironment) -> None:
-    async with house(make_env, 1) as at:
+async def test_transferred_connection_works_in_receiving_process(make_env: MakeEnvironment) -> None:
+    async with running_acceptor(make_env, 1) as at:
         processor = await at.processor(0)
         (client,) = await at.connect()
         _, connection = await processor.receive()
@@ -150,7 +150,7 @@ async def test_a_connection_works_on_the_other_side(make_env: MakeEnvironment) -
 async def test_while_all_are_full_one_connection_waits_and_that_is_counted(
     make_env: MakeEnvironment,
 ) -> None:
-    async with house(make_env) as at:
+    async with running_acceptor(make_env) as at:
         processors = [await at.processor(index) for index in range(2)]
         await at.connect(2 * SLOTS)
         assert at.counted(ACCEPTOR_BLOCKED.name) == 0
@@ -166,8 +166,8 @@ async def test_while_all_are_full_one_connection_waits_and_that_is_counted(
         assert at.gauge(QUEUE_PEAK.name, 1) == SLOTS
 
 
-async def test_the_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
-    async with house(make_env) as at:
+async def test_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
+    async with running_acceptor(make_env) as at:
         for index in range(2):
             await at.processor(index)
         await at.connect(3)
@@ -179,7 +179,7 @@ async def test_the_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
 
 
 async def test_connection_events_are_recorded(make_env: MakeEnvironment) -> None:
-    async with house(make_env, 1) as at:
+    async with running_acceptor(make_env, 1) as at:
         processor = await at.processor(0)
         await at.connect(SLOTS + 1)
         assert at.controller is not None
@@ -201,7 +201,7 @@ async def test_connection_events_are_recorded(make_env: MakeEnvironment) -> None
 
 
 async def test_processor_gets_no_connections_before_it_listens(make_env: MakeEnvironment) -> None:
-    async with house(make_env, 1) as at:
+    async with running_acceptor(make_env, 1) as at:
         (client,) = await at.connect()
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
         assert await drained(handoff) == []
@@ -211,10 +211,10 @@ async def test_processor_gets_no_connections_before_it_listens(make_env: MakeEnv
         assert accepted.peer == client.local
 
 
-async def test_a_dead_processors_slots_are_free_in_its_next_life(
+async def test_slots_of_dead_processor_are_free_after_restart(
     make_env: MakeEnvironment,
 ) -> None:
-    async with house(make_env, 1) as at:
+    async with running_acceptor(make_env, 1) as at:
         first = await at.processor(0)
         lost = await at.connect(SLOTS + 1)
         first.close()
@@ -244,7 +244,7 @@ class Mute(Handoff):
         self._inner.close()
 
 
-async def test_a_connection_that_dies_with_its_processor_is_counted(
+async def test_connection_that_dies_with_its_processor_is_counted(
     make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switchboard = make_env(ACCEPTOR).switchboard
@@ -254,7 +254,7 @@ async def test_a_connection_that_dies_with_its_processor_is_counted(
         return Mute(await dial(name))
 
     monkeypatch.setattr(switchboard, "dial_handoff", dial_mute)
-    async with house(make_env, 1) as at:
+    async with running_acceptor(make_env, 1) as at:
         await at.processor(0)
         (client,) = await at.connect()
         assert await client.receive_into(memoryview(bytearray(1))) == 0
@@ -264,11 +264,11 @@ async def test_a_connection_that_dies_with_its_processor_is_counted(
         assert (refusal.event.reason, refusal.event.processor) == ("process_died", 0)
 
 
-async def test_a_shortage_of_descriptors_is_waited_out(
+async def test_shortage_of_descriptors_is_waited_out(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     source = Short()
-    async with house(make_env, 1, source) as at:
+    async with running_acceptor(make_env, 1, source) as at:
         processor = await at.processor(0)
         await source.connect()
         accepted, _ = await processor.receive()
@@ -276,14 +276,14 @@ async def test_a_shortage_of_descriptors_is_waited_out(
         assert trio.current_time() == pytest.approx(0.2)
 
 
-async def test_a_shortage_of_descriptors_is_shown_and_ends_while_the_clock_is_frozen(
+async def test_shortage_of_descriptors_is_shown_and_ends_while_the_clock_is_frozen(
     make_env: MakeEnvironment,
     autojump_clock: MockClock,
     real_time: RealTime,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source = Short(failures=30)
-    async with house(make_env, 1, source) as at:
+    async with running_acceptor(make_env, 1, source) as at:
         processor = await at.processor(0)
         await source.connect()
         with frozen(autojump_clock):
@@ -309,7 +309,7 @@ async def test_descriptor_shortage_closes_delayed_rejections(
 
     monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
     source = Short(failures=0)
-    async with house(make_env, 1, source, "kafka_connections_max=0") as at:
+    async with running_acceptor(make_env, 1, source, "kafka_connections_max=0") as at:
         await at.processor(0)
         clients = await at.connect(AT_ONCE + 2)
         assert [client._incoming.ended for client in clients[-3:]] == [True, False, False]
@@ -333,7 +333,7 @@ async def test_storm_of_rejected_connections_does_not_starve_other_tasks(
     make_env: MakeEnvironment,
 ) -> None:
     source = Endless()
-    async with house(make_env, 1, source, "kafka_connections_max=0") as at:
+    async with running_acceptor(make_env, 1, source, "kafka_connections_max=0") as at:
         handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
         await handoff.send(ProcessorConnections((), more=False))
         while source.given <= AT_ONCE + ACCEPTED_BEFORE_YIELD:
@@ -349,7 +349,7 @@ async def test_storm_of_rejected_connections_does_not_starve_other_tasks(
 async def test_nothing_is_accepted_before_every_processor_has_reported(
     make_env: MakeEnvironment,
 ) -> None:
-    async with house(make_env) as at:
+    async with running_acceptor(make_env) as at:
         first = await at.processor(
             0, OpenConnection(1, LISTENER, "10.0.0.1"), OpenConnection(2, LISTENER, "10.0.0.1")
         )
@@ -366,7 +366,7 @@ async def test_nothing_is_accepted_before_every_processor_has_reported(
 
 
 async def test_acceptor_stops_when_requested(make_env: MakeEnvironment) -> None:
-    async with house(make_env) as at:
+    async with running_acceptor(make_env) as at:
         await at.processor(0)
 
 
@@ -375,7 +375,7 @@ async def test_connections_are_admitted_one_by_one_in_a_storm_only(
 ) -> None:
     source = MemorySource()
     limit = "kafka_connections_max_overrides=10.0.0.9:0"
-    async with house(make_env, 1, source, limit) as at:
+    async with running_acceptor(make_env, 1, source, limit) as at:
         processor = await at.processor(0)
 
         async def come_in(count: int) -> float:

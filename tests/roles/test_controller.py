@@ -49,7 +49,7 @@ CREATION = metadata.MetadataPart(("t",), Mutator("ANONYMOUS", "", strict=True))
 NAMES = ("worker-0", "processor-0", "acceptor")
 
 
-class House:
+class RunningController:
     """One incarnation of a controller, and the roles connected to it."""
 
     def __init__(self, nursery: trio.Nursery, env: Any) -> None:
@@ -75,7 +75,9 @@ class House:
 
 
 @asynccontextmanager
-async def house(make_env: MakeEnvironment, *, kill: bool = False) -> AsyncIterator[House]:
+async def running_controller(
+    make_env: MakeEnvironment, *, kill: bool = False
+) -> AsyncIterator[RunningController]:
     ready, scope = trio.Event(), trio.CancelScope()
     env = make_env(CONTROLLER, ready=ready.set, endpoints={"PLAINTEXT": ("h", 1)})
 
@@ -87,7 +89,7 @@ async def house(make_env: MakeEnvironment, *, kill: bool = False) -> AsyncIterat
         async with trio.open_nursery() as lives:
             lives.start_soon(live)
             await ready.wait()
-            yield House(nursery, env)
+            yield RunningController(nursery, env)
             if kill:
                 scope.cancel()
             env.stopping.set()
@@ -97,7 +99,7 @@ async def house(make_env: MakeEnvironment, *, kill: bool = False) -> AsyncIterat
 async def test_greeting_is_answered_with_the_image(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_controller(make_env) as at:
         _, image = await at.follow("worker-0")
         assert list(image.topics) == [OFFSETS_TOPIC]
         assert image.brokers[image.controller_id].endpoints == {"PLAINTEXT": ("h", 1)}
@@ -107,7 +109,7 @@ async def test_greeting_is_answered_with_the_image(
 async def test_change_is_answered_when_all_processes_applied_it(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_controller(make_env) as at:
         followers = {name: (await at.follow(name))[0] for name in NAMES}
         at.gate = trio.Event()
         answers: list[Any] = []
@@ -128,17 +130,17 @@ async def test_change_is_answered_when_all_processes_applied_it(
 
 
 @pytest.mark.parametrize("kill", [False, True])
-async def test_the_next_life_keeps_the_topics_and_counts_its_epoch(
+async def test_next_life_keeps_the_topics_and_counts_its_epoch(
     make_env: MakeEnvironment, autojump_clock: MockClock, kill: bool, tmp_path: Path
 ) -> None:
-    async with house(make_env, kill=kill) as at:
+    async with running_controller(make_env, kill=kill) as at:
         for name in NAMES[1:]:
             await at.follow(name)
         worker, image = await at.follow("worker-0")
         await worker.ask(ApiPart(ApiKey.METADATA, CREATION))
         cluster_id = image.cluster_id
     assert store_path(tmp_path).exists()
-    async with house(make_env) as at:
+    async with running_controller(make_env) as at:
         _, image = await at.follow("worker-0")
         assert set(image.topics) == {OFFSETS_TOPIC, "t"}
         assert (image.controller_epoch, image.cluster_id) == (2, cluster_id)
@@ -149,20 +151,20 @@ async def test_producer_ids_are_handed_out_in_blocks(
 ) -> None:
     blocks: list[tuple[int, int]] = []
     for _ in range(2):
-        async with house(make_env) as at:
+        async with running_controller(make_env) as at:
             worker, _ = await at.follow("worker-0")
             blocks += [await worker.ask(ProducerIdsRequest()) for _ in range(2)]
     ids = [first + step for first, count in blocks for step in range(count)]
     assert len(set(ids)) == len(ids) == 4000
 
 
-async def test_producer_ids_of_a_store_that_cannot_be_written_are_none_and_a_condition(
+async def test_failed_producer_id_block_raises_a_health_condition(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    async with house(make_env) as at:
+    async with running_controller(make_env) as at:
         worker, _ = await at.follow("worker-0")
         monkeypatch.setattr(SqliteStore, "_transaction", full)
         assert await worker.ask(ProducerIdsRequest()) is None
@@ -177,7 +179,7 @@ async def test_producer_ids_of_a_store_that_cannot_be_written_are_none_and_a_con
 async def test_unknown_request_is_an_error(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_controller(make_env) as at:
         worker, _ = await at.follow("worker-0")
         with pytest.raises(PeerFailed, match="no answer to str"):
             await worker.ask("what?")
@@ -186,7 +188,7 @@ async def test_unknown_request_is_an_error(
 async def test_configs_are_altered_and_their_old_notices_purged(
     make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(make_env) as at:
+    async with running_controller(make_env) as at:
         followers = {name: (await at.follow(name))[0] for name in NAMES}
         for value in ("5", "6"):
             step = ConfigOperation("max.connections", Op.SET, value)
@@ -208,14 +210,14 @@ async def test_configs_are_altered_and_their_old_notices_purged(
 async def test_store_of_another_cluster_is_rejected(
     make_env: MakeEnvironment, tmp_path: Path
 ) -> None:
-    async with house(make_env):
+    async with running_controller(make_env):
         pass
     env = make_env(CONTROLLER, settings=Settings.from_sources(pairs=["cluster.id=another"]))
     with pytest.raises(RoleRefusedError, match="the config store belongs to cluster"):
         await controller(env)
 
 
-async def test_a_controller_that_is_deposed_ends(
+async def test_controller_that_is_deposed_ends(
     make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = trio.Event()
@@ -249,7 +251,7 @@ async def test_topics_written_by_other_programs_reach_all_processes(
         return stores[0]
 
     monkeypatch.setattr("minibroker.roles.controller.open_store", open_and_tell)
-    async with house(make_env) as at:
+    async with running_controller(make_env) as at:
         for name in NAMES:
             await at.follow(name)
         await stores[0].create("/brokers/topics/theirs", b'{"partitions":{"0":[1]}}')
@@ -263,7 +265,7 @@ async def test_topics_written_by_other_programs_reach_all_processes(
         assert len(at.updates) == 2 * len(NAMES)
 
 
-async def test_a_bad_node_does_not_cost_the_records_of_its_topic(
+async def test_invalid_topic_node_keeps_records_of_the_topic(
     make_env: MakeEnvironment, tmp_path: Path
 ) -> None:
     store = SqliteStore(store_path(tmp_path))
@@ -282,7 +284,7 @@ async def test_a_bad_node_does_not_cost_the_records_of_its_topic(
 async def test_new_data_directory_is_marked_silently(
     make_env: MakeEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(make_env):
+    async with running_controller(make_env):
         meta = read_meta_properties(tmp_path)
         assert meta is not None
         assert meta.node_id == 1
@@ -292,10 +294,10 @@ async def test_new_data_directory_is_marked_silently(
 async def test_data_directory_of_an_earlier_version_is_adopted_and_logged(
     make_env: MakeEnvironment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(make_env):
+    async with running_controller(make_env):
         before = read_meta_properties(tmp_path)
     (tmp_path / META_PROPERTIES).unlink()
-    async with house(make_env):
+    async with running_controller(make_env):
         assert read_meta_properties(tmp_path) == before
     assert f"without {META_PROPERTIES} was adopted" in caplog.text
 
@@ -303,7 +305,7 @@ async def test_data_directory_of_an_earlier_version_is_adopted_and_logged(
 async def test_controller_that_was_restarted_does_not_rebuild_deleted_topics(
     make_env: MakeEnvironment, tmp_path: Path
 ) -> None:
-    async with house(make_env):
+    async with running_controller(make_env):
         pass
     (tmp_path / "deleted-0").mkdir()
     write_topic_id(str(tmp_path / "deleted-0"), b"\x01" * 16)
@@ -311,6 +313,6 @@ async def test_controller_that_was_restarted_does_not_rebuild_deleted_topics(
     def again(role: str, **changes: Any) -> Environment:
         return make_env(role, incarnation=2, rebuild_topics=True, **changes)
 
-    async with house(again) as at:
+    async with running_controller(again) as at:
         _, image = await at.follow(NAMES[0])
         assert "deleted" not in image.topics

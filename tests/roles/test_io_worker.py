@@ -76,7 +76,7 @@ def mine(name: str) -> int:
     return next(index for index in range(WORKERS) if partition_owner(name, index, WORKERS) == 0)
 
 
-class House:
+class RunningWorker:
     """The worker's neighbours."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
@@ -151,10 +151,10 @@ class House:
 
 
 @asynccontextmanager
-async def house(make_env: MakeEnvironment, *pairs: str) -> AsyncIterator[House]:
+async def running_worker(make_env: MakeEnvironment, *pairs: str) -> AsyncIterator[RunningWorker]:
     settings = Settings.from_sources(pairs=["offsets.topic.num.partitions=4", *pairs])
     async with trio.open_nursery() as nursery:
-        at = House(make_env(WORKER, 0, workers=WORKERS, settings=settings), nursery)
+        at = RunningWorker(make_env(WORKER, 0, workers=WORKERS, settings=settings), nursery)
         nursery.start_soon(at.be_controller)
         nursery.start_soon(at.live)
         await at.ready.wait()
@@ -178,7 +178,7 @@ def wait_for(offset: int, deadline: float) -> ApiPart:
 async def test_parts_are_executed_and_their_work_is_measured(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         with await_block(await at.block()) as block:
             reply = await processor.ask(at.append(block))
@@ -191,7 +191,7 @@ async def test_parts_are_executed_and_their_work_is_measured(
 async def test_unavailable_producer_ids_are_requested_again(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         at.has_ids = False
         assert (await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply is None
@@ -205,7 +205,7 @@ async def test_log_that_cannot_be_opened_is_reported_until_it_can(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         monkeypatch.setattr(os, "replace", full)
         with await_block(await at.block()) as block:
@@ -239,7 +239,7 @@ class await_block:  # noqa: N801 - reads as what it does
 async def test_other_workers_partitions_are_not_served(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         for name, index in (("t", 1 - mine("t")), ("t", 9), ("no", 0)):
             with await_block(await at.block()) as block:
@@ -250,7 +250,7 @@ async def test_other_workers_partitions_are_not_served(
 async def test_waiting_part_does_not_block_others(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor, other = await at.processor(0), await at.processor(1)
         answers: list[Any] = []
 
@@ -270,10 +270,10 @@ async def test_waiting_part_does_not_block_others(
         assert reply.reply.size > 0
 
 
-async def test_a_question_that_is_withdrawn_waits_no_more(
+async def test_question_that_is_withdrawn_waits_no_more(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         with trio.move_on_after(1):
             await processor.ask(wait_for(0, 50))
@@ -284,7 +284,7 @@ async def test_a_question_that_is_withdrawn_waits_no_more(
 async def test_restarted_processor_is_answered_when_its_former_requests_ended(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         former, other = await at.processor(0), await at.processor(1)
         lost: list[str] = []
 
@@ -305,10 +305,10 @@ async def test_restarted_processor_is_answered_when_its_former_requests_ended(
                 assert outcome(await processor.ask(at.append(block))).error == 0
 
 
-async def test_a_former_lifes_reference_is_not_read(
+async def test_former_lifes_reference_is_not_read(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         former = await at.processor()
         with await_block(await at.block()) as block:
             part = at.append(block)
@@ -318,10 +318,10 @@ async def test_a_former_lifes_reference_is_not_read(
         assert at.env.metrics.snapshot().logs[0].end_offset == 0
 
 
-async def test_a_deleted_topics_logs_go_with_it(
+async def test_deleting_topic_deletes_its_logs(
     make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         with await_block(await at.block()) as block:
             await processor.ask(at.append(block))
@@ -349,14 +349,14 @@ async def test_a_deleted_topics_logs_go_with_it(
 async def test_restarted_worker_continues_from_its_logs(
     make_env: MakeEnvironment, autojump_clock: MockClock, killed: bool
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         with await_block(await at.block()) as block:
             await processor.ask(at.append(block))
         if killed:
             at.scope.cancel()
             await at.ended.wait()
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         views = await at.ask(LogsRequest("t"))
         assert views[mine("t")].log_end_offset == 1
         processor = await at.processor()
@@ -364,7 +364,7 @@ async def test_restarted_worker_continues_from_its_logs(
             assert outcome(await processor.ask(at.append(block))).base_offset == 1
 
 
-async def test_groups_of_a_log_that_cannot_be_opened_are_loaded_as_soon_as_it_can_be(
+async def test_groups_of_unavailable_log_are_loaded_after_recovery(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     number = next(n for n in range(4) if partition_owner(OFFSETS_TOPIC, n, WORKERS) == 0)
@@ -373,14 +373,14 @@ async def test_groups_of_a_log_that_cannot_be_opened_are_loaded_as_soon_as_it_ca
     offsets = {("t", 0): offset_commit.CommitPosition(7, -1, "")}
     part = offset_commit.OffsetCommitPart(group_id, simple, offsets, None)
     commit = ApiPart(ApiKey.OFFSET_COMMIT, part)
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         directory = at.env.data_dir / f"{OFFSETS_TOPIC}-{number}"
         processor = await at.processor()
         assert (await processor.ask(commit)).reply == {("t", 0): ErrorCode.NONE}
     in_the_way = directory / f"{0:020}.log"
     kept = in_the_way.rename(directory / "kept")
     in_the_way.mkdir()
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         await wait_all_tasks_blocked()
         (condition,) = at.env.conditions.all()
         assert (condition.kind, condition.subject) == ("groups_not_loaded", OFFSETS_TOPIC)
@@ -398,7 +398,7 @@ async def test_groups_of_a_log_that_cannot_be_opened_are_loaded_as_soon_as_it_ca
 async def test_controller_gets_logs_and_groups(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         assert await at.ask(LogsRequest("t")) == {mine("t"): LogView(0, 0, 0, 0)}
         assert await at.ask(LogsRequest("no")) == {}
         assert await at.ask(GroupsRequest()) == []
@@ -409,7 +409,7 @@ async def test_controller_gets_logs_and_groups(
 async def test_producer_ids_come_from_blocks(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         given = []
         for _ in range(PRODUCER_IDS + 1):
@@ -419,10 +419,10 @@ async def test_producer_ids_come_from_blocks(
         assert at.blocks == 2
 
 
-async def test_producer_ids_are_given_once_also_to_many_at_a_time(
+async def test_producer_ids_are_unique_under_concurrency(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         given: list[Any] = []
 
@@ -440,7 +440,7 @@ async def test_old_records_expire_in_time(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     settings = ("log.retention.ms=60000", "log.retention.check.interval.ms=10000")
-    async with house(make_env, *settings) as at:
+    async with running_worker(make_env, *settings) as at:
         processor = await at.processor()
         with await_block(await at.block()) as block:
             await processor.ask(at.append(block))
@@ -451,7 +451,7 @@ async def test_old_records_expire_in_time(
 async def test_unknown_request_is_an_error(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_worker(make_env) as at:
         processor = await at.processor()
         with pytest.raises(PeerFailed, match="no answer to str"):
             await processor.ask("what?")

@@ -26,7 +26,7 @@ from minibroker.runtime.stream import MemoryStream, StreamClosed
 from minibroker.storage.slices import FileSlice
 from protocol.registry import ApiKey
 from tests.process.conftest import MakeEnvironment
-from tests.roles.running_processor import HELLO, LOOK, House, house
+from tests.roles.running_processor import HELLO, LOOK, OpenBroker, running_processor
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import frame
 
@@ -34,7 +34,7 @@ from tests.simulation.client import frame
 async def test_processor_receives_nothing_before_every_worker_has_answered(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, ready=False, workers=2) as at:
+    async with running_processor(make_env, ready=False, workers=2) as at:
         await wait_all_tasks_blocked()
         at.handoff = await at.env.switchboard.dial_handoff(handoff_name(0))
         with trio.move_on_after(0) as scope:
@@ -47,20 +47,20 @@ async def test_processor_receives_nothing_before_every_worker_has_answered(
         assert (at.greeted, at.ready.is_set()) == (2, True)
 
 
-async def test_a_slot_is_freed_when_its_connection_is_taken(
+async def test_slot_is_freed_when_its_connection_is_taken(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         clients = [await at.connect() for _ in range(25)]
         for client in clients:
             assert (await client.ask(HELLO, 4)).error_code == 0
         assert at.still_open() == 25
 
 
-async def test_it_shows_its_connections(
+async def test_group_shows_its_connections(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         client = await at.connect()
         await client.ask(HELLO, 4)
         assert at.controller is not None
@@ -81,11 +81,11 @@ async def test_it_shows_its_connections(
         )
 
 
-async def test_it_shows_its_oldest_connections_and_how_many_there_are(
+async def test_address_shows_oldest_connections_and_total(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processor_module, "CONNECTIONS_SHOWN_MAX", 2)
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         for _ in range(3):
             await (await at.connect()).ask(HELLO, 4)
         assert at.controller is not None
@@ -94,10 +94,10 @@ async def test_it_shows_its_oldest_connections_and_how_many_there_are(
         assert [view.port for view in report.connections] == [1001, 1002]
 
 
-async def test_a_reborn_acceptor_is_met_and_connections_stay(
+async def test_restarted_acceptor_is_joined_and_connections_stay_open(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         old = await at.connect()
         assert at.handoff is not None
         at.handoff.close()
@@ -123,7 +123,7 @@ async def test_a_reborn_acceptor_is_met_and_connections_stay(
 async def test_each_connection_ends_with_one_reason(
     make_env: MakeEnvironment, autojump_clock: MockClock, data: bytes, reason: CloseReason
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         other, client = await at.connect(), await at.connect()
         await client.stream.send_all(data)
         client.end_sending()
@@ -133,13 +133,13 @@ async def test_each_connection_ends_with_one_reason(
         assert (await other.ask(HELLO, 4)).error_code == 0
 
 
-async def test_a_client_that_resets_is_counted_as_that(
+async def test_reset_connection_is_counted_as_reset(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         at.answering = trio.Event()
         client = await at.connect()
-        await client.tell(LOOK, 1)
+        await client.send_request(LOOK, 1)
         await wait_all_tasks_blocked()
         client.close()
         at.answering.set()
@@ -150,10 +150,10 @@ async def test_a_client_that_resets_is_counted_as_that(
 async def test_dead_worker_closes_the_connections_that_wait_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         at.answering = trio.Event()
         asking, other = await at.connect(), await at.connect()
-        await asking.tell(LOOK, 1)
+        await asking.send_request(LOOK, 1)
         await wait_all_tasks_blocked()
         assert len(at.asked) == 1
         at.workers[0].close()
@@ -166,15 +166,15 @@ async def test_dead_worker_closes_the_connections_that_wait_for_it(
 async def test_failing_worker_closes_the_connection_that_waits_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: House, question: Any) -> Any:
+    async def fail(self: OpenBroker, question: Any) -> Any:
         if isinstance(question, Greeting):
             return None
         raise ZeroDivisionError
 
-    monkeypatch.setattr(House, "_answer", fail)
-    async with house(make_env) as at:
+    monkeypatch.setattr(OpenBroker, "_answer", fail)
+    async with running_processor(make_env) as at:
         client = await at.connect()
-        await client.tell(LOOK, 1)
+        await client.send_request(LOOK, 1)
         await client.wait_closed()
         assert at.closed() == {CloseReason.INTERNAL_ERROR: 1}
 
@@ -182,12 +182,12 @@ async def test_failing_worker_closes_the_connection_that_waits_for_it(
 async def test_records_that_are_deleted_before_they_are_sent_end_the_connection(
     make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         gone = FetchResult(0, FileSlice(str(tmp_path / "gone.log"), 0, 10), 1, 0)
         at.reply = FetchReply({("t", 0): gone}, 10, failed=False, due=True)
         client = await at.connect()
         positions = {("t", 0): 0}
-        await client.tell(fetch_request(positions, {"t": b""}, wait_ms=0, bytes_min=0), 12)
+        await client.send_request(fetch_request(positions, {"t": b""}, wait_ms=0, bytes_min=0), 12)
         assert await client.wait_closed() == b""
         assert at.closed() == {CloseReason.RECORDS_GONE: 1}
 
@@ -195,7 +195,7 @@ async def test_records_that_are_deleted_before_they_are_sent_end_the_connection(
 async def test_silent_connections_are_closed_in_time(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, "connections.max.idle.ms=10000") as at:
+    async with running_processor(make_env, "connections.max.idle.ms=10000") as at:
         silent, talking = await at.connect(), await at.connect()
         for _ in range(3):
             await trio.sleep(4)
@@ -208,13 +208,13 @@ async def test_silent_connections_are_closed_in_time(
         assert at.closed() == {CloseReason.IDLE: 2}
 
 
-async def test_an_answer_counts_as_use(
+async def test_sent_response_counts_as_use(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, "connections.max.idle.ms=10000") as at:
+    async with running_processor(make_env, "connections.max.idle.ms=10000") as at:
         at.answering = trio.Event()
         client = await at.connect()
-        await client.tell(LOOK, 1)
+        await client.send_request(LOOK, 1)
         await trio.sleep(8)
         at.answering.set()
         await client.answer(ApiKey.LIST_OFFSETS, 1)
@@ -224,28 +224,28 @@ async def test_an_answer_counts_as_use(
         assert at.closed() == {CloseReason.IDLE: 1}
 
 
-async def test_connections_stay_for_ever_if_so_configured(
+async def test_connections_never_expire_with_idle_limit_disabled(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, "connections.max.idle.ms=-1") as at:
+    async with running_processor(make_env, "connections.max.idle.ms=-1") as at:
         await at.connect()
         await trio.sleep(80_000)
         assert at.still_open() == 1
 
 
-async def test_long_polls_take_no_turn_from_other_requests(
+async def test_long_polls_do_not_delay_other_requests(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env, "queued.max.requests=1") as at:
+    async with running_processor(make_env, "queued.max.requests=1") as at:
         at.answering = trio.Event()
         poll = fetch_request({("t", 0): 0}, {"t": b""}, wait_ms=1000, bytes_min=1)
         for _ in range(3):
             waiting = await at.connect()
-            await waiting.tell(poll, 12)
+            await waiting.send_request(poll, 12)
         await wait_all_tasks_blocked()
         assert len(at.asked) == 3
         other = await at.connect()
-        await other.tell(LOOK, 1)
+        await other.send_request(LOOK, 1)
         await wait_all_tasks_blocked()
         assert len(at.asked) == 4
         at.reply = FetchReply({}, 0, failed=False, due=True)
@@ -254,10 +254,10 @@ async def test_long_polls_take_no_turn_from_other_requests(
 async def test_at_the_end_idle_connections_close_and_requests_are_answered(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         at.answering = trio.Event()
         idle, asking = await at.connect(), await at.connect()
-        await asking.tell(LOOK, 1)
+        await asking.send_request(LOOK, 1)
         await wait_all_tasks_blocked()
         at.env.stopping.set()
         assert await idle.wait_closed() == b""
@@ -272,14 +272,14 @@ async def test_at_the_end_idle_connections_close_and_requests_are_answered(
 async def test_at_the_end_a_client_that_does_not_read_is_not_waited_for_long(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         at.answering = trio.Event()
         client = await at.connect()
         # The pipe to the client is full, so the answer can't be sent.
         assert isinstance(client.stream, MemoryStream)
         pipe = client.stream._incoming
         pipe.buffer += bytes(64 * 1024)
-        await client.tell(LOOK, 1)
+        await client.send_request(LOOK, 1)
         await wait_all_tasks_blocked()
         at.env.stopping.set()
         at.answering.set()
@@ -289,7 +289,7 @@ async def test_at_the_end_a_client_that_does_not_read_is_not_waited_for_long(
         assert at.closed() == {CloseReason.STOPPING: 1}
 
 
-async def test_at_the_end_real_time_counts_though_the_clock_stands_still(
+async def test_shutdown_uses_real_time_on_frozen_clock(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept, passed = list[float](), trio.Event()
@@ -299,12 +299,12 @@ async def test_at_the_end_real_time_counts_though_the_clock_stands_still(
         await passed.wait()
 
     monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         client = await at.connect()
         assert isinstance(client.stream, MemoryStream)
         client.stream._incoming.buffer += bytes(64 * 1024)
         at.answering = trio.Event()
-        await client.tell(LOOK, 1)
+        await client.send_request(LOOK, 1)
         await wait_all_tasks_blocked()
         autojump_clock.autojump_threshold = float("inf")
         at.env.stopping.set()
@@ -316,10 +316,10 @@ async def test_at_the_end_real_time_counts_though_the_clock_stands_still(
         assert at.closed() == {CloseReason.STOPPING: 1}
 
 
-async def test_a_killed_processor_leaves_its_clients_hung_up(
+async def test_killed_processor_leaves_its_clients_hung_up(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         client = await at.connect()
         await client.ask(HELLO, 4)
         at.nursery.cancel_scope.cancel()

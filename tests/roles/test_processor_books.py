@@ -29,14 +29,14 @@ from minibroker.roles.processor import TAKEN_BEFORE_YIELD, TAKEN_BESIDE_OTHERS
 from minibroker.runtime.handoff import MemoryHandoff
 from minibroker.runtime.stream import memory_stream_pair
 from tests.process.conftest import MakeEnvironment
-from tests.roles.running_processor import HELLO, LISTENER, house
+from tests.roles.running_processor import HELLO, LISTENER, running_processor
 from tests.simulation.client import SimulatedClient
 
 
 async def test_acceptor_gets_every_close_once(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         clients = [await at.connect() for _ in range(3)]
         clients[0].close()
         await at.listen()
@@ -48,7 +48,7 @@ async def test_acceptor_gets_every_close_once(
 async def test_restarted_acceptor_gets_open_connections_and_their_closes(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         clients = [await at.connect() for _ in range(2)]
         waiting = await at.hand_over()  # not taken before the acceptor dies
         assert at.handoff is not None
@@ -70,7 +70,7 @@ async def test_restarted_acceptor_gets_open_connections_and_their_closes(
 async def test_many_connections_are_reported_in_several_packets(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         for _ in range(PROCESSOR_CONNECTIONS_MAX + 1):
             await at.connect()
         assert at.handoff is not None
@@ -90,7 +90,7 @@ async def test_many_connections_are_reported_in_several_packets(
 async def test_least_recently_used_connections_are_offered_and_closed_on_request(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         clients = [await at.connect() for _ in range(4)]
         await clients[0].ask(HELLO, 4)
         assert at.handoff is not None
@@ -114,7 +114,7 @@ async def test_least_recently_used_connections_are_offered_and_closed_on_request
 
 
 @pytest.mark.parametrize("requests", [0, 2])
-async def test_many_new_ones_leave_turns_to_those_that_are_there(
+async def test_new_connections_do_not_starve_established_ones(
     make_env: MakeEnvironment,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -130,7 +130,7 @@ async def test_many_new_ones_leave_turns_to_those_that_are_there(
             return await receive(handoff)
         return pickle.loads(packet), connection
 
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         served = await at.connect()
         for _ in range(requests):
             await served.ask(HELLO, 4)
@@ -140,15 +140,15 @@ async def test_many_new_ones_leave_turns_to_those_that_are_there(
             _, server = memory_stream_pair()
             accepted = AcceptedConnection(LISTENER, server.local, server.peer, number)
             at.handoff._outgoing.send_nowait((pickle.dumps(accepted), server))
-        told, _ = await receive(at.handoff)  # after one turn, or two
+        result, _ = await receive(at.handoff)  # after one turn, or two
         in_a_row = TAKEN_BESIDE_OTHERS if requests > 1 else TAKEN_BEFORE_YIELD
-        assert told.taken <= 2 * in_a_row < SLOTS
+        assert result.taken <= 2 * in_a_row < SLOTS
 
 
 async def test_connection_that_did_not_arrive_is_reported_as_closed(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         assert at.handoff is not None
         # The kernel leaves a descriptor out where there is no room for it.
         await at.handoff.send(AcceptedConnection(LISTENER, ("127.0.0.1", 9092), ("10.0.0.1", 5), 7))
@@ -160,7 +160,7 @@ async def test_connection_that_did_not_arrive_is_reported_as_closed(
 async def test_served_connection_does_not_wait_for_many_new_or_closing_ones(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         work_time = at.env.work_time
         trio.lowlevel.add_instrument(work_time)
         served = await at.connect()
@@ -193,7 +193,7 @@ async def test_deferred_record_is_kept_before_a_connection_waits(
 ) -> None:
     kept: list[bool] = []
     monkeypatch.setattr(ClientQuotaManager, "complete_deferred", lambda _: kept.append(True))
-    async with house(make_env) as at:
+    async with running_processor(make_env) as at:
         client = await at.connect()
         await client.ask(HELLO, 4)
         assert kept  # As it waited for its first request.

@@ -71,7 +71,7 @@ def make_recorder(make_env: MakeEnvironment, request: pytest.FixtureRequest) -> 
     return partial(make_env, settings=settings)
 
 
-class House:
+class RunningRecorder:
     """The recorder's neighbours."""
 
     def __init__(self, make_recorder: MakeEnvironment, nursery: trio.Nursery) -> None:
@@ -150,11 +150,11 @@ class House:
 
 
 @asynccontextmanager
-async def house(
+async def running_recorder(
     make_recorder: MakeEnvironment, tail: bytes = b"", ids_from: float = 0
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RunningRecorder]:
     async with trio.open_nursery() as nursery:
-        at = House(make_recorder, nursery)
+        at = RunningRecorder(make_recorder, nursery)
         at.tail, at.ids_from = tail, ids_from
         nursery.start_soon(at.be, CONTROLLER)
         nursery.start_soon(at.be, role_name(WORKER, 0))
@@ -169,7 +169,7 @@ async def house(
 async def test_events_of_several_processes_are_put_in_order(
     make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_recorder) as at:
+    async with running_recorder(make_recorder) as at:
         one, two = await at.processor(), await at.processor()
         await one.send(ActivityBatch(pack([event(1, 1), event(3, 3)]), 0))
         await two.send(ActivityBatch(pack([event(2, 2), event(4, 4)]), 0))
@@ -185,7 +185,7 @@ async def test_events_of_several_processes_are_put_in_order(
 async def test_event_waits_for_earlier_ones_of_other_processes(
     make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_recorder) as at:
+    async with running_recorder(make_recorder) as at:
         one, two = await at.processor(), await at.processor()
         await one.send(ActivityBatch(pack([event(150, 2)]), 0))
         await trio.sleep(0.2)
@@ -198,7 +198,7 @@ async def test_event_waits_for_earlier_ones_of_other_processes(
 async def test_batches_are_bounded(
     make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_recorder) as at:
+    async with running_recorder(make_recorder) as at:
         channel = await at.processor()
         many = [event(0, mark) for mark in range(BATCH_EVENTS + 1)]
         await channel.send(ActivityBatch(pack(many), 0))
@@ -217,7 +217,7 @@ async def test_batches_are_bounded(
 async def test_dropped_events_are_recorded(
     make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_recorder) as at:
+    async with running_recorder(make_recorder) as at:
         one, two = await at.processor(), await at.processor()
         await one.send(ActivityBatch(pack([event(0, 1)]), 3))
         await two.send(ActivityBatch(pack([]), 4))
@@ -231,10 +231,10 @@ async def test_dropped_events_are_recorded(
         assert at.dropped() == [7, 2]
 
 
-async def test_a_batch_is_sent_again_to_an_owner_that_was_reborn(
+async def test_batch_is_resent_to_restarted_owner(
     make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_recorder) as at:
+    async with running_recorder(make_recorder) as at:
         at.dies_of_it = True
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(0, 1)]), 0))
@@ -247,7 +247,7 @@ async def test_a_batch_is_sent_again_to_an_owner_that_was_reborn(
 async def test_events_rejected_by_the_owner_are_counted(
     make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_recorder) as at:
+    async with running_recorder(make_recorder) as at:
         at.refusal = "it is not here"
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(0, 1), event(0, 2)]), 5))
@@ -279,20 +279,20 @@ LAST = BEGAN_US + 10**15
         (b"", BEGAN_US),
     ],
 )
-async def test_numbers_go_on_behind_the_last_one(
+async def test_sequence_continues_after_restart(
     make_recorder: MakeEnvironment, autojump_clock: MockClock, tail: bytes, least: int
 ) -> None:
-    async with house(make_recorder, tail) as at:
+    async with running_recorder(make_recorder, tail) as at:
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(0)]), 0))
         await channel.receive()
         assert least < at.events[0]["sequence"] <= least + 2
 
 
-async def test_the_last_events_are_written_when_the_broker_stops(
+async def test_last_events_are_written_when_the_broker_stops(
     make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_recorder) as at:
+    async with running_recorder(make_recorder) as at:
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(60_000, 1)]), 1))
         channel.close()
@@ -303,7 +303,7 @@ async def test_the_last_events_are_written_when_the_broker_stops(
 async def test_recorder_waits_for_a_producer_id_while_none_can_be_stored(
     make_recorder: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with house(make_recorder, ids_from=20) as at:
+    async with running_recorder(make_recorder, ids_from=20) as at:
         assert trio.current_time() >= 20
         channel = await at.processor()
         await channel.send(ActivityBatch(pack([event(trio.current_time(), 1)]), 0))
@@ -315,7 +315,7 @@ async def test_recorder_takes_a_new_producer_id_when_its_epochs_are_used_up(
     make_recorder: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "EPOCH_MAX", 3)
-    async with house(make_recorder) as at:
+    async with running_recorder(make_recorder) as at:
         at.refusal = "the disk is full"
         channel = await at.processor()
         for number in range(8):

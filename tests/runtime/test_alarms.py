@@ -52,7 +52,7 @@ async def test_wait_ends_at_its_deadline() -> None:
     assert alarms.soonest_s() == math.inf
 
 
-async def test_a_loop_that_always_has_work_rings_all_the_same() -> None:
+async def test_loop_that_always_has_work_rings_all_the_same() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_for_ever)
         await Alarms().sleep(0.001)
@@ -79,7 +79,7 @@ async def test_cancelled_wait_is_removed() -> None:
     assert alarms.soonest_s() == math.inf
 
 
-async def test_a_wait_may_begin_in_the_turn_in_which_another_ends() -> None:
+async def test_wait_may_start_when_another_ends() -> None:
     real = Real()
     alarms = Alarms(real)
 

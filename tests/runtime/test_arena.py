@@ -60,7 +60,7 @@ def test_block_has_requested_length_and_is_accounted_in_cache_lines(part: ArenaP
     assert part.statistics() == PartStatistics(size=WHOLE, used=0, peak=128, waiting=0)
 
 
-def test_a_reference_leads_to_the_same_bytes(arena: Arena) -> None:
+def test_reference_leads_to_the_same_bytes(arena: Arena) -> None:
     blocks = [take(arena.open_part(index), 1000) for index in (0, 1)]
     for number, block in enumerate(blocks):
         block.view[:] = bytes([number + 1]) * 1000
@@ -71,7 +71,7 @@ def test_a_reference_leads_to_the_same_bytes(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, 101), (100, 1), (3, -1)])
-def test_a_reference_outside_of_its_block_is_refused(
+def test_reference_outside_of_its_block_is_refused(
     part: ArenaPart, start: int, length: int
 ) -> None:
     with pytest.raises(ArenaError, match="not in a block of 100"):
@@ -79,7 +79,7 @@ def test_a_reference_outside_of_its_block_is_refused(
 
 
 @pytest.mark.parametrize("ref", [(2, 0, 1), (-1, 0, 1), (0, -1, 1), (0, WHOLE, 1), (0, 0, -1)])
-def test_a_reference_outside_of_the_arena_is_refused(
+def test_reference_outside_of_the_arena_is_refused(
     arena: Arena, part: ArenaPart, ref: tuple[int, int, int]
 ) -> None:
     with pytest.raises(ArenaError, match="lies outside"):
@@ -95,7 +95,7 @@ def test_references_of_a_former_life_are_stale(arena: Arena) -> None:
     arena.view(take(reborn, 100).ref(0, 100))
 
 
-def test_releasing_twice_is_an_error_that_frees_nothing(part: ArenaPart) -> None:
+def test_double_release_raises(part: ArenaPart) -> None:
     block = take(part, 100)
     block.release()
     other = take(part, 100)
@@ -105,7 +105,7 @@ def test_releasing_twice_is_an_error_that_frees_nothing(part: ArenaPart) -> None
     other.release()
 
 
-def test_a_released_block_cannot_be_used(part: ArenaPart) -> None:
+def test_released_block_cannot_be_used(part: ArenaPart) -> None:
     block = take(part, 100)
     block.release()
     with pytest.raises(ValueError, match="released memoryview"):
@@ -123,7 +123,7 @@ def test_more_than_a_part_is_refused_at_once(part: ArenaPart) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_block_has_at_least_a_byte(part: ArenaPart, size: int) -> None:
+def test_block_has_at_least_a_byte(part: ArenaPart, size: int) -> None:
     with pytest.raises(ValueError, match="at least 1 byte"):
         part.allocate_nowait(size)
 
@@ -131,13 +131,13 @@ def test_a_block_has_at_least_a_byte(part: ArenaPart, size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "parts"), [(PART_BYTES_MIN, 2), (PART, 0), (PART, PARTS_MAX + 1), (0, 1)]
 )
-def test_an_absurd_arena_is_refused(size: int, parts: int) -> None:
+def test_absurd_arena_is_refused(size: int, parts: int) -> None:
     with pytest.raises(ValueError, match="part"):
         Arena.create(size, parts)
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_a_part_that_is_not_there_is_refused(arena: Arena, index: int) -> None:
+def test_part_that_is_not_there_is_refused(arena: Arena, index: int) -> None:
     with pytest.raises(ValueError, match="0 to 1"):
         arena.open_part(index)
 
@@ -240,7 +240,7 @@ def resident_bytes(pid: int | str = "self") -> int:
         return int(statm.read().split()[2]) * mmap.PAGESIZE  # shared pages
 
 
-def test_pages_of_a_burst_are_given_back_when_the_part_stays_idle() -> None:
+def test_idle_region_returns_pages_of_a_burst() -> None:
     burst = 16 * RESIDENT_BYTES_KEPT
     part = Arena.create(burst, 1).open_part(0)
     small, block = take(part, 1), take(part, burst)
@@ -258,7 +258,7 @@ def test_pages_of_a_burst_are_given_back_when_the_part_stays_idle() -> None:
     assert bytes(take(part, burst).view[-1:]) == b"\0"
 
 
-def test_pages_of_a_former_life_are_given_back() -> None:
+def test_pages_of_previous_incarnation_are_returned() -> None:
     arena = Arena.create(4 * RESIDENT_BYTES_KEPT, 1)
     take(arena.open_part(0), 4 * RESIDENT_BYTES_KEPT).view[-1] = 1
     reborn = arena.open_part(0)
@@ -271,7 +271,7 @@ def test_everyday_use_is_not_trimmed(part: ArenaPart) -> None:
     assert [part.trim(), part.trim(), part.trim()] == [0, 0, 0]
 
 
-def test_another_process_reads_in_place(arena: Arena) -> None:
+def test_peer_process_reads_in_place(arena: Arena) -> None:
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.runtime.conftest import Run
 
 
-def test_a_child_holds_only_its_ends_and_its_own_signals(run_supervised: Run) -> None:
+def test_child_holds_only_its_ends_and_its_own_signals(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def main(life):
             fds = {int(fd) for fd in os.listdir("/proc/self/fd")} - {0, 1, 2}

@@ -57,7 +57,7 @@ def about(seconds: float) -> Any:
     return pytest.approx(seconds, rel=0, abs=1e-9)
 
 
-def test_it_starts_as_the_machine_clock(clock: SharedClock, machine: Machine) -> None:
+def test_clock_starts_at_machine_time(clock: SharedClock, machine: Machine) -> None:
     machine.seconds += 1.5
     state = clock.state()
     assert state.now == clock.now() == clock.current_time() == machine.seconds
@@ -75,7 +75,7 @@ def test_advance_moves_time_and_wall_time_alike(clock: SharedClock, machine: Mac
 
 
 @given(st.floats(1, 1e9), st.lists(st.integers(1, 2000), min_size=1, max_size=20))
-def test_a_deadline_is_reached_when_its_time_has_passed_in_parts(
+def test_deadline_is_reached_when_its_time_has_passed_in_parts(
     began: float, parts: list[int]
 ) -> None:
     clock = SharedClock(real=Machine(began), wall=lambda: 1_000_000.0)
@@ -87,7 +87,7 @@ def test_a_deadline_is_reached_when_its_time_has_passed_in_parts(
     assert clock.deadline_to_sleep_time(deadline) == 0.0
 
 
-def test_a_rate_bends_time_from_now_on(clock: SharedClock, machine: Machine) -> None:
+def test_rate_bends_time_from_now_on(clock: SharedClock, machine: Machine) -> None:
     machine.seconds += 1
     clock.set_rate(60)
     began = clock.now()
@@ -96,7 +96,7 @@ def test_a_rate_bends_time_from_now_on(clock: SharedClock, machine: Machine) -> 
     assert clock.deadline_to_sleep_time(clock.now() + 30) == pytest.approx(0.5)
 
 
-def test_frozen_time_stands_still_until_released(clock: SharedClock, machine: Machine) -> None:
+def test_frozen_clock_stands_until_released(clock: SharedClock, machine: Machine) -> None:
     clock.set_rate(2)
     clock.freeze(True)
     stood = clock.now()
@@ -114,7 +114,9 @@ def test_frozen_time_stands_still_until_released(clock: SharedClock, machine: Ma
     assert not clock.state().frozen
 
 
-def test_a_frozen_clock_takes_a_rate_for_later(clock: SharedClock, machine: Machine) -> None:
+def test_rate_set_on_frozen_clock_applies_after_release(
+    clock: SharedClock, machine: Machine
+) -> None:
     clock.freeze(True)
     clock.set_rate(10)
     stood = clock.now()
@@ -134,7 +136,7 @@ def test_freezing_takes_effect_ahead_of_every_reader(clock: SharedClock, machine
 
 
 @pytest.mark.parametrize("milliseconds", [-1, -0.001, ADVANCE_MS_MAX + 1, math.inf, math.nan])
-def test_an_absurd_advance_is_refused(clock: SharedClock, milliseconds: float) -> None:
+def test_absurd_advance_is_refused(clock: SharedClock, milliseconds: float) -> None:
     before = clock.now()
     with pytest.raises(ClockError, match="never goes back"):
         clock.advance(milliseconds)
@@ -142,7 +144,7 @@ def test_an_absurd_advance_is_refused(clock: SharedClock, milliseconds: float) -
 
 
 @pytest.mark.parametrize("rate", [0, -1, RATE_MIN / 2, RATE_MAX * 2, math.inf, math.nan])
-def test_an_absurd_rate_is_refused(clock: SharedClock, rate: float) -> None:
+def test_absurd_rate_is_refused(clock: SharedClock, rate: float) -> None:
     with pytest.raises(ClockError, match="freeze it"):
         clock.set_rate(rate)
     assert clock.state().rate == 1.0
@@ -157,7 +159,7 @@ turns = st.one_of(
 
 
 @given(st.lists(turns, max_size=3 * SLOTS))
-def test_time_never_goes_back(history: list[tuple[str, float]]) -> None:
+def test_time_is_monotonic(history: list[tuple[str, float]]) -> None:
     machine = Machine()
     clock = SharedClock(real=machine, wall=lambda: 0.0)
     act: dict[str, Callable[[float], None]] = {
@@ -173,7 +175,7 @@ def test_time_never_goes_back(history: list[tuple[str, float]]) -> None:
     assert all(a.now <= b.now and a.wall_ms <= b.wall_ms for a, b in pairwise(readings))
 
 
-def test_writer_that_died_midway_changed_nothing(clock: SharedClock) -> None:
+def test_dead_writer_leaves_the_table_unchanged(clock: SharedClock) -> None:
     """The next slot is filled and the count not raised: readers go on, the next writer too."""
     before = clock.state()
     slot_bytes = 8 * 8
@@ -205,7 +207,7 @@ def test_reader_delayed_for_a_ring_of_changes_reads_again() -> None:
     assert clock.current_time() == about(before + SLOTS + 3)
 
 
-def test_a_change_that_comes_late_does_not_turn_time_back() -> None:
+def test_late_change_does_not_turn_time_back() -> None:
     """The writer is held up between its look at the machine's clock and its change."""
     machine = Machine()
     seen: list[float] = []
@@ -304,7 +306,7 @@ def read_bounded(fd: int) -> bytes:
 
 
 @pytest.mark.parametrize("turn", ["advance", "thaw", "hurry"])
-def test_any_wake_up_makes_another_process_obey(turn: str) -> None:
+def test_wake_up_is_seen_by_other_process(turn: str) -> None:
     """A real process sleeps an hour; the clock is turned here, and one byte wakes its loop."""
     clock = SharedClock()
     if turn == "thaw":
@@ -363,7 +365,7 @@ def test_two_simulations_stamp_alike() -> None:
         clock.advance(-1)
 
 
-async def test_a_simulation_obeys_its_clock(autojump_clock: MockClock) -> None:
+async def test_simulation_obeys_its_clock(autojump_clock: MockClock) -> None:
     clock = SimulatedClock(autojump_clock)
     await trio.sleep(3)
     assert clock.now() == trio.current_time() == pytest.approx(3)
@@ -378,7 +380,7 @@ async def test_a_simulation_obeys_its_clock(autojump_clock: MockClock) -> None:
     assert clock.now() == pytest.approx(1006)
 
 
-def test_a_simulated_rate_waits_for_the_thaw() -> None:
+def test_simulated_rate_waits_for_the_thaw() -> None:
     mock = MockClock()
     clock = SimulatedClock(mock)
     clock.freeze(True)
@@ -390,7 +392,7 @@ def test_a_simulated_rate_waits_for_the_thaw() -> None:
         clock.set_rate(0)
 
 
-def test_real_time_passes_however_the_clock_is_turned() -> None:
+def test_real_time_is_independent_of_the_controlled_clock() -> None:
     clock = SharedClock()
 
     async def wait() -> None:
@@ -404,6 +406,6 @@ def test_real_time_passes_however_the_clock_is_turned() -> None:
     trio.run(wait, clock=clock)
 
 
-async def test_in_a_simulation_real_time_is_simulated_too(autojump_clock: MockClock) -> None:
+async def test_simulation_also_mocks_real_time(autojump_clock: MockClock) -> None:
     await SimulatedClock(autojump_clock).sleep_real(3600)
     assert trio.current_time() == 3600

@@ -23,7 +23,7 @@ def test_second_lock_is_rejected_with_its_holder(tmp_path: Path) -> None:
     DirLock(tmp_path, "next").release()
 
 
-def test_a_file_left_by_a_dead_holder_is_no_obstacle(tmp_path: Path) -> None:
+def test_lock_file_of_dead_process_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / LOCK_FILE).write_text("pid 1, long gone, with a rather long description\n")
     with DirLock(tmp_path, "new"):
         assert (tmp_path / LOCK_FILE).read_text() == f"pid {os.getpid()}, new\n"
@@ -53,12 +53,12 @@ def test_lock_of_killed_holder_is_released_by_its_last_child(tmp_path: Path) -> 
         os.close(fd)
 
 
-def test_a_long_description_is_cut(tmp_path: Path) -> None:
+def test_long_description_is_cut(tmp_path: Path) -> None:
     with DirLock(tmp_path, "x" * 5000):
         assert (tmp_path / LOCK_FILE).stat().st_size == HOLDER_BYTES_MAX
 
 
-def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         DirLock(tmp_path / "missing", "x")
 

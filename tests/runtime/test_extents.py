@@ -15,7 +15,7 @@ SIZE = 1000
 histories = st.lists(st.one_of(st.integers(1, SIZE), st.integers(-100, -1)), max_size=200)
 
 
-def test_a_fresh_range_is_one_extent() -> None:
+def test_fresh_range_is_one_extent() -> None:
     assert Extents(SIZE).free() == [Extent(0, SIZE)]
 
 
@@ -29,7 +29,7 @@ def test_complete_range_can_be_taken_and_released() -> None:
     assert extents.free() == [Extent(0, SIZE)]
 
 
-def test_an_extent_below_the_next_power_of_two_is_found() -> None:
+def test_extent_below_the_next_power_of_two_is_found() -> None:
     """700 is requested and 1000 is free: both are between 512 and 1024."""
     assert Extents(SIZE).take(700) == 0
 
@@ -44,7 +44,7 @@ def test_giving_back_joins_both_neighbours() -> None:
 
 
 @given(histories)
-def test_live_stretches_never_overlap_and_nothing_is_lost(history: list[int]) -> None:
+def test_allocated_regions_never_overlap_and_none_is_lost(history: list[int]) -> None:
     extents = Extents(SIZE)
     live: list[Extent] = []
     for action in history:

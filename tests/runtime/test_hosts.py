@@ -14,7 +14,7 @@ from minibroker.runtime import hosts
 from minibroker.runtime.hosts import is_address, look_up, unresolvable
 
 
-async def test_the_machine_knows_itself() -> None:
+async def test_machine_description_is_complete() -> None:
     found = await look_up("localhost")
     assert set(found) & {"127.0.0.1", "::1"}
     assert len(set(found)) == len(found)
@@ -68,7 +68,7 @@ async def test_slow_resolver_does_not_block_the_loop(
         resolver.go_on.set()  # Otherwise the look-up would time out.
 
 
-async def test_a_resolver_that_says_nothing_is_not_waited_for_for_long(
+async def test_unresponsive_resolver_times_out(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosts, "LOOK_UP_S", 0.05)

@@ -8,7 +8,7 @@ import signal
 from minibroker.runtime.orphans import is_orphan, wait_until_gone
 
 
-def test_an_open_lifeline_is_no_orphan_and_a_closed_one_is() -> None:
+def test_open_lifeline_is_no_orphan_and_a_closed_one_is() -> None:
     reading, writing = os.pipe()
     assert not is_orphan(reading)
     os.close(writing)
@@ -16,7 +16,7 @@ def test_an_open_lifeline_is_no_orphan_and_a_closed_one_is() -> None:
     os.close(reading)
 
 
-def test_waiting_ends_when_the_processes_are_gone() -> None:
+def test_wait_ends_when_processes_exit() -> None:
     pid = os.fork()
     if pid == 0:
         signal.pause()

@@ -119,7 +119,7 @@ def test_address_at_its_limit_waits_and_others_do_not() -> None:
     assert books.free(first) == [second]
 
 
-def test_address_with_nothing_else_gets_more_than_its_limit() -> None:
+def test_address_alone_on_listener_exceeds_no_other_limit() -> None:
     assert not waits(Books(address_max=1).claim(LARGE))
 
 

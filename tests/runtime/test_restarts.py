@@ -10,7 +10,7 @@ from minibroker.runtime.restarts import RESTARTS_MAX, SPARE, RestartPolicy, Rest
 POLICY = RestartPolicy(restarts_max=4, window_s=10, backoff_s=1, backoff_max_s=3)
 
 
-def test_the_first_restart_is_immediate_and_later_ones_wait_longer() -> None:
+def test_first_restart_is_immediate_and_later_ones_wait_longer() -> None:
     restarts = Restarts(POLICY)
     assert [restarts.died(now) for now in (0, 1, 2, 3, 4)] == [0, 1, 2, 3, None]
 
@@ -20,7 +20,7 @@ def test_old_deaths_are_forgiven() -> None:
     assert [restarts.died(now) for now in (0, 9.9, 10, 30)] == [0, 1, 1, 0]
 
 
-def test_a_process_that_dies_at_once_ends_the_broker_by_default() -> None:
+def test_process_that_dies_at_once_ends_the_broker_by_default() -> None:
     restarts = Restarts(RestartPolicy())
     now, started = 100.0, 1
     while (delay := restarts.died(now)) is not None:

@@ -10,7 +10,7 @@ import pytest
 from minibroker.runtime.roles import ROLES_MAX, RoleState, RoleStatus, RoleTable, describe_exit
 
 
-def test_a_role_from_birth_to_end() -> None:
+def test_role_from_birth_to_end() -> None:
     table = RoleTable(["a", "b"])
     assert table.read()[1] == RoleStatus("b", 0, 0, RoleState.NOT_STARTED, 0, None)
     table.started(1, 42, 1)
@@ -27,7 +27,7 @@ def test_a_role_from_birth_to_end() -> None:
     assert table.read()[0] == RoleStatus("a", 0, 0, RoleState.NOT_STARTED, 0, None)
 
 
-def test_another_process_reads_what_is_written_later() -> None:
+def test_peer_process_reads_later_writes() -> None:
     table = RoleTable(["a"])
     go_read, go_write = os.pipe()
     pid = os.fork()

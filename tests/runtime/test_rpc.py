@@ -40,7 +40,7 @@ async def peers() -> AsyncIterator[Peers]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_question_gets_its_answer(peers: Peers) -> None:
+async def test_question_gets_its_answer(peers: Peers) -> None:
     asker, _ = peers.join(lambda payload: payload * 2)
     assert await asker.ask(21) == 42
 
@@ -125,7 +125,7 @@ async def test_requests_in_flight_fail_when_the_peer_is_gone(peers: Peers) -> No
         await asker.ask("too late")
 
 
-async def test_a_cancelled_question_is_withdrawn_at_the_peer(peers: Peers) -> None:
+async def test_cancelled_question_is_withdrawn_at_the_peer(peers: Peers) -> None:
     withdrawn = trio.Event()
 
     async def handler() -> None:
@@ -233,7 +233,7 @@ async def test_link_greets_first_and_reconnects_to_a_restarted_peer() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_peer_that_dies_while_greeted_is_dialled_again() -> None:
+async def test_peer_killed_during_handshake_is_reconnected() -> None:
     async with trio.open_nursery() as nursery:
         peer = Reborn(nursery)
         greetings = 0

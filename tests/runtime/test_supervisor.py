@@ -50,7 +50,7 @@ def test_ctrl_c_reaches_only_the_supervisor(run_supervised: Run) -> None:
     assert [name for event, name in events if event == "left"] == ["b", "a"]
 
 
-def test_a_killed_role_is_restarted_and_the_others_can_read_it(run_supervised: Run) -> None:
+def test_killed_role_is_restarted_and_readable_by_others(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def watch(life):
             "Says the table whenever it is poked."
@@ -92,7 +92,7 @@ def test_role_that_returns_early_is_restarted(run_supervised: Run) -> None:
     supervised.until("ready", "a")
 
 
-def test_a_crash_loop_ends_with_an_error_that_names_the_culprit(run_supervised: Run) -> None:
+def test_crash_loop_ends_with_an_error_that_names_the_culprit(run_supervised: Run) -> None:
     supervised = run_supervised("""
         gate_read, gate_write = os.pipe()
         send = report
@@ -164,7 +164,7 @@ def test_failed_start_is_reported_and_stops_all_roles(
     assert ("all ready", "") not in events
 
 
-def test_a_start_that_takes_too_long_fails(run_supervised: Run) -> None:
+def test_start_that_takes_too_long_fails(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec("good", serve), ChildSpec("slow", lambda life: signal.pause())]
         options["start_seconds"] = 0.2
@@ -202,7 +202,7 @@ def test_hanging_role_is_killed_within_its_share_of_the_time(
     assert events[-1] == ("ended", "stuck")
 
 
-def test_a_failure_while_ending_is_not_a_clean_end(run_supervised: Run) -> None:
+def test_failure_while_ending_is_not_a_clean_end(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def main(life):
             serve(life)
@@ -215,7 +215,7 @@ def test_a_failure_while_ending_is_not_a_clean_end(run_supervised: Run) -> None:
     assert supervised.end()[0] == Exit.FAILED
 
 
-def test_a_role_waiting_for_its_restart_is_not_restarted_while_stopping(
+def test_role_waiting_for_its_restart_is_not_restarted_while_stopping(
     run_supervised: Run,
 ) -> None:
     supervised = run_supervised("""
@@ -256,7 +256,7 @@ def test_role_that_dies_right_after_ready_has_started(run_supervised: Run) -> No
     assert (status, errors) == (Exit.CLEAN, "")
 
 
-def test_a_failing_callback_leaves_no_process_behind(run_supervised: Run) -> None:
+def test_failing_callback_leaves_no_process_behind(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec("stuck", stuck)]
         send = report
@@ -301,7 +301,7 @@ def test_signal_handlers_of_caller_are_restored(run_supervised: Run) -> None:
     assert supervised.until("back")["same"]
 
 
-def test_a_process_with_threads_is_refused(run_supervised: Run) -> None:
+def test_process_with_threads_is_refused(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec("a", serve)]
         threading.Thread(target=threading.Event().wait, name="a-thread", daemon=True).start()
@@ -312,7 +312,7 @@ def test_a_process_with_threads_is_refused(run_supervised: Run) -> None:
     assert "runs 2 threads (MainThread, a-thread among them)" in errors
 
 
-def test_a_stop_group_must_name_children() -> None:
+def test_stop_group_must_name_children() -> None:
     with pytest.raises(ValueError, match="'nobody'"):
         supervise(
             [ChildSpec("a", lambda life: 0)],

@@ -90,9 +90,7 @@ def test_waiting_and_other_tasks_are_not_charged(work_time: WorkTime, timer: Tim
     assert (first.worked_ns, second.worked_ns) == (11, 1100)
 
 
-def test_the_inner_account_takes_over_in_the_middle_of_a_step(
-    work_time: WorkTime, timer: Timer
-) -> None:
+def test_nested_account_is_charged_within_a_step(work_time: WorkTime, timer: Timer) -> None:
     outer, inner = Account(), Account()
 
     async def main() -> None:
@@ -126,9 +124,7 @@ def test_tasks_started_inside_are_charged_too(work_time: WorkTime, timer: Timer)
     assert account.worked_ns == 110
 
 
-def test_an_account_read_inside_its_step_is_settled_first(
-    work_time: WorkTime, timer: Timer
-) -> None:
+def test_account_read_inside_its_step_is_settled_first(work_time: WorkTime, timer: Timer) -> None:
     account = Account()
     seen: list[int] = []
 
@@ -145,7 +141,7 @@ def test_an_account_read_inside_its_step_is_settled_first(
     assert account.worked_ns == 7
 
 
-def test_an_account_can_be_read_inside_its_step_without_settling(
+def test_account_can_be_read_inside_its_step_without_settling(
     work_time: WorkTime, timer: Timer
 ) -> None:
     account = Account()
@@ -165,7 +161,7 @@ def test_an_account_can_be_read_inside_its_step_without_settling(
     assert work_time.worked_ns(account) == 7  # Outside of any step.
 
 
-def test_a_step_that_fails_is_charged(work_time: WorkTime, timer: Timer) -> None:
+def test_step_that_fails_is_charged(work_time: WorkTime, timer: Timer) -> None:
     account = Account()
 
     async def main() -> None:
@@ -180,7 +176,7 @@ def test_a_step_that_fails_is_charged(work_time: WorkTime, timer: Timer) -> None
     assert account.worked_ns == 12
 
 
-def test_a_charge_outside_of_any_loop_counts_nothing(work_time: WorkTime, timer: Timer) -> None:
+def test_charge_outside_of_loop_records_nothing(work_time: WorkTime, timer: Timer) -> None:
     account = Account()
     with work_time.charge(account):
         timer.work(5)
@@ -210,7 +206,7 @@ def test_idle_time_is_the_time_the_loop_waited(work_time: WorkTime, timer: Timer
     assert spans[0].idle_share == spans[0].idle_ns / spans[0].total_ns
 
 
-def test_a_loop_that_has_not_lived_is_idle() -> None:
+def test_loop_that_has_not_lived_is_idle() -> None:
     assert LoopTime(0, 0).idle_share == 1.0
 
 

@@ -64,7 +64,7 @@ def may(
     return authorizer.allows(who, host, operation, Resource.TOPIC, name)
 
 
-def test_nothing_is_allowed_that_no_rule_allows() -> None:
+def test_access_without_matching_acl_is_denied() -> None:
     assert not may({})
     assert may({}, allow_if_none=True)
     assert may({}, who=Principal("User", "root"))
@@ -93,19 +93,19 @@ def test_user_wildcard_matches_any_principal_type() -> None:
 
 
 @pytest.mark.parametrize("host", ["2001:db8::7", "2001:db8:0:0:0:0:0:7", "*"])
-def test_a_long_address_may_be_written_as_java_does(host: str) -> None:
+def test_ipv6_address_in_java_form_is_accepted(host: str) -> None:
     acls = topics(cats=(rule(host=host),))
     assert may(acls, host="2001:db8::7")
     assert may(acls, host="2001:db8::8") is (host == "*")
 
 
 @pytest.mark.parametrize(("deny", "allow"), list(itertools.permutations(["cats", "ca_", "any"], 2)))
-def test_denial_wins_wherever_it_stands(deny: str, allow: str) -> None:
+def test_denial_wins_in_any_order(deny: str, allow: str) -> None:
     assert not may(topics(**{deny: (rule(permission=DENY),), allow: (rule(),)}))
     assert may(topics(**{deny: (rule(permission=DENY, principal="User:bob"),), allow: (rule(),)}))
 
 
-def test_some_permissions_imply_others_but_no_denial_does() -> None:
+def test_allowed_operation_implies_describe_but_denial_does_not() -> None:
     for wanted, implying in IMPLIES.items():
         for operation in Operation:
             acls = topics(cats=(rule(operation),))

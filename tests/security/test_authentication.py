@@ -43,7 +43,9 @@ def made(*users: str, expires_ms: int | None = None, reauth_ms: int = 0) -> Auth
 @pytest.mark.parametrize(
     ("version", "state"), [(0, AuthenticationState.RAW), (1, AuthenticationState.TOKENS)]
 )
-def test_the_way_to_the_end(named: bool, version: int, state: AuthenticationState) -> None:
+def test_disconnect_during_any_state_reaches_closed(
+    named: bool, version: int, state: AuthenticationState
+) -> None:
     one = made()
     if named:
         one.on_versions(served=False)
@@ -72,7 +74,7 @@ def test_failed_authentication_hides_cause_from_client() -> None:
     assert one.user is None
 
 
-def test_an_unknown_mechanism_is_the_end() -> None:
+def test_unknown_mechanism_is_the_end() -> None:
     one = made()
     answer = one.on_handshake("GSSAPI", 1)
     assert answer.error == ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -99,7 +101,7 @@ LEGAL = {
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_in_any_other_order_it_has_failed_for_good(seed: int) -> None:
+def test_out_of_order_message_fails_permanently(seed: int) -> None:
     random = Random(seed)
     one = made(*["alice"] * 50)
     for _ in range(12):

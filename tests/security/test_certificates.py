@@ -13,7 +13,7 @@ from minibroker.security.certificates import (
 )
 
 
-def test_a_subject_is_written_as_java_writes_it() -> None:
+def test_subject_is_written_as_java_writes_it() -> None:
     subject = (
         (("countryName", "US"),),
         (("organizationName", "A, Inc."),),
@@ -44,17 +44,17 @@ RULES = (
         ("OU=JavaSoft,O=Sun Microsystems,C=US", "OU=JavaSoft,O=Sun Microsystems,C=US"),
     ],
 )
-def test_the_first_rule_that_fits_decides(name: str, user: str) -> None:
+def test_first_rule_that_fits_decides(name: str, user: str) -> None:
     assert user_name(name, parse_rules(RULES)) == user
 
 
-def test_slashes_and_backslashes_may_stand_in_rules() -> None:
+def test_slashes_in_principal_mapping_rules_are_escaped() -> None:
     rules = parse_rules(r"RULE:^CN=(\w+)\/x$/$1\/y/")
     assert user_name("CN=a/x", rules) == "a/y"
     assert user_name("b", parse_rules(r"RULE:(b)|c/\$1\\$1/")) == "$1\\b"
 
 
-def test_a_subject_that_no_rule_fits_has_no_name() -> None:
+def test_subject_that_no_rule_fits_has_no_name() -> None:
     with pytest.raises(NoName, match="fits the certificate of CN=b"):
         user_name("CN=b", parse_rules("RULE:CN=a/a/"))
     assert user_name("CN=b", parse_rules("")) == "CN=b"
@@ -63,7 +63,7 @@ def test_a_subject_that_no_rule_fits_has_no_name() -> None:
 @pytest.mark.parametrize(
     "text", ["", " ,, ,", ",,RULE:x/y/,,,DEFAULT,,", " , RULE:x/y/ , DEFAULT, ,"]
 )
-def test_commas_too_many_mean_nothing(text: str) -> None:
+def test_extra_commas_are_ignored(text: str) -> None:
     rules = parse_rules(text)
     assert len(rules) == (2 if "x" in text else 1)
     assert user_name("CN=b", rules) == "CN=b"

@@ -34,7 +34,7 @@ def test_client_properties_repr_hides_secrets(read: Read) -> None:
     assert "hush" not in f"{client} {client!r}"
 
 
-def test_without_a_word_nothing_is_proven_and_hosts_are_checked(read: Read) -> None:
+def test_tls_without_options_sends_no_certificate_and_verifies_hosts(read: Read) -> None:
     client = read("acks=all")
     assert (client.protocol, client.mechanism, client.jaas) == ("PLAINTEXT", None, None)
     assert (client.checks_host, client.trusted, client.token_file) == (True, None, None)
@@ -47,7 +47,7 @@ def test_truststore_location_overrides_certificates_text(read: Read) -> None:
     assert [each.value for each in trusted if each] == ["text", "file"]
 
 
-def test_the_file_of_a_token_is_a_path(read: Read) -> None:
+def test_file_of_a_token_is_a_path(read: Read) -> None:
     lines = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"]
     lines += [f"sasl.jaas.config={BEARER} ;"]
     url = "sasl.oauthbearer.token.endpoint.url=file:/a%20token"

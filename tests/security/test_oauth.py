@@ -18,7 +18,7 @@ def respond(message: bytes, rules: TokenRules | None = None) -> AuthenticationSt
     return OAuthBearer(unsecured, rules or TokenRules(), lambda: NOW_MS).respond(message)
 
 
-def test_a_token_proves_a_name_until_it_expires() -> None:
+def test_token_authenticates_until_it_expires() -> None:
     token = unsigned(CLAIMS)
     assert respond(bearer(token)) == AuthenticationStep(b"", Proven("carol", 1_000_100_000))
     assert respond(bearer(token, "carol", "traceId=7\x01")).proven is not None
@@ -32,7 +32,7 @@ def test_invalid_token_gets_error_response_before_failure() -> None:
     assert refused == AuthenticationStep(b'{"status":"invalid_token"}')
     with pytest.raises(AuthenticationFailed, match="it has expired") as caught:
         exchange.respond(b"\x01")
-    assert caught.value.told == '{"status":"invalid_token"}'
+    assert caught.value.client_message == '{"status":"invalid_token"}'
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_claims_that_are_not_believed(claims: dict[str, Any], why: str) -> None:
         judge({**good, **claims}, rules, NOW_MS)
 
 
-def test_a_skew_is_allowed_in_both_directions() -> None:
+def test_skew_is_allowed_in_both_directions() -> None:
     rules = TokenRules(skew_ms=1000)
     judge({"sub": "c", "exp": 1_000_000, "iat": 999_999}, rules, NOW_MS)
     judge({"sub": "c", "exp": 1_000_100, "iat": 1_000_001}, rules, NOW_MS)

@@ -15,13 +15,13 @@ def respond(token: bytes) -> AuthenticationStep:
 
 @pytest.mark.parametrize("user", PASSWORDS)
 @pytest.mark.parametrize("acting", [False, True])
-def test_the_right_password_proves_the_name(user: str, acting: bool) -> None:
+def test_correct_password_authenticates(user: str, acting: bool) -> None:
     token = plain(user, PASSWORDS[user], user if acting else "")
     assert respond(token) == AuthenticationStep(b"", Proven(user))
 
 
 @pytest.mark.parametrize(
-    ("token", "told"),
+    ("token", "result"),
     [
         (plain("alice", "wrong"), "Invalid username or password"),
         (plain("nobody", "secret"), "Invalid username or password"),
@@ -33,9 +33,9 @@ def test_the_right_password_proves_the_name(user: str, acting: bool) -> None:
         (b"", "expected 3 tokens, got 1"),
     ],
 )
-def test_invalid_plain_token_fails_with_kafka_message(token: bytes, told: str) -> None:
+def test_invalid_plain_token_fails_with_kafka_message(token: bytes, result: str) -> None:
     with pytest.raises(AuthenticationFailed) as caught:
         respond(token)
-    assert caught.value.told is not None
-    assert told in caught.value.told
+    assert caught.value.client_message is not None
+    assert result in caught.value.client_message
     assert "secret" not in str(caught.value)

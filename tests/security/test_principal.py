@@ -6,7 +6,7 @@ from minibroker.security.principal import ANONYMOUS, BadPrincipal, Principal, pa
 
 
 @pytest.mark.parametrize("name", ["alice", "CN=a,O=b", "a:b", "*", "ä ö"])
-def test_a_principal_survives_its_text(name: str) -> None:
+def test_principal_survives_its_text(name: str) -> None:
     principal = Principal("User", name)
     assert parse(str(principal)) == principal
 

@@ -34,7 +34,7 @@ def exchange(mechanism: str, **users: Credential) -> Scram:
     return Scram(mechanism, users.get, nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", secret=SECRET)
 
 
-def test_the_example_of_the_rfc() -> None:
+def test_example_of_the_rfc() -> None:
     server = exchange("SCRAM-SHA-256", user=kept("SCRAM-SHA-256"))
     client = ScramClient("SCRAM-SHA-256", "user", "pencil")
     first, _ = server.respond(client.first())
@@ -64,13 +64,13 @@ def failure(server: Scram, client: ScramClient) -> AuthenticationFailed:
     return caught.value
 
 
-def test_unknown_users_fail_as_late_as_wrong_passwords_and_in_the_same_words() -> None:
+def test_unknown_user_and_wrong_password_fail_alike() -> None:
     mechanism = "SCRAM-SHA-512"
     wrong = failure(
         exchange(mechanism, alice=kept(mechanism)), ScramClient(mechanism, "alice", "w")
     )
     unknown = failure(exchange(mechanism), ScramClient(mechanism, "alice", "w"))
-    assert (str(unknown), unknown.told) == (str(wrong), wrong.told)
+    assert (str(unknown), unknown.client_message) == (str(wrong), wrong.client_message)
     # Not even the keys of the fake credential authenticate a client.
     ask = ScramClient(mechanism, "nobody", "w").first()
     challenges = {exchange(mechanism).respond(ask).response for _ in range(3)}
@@ -90,14 +90,14 @@ def test_unknown_users_show_the_iterations_and_salt_length_of_known_ones() -> No
     assert shape_of("a", [CredentialShape(8192, 25, 3)]) == (8192, 25)
 
 
-def test_shapes_of_unknown_users_are_as_frequent_as_those_of_known_ones() -> None:
+def test_unknown_user_shapes_match_known_user_frequency() -> None:
     shapes = [CredentialShape(8192, 25, 9), CredentialShape(4096, 70, 1)]
     drawn = [shape_of(f"user-{number}", shapes) for number in range(1000)]
     assert set(drawn) == {(8192, 25), (4096, 70)}
     assert 850 < drawn.count((8192, 25)) < 950
 
 
-def test_another_known_user_changes_the_shape_of_few_unknown_ones() -> None:
+def test_added_user_changes_few_unknown_user_responses() -> None:
     before = [CredentialShape(8192, 25, 9), CredentialShape(4096, 70, 1)]
     after = [CredentialShape(8192, 25, 10), CredentialShape(4096, 70, 1)]
     users = [f"user-{number}" for number in range(1000)]
@@ -135,7 +135,7 @@ def test_challenge_of_an_unknown_user_has_the_shape_of_a_known_one() -> None:
         b"\xff",
     ],
 )
-def test_a_first_message_that_is_none_is_a_failure(first: bytes) -> None:
+def test_malformed_client_first_message_fails(first: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         exchange("SCRAM-SHA-256", alice=kept("SCRAM-SHA-256")).respond(first)
 
@@ -143,7 +143,7 @@ def test_a_first_message_that_is_none_is_a_failure(first: bytes) -> None:
 @pytest.mark.parametrize(
     ("before", "after"), [("c=biws", "c=eSws"), ("r=rOpr", "r=rOpx"), (",p=", ",q="), ("p=", "p=A")]
 )
-def test_a_final_message_must_fit_the_first(before: str, after: str) -> None:
+def test_final_message_must_fit_the_first(before: str, after: str) -> None:
     server = exchange("SCRAM-SHA-256", user=kept("SCRAM-SHA-256"))
     client = ScramClient("SCRAM-SHA-256", "user", "pencil")
     final = client.final(server.respond(client.first()).response).decode()
@@ -151,7 +151,7 @@ def test_a_final_message_must_fit_the_first(before: str, after: str) -> None:
         server.respond(final.replace(before, after, 1).encode())
 
 
-def test_a_credential_survives_its_text_and_nonsense_is_none() -> None:
+def test_credential_round_trips_as_text_and_invalid_text_is_none() -> None:
     made = kept("SCRAM-SHA-512", iterations=8192)
     text = credential_text(made)
     assert text.startswith("salt=W22ZaJ0SNY7soEsUEjb6gQ==,stored_key=")

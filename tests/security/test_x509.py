@@ -24,7 +24,7 @@ def pem_of(leaf: trustme.LeafCert) -> str:
     return leaf.private_key_and_cert_chain_pem.bytes().decode()
 
 
-def test_the_subject_and_all_names() -> None:
+def test_subject_and_all_names() -> None:
     leaf = AUTHORITY.issue_cert(
         "localhost",
         "*.example.org",
@@ -60,13 +60,13 @@ def test_unknown_attribute_type_is_shown_as_oid() -> None:
     assert found.names == frozenset()
 
 
-def test_the_first_certificate_of_a_chain_counts() -> None:
+def test_first_certificate_of_a_chain_counts() -> None:
     leaf = AUTHORITY.create_child_ca().issue_cert("localhost", common_name="me")
     assert len(leaf.cert_chain_pems) > 1
     assert "CN=me" in distinguished_name(identity(pem_of(leaf)).subject)
 
 
-def test_a_text_without_a_certificate() -> None:
+def test_text_without_a_certificate() -> None:
     with pytest.raises(BadCertificate, match="has no certificate"):
         identity("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
 
@@ -75,7 +75,7 @@ DER = base64.b64decode("".join(AUTHORITY.cert_pem.bytes().decode().splitlines()[
 
 
 @given(st.one_of(st.binary(), st.integers(0, len(DER)).map(lambda end: DER[:end])))
-def test_bytes_that_are_none_raise_nothing_else(data: bytes) -> None:
+def test_invalid_bytes_raise_only_the_documented_error(data: bytes) -> None:
     text = base64.b64encode(data).decode()
     try:
         identity(f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
@@ -86,7 +86,7 @@ def test_bytes_that_are_none_raise_nothing_else(data: bytes) -> None:
 
 
 @given(st.integers(0, len(DER) - 1), st.integers(0, 255))
-def test_a_changed_byte_raises_nothing_else(at: int, byte: int) -> None:
+def test_corrupt_byte_raises_only_the_documented_error(at: int, byte: int) -> None:
     text = base64.b64encode(DER[:at] + bytes([byte]) + DER[at + 1 :]).decode()
     with suppress(BadCertificate):
         identity(f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")

@@ -77,14 +77,14 @@ class Actor:
                 response = await self.client.ask(request, version)
             except StreamClosed:
                 self.hang_up()
-                self.world.tell(self.name, f"{what}: hung up")
+                self.world.record(self.name, f"{what}: hung up")
                 return None
-            self.world.tell(self.name, f"{what}: {crc32(self.client.received):08x}")
+            self.world.record(self.name, f"{what}: {crc32(self.client.received):08x}")
             return response
         if patience_s == STUCK_S:
             self.world.history.wrong("stuck", f"{self.name} got no answer to {request}")
         self.hang_up()
-        self.world.tell(self.name, f"{what}: gave up")
+        self.world.record(self.name, f"{what}: gave up")
         return None
 
     def hang_up(self) -> None:
@@ -386,10 +386,10 @@ class Breaker(Actor):
             for _ in range(self.random.randrange(150)):
                 await trio.lowlevel.checkpoint()
             if self.random.random() < 0.2:
-                self.world.tell(self.name, "turns the clock")
+                self.world.record(self.name, "turns the clock")
                 self.world.clock.advance(self.random.choice((100, 3000, 20_000)))
                 continue
             victims = self.random.sample(broker.names, self.random.choice((1, 1, 1, 2)))
-            self.world.tell(self.name, f"kills {' and '.join(victims)}")
+            self.world.record(self.name, f"kills {' and '.join(victims)}")
             for victim in victims:
                 broker.kill(victim)

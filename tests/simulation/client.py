@@ -44,10 +44,10 @@ class SimulatedClient:
 
     async def ask(self, request: Message, version: int) -> Any:
         """The response to a request."""
-        await self.tell(request, version)
+        await self.send_request(request, version)
         return await self.answer(api_key(request), version)
 
-    async def tell(self, request: Message, version: int) -> None:
+    async def send_request(self, request: Message, version: int) -> None:
         """Sends a request without waiting for a response."""
         self._correlation_id += 1
         await self.stream.send_all(

@@ -38,7 +38,7 @@ class World:
         self.partitions = [(topic, index) for topic in TOPICS for index in range(TOPICS[topic])]
         self._clients = count(1)
 
-    def tell(self, who: str, what: str) -> None:
+    def record(self, who: str, what: str) -> None:
         """Adds a line to the transcript."""
         self.transcript.append(f"{trio.current_time():.6f} {who} {what}")
 

@@ -38,15 +38,15 @@ from tests.simulation.test_quotas import (
     MUTATION,
     PRODUCER,
     TIME,
-    House,
     Open,
-    house,
+    OpenBroker,
+    serve,
     plainest,
     produce,
     topics,
 )
 
-__all__ = ["house"]
+__all__ = ["serve"]
 
 ON = ("activity.enable=true", "num.io.threads=2")
 WAITS = ("delayed", "admitted")
@@ -79,17 +79,17 @@ def happened(directory: Path) -> Events:
     return [each for each in events(directory) if each["kind"] == "connection"]
 
 
-def counted(it: House, name: str) -> int:
+def counted(it: OpenBroker, name: str) -> int:
     roles = [role for role in it.broker.names if role != "controller"]
     snapshots = [it.broker.environment(role).metrics.snapshot() for role in roles]
     return sum(each.counters.get((name, ()), 0) for each in snapshots)
 
 
 async def test_requests_of_every_api_are_recorded_once(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     sizes: dict[int, tuple[int, int, int]] = {}
-    async with house(*ON) as it:
+    async with serve(*ON) as it:
         for api in APIS.values():
             request, version = plainest(api), api.versions[1]
             client = await it.connect()
@@ -97,9 +97,9 @@ async def test_requests_of_every_api_are_recorded_once(
             head = 4 if version < 5 and api.key == ApiKey.API_VERSIONS else None
             asked = len(frame(request, version, client_id="c")) - 4
             sizes[api.key] = version, asked, len(client.received) if head is None else 0
-    told = requests(tmp_path)
-    assert Counter(each["api_key"] for each in told) == dict.fromkeys(map(int, APIS), 1)
-    for each in told:
+    output = requests(tmp_path)
+    assert Counter(each["api_key"] for each in output) == dict.fromkeys(map(int, APIS), 1)
+    for each in output:
         version, asked, answered = sizes[each["api_key"]]
         assert (each["api_version"], each["request_bytes"]) == (version, asked)
         # The header of a response is its correlation id, and a byte in newer versions.
@@ -111,25 +111,25 @@ async def test_requests_of_every_api_are_recorded_once(
 
 
 async def test_records_and_errors_are_recorded(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(*ON) as it:
+    async with serve(*ON) as it:
         await it.create("t")
         client = await it.connect()
         await client.ask(produce(build_batch([Record(value=b"v")] * 7), topic="t"), 9)
         await client.ask(produce(build_batch([Record(value=b"v")]), topic="missing"), 9)
-        await client.tell(produce(build_batch([Record(value=b"v")]), topic="t", acks=0), 9)
+        await client.send_request(produce(build_batch([Record(value=b"v")]), topic="t", acks=0), 9)
         await client.ask(ApiVersionsRequest(), 0)
-    told = requests(tmp_path)
-    figures = [(each.get("records"), each["error_code"], each["exempt"]) for each in told]
+    output = requests(tmp_path)
+    figures = [(each.get("records"), each["error_code"], each["exempt"]) for each in output]
     assert figures == [(7, 0, False), (1, 3, False), (1, 0, True), (None, 0, False)]
-    assert told[2]["response_bytes"] == 0
+    assert output[2]["response_bytes"] == 0
 
 
-def replayed(told: Events, kind: str, *, mutes: bool) -> Iterator[tuple[str, float, int]]:
+def replayed(output: Events, kind: str, *, mutes: bool) -> Iterator[tuple[str, float, int]]:
     """Yield entity, rate and throttle of each quota check, by plain arithmetic."""
     steps: list[tuple[int, int, float, dict[str, Any] | None, tuple[str, str]]] = []
-    for each in told:
+    for each in output:
         check = each.get(kind)
         if check is None:
             continue
@@ -160,7 +160,7 @@ def replayed(told: Events, kind: str, *, mutes: bool) -> Iterator[tuple[str, flo
             yield kind, found, ms
 
 
-async def load(it: House, seed: int, clients: int = 4) -> None:
+async def load(it: OpenBroker, seed: int, clients: int = 4) -> None:
     """Clients of four names that produce and fetch, now and then faster than they may."""
     wall = iter(range(10**9))
 
@@ -183,28 +183,28 @@ async def load(it: House, seed: int, clients: int = 4) -> None:
 
 
 @pytest.mark.parametrize("mode", ["mute", "delay"])
-async def test_a_replay_gives_every_rate_and_every_throttle(
-    house: Open, autojump_clock: MockClock, tmp_path: Path, seed: int, mode: str
+async def test_replay_yields_every_rate_and_throttle(
+    serve: Open, autojump_clock: MockClock, tmp_path: Path, seed: int, mode: str
 ) -> None:
     settings = ("num.network.threads=3", f"quota.throttle.mode={mode}")
-    async with house(*ON, *settings) as it:
+    async with serve(*ON, *settings) as it:
         await it.create("t")
         await it.set({"client-id": "c0"}, **{PRODUCER: 500})
         await it.set({"client-id": "c1"}, **{CONSUMER: 300})
         await it.set({"client-id": "c2"}, **{TIME: 0.01})
         await it.set({"client-id": "c3"}, **{PRODUCER: 1000, CONSUMER: 1000, TIME: 0.02})
         await load(it, seed, clients=8)
-    told = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
+    output = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
     throttles = Counter(
         kind
         for kind in ("produce", "fetch", "request")
-        for kind, _, ms in replayed(told, kind, mutes=mode == "mute")
+        for kind, _, ms in replayed(output, kind, mutes=mode == "mute")
         if ms > 0
     )
     assert min(throttles[kind] for kind in ("produce", "fetch", "request")) > 0, (
         f"seed {seed}: {throttles}"
     )
-    for each in told:
+    for each in output:
         asked = [
             each[kind]["throttle_ms"] for kind in ("produce", "fetch", "request") if kind in each
         ]
@@ -212,9 +212,9 @@ async def test_a_replay_gives_every_rate_and_every_throttle(
 
 
 async def test_mutations_are_recorded_as_counted_by_the_controller(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(*ON) as it:
+    async with serve(*ON) as it:
         client = await it.connect()
         await client.ask(topics("free", partitions=2), 6)
         await it.set(CLIENT, **{MUTATION: 1})
@@ -231,24 +231,24 @@ async def test_mutations_are_recorded_as_counted_by_the_controller(
 
 
 async def test_request_of_disconnected_client_is_in_the_activity(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(*ON, "quota.throttle.mode=delay") as it:
+    async with serve(*ON, "quota.throttle.mode=delay") as it:
         await it.set(CLIENT, **{PRODUCER: 1})
         client = await it.connect()
-        await client.tell(produce(bytes(1000)), 9)
+        await client.send_request(produce(bytes(1000)), 9)
         await trio.sleep(1)
         client.close()
-    (told,) = requests(tmp_path)
-    assert told["produce"]["throttle_ms"] == told["throttle_ms"] > 0
-    assert "late_ns" not in told
+    (output,) = requests(tmp_path)
+    assert output["produce"]["throttle_ms"] == output["throttle_ms"] > 0
+    assert "late_ns" not in output
 
 
 @pytest.mark.parametrize("mode", ["single", "sharded"])
-async def test_connections_come_and_go(
-    house: Open, autojump_clock: MockClock, tmp_path: Path, mode: str
+async def test_connections_are_shown_as_they_open_and_close(
+    serve: Open, autojump_clock: MockClock, tmp_path: Path, mode: str
 ) -> None:
-    async with house(*ON, f"acceptor.mode={mode}", "kafka_connections_max=1") as it:
+    async with serve(*ON, f"acceptor.mode={mode}", "kafka_connections_max=1") as it:
         client = await it.connect()
         await client.ask(ApiVersionsRequest(), 0)
         refused = await it.connect(host="10.0.0.7")
@@ -256,32 +256,32 @@ async def test_connections_come_and_go(
         await trio.sleep(1)
         client.close()
         await trio.sleep(1)
-    told = happened(tmp_path)
+    output = happened(tmp_path)
     first, second = (
-        [each["happened"] for each in told if each["ip"] == ip and each["happened"] not in WAITS]
+        [each["happened"] for each in output if each["ip"] == ip and each["happened"] not in WAITS]
         for ip in ("127.0.0.1", "10.0.0.7")
     )
     assert (first, second) == (["accepted", "closed"], ["accepted", "refused"])
-    reasons = {each["happened"]: each.get("reason") for each in told}
+    reasons = {each["happened"]: each.get("reason") for each in output}
     assert (reasons["closed"], reasons["refused"]) == ("client_closed", "kafka_connections_max")
 
 
 async def test_rate_limited_connection_is_recorded_with_its_delay(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     recheck = "connection.ip.throttle.recheck=true"
-    async with house(*ON, "max.connection.creation.rate=1000", recheck) as it:
+    async with serve(*ON, "max.connection.creation.rate=1000", recheck) as it:
         await it.set({"ip": "10.0.0.7"}, connection_creation_rate=1)
         for _ in range(12):
             client = await it.connect(host="10.0.0.7")
             with suppress(StreamClosed):
                 await client.ask(ApiVersionsRequest(), 0)
         await trio.sleep(20)
-    told = [each for each in happened(tmp_path) if each["ip"] == "10.0.0.7"]
+    output = [each for each in happened(tmp_path) if each["ip"] == "10.0.0.7"]
     rate = Rate(11, 1000)
     outcomes: Counter[str] = Counter()
-    for number in dict.fromkeys(each["connection"] for each in told):
-        mine = [each for each in told if each["connection"] == number]
+    for number in dict.fromkeys(each["connection"] for each in output):
+        mine = [each for each in output if each["connection"] == number]
         held = [each for each in mine if each["happened"] == "held"]
         looks = [mine[0], *(each for each in mine if each["happened"] in ("admitted", "refused"))]
         for look in looks:
@@ -298,9 +298,9 @@ async def test_rate_limited_connection_is_recorded_with_its_delay(
 
 
 async def test_connection_that_waits_for_the_listener_is_delayed(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(*ON, "max.connection.creation.rate=1") as it:
+    async with serve(*ON, "max.connection.creation.rate=1") as it:
         for _ in range(13):
             await (await it.connect()).ask(ApiVersionsRequest(), 0)
     delayed = [each for each in happened(tmp_path) if each["happened"] == "delayed"]
@@ -312,10 +312,10 @@ async def test_connection_that_waits_for_the_listener_is_delayed(
 
 
 async def test_events_without_room_are_dropped_and_requests_continue(
-    house: Open, autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Open, autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity_sender, "PENDING_MAX", 10)
-    async with house(*ON, "num.network.threads=1") as it:
+    async with serve(*ON, "num.network.threads=1") as it:
         client = await it.connect()
         for _ in range(100):  # all of it before anything can be sent
             await client.ask(ApiVersionsRequest(), 0)
@@ -330,10 +330,10 @@ async def test_events_without_room_are_dropped_and_requests_continue(
 
 
 async def test_events_of_dead_recorder_are_reported_as_dropped(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     asked = 0
-    async with house(*ON, "num.network.threads=1") as it:
+    async with serve(*ON, "num.network.threads=1") as it:
         client = await it.connect()
         for _ in range(6):
             for _ in range(20):
@@ -345,17 +345,17 @@ async def test_events_of_dead_recorder_are_reported_as_dropped(
             await trio.sleep(2)
         dropped = counted(it, ACTIVITY_DROPPED.name)
     found = events(tmp_path)  # sees to it that numbers go up
-    told = len([each for each in found if each["kind"] == "request"])
+    output = len([each for each in found if each["kind"] == "request"])
     assert dropped == sum(each["dropped"] for each in found if each["kind"] == "dropped") > 0
     happenings = len([each for each in found if each["kind"] == "connection"])
-    assert told + happenings + dropped == asked + 2
+    assert output + happenings + dropped == asked + 2
 
 
-async def test_an_owner_that_dies_costs_nothing_and_nothing_is_written_twice(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+async def test_owner_kill_loses_and_duplicates_no_event(
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     asked = 0
-    async with house(*ON) as it:
+    async with serve(*ON) as it:
         clients = [await it.connect() for _ in range(3)]
         for number in range(10):
             for client in clients:
@@ -372,9 +372,9 @@ async def test_an_owner_that_dies_costs_nothing_and_nothing_is_written_twice(
 
 
 async def test_sampled_connections_are_recorded_completely(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(*ON, "activity.sample=0.25") as it:
+    async with serve(*ON, "activity.sample=0.25") as it:
         for _ in range(40):
             client = await it.connect()
             await client.ask(ApiVersionsRequest(), 0)
@@ -386,10 +386,10 @@ async def test_sampled_connections_are_recorded_completely(
     assert {each["sample"] for each in found} == {0.25}
 
 
-async def test_without_the_setting_there_is_nothing(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+async def test_feature_is_off_without_the_setting(
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house() as it:
+    async with serve() as it:
         client = await it.connect()
         response = await client.ask(MetadataRequest(topics=None), 9)
         assert TOPIC not in {topic.name for topic in response.topics}
@@ -397,9 +397,9 @@ async def test_without_the_setting_there_is_nothing(
 
 
 async def test_reader_of_activity_is_recorded_without_feedback_loop(
-    house: Open, autojump_clock: MockClock, tmp_path: Path
+    serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with house(*ON) as it:
+    async with serve(*ON) as it:
         client: SimulatedClient = await it.connect("reader")
         response = await client.ask(MetadataRequest(topics=None), 9)
         assert TOPIC in {topic.name for topic in response.topics}

@@ -8,16 +8,16 @@ from trio.testing import MockClock
 
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.simulation.test_quotas import MUTATION, Open, house
+from tests.simulation.test_quotas import MUTATION, Open, serve
 
-__all__ = ["house"]
+__all__ = ["serve"]
 
 
 @pytest.mark.parametrize("version", [1, 4, 13])
 async def test_automatic_topic_is_not_created_over_the_quota(
-    house: Open, autojump_clock: MockClock, version: int
+    serve: Open, autojump_clock: MockClock, version: int
 ) -> None:
-    async with house("num.partitions=15") as it:
+    async with serve("num.partitions=15") as it:
         await it.set({"user": None}, **{MUTATION: 1})
         client = await it.connect()
 

@@ -79,7 +79,7 @@ async def running(
         await broker.stop()
 
 
-def told(seen: ConnectionsView) -> list[tuple[str, str | None, int]]:
+def result(seen: ConnectionsView) -> list[tuple[str, str | None, int]]:
     """What happened, why, and how long ago."""
     return [(each.kind, each.reason, each.ago_ms) for each in seen.happenings]
 
@@ -90,7 +90,7 @@ def only(seen: ConnectionsView) -> Connection:
     return connection
 
 
-async def test_a_refusal_is_seen_with_its_moment(
+async def test_refusal_is_seen_with_its_moment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(monkeypatch, tmp_path, autojump_clock, "max.connections.per.ip=1") as broker:
@@ -113,7 +113,7 @@ async def test_a_refusal_is_seen_with_its_moment(
             each for one in (await broker.look()).processors for each in one.connections
         ]
         assert (connection.age_ms, connection.idle_ms) == (2250, 0)
-        assert told(seen) == [
+        assert result(seen) == [
             ("accepted", None, 2250),
             ("handed", None, 2250),
             ("accepted", None, 250),
@@ -134,7 +134,7 @@ async def test_connection_that_waits_for_slot_is_shown_as_waiting(
         (listener,) = seen.listeners
         assert (listener.connections, listener.waiting, listener.held) == (1, 1, 0)
         assert listener.blocked_share == pytest.approx(4 / 9.5)
-        assert told(seen)[-1] == ("waiting", "max.connections", 4000)
+        assert result(seen)[-1] == ("waiting", "max.connections", 4000)
         first.close()
         await wait_all_tasks_blocked()
         autojump_clock.jump(1)
@@ -143,7 +143,7 @@ async def test_connection_that_waits_for_slot_is_shown_as_waiting(
         assert (listener.connections, listener.waiting) == (1, 0)
         assert listener.blocked_share == pytest.approx(4 / 9.5)
         # Both at the same time of a frozen clock, so in either order.
-        assert {(kind, ago_ms) for kind, _, ago_ms in told(seen)[-2:]} == {
+        assert {(kind, ago_ms) for kind, _, ago_ms in result(seen)[-2:]} == {
             ("closed", 1000),
             ("handed", 1000),
         }
@@ -184,7 +184,7 @@ async def test_failed_authentication_is_distinguished_from_a_limit(
     )
     async with running(monkeypatch, tmp_path, autojump_clock, *pairs) as broker:
         stream = await broker.sources["SASL_PLAINTEXT"].connect("10.0.0.1")
-        await SimulatedClient(stream).tell(MetadataRequest(topics=[]), 9)
+        await SimulatedClient(stream).send_request(MetadataRequest(topics=[]), 9)
         assert (await broker.look()).refusals == ()
         autojump_clock.jump(0.7)
         (refusal,) = (await broker.look()).refusals
@@ -229,7 +229,7 @@ async def test_processors_that_accept_for_themselves_are_seen_together(
 
 
 @pytest.mark.parametrize("victim", ["acceptor", "processor-0", "processor-1", "controller"])
-async def test_a_killed_process_takes_nothing_with_it_that_was_seen(
+async def test_process_kill_loses_no_observed_event(
     victim: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with running(monkeypatch, tmp_path, autojump_clock, "max.connections.per.ip=2") as broker:

@@ -106,7 +106,7 @@ def gauges(broker: TaskBroker, name: str) -> Iterator[float]:
         yield from (shown.get((name, (listener,)), 0) for listener in OF_LISTENER)
 
 
-def test_rates_are_those_of_the_description_to_the_millisecond(seed: int, tmp_path: Path) -> None:
+def test_rates_match_the_reference_to_the_millisecond(seed: int, tmp_path: Path) -> None:
     came: dict[str, list[float]] = defaultdict(list)
 
     async def dial(broker: TaskBroker, listener: str, host: str) -> None:

@@ -15,7 +15,7 @@ def kinds(history: History, log: Log) -> list[str]:
     return [anomaly.kind for anomaly in judge(history, log)]
 
 
-def test_an_honest_history_is_left_alone() -> None:
+def test_valid_history_passes() -> None:
     history = History()
     history.appended(P, 0, ["a:0", "a:1"])
     history.read("c", P, 0, "a:0")

@@ -45,7 +45,7 @@ PRODUCER, CONSUMER, TIME = "producer_byte_rate", "consumer_byte_rate", "request_
 MUTATION = "controller_mutation_rate"
 
 
-class House:
+class OpenBroker:
     def __init__(self, broker: TaskBroker) -> None:
         self.broker = broker
         self.began = trio.current_time()
@@ -80,15 +80,15 @@ class House:
         admin.close()
 
 
-Open = Callable[..., AbstractAsyncContextManager[House]]
+Open = Callable[..., AbstractAsyncContextManager[OpenBroker]]
 
 
 @pytest.fixture
-def house(tmp_path: Path, autojump_clock: MockClock) -> Open:
-    """``async with house("num.io.threads=1") as it:`` opens a broker with these settings."""
+def serve(tmp_path: Path, autojump_clock: MockClock) -> Open:
+    """``async with serve("num.io.threads=1") as it:`` opens a broker with these settings."""
 
     @asynccontextmanager
-    async def opened(*pairs: str) -> AsyncIterator[House]:
+    async def opened(*pairs: str) -> AsyncIterator[OpenBroker]:
         broker = TaskBroker(
             Settings.from_sources(pairs=pairs),
             tmp_path,
@@ -98,7 +98,7 @@ def house(tmp_path: Path, autojump_clock: MockClock) -> Open:
         trio.lowlevel.add_instrument(broker.work_time)
         async with trio.open_nursery() as nursery:
             await nursery.start(broker.run)
-            yield House(broker)
+            yield OpenBroker(broker)
             await broker.stop()
 
     return opened
@@ -122,24 +122,24 @@ def sized(size: int, version: int) -> ProduceRequest:
 
 @pytest.mark.parametrize("version", [3, 9])
 @pytest.mark.parametrize(("size", "ms"), [(20480, 10_000), (11264, 1000), (10241, 1), (10240, 0)])
-async def test_a_producer_is_answered_at_once_and_then_not_read(
-    house: Open, autojump_clock: MockClock, version: int, size: int, ms: int
+async def test_throttled_producer_is_answered_at_once_and_muted(
+    serve: Open, autojump_clock: MockClock, version: int, size: int, ms: int
 ) -> None:
-    async with house() as it:
+    async with serve() as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         client = await it.connect()
         response = await client.ask(sized(size, version), version)
         assert (response.throttle_time_ms, it.ms) == (ms, 0)
-        await client.tell(ApiVersionsRequest(), 0)  # waits until it is read again
+        await client.send_request(ApiVersionsRequest(), 0)  # waits until it is read again
         await client.answer(ApiKey.API_VERSIONS, 0)
         assert it.ms == ms
 
 
 async def test_pipelined_request_is_served_in_the_turn_after_the_throttle(
-    house: Open, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    serve: Open, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[int] = []
-    async with house() as it:
+    async with serve() as it:
 
         def log(step: Callable[..., Any]) -> Callable[..., Any]:
             def note(*given: Any) -> Any:
@@ -159,26 +159,26 @@ async def test_pipelined_request_is_served_in_the_turn_after_the_throttle(
     assert turns[2] == turns[1] + 1
 
 
-async def test_a_neighbour_is_served_meanwhile(house: Open, autojump_clock: MockClock) -> None:
-    async with house("num.network.threads=1") as it:
+async def test_throttle_does_not_delay_other_client(serve: Open, autojump_clock: MockClock) -> None:
+    async with serve("num.network.threads=1") as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         client, neighbour = await it.connect(), await it.connect("d")
         await client.ask(sized(20480, 9), 9)
-        await client.tell(ApiVersionsRequest(), 0)
+        await client.send_request(ApiVersionsRequest(), 0)
         response = await neighbour.ask(sized(20480, 9), 9)
         assert (response.throttle_time_ms, it.ms) == (0, 0)
 
 
-async def test_processors_count_together(house: Open, autojump_clock: MockClock) -> None:
-    async with house("num.network.threads=4") as it:
+async def test_processors_share_a_quota(serve: Open, autojump_clock: MockClock) -> None:
+    async with serve("num.network.threads=4") as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         clients = [await it.connect() for _ in range(4)]
-        told = [(await c.ask(sized(5120, 9), 9)).throttle_time_ms for c in clients]
-        assert told == [0, 0, 5000, 10_000]
+        output = [(await c.ask(sized(5120, 9), 9)).throttle_time_ms for c in clients]
+        assert output == [0, 0, 5000, 10_000]
 
 
-async def test_a_change_acts_at_once(house: Open, autojump_clock: MockClock) -> None:
-    async with house() as it:
+async def test_changed_quota_applies_at_once(serve: Open, autojump_clock: MockClock) -> None:
+    async with serve() as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         client, other = await it.connect(), await it.connect()
         assert (await client.ask(sized(20480, 9), 9)).throttle_time_ms == 10_000
@@ -190,9 +190,9 @@ async def test_a_change_acts_at_once(house: Open, autojump_clock: MockClock) -> 
 
 
 async def test_client_that_disconnects_while_throttled_is_forgotten(
-    house: Open, autojump_clock: MockClock
+    serve: Open, autojump_clock: MockClock
 ) -> None:
-    async with house("num.network.threads=1") as it:
+    async with serve("num.network.threads=1") as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         client = await it.connect()
         await client.ask(sized(20480, 9), 9)
@@ -202,9 +202,9 @@ async def test_client_that_disconnects_while_throttled_is_forgotten(
 
 
 async def test_idle_connections_are_closed_also_while_throttled(
-    house: Open, autojump_clock: MockClock
+    serve: Open, autojump_clock: MockClock
 ) -> None:
-    async with house("connections.max.idle.ms=5000") as it:
+    async with serve("connections.max.idle.ms=5000") as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         client = await it.connect()
         await client.ask(sized(20480, 9), 9)
@@ -213,10 +213,10 @@ async def test_idle_connections_are_closed_also_while_throttled(
 
 
 @pytest.mark.parametrize("victim", ["processor-0", "controller", "worker-0"])
-async def test_a_kill_leaves_no_mute_and_loses_no_count(
-    house: Open, autojump_clock: MockClock, victim: str
+async def test_processor_kill_keeps_counts_and_leaves_no_muted_client(
+    serve: Open, autojump_clock: MockClock, victim: str
 ) -> None:
-    async with house("num.network.threads=1") as it:
+    async with serve("num.network.threads=1") as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         client = await it.connect()
         await client.ask(sized(10240, 9), 9)
@@ -229,22 +229,20 @@ async def test_a_kill_leaves_no_mute_and_loses_no_count(
         assert it.ms == at
 
 
-async def test_a_producer_that_wants_no_answer_is_not_read_either(
-    house: Open, autojump_clock: MockClock
-) -> None:
-    async with house() as it:
+async def test_producer_with_acks_0_is_muted(serve: Open, autojump_clock: MockClock) -> None:
+    async with serve() as it:
         await it.create("t")
         await it.set(CLIENT, **{PRODUCER: 1024, TIME: 0.0001})
         client = await it.connect()
         batch = build_batch([Record(value=bytes(20_000))])
         request = produce(batch, acks=0, topic="t")
         expected = len(frame(request, 9, client_id="c")) - 4 - 10_240
-        await client.tell(request, 9)
+        await client.send_request(request, 9)
         await client.ask(ApiVersionsRequest(), 0)
         assert it.ms == round(expected / 1024 * 1000)
 
 
-async def filled(it: House, size: int, count: int) -> None:
+async def filled(it: OpenBroker, size: int, count: int) -> None:
     await it.create("t")
     client = await it.connect("filler")
     for _ in range(count):
@@ -266,10 +264,10 @@ def records(response: Any) -> bytes:
     )
 
 
-async def test_a_consumer_gets_nothing_while_it_is_over_and_then_all(
-    house: Open, autojump_clock: MockClock
+async def test_throttled_consumer_gets_empty_responses_until_below_quota(
+    serve: Open, autojump_clock: MockClock
 ) -> None:
-    async with house() as it:
+    async with serve() as it:
         await filled(it, 400, 60)
         await it.set(CLIENT, **{CONSUMER: 500})
         client = await it.connect()
@@ -287,8 +285,8 @@ async def test_a_consumer_gets_nothing_while_it_is_over_and_then_all(
         assert size / it.ms * 1000 == pytest.approx(500, rel=0.1)
 
 
-async def test_small_quota_starves_no_client(house: Open, autojump_clock: MockClock) -> None:
-    async with house() as it:
+async def test_small_quota_starves_no_client(serve: Open, autojump_clock: MockClock) -> None:
+    async with serve() as it:
         await filled(it, 100, 60)
         await it.set(CLIENT, **{CONSUMER: 250})
         client = await it.connect()
@@ -298,8 +296,8 @@ async def test_small_quota_starves_no_client(house: Open, autojump_clock: MockCl
         assert 0 < len(found) <= 2500
 
 
-async def test_a_long_poll_is_no_work(house: Open, autojump_clock: MockClock) -> None:
-    async with house() as it:
+async def test_long_poll_wait_is_not_request_time(serve: Open, autojump_clock: MockClock) -> None:
+    async with serve() as it:
         await it.create("t")
         await it.set(CLIENT, **{TIME: 50})
         client = await it.connect()
@@ -309,14 +307,14 @@ async def test_a_long_poll_is_no_work(house: Open, autojump_clock: MockClock) ->
         assert it.ms == 18_000
 
 
-async def test_answers_are_kept_back_in_the_documents_way(
-    house: Open, autojump_clock: MockClock
+async def test_fetch_response_is_delayed_in_kip_55_mode(
+    serve: Open, autojump_clock: MockClock
 ) -> None:
-    async with house("quota.throttle.mode=delay") as it:
+    async with serve("quota.throttle.mode=delay") as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         client = await it.connect()
-        await client.tell(sized(20480, 9), 9)
-        await client.tell(ApiVersionsRequest(), 0)
+        await client.send_request(sized(20480, 9), 9)
+        await client.send_request(ApiVersionsRequest(), 0)
         client._correlation_id -= 1
         response = await client.answer(ApiKey.PRODUCE, 9)
         assert (response.throttle_time_ms, it.ms) == (10_000, 10_000)
@@ -325,10 +323,10 @@ async def test_answers_are_kept_back_in_the_documents_way(
         assert it.ms == 10_000
 
 
-async def test_records_are_sent_in_the_documents_way_too(
-    house: Open, autojump_clock: MockClock
+async def test_delayed_fetch_response_contains_records_in_kip_55_mode(
+    serve: Open, autojump_clock: MockClock
 ) -> None:
-    async with house("quota.throttle.mode=delay") as it:
+    async with serve("quota.throttle.mode=delay") as it:
         await filled(it, 3000, 1)
         await it.set(CLIENT, **{CONSUMER: 100})
         client = await it.connect()
@@ -365,9 +363,9 @@ def each(chosen: list[tuple[ServedApi, int]]) -> pytest.MarkDecorator:
 
 @each([(api, version) for api, version in VERSIONS if not api.cluster_action])
 async def test_every_api_throttles_in_every_version(
-    house: Open, autojump_clock: MockClock, api: ServedApi, version: int
+    serve: Open, autojump_clock: MockClock, api: ServedApi, version: int
 ) -> None:
-    async with house("num.network.threads=1", "num.io.threads=1") as it:
+    async with serve("num.network.threads=1", "num.io.threads=1") as it:
         await it.set({"client-id": None}, **{TIME: 0.000001})
         client = await it.connect(api.key.name)
         at = it.ms
@@ -392,9 +390,9 @@ BROKERS_ONLY = (
 
 @each([(api, version) for api, version in VERSIONS if api.cluster_action])
 async def test_inter_broker_requests_are_throttled_only_for_clients(
-    house: Open, autojump_clock: MockClock, api: ServedApi, version: int
+    serve: Open, autojump_clock: MockClock, api: ServedApi, version: int
 ) -> None:
-    async with house(*BROKERS_ONLY, "num.network.threads=1", "num.io.threads=1") as it:
+    async with serve(*BROKERS_ONLY, "num.network.threads=1", "num.io.threads=1") as it:
         await it.set({"user": None}, **{TIME: 0.000001})
         for host, error, held_ms in (
             (ALLOWED, ErrorCode.NONE, 0),
@@ -416,15 +414,15 @@ def _has_field(response: Message, version: int) -> bool:
 
     if not hasattr(response, "throttle_time_ms"):
         return False  # SASL requests, whose clients should only notice that they wait
-    told = type(response)(throttle_time_ms=7)  # type: ignore[call-arg]
-    back = decode(type(response), version, encode(told, version))
+    output = type(response)(throttle_time_ms=7)  # type: ignore[call-arg]
+    back = decode(type(response), version, encode(output, version))
     return bool(cast("Any", back).throttle_time_ms == 7)
 
 
 async def test_generous_request_quota_throttles_no_client(
-    house: Open, autojump_clock: MockClock
+    serve: Open, autojump_clock: MockClock
 ) -> None:
-    async with house() as it:
+    async with serve() as it:
         await it.set({"client-id": None}, **{TIME: 2000})
         for api in APIS.values():
             client = await it.connect(api.key.name)
@@ -445,10 +443,10 @@ def topics(*names: str, partitions: int) -> CreateTopicsRequest:
     )
 
 
-async def test_changes_are_refused_once_the_bucket_is_overdrawn(
-    house: Open, autojump_clock: MockClock
+async def test_mutations_are_rejected_while_token_bucket_is_negative(
+    serve: Open, autojump_clock: MockClock
 ) -> None:
-    async with house() as it:
+    async with serve() as it:
         await it.set({"user": None}, **{MUTATION: 1})
         client = await it.connect()
         response = await client.ask(topics("a", "b", partitions=15), 6)
@@ -466,8 +464,10 @@ async def test_changes_are_refused_once_the_bucket_is_overdrawn(
         assert response.results[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_older_clients_are_throttled_instead(house: Open, autojump_clock: MockClock) -> None:
-    async with house() as it:
+async def test_mutations_of_older_clients_are_throttled_instead_of_rejected(
+    serve: Open, autojump_clock: MockClock
+) -> None:
+    async with serve() as it:
         await it.set({"user": None}, **{MUTATION: 1})
         client = await it.connect()
         response = await client.ask(topics("a", "b", partitions=15), 5)
@@ -477,8 +477,8 @@ async def test_older_clients_are_throttled_instead(house: Open, autojump_clock: 
         assert it.ms == 19_000
 
 
-async def test_trying_costs_nothing(house: Open, autojump_clock: MockClock) -> None:
-    async with house() as it:
+async def test_validate_only_consumes_no_tokens(serve: Open, autojump_clock: MockClock) -> None:
+    async with serve() as it:
         await it.set({"user": None}, **{MUTATION: 1})
         client = await it.connect()
         request = topics("a", partitions=50)
@@ -488,12 +488,12 @@ async def test_trying_costs_nothing(house: Open, autojump_clock: MockClock) -> N
             assert (response.topics[0].error_code, response.throttle_time_ms) == (0, 0)
 
 
-async def test_a_throttle_stops_no_stop(house: Open, autojump_clock: MockClock) -> None:
-    async with house() as it:
+async def test_throttle_does_not_delay_shutdown(serve: Open, autojump_clock: MockClock) -> None:
+    async with serve() as it:
         await it.set(CLIENT, **{PRODUCER: 1})
         client = await it.connect()
         await client.ask(sized(20480, 9), 9)
-        await client.tell(ApiVersionsRequest(), 0)
+        await client.send_request(ApiVersionsRequest(), 0)
         await wait_all_tasks_blocked()
     with pytest.raises(StreamClosed):
         await client.answer(ApiKey.API_VERSIONS, 0)

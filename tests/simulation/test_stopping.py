@@ -39,7 +39,7 @@ async def expect_hang_up(client: SimulatedClient, request: Message, version: int
 
 
 @pytest.mark.parametrize(("request_", "version"), [(JOIN, 2), (FETCH, 4)], ids=["join", "fetch"])
-async def test_a_request_that_waits_does_not_hold_a_stop_up(
+async def test_request_that_waits_does_not_hold_a_stop_up(
     request_: Message, version: int, tmp_path: Path, mock_clock: MockClock
 ) -> None:
     settings = Settings.from_sources(pairs=[f"group.initial.rebalance.delay.ms={WAIT_MS}"])

@@ -17,7 +17,7 @@ from tests.simulation.surroundings import LISTENER
 AHEAD = 100
 
 
-async def test_a_client_that_sends_ahead_is_not_served_alone(
+async def test_pipelining_client_does_not_starve_others(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     settings = Settings.from_sources(pairs=["num.network.threads=1"])

@@ -107,7 +107,7 @@ def test_meta_properties_round_trip_and_directory_is_accepted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("cluster_id", [" a=b: ", 'a\\b"#', "ключ\n🔑"])
-def test_meta_properties_take_any_cluster_id_of_zookeeper(tmp_path: Path, cluster_id: str) -> None:
+def test_any_zookeeper_cluster_id_is_accepted(tmp_path: Path, cluster_id: str) -> None:
     meta = MetaProperties(cluster_id, 1)
     write_meta_properties(tmp_path, meta)
     assert read_meta_properties(tmp_path) == meta

@@ -35,7 +35,7 @@ def test_broker_runs_inside_the_context_only(
     assert not can_connect(address)
 
 
-def test_metrics_know_every_process_by_the_name_that_health_gives(minibroker: MiniBroker) -> None:
+def test_metrics_and_health_use_the_same_process_names(minibroker: MiniBroker) -> None:
     assert can_connect(minibroker.bootstrap_servers)
     with urllib.request.urlopen(f"{minibroker.control_url}/metrics") as answer:
         metrics = answer.read().decode()
@@ -46,7 +46,7 @@ def test_metrics_know_every_process_by_the_name_that_health_gives(minibroker: Mi
     assert sorted(name for name, seconds in busy if float(seconds) > 0) == sorted(names)
 
 
-def test_a_broker_can_be_started_again(is_gone: Callable[[int], bool]) -> None:
+def test_stopped_broker_can_be_restarted(is_gone: Callable[[int], bool]) -> None:
     broker = MiniBroker()
     first = broker.start().pid
     broker.stop()
@@ -62,7 +62,7 @@ def test_address_is_available_only_while_the_broker_runs() -> None:
         _ = MiniBroker().bootstrap_servers
 
 
-def test_settings_are_given_as_python_values(tmp_path: Path) -> None:
+def test_settings_accept_python_values(tmp_path: Path) -> None:
     settings = {"num.partitions": 3, "auto.create.topics.enable": False, "log.dirs": [tmp_path]}
     with MiniBroker(settings=settings) as broker:
         broker.control.post("v1", "topics", name="cats")
@@ -70,12 +70,12 @@ def test_settings_are_given_as_python_values(tmp_path: Path) -> None:
     assert list(tmp_path.glob("cats-*"))
 
 
-def test_invalid_settings_are_an_error_in_words() -> None:
+def test_invalid_settings_raise_an_explained_error() -> None:
     with pytest.raises(BrokerStartError, match=r"did you mean num\.partitions\?"):
         MiniBroker(settings={"num.partition": 3}).start()
 
 
-def test_occupied_port_is_an_error_in_words() -> None:
+def test_occupied_port_raises_an_explained_error() -> None:
     with MiniBroker() as broker:
         other = MiniBroker(settings={"listeners": f"PLAINTEXT://{broker.bootstrap_servers}"})
         with pytest.raises(BrokerStartError, match=broker.bootstrap_servers.rpartition(":")[2]):
@@ -93,7 +93,7 @@ def test_topics_are_created_described_and_deleted(minibroker: MiniBroker) -> Non
     assert caught.value.status == 404
 
 
-def test_a_broker_of_one_s_own_has_its_own_time_and_can_be_emptied() -> None:
+def test_own_broker_has_own_clock_and_can_be_reset() -> None:
     with MiniBroker() as broker:
         broker.create_topic("cats")
         before = broker.clock()["wall_ms"]
@@ -105,7 +105,7 @@ def test_a_broker_of_one_s_own_has_its_own_time_and_can_be_emptied() -> None:
             broker.control.get("v1", "topics", "cats")
 
 
-def test_the_log_says_which_process_died_and_of_what() -> None:
+def test_log_names_the_dead_process_and_its_cause() -> None:
     with MiniBroker() as broker:
         processes = broker.control.get("v1", "health")["processes"]
         pid = next(process["pid"] for process in processes if process["name"] == "worker-1")
@@ -114,7 +114,7 @@ def test_the_log_says_which_process_died_and_of_what() -> None:
             assert "signal 9" not in broker.log().replace("died: signal 9", "")
 
 
-def test_connections_and_groups_can_be_looked_at(minibroker: MiniBroker) -> None:
+def test_connections_and_groups_can_be_inspected(minibroker: MiniBroker) -> None:
     assert {"listeners", "processors"} <= minibroker.connections().keys()
     assert isinstance(minibroker.groups(), list)
     assert isinstance(minibroker.log(), str)
@@ -189,7 +189,7 @@ def test_cancelled_asyncio_task_leaves_no_broker(is_gone: Callable[[int], bool])
     assert is_gone(pids[0])
 
 
-def test_broker_that_was_killed_says_so_and_can_be_restarted() -> None:
+def test_killed_broker_raises_and_can_be_restarted() -> None:
     with MiniBroker() as broker:
         assert broker.ended() is None
         os.kill(broker.pid, signal.SIGKILL)

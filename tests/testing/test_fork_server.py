@@ -14,8 +14,8 @@ def test_test_broker_uses_free_ports_by_default() -> None:
     settings = read_settings({"num.io.threads": "1"})
     assert settings[LISTENERS] == (Listener("PLAINTEXT", "127.0.0.1", 0),)
     assert settings[NUM_IO_THREADS] == 1
-    told = read_settings({"listeners": "PLAINTEXT://127.0.0.1:9999"})
-    assert told[LISTENERS] == (Listener("PLAINTEXT", "127.0.0.1", 9999),)
+    result = read_settings({"listeners": "PLAINTEXT://127.0.0.1:9999"})
+    assert result[LISTENERS] == (Listener("PLAINTEXT", "127.0.0.1", 9999),)
 
 
 def test_unknown_settings_are_refused() -> None:
@@ -23,7 +23,7 @@ def test_unknown_settings_are_refused() -> None:
         read_settings({"zzz": "1"})
 
 
-def test_the_process_at_the_other_end_is_of_this_user() -> None:
+def test_peer_process_of_another_user_is_rejected() -> None:
     one, other = socket.socketpair()
     with one, other:
         assert peer_user(one) == os.getuid()

@@ -43,7 +43,7 @@ def read_pid(holder: subprocess.Popen[str]) -> int:
     return int(holder.stdout.readline())
 
 
-def test_a_broker_lives_until_its_lease_is_given_back(
+def test_broker_runs_until_its_lease_is_released(
     fork_server: ForkServerAddress, is_gone: Callable[[int], bool]
 ) -> None:
     lease = Lease(fork_server, {"num.partitions": "7"})
@@ -66,7 +66,7 @@ def test_lease_without_share_has_its_own_broker(
         lease.stop()
 
 
-def test_a_shared_broker_ends_with_its_last_lease(
+def test_shared_broker_ends_with_its_last_lease(
     fork_server: ForkServerAddress, is_gone: Callable[[int], bool]
 ) -> None:
     first, second = Lease(fork_server, {}, "session"), Lease(fork_server, {}, "session")
@@ -84,7 +84,7 @@ def test_broker_that_does_not_start_shows_its_log(fork_server: ForkServerAddress
         lease.wait_ready()
 
 
-def test_settings_that_cannot_be_are_refused_in_the_broker_s_words(
+def test_invalid_settings_are_rejected_with_the_broker_s_error(
     fork_server: ForkServerAddress,
 ) -> None:
     lease = Lease(fork_server, {"num.partition": "1"})
@@ -99,7 +99,7 @@ def test_log_of_running_broker_can_be_read(fork_server: ForkServerAddress) -> No
     lease.stop()
 
 
-def test_a_fork_server_that_cannot_start_says_why() -> None:
+def test_failed_fork_server_reports_its_error() -> None:
     fork_server = ForkServerAddress(
         uuid.uuid4().hex, (sys.executable, "-c", "raise SystemExit('no way')")
     )
@@ -109,7 +109,7 @@ def test_a_fork_server_that_cannot_start_says_why() -> None:
     fork_server.close()
 
 
-def test_processes_that_ask_at_once_share_one_fork_server(fake_command: tuple[str, str]) -> None:
+def test_concurrent_processes_share_one_fork_server(fake_command: tuple[str, str]) -> None:
     run_id = uuid.uuid4().hex
     holders = [hold(run_id, fake_command) for _ in range(4)]
     assert len({read_pid(holder) for holder in holders}) == 1
@@ -118,7 +118,7 @@ def test_processes_that_ask_at_once_share_one_fork_server(fake_command: tuple[st
         assert holder.returncode == 0
 
 
-def test_the_broker_outlives_the_process_that_started_the_fork_server_while_another_holds_it(
+def test_leased_broker_survives_the_process_that_started_the_fork_server(
     fake_command: tuple[str, str], is_gone: Callable[[int], bool]
 ) -> None:
     run_id = uuid.uuid4().hex
@@ -132,7 +132,7 @@ def test_the_broker_outlives_the_process_that_started_the_fork_server_while_anot
     assert is_gone(pid)
 
 
-def test_nothing_is_left_when_the_test_process_is_killed(
+def test_killed_test_process_leaves_no_broker(
     fake_command: tuple[str, str], is_gone: Callable[[int], bool]
 ) -> None:
     holder = hold(uuid.uuid4().hex, fake_command)
@@ -142,7 +142,7 @@ def test_nothing_is_left_when_the_test_process_is_killed(
     assert is_gone(pid)
 
 
-def test_nothing_is_left_when_the_fork_server_is_killed(
+def test_killed_fork_server_leaves_no_broker(
     fork_server: ForkServerAddress, is_gone: Callable[[int], bool]
 ) -> None:
     lease = Lease(fork_server, {})
@@ -167,5 +167,5 @@ def test_run_after_its_fork_server_ended_gets_a_new_one(
     fork_server.close()
 
 
-def test_everything_in_a_process_uses_one_fork_server() -> None:
+def test_process_uses_a_single_fork_server() -> None:
     assert fork_server_of_process() is fork_server_of_process("another run")

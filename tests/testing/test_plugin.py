@@ -24,7 +24,7 @@ def said(output: str) -> list[tuple[str, ...]]:
     return re.findall(r"pid (\d+) (\S+) (\S+)", output)
 
 
-def test_tests_share_a_broker_and_no_names(
+def test_tests_sharing_a_broker_get_unique_names(
     pytester: pytest.Pytester, is_gone: Callable[[int], bool]
 ) -> None:
     pytester.makepyfile(USES_ALL)
@@ -36,7 +36,7 @@ def test_tests_share_a_broker_and_no_names(
     assert is_gone(int(first[0]))
 
 
-def test_workers_share_a_broker_and_no_names(
+def test_workers_sharing_a_broker_get_unique_names(
     pytester: pytest.Pytester, is_gone: Callable[[int], bool]
 ) -> None:
     lines = "\n".join(
@@ -56,12 +56,12 @@ def test_{index}(minibroker, minibroker_topic, minibroker_group, record_property
     assert all(is_gone(pid) for pid in pids)
 
 
-def test_a_run_that_uses_no_fixture_starts_nothing(pytester: pytest.Pytester) -> None:
+def test_run_without_fixtures_starts_no_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import sys
 
-        def test_nothing_is_loaded():
+        def test_plugin_without_fixtures_imports_no_broker_modules():
             loaded = {name for name in sys.modules if name.startswith("minibroker.")}
             assert loaded == {"minibroker.testing", "minibroker.testing.plugin"}
         """
@@ -69,7 +69,7 @@ def test_a_run_that_uses_no_fixture_starts_nothing(pytester: pytest.Pytester) ->
     pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=1)
 
 
-def test_a_run_begins_with_the_imports_if_the_last_one_needed_them(
+def test_imports_start_early_if_the_last_run_used_fixtures(
     pytester: pytest.Pytester,
 ) -> None:
     uses = pytester.makepyfile(test_uses="def test_it(minibroker): pass")
@@ -91,7 +91,7 @@ def test_a_run_begins_with_the_imports_if_the_last_one_needed_them(
     assert "fork_server: None" in runs[3]
 
 
-def test_collecting_only_starts_nothing(pytester: pytest.Pytester) -> None:
+def test_collect_only_starts_no_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(USES_ALL)
     pytester.makeconftest(
         """
@@ -105,7 +105,7 @@ def test_collecting_only_starts_nothing(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["loaded: False"])
 
 
-def test_the_broker_wears_the_settings_of_the_project(pytester: pytest.Pytester) -> None:
+def test_broker_uses_settings_of_the_project(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nminibroker_settings =\n    num.partitions = 5\n")
     pytester.makepyfile(
         """
@@ -117,7 +117,7 @@ def test_the_broker_wears_the_settings_of_the_project(pytester: pytest.Pytester)
     pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=1)
 
 
-def test_settings_that_cannot_be_are_an_error_of_the_fixture(pytester: pytest.Pytester) -> None:
+def test_invalid_settings_fail_the_fixture(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nminibroker_settings =\n    num.partition = 5\n")
     pytester.makepyfile("def test_it(minibroker): pass")
     result = pytester.runpytest_subprocess(*WITHOUT_RANDOM)
@@ -138,7 +138,7 @@ def test_topic_is_deleted_after_its_test(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=2)
 
 
-def test_one_worker_of_several_must_not_reset_the_broker_of_all(
+def test_reset_of_a_shared_broker_is_rejected(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(
@@ -157,7 +157,7 @@ def test_one_worker_of_several_must_not_reset_the_broker_of_all(
     pytester.runpytest_subprocess("-n", "2", *WITHOUT_RANDOM).assert_outcomes(passed=1)
 
 
-def test_a_killed_run_leaves_nothing(
+def test_killed_run_leaves_no_process_or_directory(
     pytester: pytest.Pytester, is_gone: Callable[[int], bool]
 ) -> None:
     pytester.makepyfile(
@@ -214,7 +214,7 @@ def test_broker_that_dies_is_reported_and_replaced(pytester: pytest.Pytester) ->
     )
 
 
-def test_broker_of_several_workers_that_dies_is_replaced_by_one_for_all(
+def test_dead_shared_broker_is_replaced_once_for_all_workers(
     pytester: pytest.Pytester, is_gone: Callable[[int], bool]
 ) -> None:
     killer = """

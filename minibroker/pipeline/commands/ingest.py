@@ -154,9 +154,9 @@ def _from_broker(
 
     from minibroker.pipeline.brokers import why
     from minibroker.pipeline.errors import PipelineError
-    from minibroker.pipeline.ingest import ingest_broker, pass_over_gone
+    from minibroker.pipeline.ingest import ingest_broker, skip_deleted
 
-    gone = pass_over_gone(table, broker, topic)
+    gone = skip_deleted(table, broker, topic)
     if gone:
         click.echo(
             f"{gone:,} records were deleted by the broker's retention before they could be read",

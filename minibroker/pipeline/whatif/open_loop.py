@@ -12,7 +12,7 @@ its own. So all times are replayed first, since they depend on nothing else, the
 from __future__ import annotations
 
 from minibroker.pipeline.whatif.counters import Floats, add, compiled
-from minibroker.pipeline.whatif.decide import check, check_first, kind_of, count_throttle
+from minibroker.pipeline.whatif.decide import check, check_first, count_throttle, kind_of
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
     FETCHES,

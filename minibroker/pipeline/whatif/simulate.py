@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from minibroker.pipeline.whatif.counters import Floats, add, compiled, inlined
-from minibroker.pipeline.whatif.decide import check, check_first, kind_of, count_throttle
+from minibroker.pipeline.whatif.decide import check, check_first, count_throttle, kind_of
 from minibroker.pipeline.whatif.events import (
     ENDED_MS,
     EXEMPT,

@@ -483,6 +483,6 @@ async def test_unauthorized_produce_with_acks_0_closes_connection(
     admin, nobody = await caller(at, ADMIN), await caller(at, NOBODY)
     request = produce(9, await topic_id(admin))
     request.acks = 0
-    await nobody.tell(request, 9)
+    await nobody.send_request(request, 9)
     with pytest.raises(StreamClosed):
         await nobody.receive_frame()

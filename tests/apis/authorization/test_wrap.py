@@ -42,14 +42,14 @@ async def test_only_denials_of_requested_resources_are_reported(
 ) -> None:
     desk = await make_desk(*SETTINGS)
     desk.principal = ALICE
-    told: list[tuple[Operation, Resource, str]] = []
+    result: list[tuple[Operation, Resource, str]] = []
     asked = MetadataRequest(
         topics=[MetadataRequestTopic(name="cats")], include_topic_authorized_operations=True
     )
     for request, key in ((asked, ApiKey.METADATA), (ListGroupsRequest(), ApiKey.LIST_GROUPS)):
         ctx = desk.context(key, 4)
-        ctx.denied = lambda *what: told.append(what)
+        ctx.denied = lambda *what: result.append(what)
         APIS[key].split(ctx, request)
         if key == ApiKey.METADATA:
             APIS[key].merge(ctx, request, {})
-    assert told == [(Operation.DESCRIBE, Resource.TOPIC, "cats")]
+    assert result == [(Operation.DESCRIBE, Resource.TOPIC, "cats")]

@@ -18,7 +18,7 @@ from minibroker.cluster.store.tree import (
 @pytest.mark.parametrize(
     ("path", "parent"), [("/a", "/"), ("/a/b", "/a"), ("/config/topics/x.y", "/config/topics")]
 )
-def test_a_path_has_a_parent(path: str, parent: str) -> None:
+def test_path_has_a_parent(path: str, parent: str) -> None:
     check_path(path)
     assert parent_of(path) == parent
 
@@ -36,6 +36,6 @@ def test_data_is_bounded() -> None:
         check_data("/a", bytes(NODE_MAX_BYTES + 1))
 
 
-def test_sequences_sort_as_they_count() -> None:
+def test_sequences_sort_numerically() -> None:
     assert sequence_text(0) == "0000000000"
     assert sequence_text(9) < sequence_text(10) < sequence_text(2**31 - 1)

@@ -17,11 +17,11 @@ def changed(path: str) -> StoreEvent:
     return StoreEvent(StoreEventKind.CHANGED, path)
 
 
-async def test_a_watch_hears_of_its_node_and_those_below() -> None:
+async def test_watch_reports_its_node_and_descendants() -> None:
     watches = Watches()
     with watches.open("/a") as some, watches.open("/") as every:
         for path in ("/a", "/ab", "/a/b"):
-            watches.tell(changed(path))
+            watches.notify(changed(path))
         watches.end()
         assert [event.path async for event in some] == ["/a", "/a/b"]
         assert [event.path async for event in every] == ["/a", "/ab", "/a/b"]
@@ -30,9 +30,9 @@ async def test_a_watch_hears_of_its_node_and_those_below() -> None:
 async def test_ended_watch_delivers_pending_events_before_error() -> None:
     watches = Watches()
     with watches.open("/") as events:
-        watches.tell(changed("/a"))
+        watches.notify(changed("/a"))
         watches.end(EventsLostError("away"))
-        watches.tell(changed("/b"))
+        watches.notify(changed("/b"))
         watches.end(EventsLostError("again"))
         assert await anext(events) == changed("/a")
         for _ in range(2):
@@ -44,16 +44,16 @@ async def test_slow_watch_reader_gets_events_lost_error() -> None:
     watches = Watches()
     with watches.open("/a") as events:
         for _ in range(WATCH_MAX_EVENTS + 2):
-            watches.tell(changed("/a"))
+            watches.notify(changed("/a"))
         for _ in range(WATCH_MAX_EVENTS):
             await anext(events)
         with pytest.raises(EventsLostError, match="events waited at /a"):
             await anext(events)
 
 
-async def test_a_watch_that_was_left_hears_nothing() -> None:
+async def test_closed_watch_reports_nothing() -> None:
     watches = Watches()
     with watches.open("/a") as events:
         pass
-    watches.tell(changed("/a"))
+    watches.notify(changed("/a"))
     assert [event async for event in events] == []

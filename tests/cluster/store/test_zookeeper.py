@@ -16,7 +16,7 @@ from minibroker.config.types import parse_connect_string
 NOBODY = ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2)
 
 
-async def test_opening_takes_no_longer_than_its_patience(tmp_path: Path) -> None:
+async def test_open_fails_at_its_timeout(tmp_path: Path) -> None:
     threads = threading.active_count()
     keep_session(tmp_path / "session", (7, b"p" * 16))
     with pytest.raises(StoreError, match=r"no ZooKeeper answered at 127\.0\.0\.1:1 for"):
@@ -24,7 +24,7 @@ async def test_opening_takes_no_longer_than_its_patience(tmp_path: Path) -> None
     assert threading.active_count() <= threads + 1  # trio keeps one for its next call
 
 
-async def test_a_transaction_is_bounded_before_it_is_sent() -> None:
+async def test_transaction_is_bounded_before_it_is_sent() -> None:
     store = ZooKeeperStore(NOBODY, None)
     with pytest.raises(TooLargeError, match="too large for ZooKeeper"):
         await store.multi(

@@ -20,7 +20,7 @@ def test_successful_transaction_yields_no_error() -> None:
     assert at_fault([Create("/a")], ["/a"]) is None
 
 
-def test_the_one_at_fault_is_found_among_those_rolled_back() -> None:
+def test_failing_operation_is_identified_among_rolled_back_ones() -> None:
     operations: list[Operation] = [Create("/a"), Create("/b/c"), Set("/d", b"")]
     answers = [zk.RolledBackError(), zk.NoNodeError(), zk.RuntimeInconsistency()]
     error = at_fault(operations, answers)
@@ -28,7 +28,7 @@ def test_the_one_at_fault_is_found_among_those_rolled_back() -> None:
     assert str(error) == "/b: does not exist"
 
 
-def test_a_node_that_exists_is_named_itself() -> None:
+def test_existing_node_error_names_the_node() -> None:
     error = at_fault([Create("/b/c")], [zk.NodeExistsError()])
     assert isinstance(error, NodeExistsError)
     assert error.path == "/b/c"

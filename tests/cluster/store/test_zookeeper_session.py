@@ -27,13 +27,13 @@ def test_session_file_round_trip_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "{}", '{"session": "x", "password": ""}', "\0"])
-def test_a_damaged_file_is_as_none(tmp_path: Path, text: str) -> None:
+def test_damaged_file_is_treated_as_missing(tmp_path: Path, text: str) -> None:
     file = tmp_path / "session"
     file.write_text(text)
     assert kept_session(file) is None
 
 
-def test_a_server_that_is_away_ends_nothing_and_does_no_harm(tmp_path: Path) -> None:
+def test_unreachable_server_is_retried(tmp_path: Path) -> None:
     file = tmp_path / "session"
     keep_session(file, (7, b"p" * 16))
     end_former_session(ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2), file)

@@ -29,7 +29,7 @@ def test_settings_of_spark_are_pairs() -> None:
     assert "'spark.ui.port' is not key=value" in result.output
 
 
-def test_a_foreseen_error_is_one_line() -> None:
+def test_foreseen_error_is_one_line() -> None:
     result = CliRunner(env={"JAVA_HOME": "/nowhere"}).invoke(job, [])
     assert result.exit_code == 1
     assert result.output.startswith("Error: Spark needs a JVM, and JAVA_HOME=/nowhere has no")
@@ -71,7 +71,7 @@ def test_bad_argument_is_reported_before_spark_starts(
     assert "nowhere" in result.output
 
 
-def test_a_table_may_be_where_this_machine_cannot_look(tmp_path: Path) -> None:
+def test_table_may_be_on_a_remote_file_system(tmp_path: Path) -> None:
     check_table_exists(str(tmp_path), None, {})
     check_table_exists("hdfs://host/table", None, {})
     check_table_exists("/tables/2026-*", None, {})

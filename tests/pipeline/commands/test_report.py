@@ -41,7 +41,7 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     return invoke
 
 
-def test_malformed_events_are_counted_where_ingest_leaves_them(
+def test_malformed_events_are_counted_in_the_quarantine(
     run: Any, activity: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     spark.range(3).write.parquet(f"{activity}-quarantine")
@@ -49,7 +49,7 @@ def test_malformed_events_are_counted_where_ingest_leaves_them(
     assert "dropped 7, malformed 3" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_table_becomes_a_page_and_a_summary(run: Any, activity: Path, tmp_path: Path) -> None:
+def test_table_becomes_a_page_and_a_summary(run: Any, activity: Path, tmp_path: Path) -> None:
     into = tmp_path / "page.html"
     result = run("--table", activity, "--into", into)
     assert result.exit_code == 0, result.output
@@ -130,7 +130,7 @@ def test_missing_output_directory_is_rejected_before_reading(tmp_path: Path) -> 
     assert f"there is no directory {tmp_path / 'no'}" in result.output
 
 
-def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     write(path, "old")
     with pytest.raises(UnicodeEncodeError):

@@ -59,7 +59,7 @@ def test_usage_table_is_written_and_printed(run: Any, spark: SparkSession, tmp_p
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1s", 1), ("90", 90), ("5m", 300), ("1h", 3600)])
-def test_an_interval_is_whole_seconds(text: str, seconds: int) -> None:
+def test_interval_is_whole_seconds(text: str, seconds: int) -> None:
     assert Interval().convert(text, None, None) == seconds
 
 
@@ -69,7 +69,7 @@ def test_anything_else_is_no_interval(text: str) -> None:
         Interval().convert(text, None, None)
 
 
-def test_a_table_of_another_version_is_not_added_up(run: Any, tmp_path: Path) -> None:
+def test_table_of_other_version_is_rejected(run: Any, tmp_path: Path) -> None:
     events = [produced(1, "alice", "etl", 120_000, version=2)]
     result = run("--table", table(tmp_path / "activity", events))
     assert isinstance(result.exception, WrongSchema)

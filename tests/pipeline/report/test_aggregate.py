@@ -124,7 +124,7 @@ def test_percentiles_are_within_two_percent_of_the_sorted_ones(crowd: Figures) -
         assert estimate == pytest.approx(took[int(quantile * len(took)) - 1], rel=0.02)
 
 
-def test_the_same_comes_out_however_the_events_are_cut(spark: SparkSession, crowd: Figures) -> None:
+def test_result_is_independent_of_batch_cuts(spark: SparkSession, crowd: Figures) -> None:
     events = list(many(4000))
     Random(2).shuffle(events)
     cut = table(spark, events).repartition(7)
@@ -136,7 +136,7 @@ def test_request_without_names_is_not_counted_as_rest(spark: SparkSession) -> No
     assert [(row.user, row.client_id) for row in rows] == [("", "")]
 
 
-def test_a_table_of_connections_has_no_request(spark: SparkSession) -> None:
+def test_table_of_connections_has_no_request(spark: SparkSession) -> None:
     found = figures(spark, [connection(0, "accepted")])
     assert [*found.entities, *found.points, *found.latency, *found.heat] == []
     assert found.total.requests == 0
@@ -147,5 +147,5 @@ def test_table_without_events_is_rejected(spark: SparkSession) -> None:
         figures(spark, [])
 
 
-def test_percentiles_of_nothing_are_nothing() -> None:
+def test_percentiles_without_values_are_none() -> None:
     assert aggregate.percentiles({}) == (0, 0, 0)

@@ -17,7 +17,7 @@ DAY_US = 86_400_000_000
     [(0, 1), (119_000_000, 1), (3_600_000_000, 60), (DAY_US, 900), (29 * DAY_US, 21_600),
      (400 * DAY_US, 4 * 86_400)],
 )  # fmt: skip
-def test_a_bucket_is_the_shortest_of_which_there_are_few(length_us: int, step_s: int) -> None:
+def test_bucket_length_is_shortest_within_bucket_limit(length_us: int, step_s: int) -> None:
     assert step_for(0, length_us) == step_s
 
 
@@ -38,7 +38,7 @@ def test_one_moment_has_a_length_by_which_to_divide() -> None:
     assert list(lonely().starts_s) == [START_S]
 
 
-def test_a_bucket_that_was_cut_off_is_shorter() -> None:
+def test_bucket_that_was_cut_off_is_shorter() -> None:
     made = figures()
     assert [made.seen_s(start) for start in made.starts_s] == [60, 60, 59]
     cover = made.coverage

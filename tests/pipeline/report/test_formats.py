@@ -45,7 +45,7 @@ def test_durations_have_two_units_at_most(ms: float, text: str) -> None:
         (12, "1,200 %"),
     ],
 )
-def test_shares_are_never_rounded_to_nothing(part: float, text: str) -> None:
+def test_nonzero_shares_are_never_shown_as_zero(part: float, text: str) -> None:
     assert formats.share(part) == text
 
 
@@ -75,7 +75,7 @@ def test_entity_prints_kind_of_each_name() -> None:
 
 
 @given(st.text(max_size=300), st.integers(4, 60))
-def test_any_name_comes_out_visible_and_short(name: str, most: int) -> None:
+def test_any_name_is_shown_printable_and_short(name: str, most: int) -> None:
     shown = formats.visible(name, most)
     assert len(shown) <= most
     assert shown.isprintable()
@@ -85,7 +85,7 @@ def test_invisible_characters_are_escaped() -> None:
     assert formats.visible("a\u202eb\x00c\u2800") == "a\\u202eb\\x00c\\u2800"
 
 
-def test_a_long_name_keeps_both_ends() -> None:
+def test_long_name_keeps_both_ends() -> None:
     assert formats.visible("a" * 40_000 + "tail", 16) == "a" * 10 + "…" + "atail"
 
 

@@ -69,7 +69,7 @@ def test_page_loads_nothing_and_runs_only_its_own_script(made: Figures) -> None:
     assert "@import" not in written
 
 
-def test_its_policy_names_its_script_and_no_other_source() -> None:
+def test_content_security_policy_allows_only_own_script() -> None:
     written = page(figures())
     script = written[written.index("<script>") + 8 : written.index("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -77,7 +77,7 @@ def test_its_policy_names_its_script_and_no_other_source() -> None:
     assert "default-src 'none'" in written
 
 
-def test_a_hostile_name_is_shown_as_it_is_and_is_nothing_but_text() -> None:
+def test_hostile_name_is_shown_as_plain_text() -> None:
     made = replace(figures(), source=HOSTILE)
     read = Read(page(made))
     assert "</script><script>alert(1)</script><img src=x" in read.text
@@ -116,7 +116,7 @@ def test_its_size_is_bounded() -> None:
     assert len(page(full)) < 5_000_000
 
 
-def test_the_first_figures_are_those_of_the_table() -> None:
+def test_summary_matches_the_table() -> None:
     found = {tile.name: (tile.value, tile.more) for tile in tiles(figures())}
     assert found["Requests"] == ("1,234", "6.89 requests/s")
     assert found["Entities"] == ("10,002", "on 1 broker")

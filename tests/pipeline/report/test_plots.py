@@ -35,19 +35,19 @@ def test_stacked_bucket_text_reports_total_and_parts() -> None:
     assert first.endswith("all others: 100 kB/s")
 
 
-def test_colours_are_the_style_sheets_so_that_the_dark_is_drawn_right() -> None:
+def test_plot_colours_follow_the_style_sheet() -> None:
     _, drawing = plots.over_time(figures(), lambda point: point.requests, "/s", "Requests")
     assert 'fill="var(--s1)"' in drawing.wide
     assert 'fill="var(--rest)"' in drawing.wide
     assert not re.search(r'(fill|stroke)="#(?!0*")', drawing.wide)
 
 
-def test_the_rest_is_grey_and_last() -> None:
+def test_rest_is_grey_and_last() -> None:
     assert plots.series(figures()) == [ALICE, MALLORY, REST]
     assert plots.series_colours([ALICE, REST]) == {ALICE: "var(--s1)", REST: "var(--rest)"}
 
 
-def test_a_name_is_text_in_a_plot_too() -> None:
+def test_name_with_markup_is_text_in_plot() -> None:
     drawing = plots.heat(figures())
     for svg in drawing:
         assert {each.tag.split("}")[1] for each in ET.fromstring(svg).iter()} <= {
@@ -94,7 +94,7 @@ def test_fits_plot_reports_use_as_share_of_quota() -> None:
     assert "most 2,000 %" in texts_of(drawing.wide)[1]
 
 
-def test_a_quota_of_nothing_is_not_divided_by() -> None:
+def test_zero_quota_does_not_divide_by_zero() -> None:
     assert (
         texts_of(plots.fits([Fit("user a", "producer_byte_rate", 0, 0, 0, None, 0, "")]).wide) == []
     )

@@ -25,7 +25,7 @@ OVER = Alert(
 )  # fmt: skip
 
 
-def test_an_alert_is_one_line_of_json_with_all_fields() -> None:
+def test_alert_is_one_line_of_json_with_all_fields() -> None:
     text = as_json(OVER)
     assert "\n" not in text
     found = json.loads(text)
@@ -52,7 +52,7 @@ def test_an_alert_is_one_line_of_json_with_all_fields() -> None:
         ),
     ],
 )  # fmt: skip
-def test_another_alert_has_another_id(other: Alert) -> None:
+def test_different_alerts_have_different_ids(other: Alert) -> None:
     assert identity(other) != identity(OVER)
     assert identity(OVER._replace(value=2.0)) == identity(OVER)
 
@@ -76,7 +76,7 @@ def test_alert_text_reports_rule_and_duration() -> None:
     assert describe(noisy).startswith("etl takes 93 % of broker 1, more than before")
 
 
-def test_the_guide_lists_every_field_with_its_meaning() -> None:
+def test_guide_lists_every_field_with_its_meaning() -> None:
     guide = (ROOT / "docs/guides/pipeline.md").read_text(encoding="utf-8")
     assert [
         name for name, meaning in FIELDS.items() if f"| `{name}` | {meaning} |" not in guide

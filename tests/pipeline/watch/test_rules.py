@@ -92,7 +92,7 @@ def test_intervals_without_any_event_are_below_too() -> None:
     assert watch([*first, WatchInterval(start_s=4 * EVERY_S)])[1:] == []
 
 
-def test_an_interval_that_was_seen_is_not_seen_again() -> None:
+def test_evaluated_interval_is_not_evaluated_again() -> None:
     rules = Rules(EVERY_S, LIMITS)
     intervals = used(0.9, 0.9, 0.9)
     assert len(watch(intervals, rules)) == 1
@@ -108,7 +108,7 @@ def test_throttle_alert_reports_longest_throttle() -> None:
     assert alerts[0].value == 120
 
 
-def test_a_quota_of_nothing_has_no_share() -> None:
+def test_zero_quota_has_no_usage_share() -> None:
     checked = [Checked(1, "alice", "", "producer_byte_rate", 5.0, 0.0, 0, 0)]
     assert watch([WatchInterval(start_s=n * EVERY_S, checked=checked) for n in range(5)]) == []
 
@@ -157,7 +157,7 @@ def test_new_heavy_client_slowing_others_raises_noisy_alert() -> None:
     assert alerts[0].value == pytest.approx(900 / 1900)
 
 
-def test_bytes_count_as_worker_time_does() -> None:
+def test_byte_quotas_are_replayed_like_request_time() -> None:
     noise = shared(("etl", 500, 500), ("app", 500, 500), ("new", 1, 9000), served_ns=2000)
     assert changes(neighbours(*[QUIET] * 5, noise)) == [(5, Rule.NOISY, State.RAISED)]
 
@@ -185,7 +185,9 @@ def test_client_grown_from_small_share_counts_as_new() -> None:
                      id="a large part of little"),
     ],
 )  # fmt: skip
-def test_others_are_no_noisy_neighbours(kinds: list[Callable[[int], WatchInterval]]) -> None:
+def test_unaffecting_clients_raise_no_noisy_alert(
+    kinds: list[Callable[[int], WatchInterval]],
+) -> None:
     assert neighbours(*kinds) == []
 
 
@@ -267,7 +269,7 @@ def test_raised_alert_is_cleared_before_raised_again(history: list[WatchInterval
 
 
 @given(histories(), st.data())
-def test_a_restart_between_two_intervals_changes_nothing(
+def test_restart_between_intervals_does_not_change_alerts(
     history: list[WatchInterval], data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(0, len(history)))

@@ -86,7 +86,7 @@ def test_alert_is_sent_once_and_again_only_if_sending_failed(place: Place) -> No
     assert [each.state for each in sent] == [State.RAISED, State.CLEARED]
 
 
-def test_of_another_topic_of_the_name_nothing_is_passed_over(place: Place) -> None:
+def test_recreated_topic_is_ingested_from_its_start(place: Place) -> None:
     """Alerts that were raised before are cleared."""
     sent: list[Alert] = []
     place.arrive(0, 1, 2, 3)

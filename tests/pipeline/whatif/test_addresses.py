@@ -31,7 +31,7 @@ def test_connection_with_several_events_is_counted_once() -> None:
     assert came(*rows) == came(*reversed(rows)) == [(10, 0), (12, 1), (500, 5)]
 
 
-def test_one_that_is_delayed_comes_when_its_turn_does() -> None:
+def test_delayed_connection_is_admitted_on_time() -> None:
     rows = [
         connection_row(0, 10, 1, IP),
         connection_row(1, 10, 1, IP, happened=D, reason="max.connections"),
@@ -72,7 +72,7 @@ def test_address_without_rate_is_not_counted() -> None:
     assert tally_of(Proposal("p"), Counting(), *rows) is None
 
 
-def test_the_first_seconds_only_fill_the_counters() -> None:
+def test_first_seconds_only_fill_the_counters() -> None:
     rows = [connection_row(n, 1000 + n, n, IP) for n in range(51)]
     counting = Counting(counted_from_ms={0: 1050})
     found = tally_of(Proposal("p", ips={IP: 5.0}), counting, *rows)

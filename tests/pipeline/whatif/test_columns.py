@@ -70,7 +70,7 @@ def test_with_kept_answers_the_first_check_counts() -> None:
     assert (found.ms[0], found.wall_ms[0]) == (100, 1_700_000_000_100)
 
 
-def test_columns_that_were_not_read_are_as_if_empty() -> None:
+def test_unread_columns_are_empty() -> None:
     events = requests_table([Event(0, 10, what="produce", size=100, checked_ns=5)])
     some = events.drop_columns(["request_bytes", "checked_ns", "mutations", "late_clock_ms"])
     found = requests_of(some, Senders(), delays=False)
@@ -109,7 +109,7 @@ def test_senders_keep_their_numbers_from_batch_to_batch() -> None:
     assert senders.number(senders.all[0]._replace(user="w")) == 3
 
 
-def test_a_broker_lives_again_when_it_is_started_again() -> None:
+def test_restarted_broker_is_shown_as_alive() -> None:
     lives = Lives()
     brokers, started = np.array([1, 1, 2, 1, 1]), np.array([100, 100, 100, 101, 100])
     assert lives.of(brokers, started).tolist() == [0, 0, 1, 2, 0]

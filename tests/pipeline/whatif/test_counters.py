@@ -45,7 +45,7 @@ def record(
     ),
     st.sampled_from([1, 10_000_000]),
 )
-def test_a_rate_is_that_of_the_broker_to_the_last_bit(
+def test_rate_is_that_of_the_broker_to_the_last_bit(
     samples: int, window_ms: int, steps: list[tuple[int, int, bool]], unit: int
 ) -> None:
     oracle, words, now_ms = Rate(samples, window_ms), new_counters(2, samples), 7
@@ -99,19 +99,19 @@ def test_low_rate_stays_surely_below_over_an_hour() -> None:
     ("observed", "bound", "span_ms"),
     [(100.0, 50.0, 3000), (55.0, 50.0, 2000), (50.0, 50.0, 1), (1.0, 2.0, 5), (1.0003, 1.0, 5000)],
 )
-def test_a_throttle_is_that_of_the_broker(observed: float, bound: float, span_ms: int) -> None:
+def test_throttle_is_that_of_the_broker(observed: float, bound: float, span_ms: int) -> None:
     wanted = max(0, rate.throttle_ms(observed, bound, span_ms)) if observed > bound else 0
     assert throttle_ms(observed, bound, span_ms, INT_MAX) == wanted
 
 
-def test_a_throttle_is_capped_however_small_the_bound() -> None:
+def test_throttle_time_is_capped_for_tiny_bound() -> None:
     assert throttle_ms(5.0, 0.0, 10_000, 1000) == 1000
     assert throttle_ms(1e300, 1e-9, 10_000, INT_MAX) == INT_MAX
     assert mutation_ms(new_counters(1, 11), 0, 1e-12, 11.0, 0, 1e9, False) == INT_MAX
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_bucket_is_that_of_the_broker(strict: bool) -> None:
+def test_bucket_is_that_of_the_broker(strict: bool) -> None:
     from minibroker.quotas.controller_mutation import MutationQuota
     from minibroker.quotas.entity import Entity, QuotaTable
     from minibroker.quotas.manager import ClientQuotaManager

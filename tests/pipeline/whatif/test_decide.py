@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from minibroker.pipeline.whatif.decide import end_minutes, kind_of, count_throttle
+from minibroker.pipeline.whatif.decide import count_throttle, end_minutes, kind_of
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
     FETCH,

@@ -19,7 +19,7 @@ def written(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_file_and_the_settings_make_a_proposal(tmp_path: Path) -> None:
+def test_file_and_the_settings_make_a_proposal(tmp_path: Path) -> None:
     path = written(tmp_path / "now.quotas", LINE + IP)
     (found,) = proposals_of([path], settings_of(["quota.consumer.default=77"]))
     assert found.name == "now.quotas"

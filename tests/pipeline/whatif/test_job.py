@@ -57,7 +57,7 @@ def plainly(proposals: Sequence[Proposal], *, closed: bool = False) -> list[tupl
 
 @pytest.mark.parametrize("partitions", [1, 64])
 @pytest.mark.parametrize("closed", [False, True])
-def test_the_outcome_is_the_same_however_spark_cuts_the_events(
+def test_what_if_is_independent_of_spark_partitions(
     activity: DataFrame, partitions: int, closed: bool
 ) -> None:
     found = job.whatif(activity, PROPOSALS, Counting(), closed=closed, partitions=partitions)
@@ -94,7 +94,7 @@ def test_buckets_without_shared_quotas_are_replayed_alone(
     assert sorted_rows(job.whatif(events, [ALONE], Counting()).collect()) == plainly([ALONE])
 
 
-def test_decisions_are_those_of_the_broker(activity: DataFrame) -> None:
+def test_decisions_match_the_broker(activity: DataFrame) -> None:
     rows = job.decisions(activity, PROPOSALS[:1], Counting(), partitions=3).collect()
     wanted = oracle.open_loop(EVENTS, PROPOSALS[0], Counting())
     assert {row.sequence: row.throttle_ms for row in rows} == {
@@ -108,7 +108,7 @@ def test_counting_starts_when_counter_windows_are_filled(activity: DataFrame) ->
     assert job.counted_from(activity, Counting()) == {b: ms + 12_000 for b, ms in first.items()}
 
 
-def test_only_columns_that_matter_are_read() -> None:
+def test_only_needed_columns_are_read() -> None:
     assert "checked_ns" not in job.fields_wanted([ALONE])
     assert "request_bytes" in job.fields_wanted([ALONE])
     assert {"ip", "connection"} <= set(job.fields_wanted([Proposal("p", ip_default=1.0)]))

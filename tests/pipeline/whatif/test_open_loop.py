@@ -16,7 +16,7 @@ from tests.pipeline.whatif import drawn, oracle
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 120), st.sampled_from([1, 2, 11]))
-def test_it_decides_as_the_broker(seed: int, number: int, samples: int) -> None:
+def test_simulation_matches_broker(seed: int, number: int, samples: int) -> None:
     chance = random.Random(seed)
     proposal, events = drawn.proposal(chance), drawn.events(chance, number)
     counting = Counting(quota_window_num=samples)
@@ -25,7 +25,7 @@ def test_it_decides_as_the_broker(seed: int, number: int, samples: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_decides_as_the_broker_over_long(seed: int) -> None:
+def test_simulation_matches_broker_over_long_runs(seed: int) -> None:
     chance = random.Random(seed)
     proposal, events = drawn.proposal(chance, most=6), drawn.events(chance, 5000, step_ms=400)
     counting = Counting()
@@ -34,6 +34,6 @@ def test_it_decides_as_the_broker_over_long(seed: int) -> None:
     assert sum(decision.ms > 0 for decision in wanted.values()) > 50
 
 
-def test_there_is_as_much_room_as_was_made() -> None:
+def test_arena_has_the_configured_capacity() -> None:
     assert room(new_pending()) == 0
     assert room(more_pending(more_pending(new_pending(), 3, 1), 4, 1)) == 7

@@ -16,7 +16,7 @@ PRODUCE = QuotaType.PRODUCE
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_senders_share_counters_and_bounds_as_at_a_broker(seed: int) -> None:
+def test_senders_share_counters_as_in_the_broker(seed: int) -> None:
     proposal = drawn.proposal(random.Random(seed), most=6)
     quotas = ClientQuotaManager(OracleLedger(11, 1000))
     quotas.set_table(proposal.table)
@@ -31,7 +31,7 @@ def test_senders_share_counters_and_bounds_as_at_a_broker(seed: int) -> None:
                     assert found == (share.group.tags, share.bound)
 
 
-def test_a_broker_that_was_started_again_counts_from_nothing() -> None:
+def test_restarted_broker_counts_from_zero() -> None:
     table = QuotaTable({PRODUCE: {Entity("u"): 5.0}}, 2)
     shares = Shares(Proposal("p", table), Counting(counted_from_ms={1: 99}))
     for life, client in ((0, "a"), (0, "b"), (1, "a")):

@@ -49,7 +49,7 @@ def test_decisions_before_counted_from_are_not_reported() -> None:
     )
 
 
-def test_requests_and_connections_may_come_together_or_not_at_all() -> None:
+def test_scenario_may_lack_requests_or_connections() -> None:
     proposal = Proposal("p", drawn.proposal(random.Random(1)).table, {}, 0.0)
     run = Replay([proposal], Counting())
     run.feed(table([]))

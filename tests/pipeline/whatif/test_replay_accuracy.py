@@ -23,12 +23,12 @@ from tests.pipeline.whatif import drawn, oracle
 from tests.pipeline.whatif.activity import SCHEMA, request_row, table
 from tests.pipeline.whatif.oracle import Event
 from tests.simulation.test_activity import events, load
-from tests.simulation.test_quotas import CONSUMER, PRODUCER, TIME, Open, house
+from tests.simulation.test_quotas import CONSUMER, PRODUCER, TIME, Open, serve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["house"]
+__all__ = ["serve"]
 
 TABLE = QuotaTable({QuotaType.PRODUCE: {Entity(client="c"): 100.0}}, 1)
 PROPOSAL = Proposal("p", TABLE)
@@ -58,9 +58,9 @@ QUOTAS = {
 
 @pytest.mark.parametrize("mode", ["mute", "delay"])
 async def test_replay_of_recorded_activity_matches_broker_decisions(
-    house: Open, autojump_clock: MockClock, tmp_path: Path, mode: str
+    serve: Open, autojump_clock: MockClock, tmp_path: Path, mode: str
 ) -> None:
-    async with house("activity.enable=true", f"quota.throttle.mode={mode}") as it:
+    async with serve("activity.enable=true", f"quota.throttle.mode={mode}") as it:
         await it.create("t")
         for client, quotas in QUOTAS.items():
             await it.set({"client-id": client}, **quotas)

@@ -44,7 +44,7 @@ def test_throttled_address_has_its_own_rows() -> None:
     assert minute["throttle_ms"] == 200
 
 
-def test_rows_are_given_once() -> None:
+def test_rows_are_returned_once() -> None:
     out = OutcomeRows(closed=False)
     minutes = new_minutes(1)
     minutes[0, 0], minutes[1] = 1, [0, 2, 5, 1, 9]

@@ -27,7 +27,7 @@ def of_client(kind: QuotaType, bound: float) -> Proposal:
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32), st.integers(1, 120))
-def test_kept_answers_are_kept_as_long_as_by_the_broker(seed: int, number: int) -> None:
+def test_delayed_responses_are_replayed_with_the_broker_s_delay(seed: int, number: int) -> None:
     chance = random.Random(seed)
     proposal, events = drawn.proposal(chance), drawn.events(chance, number)
     counting = Counting(delays=True)
