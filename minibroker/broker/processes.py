@@ -3,11 +3,13 @@
 Owns the shared resources and the start of each role in its process. It must never know what roles
 do. Modules are imported and sockets bound once, before the supervisor forks. Invariant: shared
 memory, clock and listening sockets are created before the fork and outlive every child, so a
-restarted child continues with their current state.
+restarted child continues with their current state. `preload` imports what a request may need later,
+because an import fails in a process that has no descriptors left.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
 import shutil
 import signal
@@ -21,7 +23,6 @@ from typing import NamedTuple
 import trio
 
 from minibroker.broker.layout import ROLES, Seat, seats, stop_groups
-from minibroker.broker.preload import preload
 from minibroker.broker.startup import (
     BrokerDirectories,
     StartError,
@@ -43,7 +44,8 @@ from minibroker.config import (
     ZOOKEEPER_CONNECT,
     Settings,
 )
-from minibroker.config.listeners import advertised_endpoints
+from minibroker.config.access_definitions import AUTHORIZER_CLASS_NAME
+from minibroker.config.listeners import advertised_endpoints, has_tls
 from minibroker.config.types import HostPort
 from minibroker.control.serve import listener_url, open_listener
 from minibroker.observability import log
@@ -62,14 +64,37 @@ from minibroker.quotas.ledger import QuotaLedger
 from minibroker.ready import Ready, as_json, as_text, command_name
 from minibroker.runtime.addressing import UnixSwitchboard
 from minibroker.runtime.arena import Arena
-from minibroker.runtime.child import ChildLife, ChildSpec
+from minibroker.runtime.child import (
+    ChildLife,
+    ChildSpec,
+    bound_last_seconds,
+    is_orphan,
+    wait_until_gone,
+)
 from minibroker.runtime.clock import SharedClock
 from minibroker.runtime.listening import TcpSource
 from minibroker.runtime.memory import resident_memory
-from minibroker.runtime.orphans import bound_last_seconds, is_orphan, wait_until_gone
 from minibroker.runtime.supervisor import Exit, ProcessEvent, ProcessEventKind, supervise
 from minibroker.runtime.worktime import WorkTime
 from minibroker.storage.data_directory import SECRET_BYTES
+
+
+def preload(settings: Settings) -> None:
+    """Import what these settings need."""
+    import difflib  # noqa: F401 - suggests names of settings
+
+    import protocol.codecs  # noqa: F401 - decompresses batches
+
+    codecs.lookup("utf-16-le")  # Used for the partition of a group.
+    if settings[AUTHORIZER_CLASS_NAME]:
+        import minibroker.apis.authorization.table
+    protocols = (settings.security_protocol(one.name) for one in settings.client_listeners)
+    if any(map(has_tls, protocols)):
+        import minibroker.network.tls  # noqa: F401
+
+        for encoding in ("utf-16-be", "utf-32-be"):  # Used for names in renewed certificates.
+            codecs.lookup(encoding)
+
 
 PRINTED_EVENTS = frozenset({ProcessEventKind.DIED, ProcessEventKind.KILLED})
 """Process events that are printed to standard error; the others are part of normal operation."""

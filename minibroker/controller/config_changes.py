@@ -1,9 +1,9 @@
-"""Applies configs that other programs write to the config store.
+"""Applies configs and ACLs that other programs write to the config store.
 
-Owns the watch on ``/config/changes`` and the removal of expired notifications. It must never
-know what a config means. Invariant: everything that was written without a watch is applied when the
-watch starts, so no change depends on a notification. Echoes Kafka's
-``ZkNodeChangeNotificationListener`` and ``ZkConfigManager``.
+Owns the watches on ``/config/changes`` and on the notifications of ACLs, and the removal of expired
+notifications. It must never know what a config or an ACL means. Invariant: everything that was
+written without a watch is applied when the watch starts, so no change depends on a notification.
+After Kafka's ``ZkNodeChangeNotificationListener``, ``ZkConfigManager`` and ``ZkAclChangeStore``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Update
 from minibroker.cluster.layout import CONFIG_CHANGES, LayoutError, decode_config_change
 from minibroker.cluster.store.tree import NoNodeError, Store, StoreEvent, StoreEventKind
+from minibroker.cluster.stored_acls import CHANGES, PERSISTENT_PATHS, decode_change
 from minibroker.controller.store_watch import Pause, follow
 from minibroker.observability.log import EventLog
+from minibroker.security.acl import PatternType
 
 NOTIFICATION_RETENTION_S: Final = 15 * 60
 """How long a notification is retained, for brokers that are disconnected."""
@@ -111,3 +113,27 @@ class ConfigChanges:
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
+
+
+class AclChanges(ConfigChanges):
+    """Notifications of ACLs with literal patterns."""
+
+    root = CHANGES[PatternType.LITERAL]
+
+    async def _read_all(self) -> list[Update]:
+        for path in PERSISTENT_PATHS:
+            await self._store.ensure(path)
+        try:
+            return await self._cluster.apply_all_acls()
+        except LayoutError as error:
+            self._log.warning("ACLs cannot be read; the others stay in force", why=error)
+            return []
+
+    async def _read_change(self, path: str, data: bytes) -> list[Update]:
+        return await self._cluster.apply_acls(decode_change(path, data))
+
+
+class PrefixedAclChanges(AclChanges):
+    """Notifications of ACLs with prefixed patterns."""
+
+    root = CHANGES[PatternType.PREFIXED]

@@ -3,8 +3,9 @@
 Owns events that are not sent yet, and the number of dropped ones. It must never know what the
 recorder does with them. Invariant: reporting an event never waits and memory is bounded, so a
 request is never delayed by more than the report itself, some microseconds; an event is written or
-counted as dropped, or both if the recorder dies while writing. Kafka has a request log on disk at
-level DEBUG.
+counted as dropped, or both if the recorder dies while writing. If only a share of
+the connections is recorded, the choice depends only on the connection's number, so all processes
+agree; OpenTelemetry's ``TraceIdRatioBased`` does the same. Kafka has a request log at level DEBUG.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Final
 import trio
 
 from minibroker.activity.events import UNWRITTEN_MAX, ActivityEvent, pack
-from minibroker.activity.sampling import is_sampled
 from minibroker.activity.schema import Happened
 from minibroker.admission.connection_events import ConnectionFacts
 from minibroker.config import ACTIVITY_ENABLE, ACTIVITY_SAMPLE
@@ -23,6 +23,19 @@ from minibroker.process.environment import RECORDER, Environment
 from minibroker.process.messages import ActivityBatch, ActivityWritten
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import whole_ms
+
+_BITS: Final = 64
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+"""2 to the 64th over the golden ratio: its multiples are spread evenly over 64 bits."""
+
+
+def is_sampled(connection: int, share: float) -> bool:
+    """Whether a connection is recorded when this share of all connections is."""
+    if share >= 1:
+        return True
+    place = connection * _GOLDEN & (1 << _BITS) - 1
+    return place < share * 2.0**_BITS
+
 
 PENDING_MAX: Final = 16_384
 """Unsent events that one process keeps; further ones are dropped."""

@@ -38,8 +38,7 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.control.serve import serve
-from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
-from minibroker.controller.config_changes import ConfigChanges
+from minibroker.controller.config_changes import AclChanges, ConfigChanges, PrefixedAclChanges
 from minibroker.controller.leadership import hold_leadership
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.controller.stores import open_store

@@ -3,7 +3,7 @@
 It must never know what the role does, or run a loop: `main` starts its own. Invariant: a child ends
 by `os._exit` only, and nothing of its parent is active in it: no signal handler, no wake-up
 descriptor, no end of a pipe that reports a death. Like Kafka's `KafkaThread` (a name, and no silent
-death).
+death). A child whose supervisor was killed ends after ``ORPHAN_SECONDS_MAX`` at the latest.
 
 In a child SIGTERM has its default action until `main` handles it, and SIGINT and SIGHUP are
 ignored: a terminal sends them to the process group, but only the supervisor acts on them. Python
@@ -26,6 +26,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from minibroker.runtime.roles import RoleTable
+import select
+import time
+from collections.abc import Iterable
+
+ORPHAN_SECONDS_MAX: Final = 3
+"""How long a role may take to end once the supervisor is gone; then the system ends it."""
+
+
+def is_orphan(lifeline: int) -> bool:
+    """Whether the supervisor at the other end of the lifeline is gone."""
+    readable, _, _ = select.select([lifeline], [], [], 0)
+    return bool(readable)
+
+
+def bound_last_seconds() -> None:
+    """Lets the system end this process should it not end by itself."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(ORPHAN_SECONDS_MAX)
+
+
+def wait_until_gone(pids: Iterable[int], seconds: float = ORPHAN_SECONDS_MAX) -> bool:
+    """Waits for processes that need not be children; whether all have ended in time."""
+    until = time.monotonic() + seconds
+    return all(_wait_for(pid, until) for pid in pids)
+
+
+def _wait_for(pid: int, until: float) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        remaining = max(until - time.monotonic(), 0)
+        readable, _, _ = select.select([handle], [], [], remaining)
+        return bool(readable)
+    finally:
+        os.close(handle)
+
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 READY_MESSAGE: Final = struct.Struct(

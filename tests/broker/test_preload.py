@@ -11,7 +11,7 @@ AUTHORIZER = "authorizer.class.name=org.apache.kafka.metadata.authorizer.Standar
 TLS = ("listeners=SSL://127.0.0.1:0", "ssl.keystore.location=/server.pem")
 PROGRAM = """
 import sys
-from minibroker.broker.preload import preload
+from minibroker.broker.processes import preload
 from minibroker.config import Settings
 preload(Settings.from_sources(pairs=sys.argv[1:]))
 print(*sys.modules)

@@ -13,8 +13,11 @@ from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.stored_acls import CHANGES, encode, encode_change, path_of
 from minibroker.config import Settings
-from minibroker.controller.acl_changes import AclChanges, PrefixedAclChanges
-from minibroker.controller.config_changes import NOTIFICATION_RETENTION_S
+from minibroker.controller.config_changes import (
+    NOTIFICATION_RETENTION_S,
+    AclChanges,
+    PrefixedAclChanges,
+)
 from minibroker.security.acl import AclRule, Operation, Pattern, PatternType, Permission, Resource
 
 RULE = AclRule("User:alice", "*", Operation.READ, Permission.ALLOW)

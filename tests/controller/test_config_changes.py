@@ -1,4 +1,4 @@
-"""Notices of changed configs: both versions are followed, bad ones passed over, old ones purged."""
+"""Config notifications: both versions apply, invalid ones are ignored, old ones expire."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ from minibroker.runtime.supervisor import Exit
 if TYPE_CHECKING:
     from tests.runtime.conftest import Run
 
+from minibroker.runtime.child import is_orphan, wait_until_gone
+
 
 def test_child_holds_only_its_ends_and_its_own_signals(run_supervised: Run) -> None:
     supervised = run_supervised("""
@@ -67,3 +69,23 @@ def test_sigterm_before_a_role_handles_it_is_a_clean_end(run_supervised: Run) ->
     supervised.until("started", "slow")
     os.kill(supervised.process.pid, signal.SIGTERM)
     assert supervised.end()[0] == Exit.CLEAN
+
+
+def test_open_lifeline_is_no_orphan_and_a_closed_one_is() -> None:
+    reading, writing = os.pipe()
+    assert not is_orphan(reading)
+    os.close(writing)
+    assert is_orphan(reading)
+    os.close(reading)
+
+
+def test_wait_ends_when_processes_exit() -> None:
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+        os._exit(0)
+    assert not wait_until_gone([pid], 0.01)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until_gone([pid], 120)
+    os.waitpid(pid, 0)
+    assert wait_until_gone([pid], 0)

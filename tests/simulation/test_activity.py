@@ -40,9 +40,9 @@ from tests.simulation.test_quotas import (
     TIME,
     Open,
     OpenBroker,
-    serve,
     plainest,
     produce,
+    serve,
     topics,
 )
 

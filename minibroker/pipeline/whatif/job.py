@@ -3,7 +3,8 @@
 Owns the partitioning of a table into tasks; a task runs `replay.Replay`. It must never know a
 command line. Invariant: all senders that share a counter under any proposal (and, in a closed loop,
 a connection) are replayed in one task, by time and sequence, so the result is the same for any
-number of cores, partitions and files. Kafka has no counterpart.
+number of cores, partitions and files. `decision_batches` writes one row for each request and
+proposal, which ``broker`` and ``sequence`` link to the activity table. Kafka has no counterpart.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from minibroker.pipeline.whatif.columns import (
     OF_KINDS,
     OF_REQUESTS,
 )
-from minibroker.pipeline.whatif.decisions import DECISIONS_DDL, decision_batches
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.replay_accuracy import (
@@ -44,6 +44,59 @@ from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
+
+import numpy as np
+
+from minibroker.pipeline.whatif.events import KINDS
+from minibroker.pipeline.whatif.rows import CLOSED, OPEN
+
+_KEYS: Final = [kind.row.config_key for kind in KINDS]
+_ASKED: Final = [f"{key}_ms" for key in _KEYS]
+
+DECISIONS: Final = pa.schema(
+    [
+        ("proposal", pa.string()),
+        ("loop", pa.string()),
+        ("broker", pa.int32()),
+        ("sequence", pa.int64()),
+        ("quota_type", pa.string()),
+        ("throttle_ms", pa.int64()),
+        ("recorded_ms", pa.int64()),
+        *((name, pa.int64()) for name in _ASKED),
+    ]
+)
+"""``throttle_ms`` is the replayed throttle time, caused by ``quota_type``; ``recorded_ms`` is the
+recorded one. The other columns are the throttle times of each quota type alone, null if it was not
+checked.
+"""
+
+DECISIONS_DDL: Final = ", ".join(
+    f"{field.name} { ({'string': 'string', 'int32': 'int'}.get(str(field.type), 'bigint')) }"
+    for field in DECISIONS
+)
+"""The same for Spark."""
+
+
+def decision_batches(run: Replay) -> Iterator[pa.RecordBatch]:
+    """The decisions of a replay since the last call."""
+    keys = pa.array(_KEYS)
+    brokers = np.array([sender.broker for sender in run.senders.all], np.int32)
+    for proposal, requests, answers in run.answered:
+        rows = len(requests.ms)
+        held, asked = answers.held, answers.asked
+        columns = [
+            pa.array([proposal.name]).take(np.zeros(rows, np.int64)),
+            pa.array([CLOSED if run.closed else OPEN]).take(np.zeros(rows, np.int64)),
+            pa.array(brokers[requests.group]),
+            pa.array(requests.sequence),
+            keys.take(pa.array(np.maximum(held[:, 1], 0), mask=held[:, 1] < 0)),
+            pa.array(held[:, 0]),
+            pa.array(requests.held_ms.astype(np.int64)),
+            *(pa.array(asked[:, at], mask=asked[:, at] < 0) for at in range(len(KINDS))),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=DECISIONS)
+    run.answered.clear()
+
 
 FEED_ROWS: Final = 262_144
 """Requests replayed in one batch, large enough to amortize its overhead."""

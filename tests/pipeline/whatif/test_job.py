@@ -24,6 +24,9 @@ from tests.pipeline.whatif.activity import connection_row, request_row, table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+from minibroker.pipeline.whatif.job import decision_batches
+from minibroker.quotas.types import CLIENT_QUOTA_KEYS
+from tests.pipeline.whatif.activity import requests_table
 
 CHANCE = random.Random(11)
 PROPOSALS = [drawn.proposal(CHANCE, name) for name in "ab"]
@@ -141,3 +144,22 @@ def test_component_exceeding_memory_limit_is_rejected(monkeypatch: pytest.Monkey
     with pytest.raises(BadInput, match=r"more than 5 events .* replay fewer hours"):
         list(job._cut(batches, whole=True))
     assert [len(part) for part in job._cut(batches, whole=False)] == [3, 3, 1]
+
+
+def test_every_request_has_its_decision_once() -> None:
+    chance = random.Random(5)
+    proposal, events = drawn.proposal(chance), drawn.events(chance, 400)
+    run = Replay([proposal], Counting(), answers=True)
+    run.feed(requests_table(events))
+    rows = {row["sequence"]: row for batch in decision_batches(run) for row in batch.to_pylist()}
+    assert list(decision_batches(run)) == []
+    wanted = oracle.open_loop(events, proposal, Counting())
+    for event in events:
+        row, (ms, kind) = rows[event.sequence], wanted[event.sequence]
+        assert (row["broker"], row["throttle_ms"], row["recorded_ms"]) == (event.broker, ms, 0)
+        asked = {key: row[f"{key}_ms"] for key in CLIENT_QUOTA_KEYS}
+        if ms:
+            assert CLIENT_QUOTA_KEYS[row["quota_type"]] is kind
+            assert asked[row["quota_type"]] == ms
+        if not event.unheld:
+            assert max(asked.values(), default=0, key=lambda each: each or 0) in (ms, None, 0)
