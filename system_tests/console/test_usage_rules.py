@@ -169,7 +169,7 @@ EXPLAINED = """
 def test_unexplained_throttle_reports_reason(rules: Browser) -> None:
     assert rules.run(EXPLAINED, use("loud"), None, "no throttle 3 is kept") == [
         "bytes produced of client-id loud",
-        "It can't be result: no throttle 3 is kept",
+        "It can't be told: no throttle 3 is kept",
     ]
 
 
