@@ -137,7 +137,7 @@ def execute(scope: WorkerScope, part: FetchPart) -> FetchReply | Awaitable[Fetch
 async def _wait_and_read(scope: WorkerScope, part: FetchPart) -> FetchReply:
     partitions = frozenset((wanted.topic, wanted.partition) for wanted in part.wanted)
     while True:
-        # Read next_round first: a log may have grown between the first read and this task.
+        # Read again first: a log may have grown between the first read and this task.
         reply = _read(scope, part)
         if reply.due or scope.now() >= part.deadline:
             return reply
@@ -188,7 +188,7 @@ def _read_partition(
 def next_round(
     ctx: Context, request: FetchRequest, replies: Mapping[Owner, FetchReply]
 ) -> Round | None:
-    """If several owners have too little together, let each answer next_round when it has more."""
+    """If several owners have too little together, let each answer again when it has more."""
     size = sum(reply.size for reply in replies.values())
     over = ctx.now >= _deadline(ctx, request)
     if len(replies) < 2 or over or size >= _bytes_min(ctx, request) or _any_error(request, replies):

@@ -80,7 +80,11 @@ from minibroker.storage.data_directory import SECRET_BYTES
 
 
 def preload(settings: Settings) -> None:
-    """Import what these settings need."""
+    """Import before the fork what a request may need later with these settings.
+
+    After a role is ready, serving a request opens no Python file. The control API is the exception:
+    it is imported by its first request, and a failed import is repeated.
+    """
     import difflib  # noqa: F401 - suggests names of settings
 
     import protocol.codecs  # noqa: F401 - decompresses batches

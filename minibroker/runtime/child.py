@@ -14,9 +14,11 @@ all children shuffle their tasks alike, which nothing may depend on.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import struct
 import sys
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from minibroker.runtime.roles import RoleTable
-import select
-import time
-from collections.abc import Iterable
 
 ORPHAN_SECONDS_MAX: Final = 3
 """How long a role may take to end once the supervisor is gone; then the system ends it."""
@@ -41,13 +40,16 @@ def is_orphan(lifeline: int) -> bool:
 
 
 def bound_last_seconds() -> None:
-    """Lets the system end this process should it not end by itself."""
+    """Let the system end this process if it does not end by itself.
+
+    The limit is in real time, because the broker's clock may be frozen.
+    """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(ORPHAN_SECONDS_MAX)
 
 
 def wait_until_gone(pids: Iterable[int], seconds: float = ORPHAN_SECONDS_MAX) -> bool:
-    """Waits for processes that need not be children; whether all have ended in time."""
+    """Wait for processes that need not be children; return whether all ended in time."""
     until = time.monotonic() + seconds
     return all(_wait_for(pid, until) for pid in pids)
 

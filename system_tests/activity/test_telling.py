@@ -99,7 +99,7 @@ def told_with_all_drops(broker: RunningBroker) -> tuple[list[Event], int]:
         dropped = sum(event["dropped"] for event in events if event["kind"] == "dropped")
         return (events, dropped) if dropped >= counted else None
 
-    found = wait_until(look, "all that was dropped to be events_of of")
+    found = wait_until(look, "all that was dropped to be reported")
     assert found is not None
     return found
 

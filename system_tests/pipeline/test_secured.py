@@ -116,7 +116,9 @@ def test_alerts_come_from_a_secured_broker_and_go_there(secured: Secured, tmp_pa
     try:
         held = f"raised   client {CLIENT} on broker 1: throttled for 2 s"
         wait_until(
-            lambda: held in watch.printed(), "the throttle to be secured", within_s=SPARK_PATIENCE_S
+            lambda: held in watch.printed(),
+            "the throttle to be reported",
+            within_s=SPARK_PATIENCE_S,
         )
         no_secret_is_in(place, watch.printed(), watch.complaints())
     finally:

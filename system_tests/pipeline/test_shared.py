@@ -108,7 +108,7 @@ def apply(broker: RunningBroker, quotas: Path) -> None:
     subprocess.run([sys.executable, "-m", "minibroker", *words], check=True, timeout=PATIENCE_S)
 
 
-def output(folder: Path) -> pa.Table:
+def recorded_events(folder: Path) -> pa.Table:
     """Return the events of the clients that share."""
     found = []
     for path in sorted((folder / f"{TOPIC}-0").glob("*.log")):
@@ -135,8 +135,8 @@ def differing(events: pa.Table, quotas: Path) -> tuple[int, int, list[dict[str, 
 def without(events: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return the events without some fields; of one start all would be the same."""
     for name in names:
-        output = 1 if name == "started_us" else None
-        column = pa.repeat(pa.scalar(output, pa.int64()), len(events))
+        value = 1 if name == "started_us" else None
+        column = pa.repeat(pa.scalar(value, pa.int64()), len(events))
         events = events.set_column(events.column_names.index(name), name, column)
     return events
 
@@ -146,7 +146,7 @@ def test_counters_that_are_shared_and_empty_after_a_restart_are_replayed(tmp_pat
     quotas.write_text(QUOTAS)
     with ThreadPoolExecutor(CLIENTS) as clients:
         asked = [run(tmp_path / "broker", quotas, clients) for _ in range(2)]
-    events = output(tmp_path / "broker")
+    events = recorded_events(tmp_path / "broker")
     assert len(events) == sum(asked)
     assert len(set(events["started_us"].to_pylist())) == 2
     decisions, throttles, others = differing(events, quotas)

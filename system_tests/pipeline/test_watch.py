@@ -41,10 +41,10 @@ def test_client_above_quota_raises_alert_on_console_and_topic(
     produce(config)
     held = f"raised   client {CLIENT} on broker 1: throttled for 2 s"
     wait_until(
-        lambda: held in watch.printed(), "the throttle to be broker", within_s=SPARK_PATIENCE_S
+        lambda: held in watch.printed(), "the throttle to be reported", within_s=SPARK_PATIENCE_S
     )
     over = "producer_byte_rate above 80 %"
-    wait_until(lambda: over in watch.printed(), "the rate to be broker")
+    wait_until(lambda: over in watch.printed(), "the rate to be reported")
     found = alerts(config)
     assert {(each["rule"], each["state"]) for each in found} >= {
         ("throttled", "raised"), ("over", "raised"),

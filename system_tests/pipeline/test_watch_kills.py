@@ -81,8 +81,8 @@ class UsageProducer(threading.Thread):
 
     def _interval(self, held: set[str]) -> None:
         for place, client in enumerate(CLIENTS):
-            output = event(self._next + place / len(CLIENTS), client, held=client in held)
-            self._producer.produce(TOPIC, written(completed(output)))
+            record = event(self._next + place / len(CLIENTS), client, held=client in held)
+            self._producer.produce(TOPIC, written(completed(record)))
             self._count(client, held=client in held)
         self._producer.poll(0)
         self._next += 1
@@ -212,7 +212,7 @@ def get_on(stage: Stage, watch: Standby, moment: str | None, times: int) -> None
 
 def seen(stage: Stage) -> list[Due]:
     """The alerts on the topic, each as this test knows it, and with an ``id`` of its own."""
-    output = alerts(stage.config)
-    found = [Due(each["client_id"], each["state"], each["time_us"]) for each in output]
-    assert len({each["id"] for each in output}) == len(set(found))
+    sent = alerts(stage.config)
+    found = [Due(each["client_id"], each["state"], each["time_us"]) for each in sent]
+    assert len({each["id"] for each in sent}) == len(set(found))
     return found

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.minibroker
 
 def throttled(client: Client, size: int) -> int:
     """Return the throttle time of a client that sends so many bytes."""
-    throttles: int = client.ask(produce_of(size, client.client_id), VERSION).throttle_time_ms
-    return throttles
+    throttle_ms: int = client.ask(produce_of(size, client.client_id), VERSION).throttle_time_ms
+    return throttle_ms
 
 
 @pytest.fixture

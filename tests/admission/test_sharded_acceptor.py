@@ -167,7 +167,7 @@ async def test_waiting_connections_are_closed_at_the_end(
         assert await client.wait_closed() == b""
 
 
-class Told:
+class RecordedLog:
     """A log's warnings."""
 
     def __init__(self) -> None:
@@ -179,22 +179,22 @@ class Told:
 
 def test_limits_without_effect_are_logged_once(make_env: MakeEnvironment) -> None:
     settings = Settings.from_sources(pairs=["acceptor.mode=sharded"])
-    result: list[Told] = []
+    logs: list[RecordedLog] = []
     rate = {"connection_creation_rate": "5"}
     brokers = {"max.connections": "5", "kafka_connections_max": "5"}
     configs = {("ips", "10.0.0.1"): rate, ("brokers", "<default>"): brokers}
     for index in (0, 1):
         env = make_env("processor", index, settings=settings, processors=2)
-        result.append(Told())
+        logs.append(RecordedLog())
         log = EventLog("test")
         made = gate_of(env, ConnectionEvents(1, lambda: 0.0), log, print)
-        made._log = result[-1]  # type: ignore[assignment]
+        made._log = logs[-1]  # type: ignore[assignment]
         for number in (1, 2):
             made.on_image(Image(1, number, broker_configs_number=number, configs=configs))
         more = {**configs, ("ips", "::1"): rate}
         made.on_image(Image(1, 3, broker_configs_number=2, configs=more))
-    assert result[1].warnings == []
-    assert [fields["limits"] for fields in result[0].warnings] == [
+    assert logs[1].warnings == []
+    assert [fields["limits"] for fields in logs[0].warnings] == [
         "max.connections, the quota of 10.0.0.1",
         "the quota of ::1",
     ]

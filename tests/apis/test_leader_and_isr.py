@@ -78,13 +78,13 @@ async def test_leader_and_isr_is_rejected_per_partition_and_changes_nothing(
     desk: Any, version: int, leader_epoch: int
 ) -> None:
     topic_id, strange = desk.image.topics["t"].topic_id, b"s" * 16
-    result = [
+    sent = [
         ("t", topic_id, state(1, leader_epoch)),
         ("t", topic_id, state(2, leader_epoch)),
         ("strange", strange, state(0, leader_epoch)),
     ]
     before = desk.controller.image
-    response = await desk.ask(API, request(version, *result), version)
+    response = await desk.ask(API, request(version, *sent), version)
     assert response.error_code == ErrorCode.NONE
     known, other = ("t", "strange") if version < 5 else (topic_id, strange)
     assert errors(response, version) == {
@@ -102,8 +102,8 @@ async def test_partition_with_leader_on_other_broker_is_rejected(desk: Any) -> N
         (5, ErrorCode.STALE_CONTROLLER_EPOCH),
         (6, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ):
-        result = request(4, ("t", topic_id, state(0, leader_epoch, leader=OTHER)))
-        assert errors(await desk.ask(API, result, 4), 4) == {("t", 0): error}
+        sent = request(4, ("t", topic_id, state(0, leader_epoch, leader=OTHER)))
+        assert errors(await desk.ask(API, sent, 4), 4) == {("t", 0): error}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -119,10 +119,10 @@ async def test_current_leader_epoch_is_accepted_from_kraft_controller_only(desk:
         (True, 6, ErrorCode.STALE_CONTROLLER_EPOCH),
         (False, 5, ErrorCode.STALE_CONTROLLER_EPOCH),
     ):
-        result = request(
+        sent = request(
             KRAFT_VERSION, ("t", ZERO_UUID, state(0, leader_epoch)), is_kraft_controller=is_kraft
         )
-        response = await desk.ask(API, result, KRAFT_VERSION)
+        response = await desk.ask(API, sent, KRAFT_VERSION)
         assert errors(response, KRAFT_VERSION) == {(ZERO_UUID, 0): error}
 
 

@@ -89,8 +89,8 @@ async def test_stop_replica_is_rejected_for_hosted_partitions_only(desk: Any, ve
 async def test_older_leader_epoch_is_fenced(
     desk: Any, version: int, leader_epoch: int, error: ErrorCode
 ) -> None:
-    result = request(version, ("t", 0), leader_epoch=leader_epoch)
-    assert errors(await desk.ask(API, result, version)) == {("t", 0): error}
+    sent = request(version, ("t", 0), leader_epoch=leader_epoch)
+    assert errors(await desk.ask(API, sent, version)) == {("t", 0): error}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -105,8 +105,8 @@ async def test_stale_epoch_rejects_whole_request(desk: Any, version: int) -> Non
 
 
 def test_rejected_request_has_error_for_every_partition() -> None:
-    result = StopReplicaRequest(topics=[StopReplicaTopicV1(name="t", partition_indexes=[0, 1])])
+    sent = StopReplicaRequest(topics=[StopReplicaTopicV1(name="t", partition_indexes=[0, 1])])
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    response = refusal(result, refused)
+    response = refusal(sent, refused)
     assert response.error_code == refused
     assert errors(response) == {("t", 0): refused, ("t", 1): refused}

@@ -68,8 +68,8 @@ def request(desk: Any, *states: UpdateMetadataPartitionState, **fields: Any) -> 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_metadata_equal_to_image_is_accepted(desk: Any, version: int) -> None:
     before = desk.controller.image
-    result = request(desk, partition(desk), partition(desk, topic_name="u", leader=GONE))
-    assert (await desk.ask(API, result, version)).error_code == ErrorCode.NONE
+    sent = request(desk, partition(desk), partition(desk, topic_name="u", leader=GONE))
+    assert (await desk.ask(API, sent, version)).error_code == ErrorCode.NONE
     assert desk.controller.image is before
     assert desk.asked == {}
 
@@ -85,8 +85,8 @@ async def test_partition_state_different_from_image_is_rejected(desk: Any, versi
         ({"index": 2}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({"topic_name": "u"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ):
-        result = request(desk, partition(desk, 0), partition(desk, **fields))
-        assert (await desk.ask(API, result, version)).error_code == error, fields
+        sent = request(desk, partition(desk, 0), partition(desk, **fields))
+        assert (await desk.ask(API, sent, version)).error_code == error, fields
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -106,10 +106,10 @@ async def test_live_brokers_different_from_image_are_rejected(desk: Any, version
 
 
 async def test_other_topic_id_is_inconsistent_topic_id(desk: Any) -> None:
-    result = request(desk, partition(desk))
-    result.topic_states[0].topic_id = b"x" * 16
-    assert (await desk.ask(API, result, 8)).error_code == ErrorCode.INCONSISTENT_TOPIC_ID
-    assert (await desk.ask(API, result, 6)).error_code == ErrorCode.NONE
+    sent = request(desk, partition(desk))
+    sent.topic_states[0].topic_id = b"x" * 16
+    assert (await desk.ask(API, sent, 8)).error_code == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert (await desk.ask(API, sent, 6)).error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -74,12 +74,12 @@ def test_command_written_as_option_suggests_the_command(group: CommandGroup) -> 
 def test_help_lists_arguments_before_options() -> None:
     lines = CliRunner().invoke(eat, ["--help"]).output.splitlines()
     assert lines[0] == "Usage: eat [OPTIONS] MEAL [SIDE]..."
-    shown_text = lines.index("Arguments:")
-    assert [line.split(maxsplit=1) for line in lines[shown_text + 1 : shown_text + 3]] == [
+    start = lines.index("Arguments:")
+    assert [line.split(maxsplit=1) for line in lines[start + 1 : start + 3]] == [
         ["MEAL", "What to eat.  [required]"],
         ["[SIDE]...", "What comes with it."],
     ]
-    assert lines.index("Options:") > shown_text
+    assert lines.index("Options:") > start
 
 
 def test_missing_argument_is_named_as_in_usage() -> None:

@@ -143,7 +143,7 @@ def test_add_config_file_sets_its_configs(configs: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "reported"),
+    ("words", "expected"),
     [
         ("--broker 1", "exactly one action"),
         ("--broker 1 --describe --alter", "exactly one action"),
@@ -171,8 +171,8 @@ def test_add_config_file_sets_its_configs(configs: Any, tmp_path: Path) -> None:
         ("--colour red", "No such option"),
     ],
 )
-def test_rejected_command_exits_with_1(configs: Any, words: str, reported: str) -> None:
-    assert reported in configs(*words.split())
+def test_rejected_command_exits_with_1(configs: Any, words: str, expected: str) -> None:
+    assert expected in configs(*words.split())
 
 
 @pytest.mark.parametrize(

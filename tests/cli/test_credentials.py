@@ -77,6 +77,6 @@ def test_scram_credential_is_set_described_and_deleted(configs: Any, broker: Min
 def test_credential_errors_do_not_contain_the_password(
     configs: Any, words: tuple[str, ...], text: str
 ) -> None:
-    shown_text = configs(*words, "--alter")
-    assert text in shown_text
-    assert "hunter2" not in shown_text
+    output = configs(*words, "--alter")
+    assert text in output
+    assert "hunter2" not in output

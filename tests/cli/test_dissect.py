@@ -103,8 +103,8 @@ def test_undecodable_request_suggests_the_api_option() -> None:
     hint = "--api NAME --api-version NUMBER"
     assert hint not in CliRunner().invoke(app, ["dissect", FRAME.hex()]).stderr
     assert hint in CliRunner().invoke(app, ["dissect", FRAME[:-3].hex()]).stderr
-    shown_text = ["dissect", FRAME.hex(), "--api", "Metadata", "--api-version", "12"]
-    assert hint not in CliRunner().invoke(app, shown_text).stderr
+    command = ["dissect", FRAME.hex(), "--api", "Metadata", "--api-version", "12"]
+    assert hint not in CliRunner().invoke(app, command).stderr
 
 
 @pytest.mark.parametrize(

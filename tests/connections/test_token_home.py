@@ -26,11 +26,11 @@ TERM = (1, 0)
 class Books:
     """A token home, and the messages that it sent since the last call of `sent`."""
 
-    def __init__(self, processors: int, limit: int, *, result: bool = True) -> None:
+    def __init__(self, processors: int, limit: int, *, reported: bool = True) -> None:
         self.actions: deque[Action] = deque()
         self.home = TokenHome(processors, self.actions)
         self.home.enter(TERM, DropLimits(total=limit))
-        for peer in range(processors) if result else ():
+        for peer in range(processors) if reported else ():
             self.home.receive(peer, Holdings(TERM, (), more=False))
 
     def sent(self) -> list[Action]:
@@ -52,7 +52,7 @@ def denied(peer: int, number: int = 1) -> Action:
 
 
 def test_home_grants_nothing_before_all_reports() -> None:
-    books = Books(2, 1, result=False)
+    books = Books(2, 1, reported=False)
     assert books.ask(1) == []
     books.home.receive(1, Holdings(TERM, (), more=False))
     assert books.sent() == []
@@ -63,7 +63,7 @@ def test_home_grants_nothing_before_all_reports() -> None:
 
 
 def test_tokens_in_use_are_not_granted_again() -> None:
-    books = Books(2, 2, result=False)
+    books = Books(2, 2, reported=False)
     books.home.receive(0, Holdings(TERM, ((TOTAL, 1),), more=True))
     books.home.receive(0, Holdings(TERM, (), more=False))
     books.home.receive(1, Holdings(TERM, ((TOTAL, 2),), more=False))

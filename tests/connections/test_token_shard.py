@@ -144,10 +144,10 @@ def test_many_holdings_are_sent_in_several_messages(monkeypatch: pytest.MonkeyPa
     for number, ip in enumerate(ips):
         books.shard.admit(number, ip)
     books.shard.enter(LATER, DropLimits(per_ip=9), [1])
-    result = [action.message for action in books.done() if isinstance(action, Send)]
-    found = [entry for each in result if isinstance(each, Holdings) for entry in each.used]
+    messages = [action.message for action in books.done() if isinstance(action, Send)]
+    found = [entry for each in messages if isinstance(each, Holdings) for entry in each.used]
     assert found == [(ip, 1) for ip in ips if ip != "10.0.0.4"]
-    assert [each.more for each in result if isinstance(each, Holdings)] == [True, False]
+    assert [each.more for each in messages if isinstance(each, Holdings)] == [True, False]
 
 
 def test_tokens_of_least_recently_used_address_are_returned(

@@ -29,8 +29,8 @@ def numbers(chronicle: ConnectionEventLog) -> list[int]:
     return [happening.number for _, happening in chronicle.events]
 
 
-def take(chronicle: ConnectionEventLog, until: float = LATER, **result: Process) -> None:
-    chronicle.take({name: process.kept.recent() for name, process in result.items()}, until)
+def take(chronicle: ConnectionEventLog, until: float = LATER, **reports: Process) -> None:
+    chronicle.take({name: process.kept.recent() for name, process in reports.items()}, until)
 
 
 def test_events_of_processes_are_merged_by_time() -> None:

@@ -18,7 +18,7 @@ def refusal(reason: str, *limit: object, kind: str = "refused") -> Rejection:
 
 
 @pytest.mark.parametrize(
-    ("expected", "text"),
+    ("rejection", "text"),
     [
         (
             refusal("kafka_connections_max", "kafka_connections_max", 20),
@@ -107,13 +107,13 @@ def refusal(reason: str, *limit: object, kind: str = "refused") -> Rejection:
     ],
     ids=lambda each: each.event.reason if isinstance(each, Rejection) else "",
 )
-def test_malformed_event_has_explained_reason(expected: Rejection, text: str) -> None:
-    assert sentence(expected) == text
+def test_malformed_event_has_explained_reason(rejection: Rejection, text: str) -> None:
+    assert sentence(rejection) == text
 
 
 def test_rejection_shows_mapped_ipv6_address_as_ipv4() -> None:
     happening = ConnectionEvent(
         1, 1.0, "refused", "A", "::ffff:10.0.0.7", 5, 1, "max_connections_per_ip"
     )
-    expected = Rejection(happening, ExceededLimit("max.connections.per.ip", 2))
-    assert sentence(expected).startswith("10.0.0.7 was rejected: ")
+    rejection = Rejection(happening, ExceededLimit("max.connections.per.ip", 2))
+    assert sentence(rejection).startswith("10.0.0.7 was rejected: ")

@@ -119,7 +119,7 @@ async def test_unauthorized_requests_reveal_and_change_nothing(
                     for _ in range(CASES_PER_VERSION):
                         for data in attacks(key, version, random):
                             answer = await send(at, data)
-                            result = [secret for secret in SECRETS if secret in answer]
-                            assert not result, (api.key.name, version, data)
+                            leaked = [secret for secret in SECRETS if secret in answer]
+                            assert not leaked, (api.key.name, version, data)
             assert await state(admin) == before
     assert errors == []

@@ -177,14 +177,14 @@ async def test_denial_is_reported_when_the_request_is_recorded(
     quota_stage = QuotaStage(make_env(PROCESSOR))
     quota_stage.follow(limited(consumer_byte_rate="10", request_percentage="1"))
     quota_stage.quotas.worked(("alice", "c"), 0, 0)
-    request, result = FetchRequest(replica_id=1), []
+    request, calls = FetchRequest(replica_id=1), []
     client, ctx = make_client(), context(request, Authorizer({}, []))
     client.caller = ctx.caller
-    ctx.denied = lambda *_: result.append(True)
+    ctx.denied = lambda *_: calls.append(True)
     assert deferred(quota_stage, client, ctx, request) is None
-    assert result == []
+    assert calls == []
     assert not is_exempt(ctx, request, None)
-    assert result == [True]
+    assert calls == [True]
 
 
 async def test_request_in_delay_mode_is_recorded_before_its_response(

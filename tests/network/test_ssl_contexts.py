@@ -188,6 +188,6 @@ def test_log_contains_the_subject_of_the_new_certificate(
     with caplog.at_level("INFO"):
         keys.follow(own(__ssl_keystore_location=files.write("two.pem")))
     [record] = caplog.records
-    result = vars(record)["fields"]
-    assert result["listener"] == "SSL"
-    assert result["certificate"].startswith("CN=broker,")
+    fields = vars(record)["fields"]
+    assert fields["listener"] == "SSL"
+    assert fields["certificate"].startswith("CN=broker,")

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def run(spark: SparkSession, tmp_path: Path) -> tuple[Counts, list[Counts]]:
-    steps: list[Counts] = []
+    counts: list[Counts] = []
     table = Table(spark, str(tmp_path / "activity"))
-    return ingest_directory(table, str(tmp_path / "data"), steps.append), steps
+    return ingest_directory(table, str(tmp_path / "data"), counts.append), counts
 
 
 def test_second_ingest_reads_only_new_records(spark: SparkSession, tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_progress_committed_before_kill_is_not_reread(
 
     with pytest.raises(Killed):
         ingest_directory(table, str(tmp_path / "data"), once)
-    total, steps = run(spark, tmp_path)
-    assert (total, len(steps)) == (Counts(50, 50, 0), 1)  # Two of three were read side by side.
+    total, counts = run(spark, tmp_path)
+    assert (total, len(counts)) == (Counts(50, 50, 0), 1)  # Two of three were read side by side.
 
 
 def cut(sizes: list[int], tasks: int) -> list[list[list[int]]]:

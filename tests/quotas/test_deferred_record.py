@@ -101,8 +101,8 @@ def answer_of(work: Callable[[], bool]) -> bool:
     pid = forked(lambda: os.write(said, bytes([work()])))
     os.waitpid(pid, 0)
     os.close(said)
-    with os.fdopen(heard, "rb") as result:
-        return bool(result.read(1)[0])
+    with os.fdopen(heard, "rb") as pipe:
+        return bool(pipe.read(1)[0])
 
 
 def is_free(ledger: QuotaLedger, group: CounterGroup) -> bool:

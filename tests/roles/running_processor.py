@@ -55,7 +55,7 @@ LOOK = ListOffsetsRequest(
 )
 
 
-class OpenBroker:
+class RunningProcessor:
     """The processor's neighbours."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
@@ -163,10 +163,10 @@ class OpenBroker:
 @asynccontextmanager
 async def running_processor(
     make_env: MakeEnvironment, *pairs: str, ready: bool = True, **changes: Any
-) -> AsyncIterator[OpenBroker]:
+) -> AsyncIterator[RunningProcessor]:
     settings = Settings.from_sources(pairs=pairs)
     async with trio.open_nursery() as nursery:
-        at = OpenBroker(make_env(PROCESSOR, settings=settings, **changes), nursery)
+        at = RunningProcessor(make_env(PROCESSOR, settings=settings, **changes), nursery)
         await at.start()
         nursery.start_soon(processor, at.env)
         if ready:

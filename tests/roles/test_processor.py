@@ -26,7 +26,7 @@ from minibroker.runtime.stream import MemoryStream, StreamClosed
 from minibroker.storage.slices import FileSlice
 from protocol.registry import ApiKey
 from tests.process.conftest import MakeEnvironment
-from tests.roles.running_processor import HELLO, LOOK, OpenBroker, running_processor
+from tests.roles.running_processor import HELLO, LOOK, RunningProcessor, running_processor
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import frame
 
@@ -166,12 +166,12 @@ async def test_dead_worker_closes_the_connections_that_wait_for_it(
 async def test_failing_worker_closes_the_connection_that_waits_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: OpenBroker, question: Any) -> Any:
+    async def fail(self: RunningProcessor, question: Any) -> Any:
         if isinstance(question, Greeting):
             return None
         raise ZeroDivisionError
 
-    monkeypatch.setattr(OpenBroker, "_answer", fail)
+    monkeypatch.setattr(RunningProcessor, "_answer", fail)
     async with running_processor(make_env) as at:
         client = await at.connect()
         await client.send_request(LOOK, 1)

@@ -140,9 +140,9 @@ async def test_new_connections_do_not_starve_established_ones(
             _, server = memory_stream_pair()
             accepted = AcceptedConnection(LISTENER, server.local, server.peer, number)
             at.handoff._outgoing.send_nowait((pickle.dumps(accepted), server))
-        result, _ = await receive(at.handoff)  # after one turn, or two
+        report, _ = await receive(at.handoff)  # after one turn, or two
         in_a_row = TAKEN_BESIDE_OTHERS if requests > 1 else TAKEN_BEFORE_YIELD
-        assert result.taken <= 2 * in_a_row < SLOTS
+        assert report.taken <= 2 * in_a_row < SLOTS
 
 
 async def test_connection_that_did_not_arrive_is_reported_as_closed(

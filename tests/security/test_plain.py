@@ -21,7 +21,7 @@ def test_correct_password_authenticates(user: str, acting: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "result"),
+    ("token", "expected"),
     [
         (plain("alice", "wrong"), "Invalid username or password"),
         (plain("nobody", "secret"), "Invalid username or password"),
@@ -33,9 +33,9 @@ def test_correct_password_authenticates(user: str, acting: bool) -> None:
         (b"", "expected 3 tokens, got 1"),
     ],
 )
-def test_invalid_plain_token_fails_with_kafka_message(token: bytes, result: str) -> None:
+def test_invalid_plain_token_fails_with_kafka_message(token: bytes, expected: str) -> None:
     with pytest.raises(AuthenticationFailed) as caught:
         respond(token)
     assert caught.value.client_message is not None
-    assert result in caught.value.client_message
+    assert expected in caught.value.client_message
     assert "secret" not in str(caught.value)

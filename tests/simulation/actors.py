@@ -77,7 +77,7 @@ class Actor:
                 response = await self.client.ask(request, version)
             except StreamClosed:
                 self.hang_up()
-                self.world.record(self.name, f"{what}: hung up")
+                self.world.record(self.name, f"{what}: disconnected")
                 return None
             self.world.record(self.name, f"{what}: {crc32(self.client.received):08x}")
             return response

@@ -97,9 +97,9 @@ async def test_requests_of_every_api_are_recorded_once(
             head = 4 if version < 5 and api.key == ApiKey.API_VERSIONS else None
             asked = len(frame(request, version, client_id="c")) - 4
             sizes[api.key] = version, asked, len(client.received) if head is None else 0
-    output = requests(tmp_path)
-    assert Counter(each["api_key"] for each in output) == dict.fromkeys(map(int, APIS), 1)
-    for each in output:
+    recorded = requests(tmp_path)
+    assert Counter(each["api_key"] for each in recorded) == dict.fromkeys(map(int, APIS), 1)
+    for each in recorded:
         version, asked, answered = sizes[each["api_key"]]
         assert (each["api_version"], each["request_bytes"]) == (version, asked)
         # The header of a response is its correlation id, and a byte in newer versions.
@@ -120,16 +120,16 @@ async def test_records_and_errors_are_recorded(
         await client.ask(produce(build_batch([Record(value=b"v")]), topic="missing"), 9)
         await client.send_request(produce(build_batch([Record(value=b"v")]), topic="t", acks=0), 9)
         await client.ask(ApiVersionsRequest(), 0)
-    output = requests(tmp_path)
-    figures = [(each.get("records"), each["error_code"], each["exempt"]) for each in output]
+    recorded = requests(tmp_path)
+    figures = [(each.get("records"), each["error_code"], each["exempt"]) for each in recorded]
     assert figures == [(7, 0, False), (1, 3, False), (1, 0, True), (None, 0, False)]
-    assert output[2]["response_bytes"] == 0
+    assert recorded[2]["response_bytes"] == 0
 
 
-def replayed(output: Events, kind: str, *, mutes: bool) -> Iterator[tuple[str, float, int]]:
+def replayed(recorded: Events, kind: str, *, mutes: bool) -> Iterator[tuple[str, float, int]]:
     """Yield entity, rate and throttle of each quota check, by plain arithmetic."""
     steps: list[tuple[int, int, float, dict[str, Any] | None, tuple[str, str]]] = []
-    for each in output:
+    for each in recorded:
         check = each.get(kind)
         if check is None:
             continue
@@ -194,17 +194,17 @@ async def test_replay_yields_every_rate_and_throttle(
         await it.set({"client-id": "c2"}, **{TIME: 0.01})
         await it.set({"client-id": "c3"}, **{PRODUCER: 1000, CONSUMER: 1000, TIME: 0.02})
         await load(it, seed, clients=8)
-    output = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
+    recorded = [each for each in events(tmp_path) if each.get("client_id", "").startswith("c")]
     throttles = Counter(
         kind
         for kind in ("produce", "fetch", "request")
-        for kind, _, ms in replayed(output, kind, mutes=mode == "mute")
+        for kind, _, ms in replayed(recorded, kind, mutes=mode == "mute")
         if ms > 0
     )
     assert min(throttles[kind] for kind in ("produce", "fetch", "request")) > 0, (
         f"seed {seed}: {throttles}"
     )
-    for each in output:
+    for each in recorded:
         asked = [
             each[kind]["throttle_ms"] for kind in ("produce", "fetch", "request") if kind in each
         ]
@@ -239,9 +239,9 @@ async def test_request_of_disconnected_client_is_in_the_activity(
         await client.send_request(produce(bytes(1000)), 9)
         await trio.sleep(1)
         client.close()
-    (output,) = requests(tmp_path)
-    assert output["produce"]["throttle_ms"] == output["throttle_ms"] > 0
-    assert "late_ns" not in output
+    (recorded,) = requests(tmp_path)
+    assert recorded["produce"]["throttle_ms"] == recorded["throttle_ms"] > 0
+    assert "late_ns" not in recorded
 
 
 @pytest.mark.parametrize("mode", ["single", "sharded"])
@@ -256,13 +256,17 @@ async def test_connections_are_shown_as_they_open_and_close(
         await trio.sleep(1)
         client.close()
         await trio.sleep(1)
-    output = happened(tmp_path)
+    recorded = happened(tmp_path)
     first, second = (
-        [each["happened"] for each in output if each["ip"] == ip and each["happened"] not in WAITS]
+        [
+            each["happened"]
+            for each in recorded
+            if each["ip"] == ip and each["happened"] not in WAITS
+        ]
         for ip in ("127.0.0.1", "10.0.0.7")
     )
     assert (first, second) == (["accepted", "closed"], ["accepted", "refused"])
-    reasons = {each["happened"]: each.get("reason") for each in output}
+    reasons = {each["happened"]: each.get("reason") for each in recorded}
     assert (reasons["closed"], reasons["refused"]) == ("client_closed", "kafka_connections_max")
 
 
@@ -277,11 +281,11 @@ async def test_rate_limited_connection_is_recorded_with_its_delay(
             with suppress(StreamClosed):
                 await client.ask(ApiVersionsRequest(), 0)
         await trio.sleep(20)
-    output = [each for each in happened(tmp_path) if each["ip"] == "10.0.0.7"]
+    recorded = [each for each in happened(tmp_path) if each["ip"] == "10.0.0.7"]
     rate = Rate(11, 1000)
     outcomes: Counter[str] = Counter()
-    for number in dict.fromkeys(each["connection"] for each in output):
-        mine = [each for each in output if each["connection"] == number]
+    for number in dict.fromkeys(each["connection"] for each in recorded):
+        mine = [each for each in recorded if each["connection"] == number]
         held = [each for each in mine if each["happened"] == "held"]
         looks = [mine[0], *(each for each in mine if each["happened"] in ("admitted", "refused"))]
         for look in looks:
@@ -345,10 +349,10 @@ async def test_events_of_dead_recorder_are_reported_as_dropped(
             await trio.sleep(2)
         dropped = counted(it, ACTIVITY_DROPPED.name)
     found = events(tmp_path)  # sees to it that numbers go up
-    output = len([each for each in found if each["kind"] == "request"])
+    recorded = len([each for each in found if each["kind"] == "request"])
     assert dropped == sum(each["dropped"] for each in found if each["kind"] == "dropped") > 0
     happenings = len([each for each in found if each["kind"] == "connection"])
-    assert output + happenings + dropped == asked + 2
+    assert recorded + happenings + dropped == asked + 2
 
 
 async def test_owner_kill_loses_and_duplicates_no_event(

@@ -79,7 +79,7 @@ async def running(
         await broker.stop()
 
 
-def result(seen: ConnectionsView) -> list[tuple[str, str | None, int]]:
+def summary(seen: ConnectionsView) -> list[tuple[str, str | None, int]]:
     """What happened, why, and how long ago."""
     return [(each.kind, each.reason, each.ago_ms) for each in seen.happenings]
 
@@ -113,7 +113,7 @@ async def test_refusal_is_seen_with_its_moment(
             each for one in (await broker.look()).processors for each in one.connections
         ]
         assert (connection.age_ms, connection.idle_ms) == (2250, 0)
-        assert result(seen) == [
+        assert summary(seen) == [
             ("accepted", None, 2250),
             ("handed", None, 2250),
             ("accepted", None, 250),
@@ -134,7 +134,7 @@ async def test_connection_that_waits_for_slot_is_shown_as_waiting(
         (listener,) = seen.listeners
         assert (listener.connections, listener.waiting, listener.held) == (1, 1, 0)
         assert listener.blocked_share == pytest.approx(4 / 9.5)
-        assert result(seen)[-1] == ("waiting", "max.connections", 4000)
+        assert summary(seen)[-1] == ("waiting", "max.connections", 4000)
         first.close()
         await wait_all_tasks_blocked()
         autojump_clock.jump(1)
@@ -143,7 +143,7 @@ async def test_connection_that_waits_for_slot_is_shown_as_waiting(
         assert (listener.connections, listener.waiting) == (1, 0)
         assert listener.blocked_share == pytest.approx(4 / 9.5)
         # Both at the same time of a frozen clock, so in either order.
-        assert {(kind, ago_ms) for kind, _, ago_ms in result(seen)[-2:]} == {
+        assert {(kind, ago_ms) for kind, _, ago_ms in summary(seen)[-2:]} == {
             ("closed", 1000),
             ("handed", 1000),
         }

@@ -173,8 +173,8 @@ async def test_processors_share_a_quota(serve: Open, autojump_clock: MockClock) 
     async with serve("num.network.threads=4") as it:
         await it.set(CLIENT, **{PRODUCER: 1024})
         clients = [await it.connect() for _ in range(4)]
-        output = [(await c.ask(sized(5120, 9), 9)).throttle_time_ms for c in clients]
-        assert output == [0, 0, 5000, 10_000]
+        throttles = [(await c.ask(sized(5120, 9), 9)).throttle_time_ms for c in clients]
+        assert throttles == [0, 0, 5000, 10_000]
 
 
 async def test_changed_quota_applies_at_once(serve: Open, autojump_clock: MockClock) -> None:
@@ -414,8 +414,8 @@ def _has_field(response: Message, version: int) -> bool:
 
     if not hasattr(response, "throttle_time_ms"):
         return False  # SASL requests, whose clients should only notice that they wait
-    output = type(response)(throttle_time_ms=7)  # type: ignore[call-arg]
-    back = decode(type(response), version, encode(output, version))
+    sent = type(response)(throttle_time_ms=7)  # type: ignore[call-arg]
+    back = decode(type(response), version, encode(sent, version))
     return bool(cast("Any", back).throttle_time_ms == 7)
 
 

@@ -149,15 +149,9 @@ def walk_times(
             continue
         _catch_up(items, values, head, words, counter, orders[row], sequence, window_ms)
         held_ms, rate = check(
-            words,
-            counter,
-            bounds[group, REQUEST],
-            checked[row],
-            now_ms,
-            window_ms,
-            window_ms,
+            words, counter, bounds[group, REQUEST], checked[row], now_ms, window_ms, window_ms,
             with_rate,
-        )
+        )  # fmt: skip
         worked[row] = held_ms
         if with_rate:
             asked[row, REQUEST], rates[row, REQUEST] = held_ms, rate

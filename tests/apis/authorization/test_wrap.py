@@ -42,14 +42,14 @@ async def test_only_denials_of_requested_resources_are_reported(
 ) -> None:
     desk = await make_desk(*SETTINGS)
     desk.principal = ALICE
-    result: list[tuple[Operation, Resource, str]] = []
+    denied: list[tuple[Operation, Resource, str]] = []
     asked = MetadataRequest(
         topics=[MetadataRequestTopic(name="cats")], include_topic_authorized_operations=True
     )
     for request, key in ((asked, ApiKey.METADATA), (ListGroupsRequest(), ApiKey.LIST_GROUPS)):
         ctx = desk.context(key, 4)
-        ctx.denied = lambda *what: result.append(what)
+        ctx.denied = lambda *what: denied.append(what)
         APIS[key].split(ctx, request)
         if key == ApiKey.METADATA:
             APIS[key].merge(ctx, request, {})
-    assert result == [(Operation.DESCRIBE, Resource.TOPIC, "cats")]
+    assert denied == [(Operation.DESCRIBE, Resource.TOPIC, "cats")]

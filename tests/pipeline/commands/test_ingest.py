@@ -103,7 +103,7 @@ def test_only_one_job_writes_to_a_table(spark: SparkSession, tmp_path: Path, job
     command = {"ingest": commands.ingest, "compact": commands.compact}[job]
     with table.writing_to(spark, into):
         refused = CliRunner().invoke(command, words.get(job, ["--table", into]))
-        result = f"{into} is being written to by another job, process {os.getpid()}: wait until"
-        assert result in str(refused.exception)
+        expected = f"{into} is being written to by another job, process {os.getpid()}: wait until"
+        assert expected in str(refused.exception)
     done = CliRunner().invoke(command, words.get(job, ["--table", into]))
     assert done.exit_code == 0, done.output
