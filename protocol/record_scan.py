@@ -55,15 +55,15 @@ _LOWEST: Final = -(2**80)
 class RecordScan(NamedTuple):
     """Result of a pass. Timestamps are relative to the batch's base timestamp, in ms.
 
-    ``latest`` is the position of the first record with the largest timestamp. ``keyless`` and
-    ``untimely`` are the first positions of records without a key, and with a timestamp outside the
-    given range.
+    ``latest`` is the position of the first record with the largest timestamp. ``without_key`` and
+    ``invalid_timestamps`` are the first positions of records without a key, and with a timestamp
+    outside the given range.
     """
 
     max_timestamp_delta: int
     latest: int
-    keyless: list[int]
-    untimely: list[int]
+    without_key: list[int]
+    invalid_timestamps: list[int]
 
 
 def scan_records(
@@ -76,7 +76,7 @@ def scan_records(
     """Check the ``count`` records in ``section``, the uncompressed records of one batch.
 
     A record's offset delta must be its position. A timestamp must be in ``allowed_deltas``, or
-    say that there is none. At most ``positions_max`` keyless and untimely records are returned.
+    say that there is none. At most ``positions_max`` positions of each kind are returned.
     Raises DecodeError if a record is damaged, or if there are more or fewer
     than ``count``.
     """
@@ -88,7 +88,7 @@ def scan_records(
         raise DecodeError(f"record {scan.index} is cut off", len(section)) from None
     if end != len(section):
         raise DecodeError(f"{len(section) - end} bytes follow the last record", end)
-    return RecordScan(scan.max_delta, scan.latest, scan.keyless, scan.untimely)
+    return RecordScan(scan.max_delta, scan.latest, scan.without_key, scan.invalid_timestamps)
 
 
 class _Scan:
@@ -102,10 +102,10 @@ class _Scan:
         "_positions_max",
         "_run_max",
         "index",
-        "keyless",
+        "invalid_timestamps",
         "latest",
         "max_delta",
-        "untimely",
+        "without_key",
     )
 
     def __init__(
@@ -125,8 +125,8 @@ class _Scan:
         self.index = 0
         self.max_delta = _LOWEST
         self.latest = 0
-        self.keyless: list[int] = []
-        self.untimely: list[int] = []
+        self.without_key: list[int] = []
+        self.invalid_timestamps: list[int] = []
 
     def read_all(self) -> int:
         """Read every record and every run; returns where the last one ends."""
@@ -178,8 +178,8 @@ class _Scan:
             value_at = key_at + 1 + (length >> 1)
         else:
             value_at = self._skip_field(key_at, end)
-            if length == 1 and len(self.keyless) < self._positions_max:
-                self.keyless.append(index)
+            if length == 1 and len(self.without_key) < self._positions_max:
+                self.without_key.append(index)
         length = data[value_at]
         if length < 0x80 and not length & 1:
             headers_at = value_at + 1 + (length >> 1)
@@ -232,15 +232,15 @@ class _Scan:
         return most
 
     def _note_run(self, index: int, count: int) -> None:
-        if self.keyless and self.keyless[-1] == index:
-            room = self._positions_max - len(self.keyless)
-            self.keyless += range(index + 1, index + 1 + min(count, room))
-        if self.untimely and self.untimely[-1] == index:
+        if self.without_key and self.without_key[-1] == index:
+            room = self._positions_max - len(self.without_key)
+            self.without_key += range(index + 1, index + 1 + min(count, room))
+        if self.invalid_timestamps and self.invalid_timestamps[-1] == index:
             self._note_untimely(index + 1, count)
 
     def _note_untimely(self, index: int, count: int) -> None:
-        room = self._positions_max - len(self.untimely)
-        self.untimely += range(index, index + min(count, room))
+        room = self._positions_max - len(self.invalid_timestamps)
+        self.invalid_timestamps += range(index, index + min(count, room))
 
     def _skip_field(self, at: int, end: int) -> int:
         """Where a length-prefixed field ends. A length of -1 is null and has no bytes."""

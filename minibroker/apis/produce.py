@@ -22,9 +22,9 @@ from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError, RecordError
 from minibroker.storage.partition import Partition
 from minibroker.storage.validation import (
-    STEP,
+    STEP_LIMITS,
+    BatchExceedsStepError,
     PreparedBatch,
-    TooMuchForAStepError,
     prepare_batch,
 )
 from protocol.compression import Compression
@@ -127,7 +127,7 @@ def execute(scope: WorkerScope, part: ProducePart) -> ProduceReply | Awaitable[P
     for batch in part.batches:
         try:
             outcome = _append(scope, batch, zstd_allowed=part.zstd_allowed)
-        except TooMuchForAStepError:
+        except BatchExceedsStepError:
             assert batch.ref is not None
             # Copied, as the memory of the request is freed when its connection closes.
             large.append((batch, bytes(scope.records(batch.ref))))
@@ -184,7 +184,9 @@ def _append(scope: WorkerScope, batch: ProduceBatch, *, zstd_allowed: bool) -> P
             message=f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later",
         )
     try:
-        prepared = prepare_batch(records, partition.log.config, now_ms=scope.wall_ms(), limits=STEP)
+        prepared = prepare_batch(
+            records, partition.log.config, now_ms=scope.wall_ms(), limits=STEP_LIMITS
+        )
     except LogError as error:
         return _rejected(error)
     return _append_prepared(scope, batch, partition, prepared)

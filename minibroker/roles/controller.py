@@ -68,7 +68,7 @@ from minibroker.storage.data_directory import (
     META_PROPERTIES,
     DataDirectoryError,
     MetaProperties,
-    lacks_mark,
+    lacks_meta_properties,
     logged_topics,
     read_meta_properties,
     write_meta_properties,
@@ -86,7 +86,7 @@ async def controller(env: Environment) -> None:
     """Run until ``env.stopping``, then close the store."""
     storage = StorageWatch(env, EventLog(env.name))
     with _refuse_role_on_unusable_store():
-        is_unmarked = lacks_mark(env.data_dir)
+        is_unmarked = lacks_meta_properties(env.data_dir)
         store = await open_store(env.settings, env.data_dir, storage.failed)
     try:
         with _refuse_role_on_unusable_store():

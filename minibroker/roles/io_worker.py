@@ -87,8 +87,8 @@ class _Worker:
             env.settings,
             self._owns,
             SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE)),
-            failed=self._storage.failed,
-            truncated=self._storage.health.truncated,
+            on_failure=self._storage.failed,
+            on_truncation=self._storage.health.truncated,
         )
         self._replicas = ReplicaManager(self._logs, env.settings[NODE_ID])
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()

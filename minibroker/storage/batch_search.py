@@ -1,7 +1,7 @@
 """A search for one record by its timestamp inside a batch.
 
-Owns the walk over the records of one batch, which is given as bytes. It must never know files or
-logs, so that a large batch can be searched outside the worker's loop. Invariant: a search takes
+Owns the iteration over the records of one batch, which is given as bytes. It must never know files
+or logs, so that a large batch can be searched outside the worker's loop. Invariant: a search takes
 time in proportion to one batch, and memory up to ``DECOMPRESSED_MAX_BYTES``.
 """
 
@@ -14,12 +14,12 @@ from protocol.compression import Compression
 from protocol.errors import DecodeError
 from protocol.records import BatchHeader, Record, TimestampType, iter_records
 
-SEARCHED_IN_STEP_MAX: Final = 1000
-"""Records that are walked in one step of a worker's loop: a few milliseconds."""
+SEARCH_STEP_RECORDS_MAX: Final = 1000
+"""Records that are searched in one step of a worker's loop: a few milliseconds."""
 
 
 class TimestampOffset(NamedTuple):
-    """A record found by time; ``leader_epoch`` is that of its batch, -1 when it has none."""
+    """The result of a search by time; ``leader_epoch`` is the batch's, or -1 if it has none."""
 
     timestamp: int
     offset: int
@@ -27,14 +27,14 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeQuery(NamedTuple):
-    """The first record from ``first_offset`` on with at least this timestamp (epoch ms)."""
+    """A search for the first record from ``first_offset`` on with at least this timestamp (ms)."""
 
     timestamp: int
     first_offset: int = 0
 
 
 class LargeBatchError(Exception):
-    """The batch must be searched outside the loop: with ``search``, which may run in a thread."""
+    """The batch is too large for the loop: call ``search`` in a thread."""
 
     def __init__(self, data: bytes, header: BatchHeader, query: TimeQuery) -> None:
         super().__init__(header.record_count)
@@ -45,44 +45,44 @@ class LargeBatchError(Exception):
 
     def search(self) -> TimestampOffset | None:
         """The record, or None if the batch has none."""
-        return _first(self._data, self._header, self._query, DECOMPRESSED_MAX_BYTES)
+        return _search_records(self._data, self._header, self._query, DECOMPRESSED_MAX_BYTES)
 
 
 def search_in_step(data: bytes, header: BatchHeader, query: TimeQuery) -> TimestampOffset | None:
     """Search a batch; raises LargeBatchError if that would take the loop too long."""
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return _all_alike(header, query)
-    if header.record_count > SEARCHED_IN_STEP_MAX:
+        return _search_log_append_time(header, query)
+    if header.record_count > SEARCH_STEP_RECORDS_MAX:
         raise LargeBatchError(data, header, query)
     if header.codec == Compression.NONE:
-        return _first(data, header, query, DECOMPRESSED_MAX_BYTES)
+        return _search_records(data, header, query, DECOMPRESSED_MAX_BYTES)
     try:
-        return _first(data, header, query, STEP_BYTES_MAX)
+        return _search_records(data, header, query, STEP_BYTES_MAX)
     except DecodeError:
         raise LargeBatchError(data, header, query) from None
 
 
-def _all_alike(header: BatchHeader, query: TimeQuery) -> TimestampOffset | None:
+def _search_log_append_time(header: BatchHeader, query: TimeQuery) -> TimestampOffset | None:
     offset = max(header.base_offset, query.first_offset)
     if header.max_timestamp < query.timestamp or offset > header.last_offset:
         return None
     return TimestampOffset(header.max_timestamp, offset, header.partition_leader_epoch)
 
 
-def _first(
+def _search_records(
     data: bytes, header: BatchHeader, query: TimeQuery, limit: int
 ) -> TimestampOffset | None:
     try:
         for record in iter_records(data, limit):
             if record.timestamp >= query.timestamp and record.offset >= query.first_offset:
-                return _found(record, header)
+                return _timestamp_offset(record, header)
     except DecodeError:
         if limit != DECOMPRESSED_MAX_BYTES:
             raise
-        # Stored by a version that did not check records. It must not hide later batches.
-        return _found(Record(header.last_offset, header.max_timestamp), header)
+        # An earlier version stored it without checking its records. Later batches must be found.
+        return _timestamp_offset(Record(header.last_offset, header.max_timestamp), header)
     return None
 
 
-def _found(record: Record, header: BatchHeader) -> TimestampOffset:
+def _timestamp_offset(record: Record, header: BatchHeader) -> TimestampOffset:
     return TimestampOffset(record.timestamp, record.offset, header.partition_leader_epoch)

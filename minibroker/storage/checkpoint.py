@@ -21,7 +21,7 @@ from minibroker.storage.paths import (
     read_small_file,
     replace_file,
 )
-from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
+from minibroker.storage.producers import BatchMetadata, Producer, ProducerTable
 from protocol.errors import ErrorCode
 from protocol.types import Uuid, uuid_from_text, uuid_text
 
@@ -31,9 +31,10 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``recovery_point``: base offset of the first segment that may not be whole on disk.
+    """The content of the file. ``clean`` is None unless the log was closed in order.
 
-    ``clean`` is (log end offset, bytes of the last segment) after an orderly close, else None.
+    ``recovery_point`` is the base offset of the first segment that may not be completely on disk.
+    ``clean`` is (log end offset, bytes of the last segment).
     """
 
     log_start_offset: int
@@ -43,7 +44,7 @@ class Checkpoint:
 
 
 def write_checkpoint(directory: str, checkpoint: Checkpoint, *, sync: bool) -> None:
-    """Replace the checkpoint; with ``sync`` it is on the disk before it counts. OSError."""
+    """Replace the checkpoint; with ``sync`` it is on disk first. Raises OSError."""
     table = checkpoint.producers
     document = {
         "version": _VERSION,
@@ -62,7 +63,7 @@ def write_checkpoint(directory: str, checkpoint: Checkpoint, *, sync: bool) -> N
 
 
 def read_checkpoint(directory: str) -> Checkpoint | None:
-    """The checkpoint, or None when there is none or it can't be read."""
+    """The checkpoint, or None if it is missing or can't be read."""
     try:
         with open(os.path.join(directory, _CHECKPOINT), encoding="utf-8") as file:
             return _parse(json.load(file))
@@ -76,7 +77,7 @@ def _parse(document: dict[str, Any]) -> Checkpoint:
     entries = document["producers"]["entries"]
     table = ProducerTable(
         (
-            (int(key), Producer(int(epoch), int(last), tuple(SeenBatch(*b) for b in batches)))
+            (int(key), Producer(int(epoch), int(last), tuple(BatchMetadata(*b) for b in batches)))
             for key, epoch, last, batches in entries
         ),
         int(document["producers"]["end_offset"]),
@@ -91,18 +92,18 @@ def _parse(document: dict[str, Any]) -> Checkpoint:
 
 
 def has_checkpoint(directory: str) -> bool:
-    """Whether a minibroker used the partition's directory: Kafka writes no such file."""
+    """Whether a minibroker used the partition's directory. Kafka does not write this file."""
     return os.path.lexists(os.path.join(directory, _CHECKPOINT))
 
 
 def write_topic_id(directory: str, topic_id: Uuid) -> None:
-    """Mark the directory as this topic's, as Kafka does; the mark is on disk when this returns."""
+    """Write ``partition.metadata``, as Kafka does; it is on disk when this returns."""
     text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
     replace_file(os.path.join(directory, PARTITION_METADATA), text, sync=True)
 
 
 def read_topic_id(directory: str) -> Uuid | None:
-    """The topic id that the directory belongs to, or None if no file says so."""
+    """The topic id in ``partition.metadata``, or None if it cannot be read."""
     try:
         text = read_small_file(os.path.join(directory, PARTITION_METADATA)).decode()
         fields = dict(line.split(": ", 1) for line in text.splitlines() if line.strip())
@@ -112,14 +113,14 @@ def read_topic_id(directory: str) -> Uuid | None:
 
 
 def claim_directory(directory: str, topic_id: Uuid) -> None:
-    """Mark a directory as this topic's, if it is new.
+    """Write the topic id to a new directory, or check the id in an existing one.
 
-    Raises LogError if it belongs to another topic, has files that no broker left, or is or has a
-    symbolic link, which could lead recovery to files of others.
+    Raises LogError if the directory belongs to another topic, has files that no broker wrote, or is
+    or contains a symbolic link, through which recovery could change files elsewhere.
     """
     names = _names_without_links(directory)
-    known = read_topic_id(directory)
-    if known is None:
+    existing_id = read_topic_id(directory)
+    if existing_id is None:
         if PARTITION_METADATA in names:
             raise LogError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -133,7 +134,7 @@ def claim_directory(directory: str, topic_id: Uuid) -> None:
                 f" {PARTITION_METADATA}; move it elsewhere",
             )
         write_topic_id(directory, topic_id)
-    elif known != topic_id:
+    elif existing_id != topic_id:
         raise LogError(
             ErrorCode.INCONSISTENT_TOPIC_ID,
             f"{directory} belongs to an earlier topic of this name; remove it or delete the topic",

@@ -1,12 +1,12 @@
 """The settings of a log: sizes, times and validation.
 
-Owns the shape only: the settings' names, defaults and scopes are the business of
+Owns the values of one log. Names, defaults and scopes of the settings belong to
 ``minibroker.config``, which this must never import, so that a log can be tested with two lines.
-Its invariant: immutable; a changed topic config is a new object. Echoes Kafka's ``LogConfig``.
+Invariant: immutable; a changed topic config is a new object. Echoes Kafka's ``LogConfig``.
 
-The seam for ``cleanup.policy=compact``: the flag makes keys mandatory, as in Kafka, and switches
-nothing else. A cleaner would rewrite sealed segments only, so recovery may go on demanding gapless
-offsets of the segments that it scans, and reads already step over a gap to the next batch.
+Log compaction is not implemented: with ``cleanup.policy=compact``, keys are mandatory, as in Kafka,
+and nothing else changes. A cleaner would rewrite sealed segments only, so recovery could still
+require gapless offsets in the segments that it scans, and reads already skip a gap.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class LogConfig:
     timestamp_before_max_ms: int = UNBOUNDED
     timestamp_after_max_ms: int = 3_600_000
     compression: Compression | None = None
-    """The codec batches are stored in; None keeps the producer's."""
+    """The codec of stored batches; None keeps the producer's."""
     delete: bool = True
-    """Whether cleanup.policy has ``delete``; without it only deleted records free space."""
+    """Whether cleanup.policy has ``delete``; without it only DeleteRecords frees space."""
     compact: bool = False
     producer_id_expiration_ms: int = 24 * 3600 * 1000

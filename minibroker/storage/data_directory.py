@@ -1,9 +1,9 @@
-"""The mark of a data directory: which cluster and which node own the files in it.
+"""The ``meta.properties`` of a data directory: the cluster and the node that own its files.
 
-Owns ``meta.properties`` of a data directory and the decision whether a broker may use the
-directory. It must never know what is in a partition's segments. Invariant: a directory that no
-minibroker used is not changed unless it is empty, and the mark is replaced completely or not at
-all. Echoes Kafka's ``MetaProperties`` and ``MetaPropertiesEnsemble``.
+Owns the file and the decision whether a broker may use the directory. It must never know what is in
+a partition's segments. Invariant: a directory that no minibroker used is not changed unless it is
+empty, and the file is replaced completely or not at all. Echoes Kafka's ``MetaProperties`` and
+``MetaPropertiesEnsemble``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SESSION_FILE: Final = "zookeeper.session"
 """The ZooKeeper session of the broker that uses this directory."""
 
 SECRET_FILE: Final = ".secret"  # noqa: S105 - a name
-"""A secret of the broker that uses the directory, for what must not be predictable."""
+"""A secret of the broker that uses the directory, to derive values that cannot be predicted."""
 
 SECRET_BYTES: Final = 32
 
@@ -52,7 +52,7 @@ _KAFKA_FILES: Final = frozenset({
 })  # fmt: skip
 """Files of Apache Kafka's log directories; minibroker writes none of them."""
 
-_NOT_CONTENT: Final = frozenset({"lost+found"})
+_IGNORED_NAMES: Final = frozenset({"lost+found"})
 _LOCK_TEXT: Final = b"pid "
 _SECRET_FILES: Final = (SECRET_FILE, SECRET_FILE + TEMPORARY)
 _STORE_SCHEMA: Final = b"CREATE TABLE node (\n    path TEXT PRIMARY KEY"
@@ -94,11 +94,11 @@ class LoggedTopic(NamedTuple):
 def check_data_directory(directory: Path, node_id: int, *, needs_store: bool) -> None:
     """Raise DataDirectoryError unless a broker with ``node_id`` may use ``directory``.
 
-    It may if the directory is empty, marked as this node's, or was used by a minibroker version
-    that wrote no mark. With ``needs_store`` a used directory must have its config store. Nothing
-    is written.
+    It may if the directory is empty, has this node's ``meta.properties``, or was used by a
+    minibroker version that did not write that file. With ``needs_store`` a used directory must have
+    its config store. Nothing is written.
     """
-    names = _content(directory)
+    names = _list_content(directory)
     if not names:
         return
     kafka = sorted(_KAFKA_FILES.intersection(names))
@@ -110,10 +110,10 @@ def check_data_directory(directory: Path, node_id: int, *, needs_store: bool) ->
     meta = read_meta_properties(directory)
     if meta is None and not _was_used(directory):
         shown = ", ".join(names[:_NAMES_SHOWN_MAX])
-        more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if names[_NAMES_SHOWN_MAX:] else ""
+        hidden = f" and {len(names) - _NAMES_SHOWN_MAX} more" if names[_NAMES_SHOWN_MAX:] else ""
         raise DataDirectoryError(
             f"{directory} is not empty and was not created by a broker, as it has no "
-            f"{META_PROPERTIES} (it contains {shown}{more}): use a new or an empty directory"
+            f"{META_PROPERTIES} (it contains {shown}{hidden}): use a new or an empty directory"
         )
     if meta is not None and meta.node_id != node_id:
         raise DataDirectoryError(
@@ -127,7 +127,7 @@ def check_data_directory(directory: Path, node_id: int, *, needs_store: bool) ->
 def _check_lost_store(directory: Path, meta: MetaProperties | None) -> None:
     topics = logged_topics(directory)
     if meta is None and not topics:
-        return  # A broker was killed in its first moments.
+        return  # A broker was killed during its first start.
     owner = "" if meta is None else f" of cluster {meta.cluster_id}"
     partitions = sum(len(logged.partitions) for logged in topics.values())
     raise DataDirectoryError(
@@ -139,18 +139,18 @@ def _check_lost_store(directory: Path, meta: MetaProperties | None) -> None:
     )
 
 
-def lacks_mark(directory: Path) -> bool:
-    """Whether a broker used the directory and did not mark it, as earlier versions did."""
+def lacks_meta_properties(directory: Path) -> bool:
+    """Whether an earlier version used the directory, which did not write ``meta.properties``."""
     return read_meta_properties(directory) is None and _was_used(directory)
 
 
-def _content(directory: Path) -> list[str]:
-    """The names in a directory, except those that an empty one may have."""
-    names = [name for name in os.listdir(directory) if name not in _NOT_CONTENT]
-    return sorted(name for name in names if not _is_from_first_moments(directory / name))
+def _list_content(directory: Path) -> list[str]:
+    """The names in a directory, except those that do not count as content."""
+    names = [name for name in os.listdir(directory) if name not in _IGNORED_NAMES]
+    return sorted(name for name in names if not _is_startup_file(directory / name))
 
 
-def _is_from_first_moments(path: Path) -> bool:
+def _is_startup_file(path: Path) -> bool:
     """Whether a broker wrote the file before it had a config store."""
     try:
         if path.name == LOCK_FILE:
@@ -165,29 +165,29 @@ def _was_used(directory: Path) -> bool:
     """Whether files that only a minibroker writes are in the directory."""
     return (
         _has_store(directory)
-        or _has_blank_store(directory)
-        or _head(directory / SESSION_FILE).startswith(_SESSION_TEXT)
-        or any(has_checkpoint(path) for path, _, _ in _marked_partitions(directory))
+        or _has_empty_store(directory)
+        or _read_start(directory / SESSION_FILE).startswith(_SESSION_TEXT)
+        or any(has_checkpoint(path) for path, _, _ in _identified_partitions(directory))
     )
 
 
 def _has_store(directory: Path) -> bool:
-    """Whether the directory has a config store, which may still be in SQLite's log alone."""
+    """Whether the directory has a config store, possibly only in SQLite's write-ahead log."""
     files = (directory / STORE_FILE, directory / _STORE_WAL)
-    return any(_STORE_SCHEMA in _head(path, _STORE_HEAD_BYTES) for path in files)
+    return any(_STORE_SCHEMA in _read_start(path, _STORE_HEAD_BYTES) for path in files)
 
 
-def _has_blank_store(directory: Path) -> bool:
+def _has_empty_store(directory: Path) -> bool:
     """Whether the store has no tables: the broker was killed before it wrote the schema."""
     try:
         head = read_small_file(directory / STORE_FILE, _SQLITE_TABLE_COUNT.stop)
     except OSError:
         return False
-    is_blank = head.startswith(_SQLITE_TEXT) and not any(head[_SQLITE_TABLE_COUNT])
-    return (not head or is_blank) and len(_head(directory / _STORE_WAL)) <= _WAL_HEADER_BYTES
+    is_empty = head.startswith(_SQLITE_TEXT) and not any(head[_SQLITE_TABLE_COUNT])
+    return (not head or is_empty) and len(_read_start(directory / _STORE_WAL)) <= _WAL_HEADER_BYTES
 
 
-def _head(path: Path, size: int = SMALL_FILE_BYTES_MAX) -> bytes:
+def _read_start(path: Path, size: int = SMALL_FILE_BYTES_MAX) -> bytes:
     try:
         return read_small_file(path, size)
     except OSError:
@@ -195,25 +195,25 @@ def _head(path: Path, size: int = SMALL_FILE_BYTES_MAX) -> bytes:
 
 
 def read_meta_properties(directory: Path) -> MetaProperties | None:
-    """The directory's mark, or None without one. Raises DataDirectoryError if it is malformed."""
+    """The properties, or None without the file. Raises DataDirectoryError if it is malformed."""
     path = directory / META_PROPERTIES
     try:
         text = read_small_file(path).decode("latin-1")
         import javaproperties  # It takes 25 ms, which the first start avoids.
 
-        found: Mapping[str, str] = javaproperties.loads(text)
+        properties: Mapping[str, str] = javaproperties.loads(text)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataDirectoryError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise DataDirectoryError(f"{path} cannot be read: {error}") from None
-    version, cluster_id = found.get("version", ""), found.get("cluster.id", "")
-    node_id = found.get("node.id", "")
+    version, cluster_id = properties.get("version", ""), properties.get("cluster.id", "")
+    node_id = properties.get("node.id", "")
     if version != _VERSION:
         raise DataDirectoryError(
-            f"{path} has version {version or 'none'} instead of {_VERSION}: it is not of this "
-            "broker; use another directory"
+            f"{path} has version {version or 'none'} instead of {_VERSION}: this broker did "
+            "not write it; use another directory"
         )
     if not cluster_id or not (node_id.isascii() and node_id.isdigit()):
         raise DataDirectoryError(
@@ -223,7 +223,7 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
 
 
 def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
-    """Mark the directory; the mark is on disk when this returns. Raises OSError."""
+    """Write the properties; they are on disk when this returns. Raises OSError."""
     document = {
         "version": _VERSION,
         "cluster.id": meta.cluster_id,
@@ -231,39 +231,39 @@ def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
         "directory.id": uuid_text(secrets.token_bytes(_UUID_BYTES)),
     }
     path = directory / META_PROPERTIES
-    lines = (f"{name}={_escaped(value)}\n" for name, value in document.items())
+    lines = (f"{name}={_escape(value)}\n" for name, value in document.items())
     replace_file(str(path), "".join(lines), sync=True)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)  # so that the new name lasts as well
+        os.fsync(fd)  # so that the new file name survives a crash, too
     finally:
         os.close(fd)
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     """A value in the syntax of ``java.util.Properties``, whose escapes JSON has too."""
     return json.dumps(value)[1:-1].replace(" ", "\\u0020")
 
 
 def logged_topics(directory: Path) -> dict[str, LoggedTopic]:
-    """The topics of which the directory has marked partitions, by name.
+    """The topics of which the directory has partitions with a topic id, by name.
 
     If partitions of a topic carry different ids, the id that most of them carry counts.
     """
-    found: dict[str, list[tuple[int, Uuid]]] = {}
-    for _, (topic, partition), topic_id in _marked_partitions(directory):
-        found.setdefault(topic, []).append((partition, topic_id))
+    properties: dict[str, list[tuple[int, Uuid]]] = {}
+    for _, (topic, partition), topic_id in _identified_partitions(directory):
+        properties.setdefault(topic, []).append((partition, topic_id))
     topics = {}
-    for topic, marked in sorted(found.items()):
+    for topic, marked in sorted(properties.items()):
         ((topic_id, _),) = Counter(topic_id for _, topic_id in sorted(marked)).most_common(1)
         topics[topic] = LoggedTopic(
-            topic_id, tuple(sorted(number for number, each in marked if each == topic_id))
+            topic_id, tuple(sorted(number for number, marked_id in marked if marked_id == topic_id))
         )
     return topics
 
 
-def _marked_partitions(directory: Path) -> Iterator[tuple[str, tuple[str, int], Uuid]]:
-    """(path, (topic, partition), topic id) of each partition that names its topic's id."""
+def _identified_partitions(directory: Path) -> Iterator[tuple[str, tuple[str, int], Uuid]]:
+    """(path, (topic, partition), topic id) of each partition directory with a topic id."""
     for entry in list(os.scandir(directory)):
         partition = parse_directory(entry.name)
         if partition is not None and entry.is_dir(follow_symlinks=False):

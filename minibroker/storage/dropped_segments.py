@@ -1,9 +1,9 @@
 """Segments that retention has dropped, until their files are removed.
 
-Owns the time of removal. It must never know which segments are dropped, or why. Invariant: the
+Owns the time of removal. It must never know retention rules. Invariant: the
 files of a dropped segment keep their names until ``file_delete_delay_ms`` have passed. Kafka
 renames them at once; here, readers open files by path, and a response with records of the segment
-may still be on its way. After a crash, recovery removes them, as they end below the log start.
+may not be sent yet. After a crash, recovery removes them, as they end below the log start.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ class DroppedSegments:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._waiting: list[tuple[int, int]] = []
+        self._pending: list[tuple[int, int]] = []
 
     def add(self, base_offsets: Iterable[int], due_ms: int) -> None:
         """Remove the files of these segments at ``due_ms``."""
-        self._waiting += ((due_ms, base_offset) for base_offset in base_offsets)
+        self._pending += ((due_ms, base_offset) for base_offset in base_offsets)
 
     def remove_due(self, now_ms: int) -> None:
         """Remove the files that are due. Raises OSError."""
-        waiting = []
-        for due_ms, base_offset in self._waiting:
+        remaining = []
+        for due_ms, base_offset in self._pending:
             if due_ms <= now_ms:
                 self._remove(base_offset)
             else:
-                waiting.append((due_ms, base_offset))
-        self._waiting = waiting
+                remaining.append((due_ms, base_offset))
+        self._pending = remaining
 
     def remove_all(self) -> None:
         """Remove all files now. Raises OSError."""
-        for _, base_offset in self._waiting:
+        for _, base_offset in self._pending:
             self._remove(base_offset)
-        self._waiting = []
+        self._pending = []
 
     def _remove(self, base_offset: int) -> None:
         remove_files(self._directory, base_offset, (*SEGMENT_SUFFIXES, SNAPSHOT))

@@ -1,6 +1,6 @@
 """The exception by which a partition log rejects a request.
 
-Owns its shape: Kafka's error code, the message for people and the records that caused it. It must
+Owns its shape: Kafka's error code, the message and the records that caused it. It must
 never carry more state, because it crosses processes. Invariant: it survives pickling. Echoes the
 ``ApiException`` family and ``RecordValidationException``.
 """
@@ -20,7 +20,7 @@ class RecordError(NamedTuple):
 
 
 class LogError(Exception):
-    """A rejected append or read: ``code`` is Kafka's, ``text`` says what, where and how to fix it.
+    """A rejected append or read: Kafka's error code, and what failed, where and how to fix it.
 
     ``records`` are the records that caused it, ascending; empty if no single record did.
     """

@@ -1,6 +1,6 @@
-"""Failures of the file system, as a log and its owner see them.
+"""Failures of the file system that a log or its worker detects.
 
-Owns which errors mean that the storage itself cannot be written, and the words for them. It must
+Owns the set of errors after which the storage counts as unwritable, and their description. It must
 never know logs or clients. Invariant: a failure names the path, the error and the free bytes.
 """
 
@@ -14,15 +14,15 @@ from typing import Final
 StorageFailed = Callable[[str, OSError], None]
 """Called with the path and the error when a file cannot be read or written."""
 
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""No space: deleting something helps."""
+NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors that deleting files can end."""
 
-_UNWRITABLE: Final = FULL | {errno.EROFS, errno.EIO}
+_UNWRITABLE: Final = NO_SPACE_ERRNOS | {errno.EROFS, errno.EIO}
 _PROBE: Final = ".probe"
 _PROBE_BYTES: Final = 64 * 1024
 
-ROOM_BYTES: Final = 1024 * 1024
-"""A shortage of space is over when so many bytes are free: a batch of ``max.message.bytes``."""
+FREE_BYTES_MIN: Final = 1024 * 1024
+"""The disk has space again when this much is free: a batch of ``max.message.bytes``."""
 
 
 def ignore_failure(path: str, error: OSError) -> None:
@@ -41,7 +41,7 @@ def describe(path: str, error: OSError) -> str:
 
 
 def free_bytes(path: str) -> int:
-    """Bytes that this user may still write where ``path`` is; -1 if that is unknown."""
+    """Bytes that this user may still write to the file system of ``path``; -1 if unknown."""
     try:
         status = os.statvfs(path if os.path.isdir(path) else os.path.dirname(path))
     except OSError:
@@ -51,7 +51,7 @@ def free_bytes(path: str) -> int:
 
 def probe(directory: str) -> OSError | None:
     """Write and remove a small file; returns the error if that fails or little space is left."""
-    if 0 <= free_bytes(directory) < ROOM_BYTES:
+    if 0 <= free_bytes(directory) < FREE_BYTES_MIN:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     path = os.path.join(directory, f"{_PROBE}-{os.getpid()}")
     try:

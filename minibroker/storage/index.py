@@ -3,7 +3,7 @@
 Owns Kafka's ``.index`` (offset to file position, 8 bytes an entry) and ``.timeindex`` (timestamp
 to offset, 12 bytes an entry) formats and the binary searches over them. It must never know what a
 batch is. Its invariant: entries only grow, in both columns of either index; a lookup gives the
-last entry at or below what was asked. Echoes ``OffsetIndex`` and ``TimeIndex``.
+last entry at or below the requested key. Echoes ``OffsetIndex`` and ``TimeIndex``.
 
 A growing index is two arrays; the caller decides when to write them, for an index that is lost
 or behind is rebuilt from the segment. A sealed index is searched in its file, entry by entry: about
@@ -27,7 +27,7 @@ TIME_ENTRY: Final = Struct(">qi")
 
 
 class OffsetIndex:
-    """A growing segment's last offsets of some batches, and where those batches begin."""
+    """Last offsets of some batches of a growing segment, and the positions of those batches."""
 
     def __init__(self, base_offset: int) -> None:
         self._base = base_offset
@@ -46,7 +46,7 @@ class OffsetIndex:
         self._positions.append(position)
 
     def position(self, offset: int) -> int:
-        """Where to begin looking for the batch that holds ``offset``."""
+        """The file position from which to search for the batch with ``offset``."""
         slot = bisect_right(self._offsets, offset - self._base) - 1
         return self._positions[slot] if slot >= 0 else 0
 
@@ -87,7 +87,7 @@ class TimeIndex:
             self._offsets.append(offset - self._base)
 
     def offset(self, timestamp: int) -> int:
-        """An offset up to which no batch but its own has a later timestamp than asked."""
+        """The offset from which to search for the first batch with at least this timestamp."""
         slot = bisect_right(self._timestamps, timestamp) - 1
         return self._base + (self._offsets[slot] if slot >= 0 else 0)
 
@@ -110,9 +110,9 @@ def _columns(entry: Struct, data: bytes, key_type: str) -> tuple[array[int], arr
     for key, value in entry.iter_unpack(data):
         keys.append(key)
         values.append(value)
-    for slot, (one, next_one) in enumerate(pairwise(keys)):
-        if one >= next_one:
-            raise DecodeError(f"index entry {slot + 1} is not above the one before", slot)
+    for slot, (previous_key, key) in enumerate(pairwise(keys)):
+        if previous_key >= key:
+            raise DecodeError(f"index entry {slot + 1} is not above the previous entry", slot)
     return keys, values
 
 
@@ -121,21 +121,21 @@ def search_file(path: str, entry: Struct, key: int) -> int | None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         low, high = 0, os.fstat(fd).st_size // entry.size
-        found: int | None = None
+        last_value: int | None = None
         while low < high:
             middle = (low + high) // 2
             middle_key, value = entry.unpack(os.pread(fd, entry.size, middle * entry.size))
             if middle_key <= key:
-                low, found = middle + 1, value
+                low, last_value = middle + 1, value
             else:
                 high = middle
-        return found
+        return last_value
     finally:
         os.close(fd)
 
 
 def last_in_file(path: str, entry: Struct) -> tuple[int, int] | None:
-    """The last entry of an index file, or None when it has none."""
+    """The last entry of an index file, or None if it is empty."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         count = os.fstat(fd).st_size // entry.size

@@ -67,12 +67,14 @@ class LeaderEpochs:
             return
         if epoch == self.latest_epoch and start_offset >= self._starts[-1]:
             return
-        self._keep(min(bisect_left(self._epochs, epoch), bisect_left(self._starts, start_offset)))
+        self._truncate_to(
+            min(bisect_left(self._epochs, epoch), bisect_left(self._starts, start_offset))
+        )
         self._epochs.append(epoch)
         self._starts.append(start_offset)
         self.latest_epoch = epoch
 
-    def _keep(self, count: int) -> None:
+    def _truncate_to(self, count: int) -> None:
         del self._epochs[count:], self._starts[count:]
         self.latest_epoch = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
@@ -92,12 +94,12 @@ class LeaderEpochs:
         if epoch == self.latest_epoch:
             return EpochEnd(epoch, log_end_offset)
         following = bisect_right(self._epochs, epoch)
-        known = self._epochs[following - 1] if following else epoch
-        return EpochEnd(known, self._starts[following])
+        largest_epoch = self._epochs[following - 1] if following else epoch
+        return EpochEnd(largest_epoch, self._starts[following])
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that start at or after ``end_offset``, the new end of the log."""
-        self._keep(bisect_left(self._starts, end_offset))
+        self._truncate_to(bisect_left(self._starts, end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove the epochs that ended before ``start_offset``, the new start of the log."""

@@ -3,7 +3,7 @@
 Owns the order of steps: validate, assign offsets, write, then update the state in memory. It must
 never know clients, sockets or event loops; it is called by one thread and is given the time.
 Invariant: offsets from ``log_start_offset`` up to ``log_end_offset`` are readable, and a batch for
-which ``append`` has returned survives a killed process. Kafka's ``UnifiedLog`` and ``LocalLog``.
+which ``append`` has returned survives a process crash. Kafka's ``UnifiedLog`` and ``LocalLog``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from minibroker.storage.dropped_segments import DroppedSegments
 from minibroker.storage.errors import LogError
 from minibroker.storage.failures import StorageFailed, ignore_failure
 from minibroker.storage.paths import partition_directory
-from minibroker.storage.producers import SeenBatch
+from minibroker.storage.producers import BatchMetadata
 from minibroker.storage.recovery import Recovered, recover
-from minibroker.storage.retention import expired, must_roll
+from minibroker.storage.retention import count_expired, must_roll
 from minibroker.storage.segment import ActiveSegment, Segment
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
@@ -37,10 +37,10 @@ __all__ = ["Appended", "Log", "Origin", "TimestampOffset"]
 
 
 class Appended(NamedTuple):
-    """Where a batch went. ``log_append_time_ms`` is -1 when the topic keeps create times.
+    """Result of an append. ``log_append_time_ms`` is -1 if the topic keeps create times.
 
-    For a duplicate all fields are those of the earlier append, and the time is its batch's
-    largest timestamp, as Kafka answers.
+    For a duplicate, all fields are those of the earlier append, and the time is the largest
+    timestamp of its batch, as in Kafka.
     """
 
     base_offset: int
@@ -51,7 +51,7 @@ class Appended(NamedTuple):
 
 
 class Log:
-    """A partition's log. Made by ``Log.open``; one owner, one thread."""
+    """A partition's log, created by ``Log.open``. Used by a single thread."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Log:
         *,
         files: SegmentFiles,
         now_ms: int,
-        failed: StorageFailed = ignore_failure,
+        on_failure: StorageFailed = ignore_failure,
     ) -> None:
         self.directory = directory
         self._files = files
@@ -72,10 +72,10 @@ class Log:
         self.config = config
         self.log_start_offset = recovered.log_start_offset
         self.truncation = recovered.truncation
-        """What recovery cut off when the log was opened."""
-        self._failed = failed
+        """The data that recovery removed when the log was opened, if any."""
+        self._on_failure = on_failure
         self.opened_clean = recovered.clean
-        """Whether the log had been closed in order, so that nothing was scanned."""
+        """Whether the log had been closed in order, so that it needed no recovery."""
         self._sealed = recovered.sealed
         self._bases = [segment.base_offset for segment in recovered.sealed]
         self._active = recovered.active
@@ -86,9 +86,7 @@ class Log:
         self._flushed_offset = self.log_end_offset if recovered.clean else recovered.recovery_point
         self._flushed_ms = now_ms
         self._clean = (self.log_end_offset, self._active.size) if recovered.clean else None
-        """Log end offset and active segment's size in the checkpoint, after an orderly close. It
-        stays there after appends: recovery compares it with the files.
-        """
+        """(log end offset, active segment's size) in the checkpoint. Appends do not remove it."""
         self._dropped = DroppedSegments(directory)
         self._open = True
 
@@ -103,14 +101,14 @@ class Log:
         now_ms: int,
         topic_id: Uuid | None = None,
         files: SegmentFiles | None = None,
-        failed: StorageFailed = ignore_failure,
+        on_failure: StorageFailed = ignore_failure,
     ) -> Log:
-        """Open or create ``<data_dir>/<topic>-<partition>``, recovering it where needed.
+        """Open or create ``<data_dir>/<topic>-<partition>``, recovering it if needed.
 
-        ``now_ms`` is wall time; ``files`` are those that several logs share; ``failed`` is called
-        when a file cannot be read or written. Raises LogError INCONSISTENT_TOPIC_ID when the
-        directory belongs to another topic of this name, KAFKA_STORAGE_ERROR when it is a symbolic
-        link or was not created by a broker, and OSError.
+        ``now_ms`` is wall time; ``files`` may be shared by logs; ``on_failure`` is called when a
+        file cannot be read or written. Raises LogError INCONSISTENT_TOPIC_ID if the directory
+        belongs to another topic of this name, KAFKA_STORAGE_ERROR if it is a symbolic link or was
+        not created by a broker, and OSError.
         """
         directory = partition_directory(data_dir, topic, partition)
         is_new = not os.path.lexists(directory)
@@ -119,7 +117,7 @@ class Log:
             try:
                 claim_directory(directory, topic_id)
             except OSError:
-                if is_new:  # Without the mark no broker would ever remove it.
+                if is_new:  # Without a topic id no broker would ever remove it.
                     with suppress(OSError):
                         os.rmdir(directory)
                 raise
@@ -133,13 +131,13 @@ class Log:
             *(directory, topic, partition, config, recovered),
             files=files,
             now_ms=now_ms,
-            failed=failed,
+            on_failure=on_failure,
         )
         if not recovered.clean:
             try:
                 log._checkpoint(sync=False)
             except OSError as error:
-                failed(directory, error)
+                on_failure(directory, error)
         return log
 
     @property
@@ -158,7 +156,7 @@ class Log:
 
     @property
     def producer_count(self) -> int:
-        """Idempotent producers that are remembered."""
+        """Number of idempotent producers whose state is kept."""
         return len(self._producers.producers)
 
     def append(
@@ -171,7 +169,7 @@ class Log:
     ) -> Appended:
         """Append the one batch in ``records``, which is neither changed nor kept.
 
-        Raises LogError with the code that Kafka answers; the log is then as it was.
+        Raises LogError with Kafka's error code; the log is then unchanged.
         """
         prepared = prepare_batch(records, self.config, now_ms=now_ms, origin=origin)
         return self.append_prepared(
@@ -189,24 +187,24 @@ class Log:
         """Append a batch that ``prepare_batch`` returned for this log's config."""
         header = prepared.header
         if header.producer_id >= 0 and origin is not Origin.COORDINATOR:
-            seen = self._producers.check(header)
-            if seen is not None:
-                return self._repeated(seen)
+            duplicate = self._producers.check(header)
+            if duplicate is not None:
+                return self._appended_before(duplicate)
         is_create_time = self.config.timestamp_type is TimestampType.CREATE_TIME
         try:
             return self._write(prepared, now_ms, leader_epoch, None if is_create_time else now_ms)
         except OSError as error:
-            raise self._broken("written", error) from error
+            raise self._storage_error("written", error) from error
 
     def _write(
-        self, prepared: PreparedBatch, now_ms: int, leader_epoch: int, stamp: int | None
+        self, prepared: PreparedBatch, now_ms: int, leader_epoch: int, append_time_ms: int | None
     ) -> Appended:
         config = self.config
         records, header, max_timestamp = prepared
         base_offset = self._active.next_offset
         last_offset = base_offset + header.last_offset_delta
-        if stamp is not None:
-            max_timestamp = stamp
+        if append_time_ms is not None:
+            max_timestamp = append_time_ms
         if must_roll(
             self._active.growth,
             config,
@@ -223,13 +221,13 @@ class Log:
             base_offset=base_offset,
             leader_epoch=leader_epoch,
             max_timestamp=max_timestamp,
-            is_log_append_time=stamp is not None,
+            is_log_append_time=append_time_ms is not None,
         )
         is_flush_due = last_offset + 1 - self._flushed_offset >= config.flush_messages
         if is_flush_due:
             self._sync_sealed()
         active.write(head, memoryview(records)[HEADER_BYTES : header.size], sync=is_flush_due)
-        active.note(
+        active.record_batch(
             base_offset,
             last_offset,
             header.size,
@@ -245,23 +243,23 @@ class Log:
         if is_flush_due:
             with suppress(LogError):  # The batch is on the disk; the next flush writes the rest.
                 self._finish_flush(now_ms)
-        log_append_time_ms = NO_TIMESTAMP if stamp is None else stamp
+        log_append_time_ms = NO_TIMESTAMP if append_time_ms is None else append_time_ms
         return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Let a leader epoch start at an offset, in memory and in ``leader-epoch-checkpoint``.
+        """Let a leader epoch start at an offset, in memory and in its checkpoint file.
 
-        An error of the file is reported; the file is written again before the next checkpoint.
+        An error of the file is reported; writing is retried before the next checkpoint.
         """
         self.leader_epochs.assign(epoch, start_offset)
         try:
             self._epoch_file.write(self.leader_epochs)
         except OSError as error:
-            self._failed(self.directory, error)
+            self._on_failure(self.directory, error)
 
-    def _repeated(self, seen: SeenBatch) -> Appended:
+    def _appended_before(self, batch: BatchMetadata) -> Appended:
         return Appended(
-            seen.first_offset, seen.last_offset, seen.timestamp, self.log_start_offset, True
+            batch.first_offset, batch.last_offset, batch.timestamp, self.log_start_offset, True
         )
 
     def read(
@@ -286,53 +284,53 @@ class Log:
         if offset >= end_offset:
             return None
         try:
-            segment, position, first = self._locate(offset)
+            segment, position, first_size = self._locate(offset)
             end = segment.size
             if end_offset < log_end_offset:
                 last, end_position, _ = self._locate(end_offset)
                 if last is segment:
                     end = end_position
         except (OSError, DecodeError) as error:
-            raise self._broken("read", error) from error
-        length = min(end - position, max(max_bytes, first) if min_one else max_bytes)
-        return FileSlice(segment.path, position, length if length >= first else 0)
+            raise self._storage_error("read", error) from error
+        length = min(end - position, max(max_bytes, first_size) if min_one else max_bytes)
+        return FileSlice(segment.path, position, length if length >= first_size else 0)
 
     def _locate(self, offset: int) -> tuple[Segment, int, int]:
         """(segment, position, size) of the first batch that ends at or after ``offset``."""
         if offset < self._active.base_offset:
             for segment in self._sealed[bisect_right(self._bases, offset) - 1 :]:
-                found = segment.locate(offset)
-                if found is not None:
-                    return segment, *found
-        found = self._active.locate(offset)
-        if found is None:
+                extent = segment.locate(offset)
+                if extent is not None:
+                    return segment, *extent
+        extent = self._active.locate(offset)
+        if extent is None:
             raise DecodeError(f"no batch at or after offset {offset}", 0)
-        return self._active, *found
+        return self._active, *extent
 
     def offset_for_time(
         self, timestamp_ms: int, first_offset: int | None = None
     ) -> TimestampOffset | None:
         """The first record with a timestamp of at least ``timestamp_ms``, or None.
 
-        ``first_offset`` is where to begin, the log's start if None. Raises LargeBatchError if a
-        batch must be searched outside the loop.
+        The search starts at ``first_offset`` or the log start. Raises LargeBatchError if a batch
+        must be searched outside the loop.
         """
         start = self.log_start_offset if first_offset is None else first_offset
-        with self._touching_files("searched"):
+        with self._storage_errors("searched"):
             for segment in (*self._sealed, self._active):
                 if segment.max_timestamp >= timestamp_ms and segment.next_offset > start:
-                    found = segment.find_time(timestamp_ms, start)
-                    if found is not None:
-                        return found
+                    result = segment.find_by_timestamp(timestamp_ms, start)
+                    if result is not None:
+                        return result
         return None
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """The latest record, or None when no record has a timestamp (KIP-734).
+        """The record with the largest timestamp; None if no record has one (KIP-734).
 
         Raises LargeBatchError if a batch must be searched outside the loop.
         """
         segments: tuple[Segment, ...] = (*self._sealed, self._active)
-        with self._touching_files("searched"):
+        with self._storage_errors("searched"):
             return max(segments, key=lambda segment: segment.max_timestamp).find_max_timestamp()
 
     def next_segment_offset(self, offset: int) -> int:
@@ -342,29 +340,29 @@ class Log:
         return bases[following] if following < len(bases) else self.log_end_offset
 
     def roll(self, *, now_ms: int) -> None:
-        """Begin a new segment at the log's end; does nothing while the last one is empty.
+        """Start a new segment at the log end, unless the last one is empty.
 
         Raises LogError KAFKA_STORAGE_ERROR.
         """
         if self._active.size:
-            with self._touching_files("rolled"):
+            with self._storage_errors("rolled"):
                 self._roll(now_ms)
 
     def _roll(self, now_ms: int) -> None:
         # In this order, so that no empty file with this offset remains if sealing fails.
         self._active.finish_indexes()
         end_offset = self.log_end_offset
-        following = ActiveSegment(self.directory, end_offset, self._files, now_ms=now_ms)
+        new_active = ActiveSegment(self.directory, end_offset, self._files, now_ms=now_ms)
         self._sealed.append(self._active.seal())
         self._bases.append(self._active.base_offset)
-        self._active = following
+        self._active = new_active
         write_snapshot(self.directory, self._producers)
         self._checkpoint(sync=False)
 
     def delete_records(self, before_offset: int) -> int:
-        """Move the log's start up to ``before_offset``; returns the start. Never moves it back.
+        """Move the log start up to ``before_offset``, never back; returns the log start.
 
-        Segments that end below it go at the next ``apply_retention``. Raises LogError
+        The next ``apply_retention`` removes segments that end below it. Raises LogError
         OFFSET_OUT_OF_RANGE past the log end.
         """
         if not 0 <= before_offset <= self.log_end_offset:
@@ -376,26 +374,26 @@ class Log:
         if before_offset > self.log_start_offset:
             self.log_start_offset = before_offset
             self.leader_epochs.truncate_from_start(before_offset)
-            with self._touching_files("shortened"):
+            with self._storage_errors("shortened"):
                 self._checkpoint(sync=False)
         return self.log_start_offset
 
     def apply_retention(self, *, now_ms: int) -> int:
-        """Drop the segments that have expired; returns how many. To be called now and then.
+        """Drop the expired segments and return their number. Called periodically.
 
-        Also forgets idle producers, and removes the files of what was dropped long enough ago.
+        Also expires idle producers, and removes the files of segments whose delay has passed.
         """
-        with self._touching_files("shortened"):
+        with self._storage_errors("shortened"):
             self._dropped.remove_due(now_ms)
             self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
             extents = [segment.extent for segment in (*self._sealed, self._active)]
             start = self.log_start_offset
-            gone = expired(extents, self.config, log_start_offset=start, now_ms=now_ms)
-            if gone:
-                self._drop(gone, now_ms)
-        return gone
+            count = count_expired(extents, self.config, log_start_offset=start, now_ms=now_ms)
+            if count:
+                self._drop_segments(count, now_ms)
+        return count
 
-    def _drop(self, count: int, now_ms: int) -> None:
+    def _drop_segments(self, count: int, now_ms: int) -> None:
         if count > len(self._sealed):
             self._roll(now_ms)
         self._dropped.add(self._bases[:count], now_ms + self.config.file_delete_delay_ms)
@@ -407,25 +405,25 @@ class Log:
         try:
             self._checkpoint(sync=False)
         except OSError as error:
-            # Recovery finds the start by the segments that are left, and on a full disk they go.
-            self._failed(self.directory, error)
+            # Recovery finds the start by the segments. On a full disk, files must be removed.
+            self._on_failure(self.directory, error)
         self._dropped.remove_due(now_ms)
 
     def flush_due(self, *, now_ms: int) -> bool:
-        """Flush if flush.ms has passed with records unflushed, or a segment was rolled.
+        """Flush if flush.ms has passed with unflushed records, or a segment was rolled.
 
-        Returns whether it did. To be called now and then.
+        Returns whether it did. Called periodically.
         """
         unflushed = self.log_end_offset > self._flushed_offset
-        waited = unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
-        if waited or self._recovery_point < self._active.base_offset:
+        is_due = unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
+        if is_due or self._recovery_point < self._active.base_offset:
             self.flush(now_ms=now_ms)
             return True
         return False
 
     def flush(self, *, now_ms: int) -> None:
-        """Put all records on the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
-        with self._touching_files("flushed"):
+        """Write all records to the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
+        with self._storage_errors("flushed"):
             self._sync_sealed()
             self._active.sync()
         self._finish_flush(now_ms)
@@ -436,25 +434,25 @@ class Log:
 
     def _finish_flush(self, now_ms: int) -> None:
         """Write index entries and the checkpoint, after the records."""
-        with self._touching_files("flushed"):
+        with self._storage_errors("flushed"):
             self._active.write_indexes()
             if self._recovery_point < self._active.base_offset:
                 self._epoch_file.write(self.leader_epochs, sync=True)
                 self._recovery_point = self._active.base_offset
                 self._checkpoint(sync=True)
-                self._drop_snapshots()
+                self._remove_unused_snapshots()
         self._flushed_offset = self.log_end_offset
         self._flushed_ms = now_ms
 
     def close(self, *, now_ms: int) -> None:
-        """Flush, and leave word that nothing needs recovery. A second time does nothing.
+        """Flush, and record the clean shutdown in the checkpoint. A second call does nothing.
 
-        Raises LogError KAFKA_STORAGE_ERROR; the log is then closed all the same.
+        Raises LogError KAFKA_STORAGE_ERROR; the log is closed nevertheless.
         """
         if not self._open:
             return
         try:
-            with self._touching_files("closed"):
+            with self._storage_errors("closed"):
                 clean = (self.log_end_offset, self._active.size)
                 if clean == self._clean:
                     return
@@ -464,20 +462,20 @@ class Log:
                     self.flush(now_ms=now_ms)
                 write_snapshot(self.directory, self._producers)
                 self._epoch_file.write(self.leader_epochs, sync=True)
-                self._drop_snapshots()
+                self._remove_unused_snapshots()
                 self._checkpoint(sync=True, clean=clean)
         finally:
             self._release()
 
     def abandon(self) -> None:
-        """Close the files without writing anything, as a kill does."""
+        """Close the files without writing anything, as a process crash does."""
         self._release()
 
     def _release(self) -> None:
         self._open = False
         self._active.close()
 
-    def _drop_snapshots(self) -> None:
+    def _remove_unused_snapshots(self) -> None:
         point = self._recovery_point
         starts = (point, *self._bases, self._active.base_offset)
         remove_unused_snapshots(self.directory, {start for start in starts if start >= point})
@@ -488,13 +486,14 @@ class Log:
         write_checkpoint(self.directory, checkpoint, sync=sync)
 
     @contextmanager
-    def _touching_files(self, what: str) -> Iterator[None]:
+    def _storage_errors(self, operation: str) -> Iterator[None]:
         try:
             yield
         except (OSError, DecodeError) as error:
-            raise self._broken(what, error) from error
+            raise self._storage_error(operation, error) from error
 
-    def _broken(self, what: str, error: Exception) -> LogError:
+    def _storage_error(self, operation: str, error: Exception) -> LogError:
         if isinstance(error, OSError):
-            self._failed(self.directory, error)
-        return LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} can't be {what}: {error}")
+            self._on_failure(self.directory, error)
+        text = f"{self.directory} can't be {operation}: {error}"
+        return LogError(ErrorCode.KAFKA_STORAGE_ERROR, text)

@@ -2,9 +2,9 @@
 
 Owns the set of open logs and this worker's partition directories. It must never know clients, nor
 decide which topics exist: the cluster image does. Invariant: an open log belongs to a topic id of
-the image, so a topic that is deleted and created again never shows the old records; and a
-directory without a topic id, or behind a symbolic link, is not touched. A deleted log whose files
-could not be removed is removed by a later retention. Kafka's ``LogManager``.
+the image, so a topic that is deleted and created again never has the old records; and a directory
+without a topic id, or behind a symbolic link, is not changed. A deleted log whose files could not
+be removed is removed by a later retention. Kafka's ``LogManager``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from minibroker.storage.failures import StorageFailed, ignore_failure
 from minibroker.storage.log import Log
 from minibroker.storage.paths import (
     STRAY,
-    list_aside,
+    list_deleted,
     parse_directory,
     partition_directory,
-    remove_aside,
-    set_aside,
+    remove_renamed,
+    rename_directory,
 )
 from minibroker.storage.recovery import Truncation
 from minibroker.storage.segment_files import SegmentFiles
@@ -82,10 +82,14 @@ def _codec(name: str) -> Compression | None:
     return Compression.NONE if name == "uncompressed" else Compression[name.upper()]
 
 
-def _keep_stray(directory: str) -> None:
-    """Rename a directory that belongs to no topic, so that only the user removes it."""
-    moved = set_aside(directory, STRAY)
-    _warn("a partition belongs to no topic of the cluster; it is kept", directory, moved=moved)
+def _rename_stray(directory: str) -> None:
+    """Rename a directory that belongs to no topic. Only the user removes it."""
+    renamed_to = rename_directory(directory, STRAY)
+    _warn(
+        "a partition belongs to no topic of the cluster; it is kept",
+        directory,
+        renamed_to=renamed_to,
+    )
 
 
 def _warn(message: str, path: str, **fields: object) -> None:
@@ -93,7 +97,7 @@ def _warn(message: str, path: str, **fields: object) -> None:
 
 
 class LogManager:
-    """The open logs of one worker. Not for several threads; times are wall milliseconds."""
+    """The open logs of one worker. For one thread; times are epoch milliseconds."""
 
     def __init__(
         self,
@@ -102,26 +106,26 @@ class LogManager:
         owns: Callable[[str, int], bool],
         files: SegmentFiles,
         *,
-        failed: StorageFailed = ignore_failure,
-        truncated: Callable[[Truncation], None] = lambda _: None,
+        on_failure: StorageFailed = ignore_failure,
+        on_truncation: Callable[[Truncation], None] = lambda _: None,
     ) -> None:
-        """``failed`` is called when a file cannot be used, ``truncated`` by recovery."""
-        self._failed = failed
-        self._truncated = truncated
+        """``on_failure`` is called when a file cannot be used, ``on_truncation`` by recovery."""
+        self._on_failure = on_failure
+        self._on_truncation = on_truncation
         self._data_dir = data_dir
         self._settings = settings
         self._owns = owns
         self._files = files
         self._logs: dict[Partition, Log] = {}
         self._configs: dict[str, LogConfig] = {}
-        """By topic, as far as logs were opened since the configs changed."""
-        self._undeleted: dict[Partition, str] = {}
-        """Directories of deleted logs that still have their names, as renaming them failed."""
-        self._unremoved: set[str] = set()
-        """Directories of deleted logs that were renamed and not removed."""
+        """By topic; filled when a log is opened, cleared when configs change."""
+        self._not_renamed: dict[Partition, str] = {}
+        """Directories of deleted logs that could not be renamed so far."""
+        self._not_removed: set[str] = set()
+        """Directories of deleted logs that were renamed and could not be removed so far."""
 
     def get(self, image: Image, topic: str, partition: int, *, now_ms: int) -> Log | None:
-        """The partition's log, opened or created if need be; None if it is not ours to serve.
+        """The partition's log, opened or created if needed; None if this worker does not host it.
 
         Raises ``LogError`` if its directory can't be used.
         """
@@ -136,21 +140,21 @@ class LogManager:
         return self._open(image, known, partition, now_ms)
 
     def _open(self, image: Image, topic: Topic, partition: int, now_ms: int) -> Log:
-        where = partition_directory(self._data_dir, topic.name, partition)
+        directory = partition_directory(self._data_dir, topic.name, partition)
         try:
             self._delete_directory((topic.name, partition))
-            log = self._open_own(image, topic, partition, now_ms)
+            log = self._open_log(image, topic, partition, now_ms)
         except OSError as error:
-            self._failed(where, error)
+            self._on_failure(directory, error)
             raise LogError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{where} can't be opened: {error.strerror}"
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} can't be opened: {error.strerror}"
             ) from error
         self._logs[topic.name, partition] = log
         if log.truncation is not None:
-            self._truncated(log.truncation)
+            self._on_truncation(log.truncation)
         return log
 
-    def _open_own(self, image: Image, topic: Topic, partition: int, now_ms: int) -> Log:
+    def _open_log(self, image: Image, topic: Topic, partition: int, now_ms: int) -> Log:
         config = self._config(image, topic.name)
 
         def attempt() -> Log:
@@ -162,7 +166,7 @@ class LogManager:
                 now_ms=now_ms,
                 topic_id=topic.topic_id,
                 files=self._files,
-                failed=self._failed,
+                on_failure=self._on_failure,
             )
 
         try:
@@ -170,8 +174,8 @@ class LogManager:
         except LogError as error:
             if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                 raise
-        # Left by a topic of this name that was deleted while this worker was down.
-        _keep_stray(partition_directory(self._data_dir, topic.name, partition))
+        # A topic of this name was deleted while this worker was down.
+        _rename_stray(partition_directory(self._data_dir, topic.name, partition))
         return attempt()
 
     def _config(self, image: Image, topic: str) -> LogConfig:
@@ -181,13 +185,13 @@ class LogManager:
         return config
 
     def recover(self, image: Image, *, now_ms: int) -> list[Partition]:
-        """Open the logs on disk, and return those of known topics, whether they could be opened.
+        """Open the logs on disk; return the partitions of known topics, also if their logs failed.
 
         Logs of unknown topics are renamed to ``…-stray`` and kept.
         """
         known = []
-        for path in list_aside(self._data_dir):
-            remove_aside(path)
+        for path in list_deleted(self._data_dir):
+            remove_renamed(path)
         for entry in sorted(os.scandir(self._data_dir), key=lambda entry: entry.name):
             partition = parse_directory(entry.name)
             if partition is None or not self._owns(*partition):
@@ -200,18 +204,18 @@ class LogManager:
         self, image: Image, entry: os.DirEntry[str], partition: Partition, now_ms: int
     ) -> bool:
         if not entry.is_dir(follow_symlinks=False) or read_topic_id(entry.path) is None:
-            _warn("a file in the data directory is no partition of this broker", entry.path)
+            _warn("a file in the data directory is not a partition of this broker", entry.path)
         elif image.partition(*partition) is None:
             try:
-                _keep_stray(entry.path)
+                _rename_stray(entry.path)
             except OSError as error:
-                self._failed(entry.path, error)
+                self._on_failure(entry.path, error)
         else:
             try:
                 self.get(image, *partition, now_ms=now_ms)
             except LogError as error:
                 _warn(
-                    "a log cannot be opened; it is tried again when it is used",
+                    "a log cannot be opened; opening is retried when it is used",
                     entry.path,
                     why=error.text,
                 )
@@ -220,85 +224,85 @@ class LogManager:
 
     def follow(self, before: Image, after: Image) -> None:
         """Delete the logs of deleted topics and update the settings of the others."""
-        gone = {
+        deleted_topics = {
             name
             for topic_id, name in before.topic_names.items()
             if topic_id not in after.topic_names
         }
-        for name in gone:
+        for name in deleted_topics:
             for partition in before.topics[name].partitions:
                 self._delete(name, partition.index, before.topics[name].topic_id)
-        if gone or before.configs != after.configs:
+        if deleted_topics or before.configs != after.configs:
             self._configs.clear()
             for (topic, _), log in self._logs.items():
                 log.config = self._config(after, topic)
 
     def _delete(self, topic: str, index: int, topic_id: Uuid) -> None:
-        """Close a log's file at once, and remove its directory now or with a later retention."""
+        """Close a log's file now, and remove its directory now or in a later retention."""
         partition = topic, index
         directory = partition_directory(self._data_dir, topic, index)
         log = self._logs.pop(partition, None)
         try:
             if log is not None:
                 log.abandon()
-            elif not self._has_unopened(partition, topic_id):
+            elif not self._has_unopened_directory(partition, topic_id):
                 return
-            self._undeleted[partition] = directory
+            self._not_renamed[partition] = directory
             self._delete_directory(partition)
         except OSError as error:
-            self._failed(directory, error)
-            _warn("a deleted partition's files remain for now", directory, why=error)
+            self._on_failure(directory, error)
+            _warn("a deleted partition's files cannot be removed; retrying", directory, why=error)
 
-    def _has_unopened(self, partition: Partition, topic_id: Uuid) -> bool:
-        """Whether there is a directory of this topic whose log could not be opened so far."""
+    def _has_unopened_directory(self, partition: Partition, topic_id: Uuid) -> bool:
+        """Whether the partition has a directory of this topic, whose log is not open."""
         if not self._owns(*partition):
             return False
         directory = partition_directory(self._data_dir, *partition)
         return not os.path.islink(directory) and read_topic_id(directory) == topic_id
 
     def _delete_directory(self, partition: Partition) -> None:
-        """Free the name of a deleted log's directory, if it is not free. Raises OSError."""
-        directory = self._undeleted.get(partition)
+        """Rename and remove a deleted log's directory, unless that was done. Raises OSError."""
+        directory = self._not_renamed.get(partition)
         if directory is None:
             return
         if read_topic_id(directory) is not None:
-            aside = set_aside(directory)
-            if not remove_aside(aside):
-                self._unremoved.add(aside)
-        del self._undeleted[partition]
+            renamed = rename_directory(directory)
+            if not remove_renamed(renamed):
+                self._not_removed.add(renamed)
+        del self._not_renamed[partition]
 
     def apply_retention(self, *, now_ms: int) -> list[LogError]:
-        """Drop what has expired, in all logs; returns the errors of those where it failed.
+        """Drop the expired segments of all logs; returns the errors of logs where it failed.
 
-        Also removes what is left of deleted logs.
+        Also removes the remaining files of deleted logs.
         """
-        for partition in list(self._undeleted):
+        for partition in list(self._not_renamed):
             with suppress(OSError):
                 self._delete_directory(partition)
-        self._unremoved = {path for path in self._unremoved if not remove_aside(path)}
-        return self._each(lambda log: log.apply_retention(now_ms=now_ms))
+        self._not_removed = {path for path in self._not_removed if not remove_renamed(path)}
+        return self._for_each_log(lambda log: log.apply_retention(now_ms=now_ms))
 
     def flush_due(self, *, now_ms: int) -> list[LogError]:
         """Flush the logs whose flush.ms has passed; returns the errors of those that failed."""
-        return self._each(lambda log: log.flush_due(now_ms=now_ms))
+        return self._for_each_log(lambda log: log.flush_due(now_ms=now_ms))
 
     def close(self, *, now_ms: int) -> list[LogError]:
-        """Close all logs; returns the errors of those that will need recovery."""
-        errors = self._each(lambda log: log.close(now_ms=now_ms))
+        """Close all logs; returns the errors of logs that will need recovery."""
+        errors = self._for_each_log(lambda log: log.close(now_ms=now_ms))
         self._logs.clear()
         return errors
 
-    def _each(self, work: Callable[[Log], object]) -> list[LogError]:
+    def _for_each_log(self, operation: Callable[[Log], object]) -> list[LogError]:
         errors = []
         for log in self._logs.values():
             try:
-                work(log)
+                operation(log)
             except LogError as error:
                 errors.append(error)
         return errors
 
     def abandon(self) -> None:
-        """Lets go of all logs without writing anything."""
+        """Close all logs without writing anything."""
         for log in self._logs.values():
             log.abandon()
         self._logs.clear()

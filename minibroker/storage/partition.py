@@ -126,15 +126,15 @@ class Partition:
         """
         if offset < self.log.log_start_offset:
             return None  # The read rejects it.
-        found = self.end_offset_for_epoch(last_fetched_epoch)
-        if found == UNDEFINED_END:
+        epoch_end = self.end_offset_for_epoch(last_fetched_epoch)
+        if epoch_end == UNDEFINED_END:
             raise LogError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self._name} has no leader epoch {last_fetched_epoch}; the latest is"
                 f" {self.log.leader_epochs.latest_epoch}",
             )
-        is_same = found.epoch == last_fetched_epoch and found.end_offset >= offset
-        return None if is_same else found
+        is_same = epoch_end.epoch == last_fetched_epoch and epoch_end.end_offset >= offset
+        return None if is_same else epoch_end
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start to ``before_offset`` or to the high watermark; return the log start.

@@ -1,8 +1,8 @@
 """Names of a partition's directory and of the files in it.
 
-Owns Kafka's names, and the way a directory leaves: renamed first, removed later. It must never
-know what is in the files. Invariant: every name made here is parsed here, and only a directory
-that carries a topic id is ever removed. Echoes ``LogFileUtils`` and ``LocalLog``.
+Owns Kafka's names, and the removal of a directory, which is renamed first and removed later. It
+must never know what is in the files. Invariant: every name that is created here can be parsed here,
+and only a directory with a topic id is ever removed. Echoes ``LogFileUtils`` and ``LocalLog``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import stat
 from contextlib import suppress
 from typing import Final
 
-from minibroker.storage.failures import FULL
+from minibroker.storage.failures import NO_SPACE_ERRNOS
 
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
@@ -24,27 +24,27 @@ SNAPSHOT: Final = ".snapshot"
 SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
 
 PARTITION_METADATA: Final = "partition.metadata"
-"""Names the topic id: the mark of a partition's directory."""
+"""Contains the topic id of a partition's directory."""
 
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
-"""Kafka's endings of directories that wait for removal, and of those that belong to no topic."""
+"""Kafka's suffixes of directories that will be removed, and of those that belong to no topic."""
 
 TEMPORARY: Final = ".tmp"
-"""Ending of a file that is about to replace another."""
+"""Suffix of a file that is about to replace another."""
 
 SMALL_FILE_BYTES_MAX: Final = 64 * 1024
-"""What is read of a file that holds a few lines."""
+"""Bytes that are read of a file with a few lines."""
 
 PARTITION_NUMBER_MAX: Final = 2**31 - 1
 _NUMBER_DIGITS_MAX: Final = len(str(PARTITION_NUMBER_MAX))
-_ASIDE: Final = re.compile(rf".+\.[0-9a-f]{{32}}{DELETED}")
+_DELETED_DIRECTORY: Final = re.compile(rf".+\.[0-9a-f]{{32}}{DELETED}")
 _OFFSET_DIGITS: Final = 20
 _NAME_MAX: Final = 255
 
 
 def partition_directory(data_dir: str | os.PathLike[str], topic: str, partition: int) -> str:
-    """Where a partition's files are."""
+    """The path of a partition's directory."""
     return os.path.join(data_dir, f"{topic}-{partition}")
 
 
@@ -60,27 +60,27 @@ def parse_directory(name: str) -> tuple[str, int] | None:
 
 
 def offset_file(directory: str, offset: int, suffix: str) -> str:
-    """The path of a file that is named by an offset: 20 digits, then the suffix."""
+    """The path of a file that is named after an offset: 20 digits, then the suffix."""
     return f"{directory}/{offset:0{_OFFSET_DIGITS}d}{suffix}"
 
 
 def offsets_of(directory: str, suffix: str) -> list[int]:
-    """The offsets that the directory's files with this suffix are named by, ascending."""
-    found = []
+    """The offsets in the names of the directory's files with this suffix, ascending."""
+    offsets = []
     for name in os.listdir(directory):
         stem, dot, rest = name.partition(".")
         if dot + rest == suffix and len(stem) == _OFFSET_DIGITS and stem.isdigit():
-            found.append(int(stem))
-    return sorted(found)
+            offsets.append(int(stem))
+    return sorted(offsets)
 
 
-def _open_no_link(path: str, flags: int) -> int:
+def _open_nofollow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
 
 
 def read_small_file(path: str | os.PathLike[str], size: int = SMALL_FILE_BYTES_MAX) -> bytes:
     """The first ``size`` bytes of a regular file. Raises OSError, also for a symbolic link."""
-    with open(path, "rb", opener=_open_no_link) as file:
+    with open(path, "rb", opener=_open_nofollow) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         return file.read(size)
@@ -93,21 +93,23 @@ def replace_file(path: str, text: str, *, sync: bool) -> None:
     """
     temporary = path + TEMPORARY
     try:
-        with open(temporary, "w", encoding="utf-8", opener=_open_no_link) as file:
+        with open(temporary, "w", encoding="utf-8", opener=_open_nofollow) as file:
             file.write(text)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if error.errno in FULL:  # What was written takes space that is needed elsewhere.
+        if (
+            error.errno in NO_SPACE_ERRNOS
+        ):  # The incomplete file takes space that is needed elsewhere.
             with suppress(OSError):
                 os.unlink(temporary)
         raise
 
 
 def remove_files(directory: str, offset: int, suffixes: tuple[str, ...]) -> None:
-    """Remove the files of one offset; those that are gone already are no error."""
+    """Remove the files of one offset that exist."""
     for suffix in suffixes:
         try:
             os.unlink(offset_file(directory, offset, suffix))
@@ -115,24 +117,24 @@ def remove_files(directory: str, offset: int, suffixes: tuple[str, ...]) -> None
             continue
 
 
-def set_aside(directory: str, ending: str = DELETED) -> str:
-    """Rename a partition's directory so that its name is free at once; returns the new path.
+def rename_directory(directory: str, suffix: str = DELETED) -> str:
+    """Rename a partition's directory so that its name can be used again; returns the new path.
 
-    ``ending`` says what becomes of it: ``remove_aside`` removes one that is DELETED, a STRAY one
-    stays until the user removes it. Echoes ``LocalLog.logDirNameWithSuffixCap``.
+    ``remove_renamed`` removes a DELETED directory. A STRAY one remains until the user removes it.
+    Echoes ``LocalLog.logDirNameWithSuffixCap``.
     """
     parent, name = os.path.split(directory)
-    suffix = f".{secrets.token_hex(16)}{ending}"
-    aside = os.path.join(parent, name[: _NAME_MAX - len(suffix)] + suffix)
-    os.rename(directory, aside)
-    return aside
+    full_suffix = f".{secrets.token_hex(16)}{suffix}"
+    renamed = os.path.join(parent, name[: _NAME_MAX - len(full_suffix)] + full_suffix)
+    os.rename(directory, renamed)
+    return renamed
 
 
-def remove_aside(path: str) -> bool:
-    """Remove the files of a directory that ``set_aside`` renamed; whether none is left.
+def remove_renamed(path: str) -> bool:
+    """Remove a renamed directory; returns False if a file could not be removed.
 
-    Its mark is removed last, so that a removal that was interrupted can be continued.
-    Subdirectories are not ours and stay.
+    The topic id is removed last, so that an interrupted removal can be continued. Subdirectories
+    were not created by the broker and remain.
     """
     try:
         with os.scandir(path) as entries:
@@ -147,12 +149,12 @@ def remove_aside(path: str) -> bool:
     return True
 
 
-def list_aside(data_dir: str | os.PathLike[str]) -> list[str]:
-    """Directories that were set aside and not removed, for example by a process that was killed."""
+def list_deleted(data_dir: str | os.PathLike[str]) -> list[str]:
+    """Directories that were renamed to be removed and still exist, for example after a crash."""
     return [
         entry.path
         for entry in os.scandir(data_dir)
-        if _ASIDE.fullmatch(entry.name)
+        if _DELETED_DIRECTORY.fullmatch(entry.name)
         and entry.is_dir(follow_symlinks=False)
         and os.path.lexists(os.path.join(entry.path, PARTITION_METADATA))
     ]

@@ -1,10 +1,10 @@
-"""What a partition remembers of its idempotent producers.
+"""The state of a partition's idempotent producers.
 
 Owns epochs, the last five batches of each producer, and Kafka's snapshot file of them. It must
-never know files or clocks: bytes and times are given. Its invariant: a batch that was appended is
-known as a duplicate while it is among its producer's last five, and no sequence number is skipped
-or taken twice within an epoch. Echoes ``ProducerStateManager``, ``ProducerStateEntry`` and
-``ProducerAppendInfo`` (KIP-98, KIP-360); transactions are not tracked yet.
+never know files or clocks: bytes and times are arguments. Invariant: an appended batch is
+recognized as a duplicate while it is among its producer's last five, and no sequence number is
+skipped or accepted twice within an epoch. Echoes ``ProducerStateManager``, ``ProducerStateEntry``
+and ``ProducerAppendInfo`` (KIP-98, KIP-360); transactions are not tracked yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.checksum import crc32c
 from protocol.errors import DecodeError, ErrorCode
 from protocol.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 
-BATCHES_KEPT: Final = 5
+BATCHES_RETAINED: Final = 5
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = Struct(">hI")
@@ -29,7 +29,7 @@ _NO_COORDINATOR_EPOCH: Final = -1
 _INT32_MAX: Final = 2**31 - 1
 
 
-class SeenBatch(NamedTuple):
+class BatchMetadata(NamedTuple):
     """One appended batch; ``offset_delta`` is its last offset less its first."""
 
     last_sequence: int
@@ -47,11 +47,11 @@ class SeenBatch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """A producer's state; ``batches`` are of ``epoch``, oldest first, at most BATCHES_KEPT."""
+    """A producer's state; ``batches`` are of ``epoch``, oldest first, at most BATCHES_RETAINED."""
 
     epoch: int = NO_PRODUCER_EPOCH
     last_timestamp: int = NO_TIMESTAMP
-    batches: tuple[SeenBatch, ...] = ()
+    batches: tuple[BatchMetadata, ...] = ()
 
     @property
     def last_sequence(self) -> int:
@@ -59,7 +59,7 @@ class Producer(NamedTuple):
 
 
 _UNKNOWN: Final = Producer()
-_NO_BATCH: Final = SeenBatch(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
+_NO_BATCH: Final = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
 
 
 class ProducerTable:
@@ -69,48 +69,50 @@ class ProducerTable:
         self.producers: dict[int, Producer] = dict(producers)
         self.end_offset = end_offset
 
-    def check(self, header: BatchHeader) -> SeenBatch | None:
+    def check(self, header: BatchHeader) -> BatchMetadata | None:
         """Return the batch that ``header`` repeats, or None when it is the next in order.
 
         Raises LogError: INVALID_PRODUCER_EPOCH for a fenced producer,
         OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A producer that is not known (expired, or its
-        records deleted) may go on with any sequence number, as since KIP-360.
+        records deleted) may continue with any sequence number, as in Kafka since KIP-360.
         """
-        known = self.producers.get(header.producer_id, _UNKNOWN)
+        current = self.producers.get(header.producer_id, _UNKNOWN)
         epoch, first = header.producer_epoch, header.base_sequence
-        if epoch == known.epoch:
+        if epoch == current.epoch:
             last = header.last_sequence
-            for batch in known.batches:
+            for batch in current.batches:
                 if batch.last_sequence == last and batch.first_sequence == first:
                     return batch
-        elif epoch < known.epoch:
+        elif epoch < current.epoch:
             raise LogError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {epoch}, a newer one with epoch"
-                f" {known.epoch} has taken over",
+                f" {current.epoch} has taken over",
             )
-        if known.epoch == NO_PRODUCER_EPOCH:
+        if current.epoch == NO_PRODUCER_EPOCH:
             return None
-        expected = 0 if epoch != known.epoch else known.last_sequence + 1 & _INT32_MAX
+        expected = 0 if epoch != current.epoch else current.last_sequence + 1 & _INT32_MAX
         if first != expected:
             raise LogError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id}, epoch {epoch}, sent sequence number {first}"
-                f" where {expected} comes next",
+                f" where {expected} is expected",
             )
         return None
 
     def record(self, header: BatchHeader, last_offset: int, timestamp: int) -> None:
-        """Remember an appended batch that has a producer id, with its largest timestamp."""
-        seen = SeenBatch(header.last_sequence, last_offset, header.last_offset_delta, timestamp)
-        known = self.producers.get(header.producer_id, _UNKNOWN)
-        earlier = known.batches if known.epoch == header.producer_epoch else ()
+        """Record an appended batch that has a producer id, with its largest timestamp."""
+        batch = BatchMetadata(
+            header.last_sequence, last_offset, header.last_offset_delta, timestamp
+        )
+        current = self.producers.get(header.producer_id, _UNKNOWN)
+        earlier = current.batches if current.epoch == header.producer_epoch else ()
         self.producers[header.producer_id] = Producer(
-            header.producer_epoch, timestamp, (*earlier[1 - BATCHES_KEPT :], seen)
+            header.producer_epoch, timestamp, (*earlier[1 - BATCHES_RETAINED :], batch)
         )
 
     def expire(self, now_ms: int, idle_ms: int) -> int:
-        """Forget producers whose last batch is ``idle_ms`` old or older; returns how many."""
+        """Remove producers whose last batch is at least ``idle_ms`` old; returns their number."""
         idle = [
             producer_id
             for producer_id, producer in self.producers.items()
@@ -156,8 +158,8 @@ def decode_snapshot(data: bytes, end_offset: int) -> ProducerTable:
     table = ProducerTable(end_offset=end_offset)
     for entry in _ENTRY.iter_unpack(body[_COUNT.size :]):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ = entry
-        batches: tuple[SeenBatch, ...] = ()
+        batches: tuple[BatchMetadata, ...] = ()
         if last_offset >= 0:
-            batches = (SeenBatch(last_sequence, last_offset, delta, timestamp),)
+            batches = (BatchMetadata(last_sequence, last_offset, delta, timestamp),)
         table.producers[producer_id] = Producer(epoch, timestamp, batches)
     return table

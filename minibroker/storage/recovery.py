@@ -1,13 +1,13 @@
-"""Opening a partition's directory: finds its segments and checks them after a crash.
+"""Recovery of a partition's directory: finds its segments and checks them after a crash.
 
-Owns the reading of a directory after a clean shutdown (nothing is scanned) and after a crash (every
-batch from the recovery point on is checked, and the first bad one ends the log). It must never know
-appends or retention. Invariant: what it returns ends in a growing segment, has no batch with a
-wrong checksum or offset after the recovery point, and knows the producers of all batches; what it
-cut off is reported. Echoes ``LogLoader`` and ``LogSegment.recover``.
+Owns the opening after a clean shutdown, without a scan, and after a crash, when every batch from
+the recovery point on is checked and the log is truncated at the first invalid one. It must never
+know appends or retention. Invariant: a recovered log ends with an active segment, has no batch with
+a wrong checksum or offset after the recovery point, and has the producer states of all batches;
+removed data is reported. Echoes ``LogLoader`` and ``LogSegment.recover``.
 
-A segment's batches have gapless offsets, so a damaged base offset, which no checksum covers, is
-found too. No check covers the leader epoch.
+A segment's batches have gapless offsets, so a damaged base offset, which the checksum does not
+cover, is also found. A damaged leader epoch is not.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from minibroker.storage.snapshots import read_snapshot, remove_snapshots_after
 from protocol.errors import DecodeError
 from protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, parse_batch_header, verify_crc
 
-_FRESH: Final = Checkpoint(0, 0, None, ProducerTable())
+_NEW_CHECKPOINT: Final = Checkpoint(0, 0, None, ProducerTable())
 
 
 class Truncation(NamedTuple):
-    """What recovery cut off: from ``position`` of ``file`` on, and all later segments.
+    """The data that recovery removed: ``file`` from ``position`` on, and all later segments.
 
-    ``records`` counts those of complete batches; a batch that was cut short while it was written
-    was never acknowledged and counts in ``size_bytes`` only.
+    ``records`` are those of complete batches. An incomplete batch was never acknowledged and
+    counts in ``size_bytes`` only.
     """
 
     file: str
@@ -60,7 +60,7 @@ class Truncation(NamedTuple):
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found, and what was cut off."""
+    """The segments and the state of a log after recovery."""
 
     sealed: list[Segment]
     active: ActiveSegment
@@ -74,36 +74,36 @@ class Recovered:
 
 
 def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: int) -> Recovered:
-    """Open the segments in ``directory``, repairing what a killed process left behind."""
-    checkpoint = read_checkpoint(directory) or _FRESH
+    """Open the segments in ``directory``, and repair them after a crash."""
+    checkpoint = read_checkpoint(directory) or _NEW_CHECKPOINT
     epoch_file = LeaderEpochFile(directory)
-    place = _Place(directory, config, files, now_ms, epoch_file.read(), epoch_file)
-    bases = _drop_deleted(directory, offsets_of(directory, LOG), checkpoint.log_start_offset)
+    recovery = _Recovery(directory, config, files, now_ms, epoch_file.read(), epoch_file)
+    bases = _remove_deleted(directory, offsets_of(directory, LOG), checkpoint.log_start_offset)
     recovered = None
     if not bases:
-        recovered = _empty(place, checkpoint.log_start_offset)
+        recovered = _create_empty(recovery, checkpoint.log_start_offset)
     elif checkpoint.clean is not None:
-        recovered = _open_clean(place, bases, checkpoint)
+        recovered = _open_clean(recovery, bases, checkpoint)
     if recovered is None:
-        recovered = _Scan(place, checkpoint).run(bases)
+        recovered = _Scan(recovery, checkpoint).run(bases)
     recovered.epochs.truncate_from_end(recovered.active.next_offset)
     recovered.epochs.truncate_from_start(recovered.log_start_offset)
     return recovered
 
 
-class _Place(NamedTuple):
-    """Where segments are opened, and how."""
+class _Recovery(NamedTuple):
+    """Arguments of one recovery."""
 
     directory: str
     config: LogConfig
     files: SegmentFiles
     now_ms: int
     epochs: LeaderEpochs | None
-    """Those of the checkpoint file; None if they must be rebuilt from all batches."""
+    """From the checkpoint file; None if they must be rebuilt from all batches."""
     epoch_file: LeaderEpochFile
 
     def epochs_of(self, segments: Sequence[Segment]) -> LeaderEpochs:
-        """Those of the checkpoint file, or else those of the batches of these segments."""
+        """The epochs of the checkpoint file or, without one, of the batches of these segments."""
         if self.epochs is not None:
             return self.epochs
         epochs = LeaderEpochs()
@@ -117,9 +117,9 @@ class _Place(NamedTuple):
 
 
 class ValidBatches:
-    """The batches of a segment file, up to the first that is damaged or not complete.
+    """The batches of a segment file, up to the first that is damaged or incomplete.
 
-    After an iteration ``problem`` is what is wrong with that one, empty if there is none.
+    After an iteration, ``problem`` describes that batch; it is empty if all are valid.
     """
 
     def __init__(self, directory: str, base_offset: int) -> None:
@@ -155,7 +155,7 @@ def _mapped(path: str) -> Iterator[memoryview]:
 
 
 def _valid_header(view: memoryview, position: int, expected: int) -> tuple[BatchHeader | None, str]:
-    """The header of the batch at ``position`` if the batch is valid, else what is wrong with it."""
+    """The header of the batch at ``position`` if the batch is valid, else None and its problem."""
     try:
         header = parse_batch_header(view, position)
     except DecodeError as error:
@@ -185,53 +185,55 @@ def _complete_records(path: str, position: int) -> int:
     return records
 
 
-def _drop_deleted(directory: str, bases: list[int], log_start_offset: int) -> list[int]:
-    """Remove segments that end below the log's start: deleted, but not yet off the disk."""
-    gone = sum(1 for _, following in pairwise(bases) if following <= log_start_offset)
-    for base in bases[:gone]:
+def _remove_deleted(directory: str, bases: list[int], log_start_offset: int) -> list[int]:
+    """Remove the files of segments that end below the log start."""
+    deleted_count = sum(1 for _, following in pairwise(bases) if following <= log_start_offset)
+    for base in bases[:deleted_count]:
         remove_files(directory, base, SEGMENT_SUFFIXES)
-    return bases[gone:]
+    return bases[deleted_count:]
 
 
-def _empty(place: _Place, offset: int) -> Recovered:
-    active = place.active(offset)
-    epochs = place.epochs_of(())
+def _create_empty(recovery: _Recovery, offset: int) -> Recovered:
+    active = recovery.active(offset)
+    epochs = recovery.epochs_of(())
     producers = ProducerTable(end_offset=offset)
-    return Recovered([], active, offset, offset, producers, epochs, place.epoch_file)
+    return Recovered([], active, offset, offset, producers, epochs, recovery.epoch_file)
 
 
-def _open_clean(place: _Place, bases: list[int], checkpoint: Checkpoint) -> Recovered | None:
-    """Believe the files of an orderly close; None when they are not as it left them."""
+def _open_clean(recovery: _Recovery, bases: list[int], checkpoint: Checkpoint) -> Recovered | None:
+    """Open a cleanly closed log; None if the files do not match the checkpoint."""
     assert checkpoint.clean is not None
     end_offset, size = checkpoint.clean
     producers = checkpoint.producers
-    if os.path.getsize(offset_file(place.directory, bases[-1], LOG)) != size:
+    if os.path.getsize(offset_file(recovery.directory, bases[-1], LOG)) != size:
         return None
     if producers.end_offset != end_offset or bases[-1] > end_offset:
         return None
-    active = place.active(bases[-1])
+    active = recovery.active(bases[-1])
     try:
         active.restore(size, end_offset)
     except (DecodeError, OSError):
         active.close()
         return None
-    sealed = _open_sealed(place, bases)
+    sealed = _open_sealed(recovery, bases)
     start = max(checkpoint.log_start_offset, bases[0])
-    epochs = place.epochs_of((*sealed, active))
-    point = active.base_offset
-    return Recovered(sealed, active, start, point, producers, epochs, place.epoch_file, clean=True)
+    epochs = recovery.epochs_of((*sealed, active))
+    recovery_point = active.base_offset
+    return Recovered(
+        sealed, active, start, recovery_point, producers, epochs, recovery.epoch_file, clean=True
+    )
 
 
-def _open_sealed(place: _Place, bases: list[int]) -> list[Segment]:
-    return [_sealed(place, base, following) for base, following in pairwise(bases)]
+def _open_sealed(recovery: _Recovery, bases: list[int]) -> list[Segment]:
+    return [_open_sealed_segment(recovery, base, following) for base, following in pairwise(bases)]
 
 
-def _sealed(place: _Place, base_offset: int, next_offset: int) -> Segment:
-    """Open a segment that is whole; lost index files are rebuilt."""
-    directory = place.directory
+def _open_sealed_segment(recovery: _Recovery, base_offset: int, next_offset: int) -> Segment:
+    """Open a complete segment; missing index files are rebuilt."""
+    directory = recovery.directory
     index, times = (offset_file(directory, base_offset, s) for s in (OFFSET_INDEX, TIME_INDEX))
     if not (os.path.exists(index) and os.path.exists(times)):
-        segment = _rebuilt(place, ValidBatches(directory, base_offset))
+        segment = _rebuild_segment(recovery, ValidBatches(directory, base_offset))
         segment.finish_indexes()
         return segment.seal()
     last = last_in_file(times, TIME_ENTRY)
@@ -246,21 +248,21 @@ def _sealed(place: _Place, base_offset: int, next_offset: int) -> Segment:
     )
 
 
-def _rebuilt(
-    place: _Place,
+def _rebuild_segment(
+    recovery: _Recovery,
     batches: ValidBatches,
     tables: Sequence[ProducerTable] = (),
     epochs: LeaderEpochs | None = None,
 ) -> ActiveSegment:
-    """Check a segment batch by batch, index it, and update producers and epochs to its end."""
-    segment = place.active(batches.base_offset)
+    """Check and index the batches of a segment, and update producers and epochs."""
+    segment = recovery.active(batches.base_offset)
     for _, header in batches:
-        segment.note(
+        segment.record_batch(
             header.base_offset,
             header.last_offset,
             header.size,
             header.max_timestamp,
-            index_interval_bytes=place.config.index_interval_bytes,
+            index_interval_bytes=recovery.config.index_interval_bytes,
         )
         replay(tables, header)
         if epochs is not None:
@@ -269,7 +271,7 @@ def _rebuilt(
 
 
 def replay(tables: Sequence[ProducerTable], header: BatchHeader) -> None:
-    """Update the producer states by a batch of the log, if it is newer than they are."""
+    """Record a batch of the log in the producer states that end before it."""
     for table in tables:
         if header.last_offset >= table.end_offset:
             if header.has_producer_id and not header.is_control:
@@ -278,40 +280,44 @@ def replay(tables: Sequence[ProducerTable], header: BatchHeader) -> None:
 
 
 class _Scan:
-    """One recovery of a directory that wasn't closed in order."""
+    """The recovery of a log that was not closed in order."""
 
-    def __init__(self, place: _Place, checkpoint: Checkpoint) -> None:
-        self._place = place
-        self._directory = place.directory
+    def __init__(self, recovery: _Recovery, checkpoint: Checkpoint) -> None:
+        self._recovery = recovery
+        self._directory = recovery.directory
         self._checkpoint = checkpoint
         self._truncation: Truncation | None = None
 
     def run(self, bases: list[int]) -> Recovered:
-        doubtful = max(
+        first_unflushed = max(
             (i for i, base in enumerate(bases) if base <= self._checkpoint.recovery_point),
             default=0,
         )
-        sealed = _open_sealed(self._place, bases[: doubtful + 1])
-        tables = [self._checkpoint.producers, read_snapshot(self._directory, bases[doubtful])]
-        known_to = [table.end_offset for table in tables]
+        sealed = _open_sealed(self._recovery, bases[: first_unflushed + 1])
+        tables = [
+            self._checkpoint.producers,
+            read_snapshot(self._directory, bases[first_unflushed]),
+        ]
+        end_offsets = [table.end_offset for table in tables]
         for segment in sealed:
-            if segment.next_offset > known_to[1]:
+            if segment.next_offset > end_offsets[1]:
                 for header in segment.headers():
                     replay(tables, header)
-        epochs = self._place.epochs_of(sealed)
-        epochs.truncate_from_end(bases[doubtful])
-        active = self._scan(bases[doubtful:], sealed, tables, epochs)
-        # The checkpoint's producers are the better ones, unless the log was cut off below them.
-        producers = tables[0] if known_to[0] <= active.next_offset else tables[1]
+        epochs = self._recovery.epochs_of(sealed)
+        epochs.truncate_from_end(bases[first_unflushed])
+        active = self._scan(bases[first_unflushed:], sealed, tables, epochs)
+        # The checkpoint's states have five batches a producer, unless the log was truncated below
+        # it.
+        producers = tables[0] if end_offsets[0] <= active.next_offset else tables[1]
         producers.end_offset = active.next_offset
         start = max(self._checkpoint.log_start_offset, bases[0])
         if active.next_offset < start:
-            return self._start_over(active, sealed, start, epochs)
+            return self._restart_empty(active, sealed, start, epochs)
         remove_snapshots_after(self._directory, active.next_offset)
-        point = min(self._checkpoint.recovery_point, active.base_offset)
-        epoch_file = self._place.epoch_file
+        recovery_point = min(self._checkpoint.recovery_point, active.base_offset)
+        epoch_file = self._recovery.epoch_file
         return Recovered(
-            sealed, active, start, point, producers, epochs, epoch_file, self._truncation
+            sealed, active, start, recovery_point, producers, epochs, epoch_file, self._truncation
         )
 
     def _scan(
@@ -321,38 +327,40 @@ class _Scan:
         tables: list[ProducerTable],
         epochs: LeaderEpochs,
     ) -> ActiveSegment:
-        """Check the segments; all after the first torn one are removed."""
+        """Check the segments; truncate the first invalid one and remove the later ones."""
         for slot, base in enumerate(bases, start=1):
             batches = ValidBatches(self._directory, base)
-            active = _rebuilt(self._place, batches, tables, epochs)
+            active = _rebuild_segment(self._recovery, batches, tables, epochs)
             active.finish_indexes()
-            torn = os.path.getsize(active.path) - active.size
-            if torn or slot == len(bases):
-                if torn:
-                    self._cut_off(active, torn, batches.problem, bases[slot:])
+            invalid_bytes = os.path.getsize(active.path) - active.size
+            if invalid_bytes or slot == len(bases):
+                if invalid_bytes:
+                    self._truncate(active, invalid_bytes, batches.problem, bases[slot:])
                 return active
             sealed.append(active.seal())
         raise AssertionError("a log has at least one segment")
 
-    def _cut_off(self, active: ActiveSegment, torn: int, problem: str, later: list[int]) -> None:
-        size, records = torn, _complete_records(active.path, active.size)
+    def _truncate(
+        self, active: ActiveSegment, invalid_bytes: int, problem: str, later: list[int]
+    ) -> None:
+        size, records = invalid_bytes, _complete_records(active.path, active.size)
         for base in later:
             path = offset_file(self._directory, base, LOG)
             size += os.path.getsize(path)
             records += _complete_records(path, 0)
         self._truncation = Truncation(active.path, active.size, problem, records, size, len(later))
-        active.cut_off()
+        active.truncate()
         for base in later:
             remove_files(self._directory, base, SEGMENT_SUFFIXES)
 
-    def _start_over(
+    def _restart_empty(
         self, active: ActiveSegment, sealed: list[Segment], start: int, epochs: LeaderEpochs
     ) -> Recovered:
-        """Start an empty log: it was cut off below its start, so no record is readable."""
+        """Start an empty log: it was truncated below its start, so no record is readable."""
         active.close()
         for segment in (*sealed, active):
             remove_files(self._directory, segment.base_offset, SEGMENT_SUFFIXES)
-        recovered = _empty(self._place, start)
+        recovered = _create_empty(self._recovery, start)
         recovered.epochs = epochs
         recovered.truncation = self._truncation
         return recovered

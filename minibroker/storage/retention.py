@@ -1,10 +1,10 @@
-"""When a segment is rolled and which segments go: rules only.
+"""Rules for rolling a segment and for deleting expired segments.
 
 Owns the arithmetic of ``segment.*`` and ``retention.*``. It must never know files or clocks: it
-is given facts about segments, and the time. Its invariant: segments go from the oldest on, without
-a gap, and an empty last segment never goes. Echoes ``LogSegment.shouldRoll`` and
-``UnifiedLog.deletableSegments``; as there, the last segment may go too when all of it has expired,
-and the log then rolls first.
+is given the segments' extents, and the time. Invariant: segments are deleted from the oldest on,
+without a gap, and an empty last segment is never deleted. Echoes ``LogSegment.shouldRoll`` and
+``UnifiedLog.deletableSegments``; as there, the last segment is also deleted if it has expired
+completely, after the log has rolled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 
 class SegmentExtent(NamedTuple):
-    """What the rules need to know of a segment; times in ms, ``latest_ms`` of its newest record."""
+    """Extent of a segment; ``latest_ms`` is the timestamp of its newest record, in epoch ms."""
 
     base_offset: int
     size: int
@@ -47,50 +47,50 @@ def must_roll(
     max_timestamp: int,
     now_ms: int,
 ) -> bool:
-    """Whether the batch belongs into a new segment."""
+    """Whether the segment must be rolled before the batch is appended."""
     if growth.size + batch_size > config.segment_bytes:
         return True
     if last_offset - growth.base_offset > RELATIVE_OFFSET_MAX:
         return True
     if growth.index_entries >= config.segment_index_bytes // OFFSET_ENTRY.size:
         return True
-    # One entry stays free for the largest timestamp, which is added when the segment is sealed.
+    # One entry is reserved for the largest timestamp, which is added when the segment is sealed.
     if growth.time_index_entries >= config.segment_index_bytes // TIME_ENTRY.size - 1:
         return True
     if growth.size == 0:
         return False
     if growth.first_timestamp >= 0:
-        waited = max_timestamp - growth.first_timestamp
+        age_ms = max_timestamp - growth.first_timestamp
     else:
-        waited = now_ms - growth.created_ms
-    return waited > config.segment_ms
+        age_ms = now_ms - growth.created_ms
+    return age_ms > config.segment_ms
 
 
-def expired(
+def count_expired(
     segments: Sequence[SegmentExtent], config: LogConfig, *, log_start_offset: int, now_ms: int
 ) -> int:
-    """How many segments, from the oldest on, are to be deleted."""
-    gone = 0
-    while gone + 1 < len(segments) and segments[gone + 1].base_offset <= log_start_offset:
-        gone += 1
+    """The number of segments to delete, from the oldest on."""
+    count = 0
+    while count + 1 < len(segments) and segments[count + 1].base_offset <= log_start_offset:
+        count += 1
     if not config.delete:
-        return gone
-    gone += _over_size(segments[gone:], config.retention_bytes)
+        return count
+    count += _count_over_size(segments[count:], config.retention_bytes)
     if config.retention_ms >= 0:
-        while gone < len(segments) and now_ms - segments[gone].latest_ms > config.retention_ms:
-            gone += 1
-    if gone == len(segments) and segments[-1].size == 0:
-        gone -= 1
-    return gone
+        while count < len(segments) and now_ms - segments[count].latest_ms > config.retention_ms:
+            count += 1
+    if count == len(segments) and segments[-1].size == 0:
+        count -= 1
+    return count
 
 
-def _over_size(segments: Sequence[SegmentExtent], retention_bytes: int) -> int:
-    """Only what leaves at least ``retention_bytes`` behind goes."""
+def _count_over_size(segments: Sequence[SegmentExtent], retention_bytes: int) -> int:
+    """The number of oldest segments without which ``retention_bytes`` still remain."""
     if retention_bytes < 0:
         return 0
     surplus = sum(segment.size for segment in segments) - retention_bytes
-    gone = 0
-    while gone < len(segments) and surplus >= segments[gone].size:
-        surplus -= segments[gone].size
-        gone += 1
-    return gone
+    count = 0
+    while count < len(segments) and surplus >= segments[count].size:
+        surplus -= segments[count].size
+        count += 1
+    return count

@@ -1,8 +1,8 @@
 """One segment of a log: a file of record batches, and its two indexes.
 
-Owns the positions of batches in a file: of a sealed one (``Segment``) and of the one that grows
-(``ActiveSegment``). It must never know offsets' meaning to clients, producers or retention. Its
-invariant: ``size`` covers whole batches only, ``max_timestamp`` is the largest in any of them, and
+Owns the positions of batches in the file of a sealed segment (``Segment``) or of the active one
+(``ActiveSegment``). It must never know producers or retention. Invariant: ``size`` covers complete
+batches only, ``max_timestamp`` is the largest in any of them, and
 only the active segment uses a file that stays open. Echoes ``LogSegment`` and ``FileRecords``.
 """
 
@@ -37,14 +37,14 @@ from protocol.records import (
 )
 
 RECENT_BATCHES: Final = 512
-"""Batches at the growing end whose positions are known exactly: where live consumers read."""
+"""Newest batches whose positions are in memory, as most consumers read them."""
 
-_WALK_BYTES: Final = 8192
-"""Read at once while looking for a batch: an index interval of Kafka's default, and some."""
+_SEARCH_READ_BYTES: Final = 8192
+"""Bytes that a search reads at once: more than an index interval of Kafka's default."""
 
 
 class Segment:
-    """A sealed segment, and what the growing one shares with it."""
+    """A sealed segment, and the base class of the active one."""
 
     __slots__ = (
         "base_offset",
@@ -82,31 +82,33 @@ class Segment:
     def locate(self, offset: int) -> tuple[int, int] | None:
         """(position, size) of the batch that holds ``offset``, or of the first one after it."""
         with self._reader() as fd:
-            for position, header in self._walk(fd, self._index_position(offset)):
+            for position, header in self._iter_batches(fd, self._index_position(offset)):
                 if header.last_offset >= offset:
                     return position, header.size
         return None
 
-    def find_time(self, timestamp: int, first_offset: int) -> TimestampOffset | None:
-        """The first record at or after ``first_offset`` that is as late as ``timestamp``."""
+    def find_by_timestamp(self, timestamp: int, first_offset: int) -> TimestampOffset | None:
+        """The first record at or after ``first_offset`` with at least this timestamp."""
         start = max(self._time_offset(timestamp), first_offset)
         with self._reader() as fd:
-            for position, header in self._walk(fd, self._index_position(start)):
+            for position, header in self._iter_batches(fd, self._index_position(start)):
                 if header.max_timestamp < timestamp or header.last_offset < first_offset:
                     continue
                 data = os.pread(fd, header.size, position)
-                found = search_in_step(data, header, TimeQuery(timestamp, first_offset))
-                if found is not None:
-                    return found
+                result = search_in_step(data, header, TimeQuery(timestamp, first_offset))
+                if result is not None:
+                    return result
         return None
 
     def find_max_timestamp(self) -> TimestampOffset | None:
-        """The segment's latest record; of several the first, of a log append time the last."""
+        """The record with the largest timestamp: the first, or for append times the last."""
         latest = self.max_timestamp
         if latest < 0:
             return None
         with self._reader() as fd:
-            for position, header in self._walk(fd, self._index_position(self._time_offset(latest))):
+            for position, header in self._iter_batches(
+                fd, self._index_position(self._time_offset(latest))
+            ):
                 if header.max_timestamp != latest:
                     continue
                 epoch = header.partition_leader_epoch
@@ -119,7 +121,7 @@ class Segment:
     def headers(self) -> Iterator[BatchHeader]:
         """All batch headers, oldest first, without checking checksums."""
         with self._reader() as fd:
-            for _, header in self._walk(fd, 0):
+            for _, header in self._iter_batches(fd, 0):
                 yield header
 
     def sync(self) -> None:
@@ -127,12 +129,12 @@ class Segment:
         with self._reader() as fd:
             os.fsync(fd)
 
-    def _walk(self, fd: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    def _iter_batches(self, fd: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from ``position``, the beginning of one, on."""
         chunk, start = b"", position
         while position < self.size:
             if position + HEADER_BYTES > start + len(chunk):
-                chunk, start = os.pread(fd, _WALK_BYTES, position), position
+                chunk, start = os.pread(fd, _SEARCH_READ_BYTES, position), position
             header = parse_batch_header(chunk, position - start)
             yield position, header
             position += header.size
@@ -155,12 +157,12 @@ class Segment:
 
 
 class ActiveSegment(Segment):
-    """The segment that grows: its indexes in memory, its file in ``SegmentFiles``."""
+    """The segment for appends: its indexes are in memory, its file in ``SegmentFiles``."""
 
     __slots__ = (
         "_closed",
         "_files",
-        "_indexed_to",
+        "_indexed_position",
         "_max_timestamp_offset",
         "_offsets_written",
         "_recent_offsets",
@@ -175,7 +177,7 @@ class ActiveSegment(Segment):
     def __init__(
         self, directory: str, base_offset: int, files: SegmentFiles, *, now_ms: int
     ) -> None:
-        """Open the segment's file, creating it; it holds nothing until ``note`` says so."""
+        """Open or create the segment's file. Its batches count after ``record_batch``."""
         super().__init__(directory, base_offset, modified_ms=now_ms)
         self._files = files
         self._closed = False
@@ -185,7 +187,7 @@ class ActiveSegment(Segment):
         self.offset_index = OffsetIndex(base_offset)
         self.time_index = TimeIndex(base_offset)
         self._max_timestamp_offset = base_offset
-        self._indexed_to = 0
+        self._indexed_position = 0
         self._offsets_written = 0
         self._times_written = 0
         self._recent_offsets = array("q")
@@ -203,10 +205,10 @@ class ActiveSegment(Segment):
         )
 
     def write(self, head: bytes, body: memoryview, *, sync: bool = False) -> None:
-        """Write a batch's bytes at the end. It counts only once it is noted; raises OSError.
+        """Write a batch's bytes at the end. It counts after ``record_batch``. Raises OSError.
 
-        With ``sync`` all records are on the disk afterwards. What a failed write leaves behind is
-        cut off or, if even that fails, overwritten by the next batch.
+        With ``sync`` all records are on the disk afterwards. If a write fails, the file is
+        truncated or, if that also fails, the next batch overwrites the incomplete one.
         """
         fd = self._descriptor()
         try:
@@ -217,7 +219,7 @@ class ActiveSegment(Segment):
             os.ftruncate(fd, self.size)
             raise
 
-    def note(
+    def record_batch(
         self,
         base_offset: int,
         last_offset: int,
@@ -233,10 +235,10 @@ class ActiveSegment(Segment):
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self._max_timestamp_offset = last_offset
-        if position - self._indexed_to > index_interval_bytes:
+        if position - self._indexed_position > index_interval_bytes:
             self.offset_index.append(last_offset, position)
             self.time_index.append(self.max_timestamp, self._max_timestamp_offset)
-            self._indexed_to = position
+            self._indexed_position = position
         offsets, positions = self._recent_offsets, self._recent_positions
         offsets.append(base_offset)
         positions.append(position)
@@ -246,21 +248,21 @@ class ActiveSegment(Segment):
         self.next_offset = last_offset + 1
 
     def restore(self, size: int, next_offset: int) -> None:
-        """Take over a cleanly closed segment with its index files, instead of noting each batch.
+        """Load the index files of a cleanly closed segment, instead of recording each batch.
 
-        Raises DecodeError or OSError when the index files don't fit; nothing is taken over then.
+        Raises DecodeError or OSError if they do not match the segment, which then stays empty.
         """
         offset_index = OffsetIndex.decode(self._index_bytes(OFFSET_INDEX), self.base_offset)
         time_index = TimeIndex.decode(self._index_bytes(TIME_INDEX), self.base_offset)
         if offset_index.last_position >= max(size, 1):
-            raise DecodeError("the index files are not those of the segment", 0)
+            raise DecodeError("the index files do not match the segment", 0)
         first_timestamp = NO_TIMESTAMP
         if size:
             fd = self._descriptor()
             first_timestamp = parse_batch_header(os.pread(fd, HEADER_BYTES, 0)).max_timestamp
         self.offset_index, self.time_index = offset_index, time_index
         self._offsets_written, self._times_written = len(offset_index), len(time_index)
-        self._indexed_to = offset_index.last_position
+        self._indexed_position = offset_index.last_position
         self.max_timestamp, self._max_timestamp_offset = time_index.last
         self.first_timestamp = first_timestamp
         self.size, self.next_offset = size, next_offset
@@ -279,12 +281,14 @@ class ActiveSegment(Segment):
         return position, end - position
 
     def write_indexes(self) -> None:
-        """Append the entries that the files lack; files from before are overwritten."""
-        entries, done = self.offset_index.encode(self._offsets_written), self._offsets_written
-        self._write_index(OFFSET_INDEX, entries, done * OFFSET_ENTRY.size)
+        """Append the new entries to the index files, or replace the files of an earlier opening."""
+        written = self._offsets_written
+        self._write_index(
+            OFFSET_INDEX, self.offset_index.encode(written), written * OFFSET_ENTRY.size
+        )
         self._offsets_written = len(self.offset_index)
-        entries, done = self.time_index.encode(self._times_written), self._times_written
-        self._write_index(TIME_INDEX, entries, done * TIME_ENTRY.size)
+        written = self._times_written
+        self._write_index(TIME_INDEX, self.time_index.encode(written), written * TIME_ENTRY.size)
         self._times_written = len(self.time_index)
 
     def _write_index(self, suffix: str, entries: bytes, position: int) -> None:
@@ -297,7 +301,7 @@ class ActiveSegment(Segment):
             os.close(fd)
 
     def seal(self) -> Segment:
-        """Close the file, whose indexes must be finished."""
+        """Close the file; ``finish_indexes`` was called before."""
         self.close()
         return Segment(
             self.directory,
@@ -309,16 +313,16 @@ class ActiveSegment(Segment):
         )
 
     def finish_indexes(self) -> None:
-        """Write out the index files, with the largest timestamp as last entry."""
+        """Write the index files, with the largest timestamp as last entry."""
         self.time_index.append(self.max_timestamp, self._max_timestamp_offset)
         self.write_indexes()
 
-    def cut_off(self) -> None:
-        """Cut the file to the noted batches."""
+    def truncate(self) -> None:
+        """Truncate the file to the recorded batches."""
         os.ftruncate(self._descriptor(), self.size)
 
     def close(self) -> None:
-        """Close the file for good: its path may soon be that of another log."""
+        """Close the file and reject later use, as another log may use its path."""
         self._closed = True
         self._files.close(self.path)
 
@@ -339,11 +343,11 @@ class ActiveSegment(Segment):
 
 
 def _write_all(fd: int, head: bytes, body: memoryview, position: int) -> None:
-    """Write head and body in one call, or in several when the kernel takes less."""
+    """Write head and body in one call, or in several if the kernel writes less."""
     written = os.pwritev(fd, (head, body), position)
     while written < len(head) + len(body):
-        pieces = (head[written:], body[max(0, written - len(head)) :])
-        count = os.pwritev(fd, pieces, position + written)
+        remaining = (head[written:], body[max(0, written - len(head)) :])
+        count = os.pwritev(fd, remaining, position + written)
         if not count:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written += count

@@ -1,4 +1,4 @@
-"""The open files of a worker's active segments, of which only the recently used stay open.
+"""The files of a worker's active segments, of which only the recently used are open.
 
 Owns the descriptors and their number, which may be far below the number of logs. It must never know
 what is in the files. Invariant: at most ``limit`` descriptors are open, each path has at most one,
@@ -15,7 +15,7 @@ from typing import Final
 from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
 
 OPEN_MAX: Final = 128
-"""Descriptors of a log that is opened by itself, outside of a worker."""
+"""Descriptors of a log that is opened outside of a worker."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _MODE: Final = 0o644
@@ -35,29 +35,29 @@ class SegmentFiles:
 
     def create(self, path: str) -> int:
         """The descriptor of a file that is created if it does not exist. Raises OSError."""
-        found = self._descriptors.get(path)
-        return self._open(path, _FLAGS | os.O_CREAT) if found is None else found
+        fd = self._descriptors.get(path)
+        return self._open(path, _FLAGS | os.O_CREAT) if fd is None else fd
 
     def descriptor(self, path: str) -> int:
         """The descriptor of an existing file, valid until the next call. Raises OSError."""
-        found = self._descriptors.get(path)
-        if found is None:
+        fd = self._descriptors.get(path)
+        if fd is None:
             return self._open(path, _FLAGS)
         self._descriptors.move_to_end(path)
-        return found
+        return fd
 
     def _open(self, path: str, flags: int) -> int:
         self._shrink(self.limit - 1)
         try:
-            opened = os.open(path, flags, _MODE)
+            fd = os.open(path, flags, _MODE)
         except OSError as error:
             if error.errno not in OUT_OF_DESCRIPTORS or not self._descriptors:
                 raise
-            # Other files of this process need more than expected, so fewer remain for these.
+            # Other files of this process use more descriptors than expected.
             self._shrink(len(self._descriptors) // 2)
-            opened = os.open(path, flags, _MODE)
-        self._descriptors[path] = opened
-        return opened
+            fd = os.open(path, flags, _MODE)
+        self._descriptors[path] = fd
+        return fd
 
     def _shrink(self, count: int) -> None:
         while len(self._descriptors) > count:

@@ -1,8 +1,8 @@
-"""A stretch of a log file, named instead of copied.
+"""A reference to a range of a log file, which is not copied.
 
-Owns the name: path, position, length. It must never know the content. Invariant: it is
-immutable, cheap to pickle, and ``len()`` is the length in bytes, so that an encoder can hold it in
-place of the bytes. Echoes the region a Kafka ``FileRecords`` slice hands to ``sendfile``.
+Owns path, position and length. It must never know the content. Invariant: it is immutable and cheap
+to pickle, and ``len()`` is the length in bytes, so that an encoder can use it in place of the
+bytes. Echoes a slice of Kafka's ``FileRecords``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FileSlice:
         return self.length
 
     def load(self) -> bytes:
-        """Read the bytes; shorter than ``length`` only if the file has shrunk. OSError as usual."""
+        """Read the bytes; shorter than ``length`` only if the file has shrunk. Raises OSError."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, self.length, self.position)

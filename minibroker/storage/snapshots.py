@@ -1,4 +1,4 @@
-"""The producers' snapshot files of a log: written when a segment is rolled, read by recovery.
+"""The producer snapshots of a log: written when a segment is rolled, read by recovery.
 
 Owns which snapshots are kept. It must never know what is in the segments. Invariant: a snapshot
 that is damaged is removed and an older one is used. Echoes ``ProducerStateManager``.
@@ -22,13 +22,13 @@ def write_snapshot(directory: str, producers: ProducerTable) -> None:
 
 
 def read_snapshot(directory: str, offset: int) -> ProducerTable:
-    """The newest snapshot at or before ``offset``, empty without one. Raises OSError."""
-    for at in reversed(offsets_of(directory, SNAPSHOT)):
-        if at <= offset:
-            path = offset_file(directory, at, SNAPSHOT)
+    """The newest snapshot at or before ``offset``; an empty table without one. Raises OSError."""
+    for snapshot_offset in reversed(offsets_of(directory, SNAPSHOT)):
+        if snapshot_offset <= offset:
+            path = offset_file(directory, snapshot_offset, SNAPSHOT)
             try:
                 with open(path, "rb") as file:
-                    return decode_snapshot(file.read(), at)
+                    return decode_snapshot(file.read(), snapshot_offset)
             except DecodeError:
                 os.unlink(path)
     return ProducerTable()
@@ -42,7 +42,7 @@ def remove_unused_snapshots(directory: str, usable: Collection[int]) -> None:
 
 
 def remove_snapshots_after(directory: str, offset: int) -> None:
-    """Remove snapshots of records that recovery cut off."""
-    for at in offsets_of(directory, SNAPSHOT):
-        if at > offset:
-            remove_files(directory, at, (SNAPSHOT,))
+    """Remove the snapshots after ``offset``, the end of a log that recovery truncated."""
+    for snapshot_offset in offsets_of(directory, SNAPSHOT):
+        if snapshot_offset > offset:
+            remove_files(directory, snapshot_offset, (SNAPSHOT,))

@@ -1,14 +1,13 @@
 """Checks of the record batch of one Produce partition before it is appended.
 
-Owns the rules and their error codes. It must never know files, assigned offsets or producers'
-history. Invariant: every record of a batch that passes can be read by any client, and the batch
+Owns the rules and their error codes. It must never know files, assigned offsets or producer
+states. Invariant: every record of a batch that passes can be read by any client, and the batch
 that is stored has the size, checksum, count and largest timestamp that its header claims; the
 request's bytes are not changed. Echoes ``ProduceRequest.validateRecords``, then
 ``UnifiedLog.analyzeAndValidateRecords``, then ``LogValidator``, in that order.
 
-Kafka decompresses and walks batches of any size. Here a batch has limits, so that a small request
-cannot cost minutes or gigabytes, and a caller may ask for a check that fits into one step of an
-event loop.
+Kafka decompresses batches of any size. Here a batch has limits, so that a small request cannot cost
+minutes or gigabytes, and a caller can limit the check to one step of an event loop.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ RECORD_ERRORS_MAX: Final = 1000
 
 _LENGTH: Final = Struct(">8xi")
 _OLD_RECORD_MIN_BYTES: Final = 14
-"""A message of format 0, the smallest thing that was ever valid."""
+"""A message of format 0, the smallest valid one of all formats."""
 _RECORD_MIN_BYTES: Final = 7
 """A record of format 2 with neither key, value nor headers."""
 _CODECS: Final = frozenset(Compression)
@@ -62,7 +61,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class Origin(Enum):
-    """The writer of a batch. Only clients' records are walked; the broker's own are trusted."""
+    """The writer of a batch. Only clients' records are checked; the broker trusts its own."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -70,26 +69,26 @@ class Origin(Enum):
 
 
 class WorkLimits(NamedTuple):
-    """How much of a batch may be walked and decompressed."""
+    """Limits of the records that are checked and the bytes that are decompressed."""
 
     records: int
     decompressed_bytes: int
 
 
-STEP: Final = WorkLimits(STEP_RECORDS_MAX, STEP_BYTES_MAX)
-WHOLE: Final = WorkLimits(RECORDS_MAX, DECOMPRESSED_MAX_BYTES)
+STEP_LIMITS: Final = WorkLimits(STEP_RECORDS_MAX, STEP_BYTES_MAX)
+BATCH_LIMITS: Final = WorkLimits(RECORDS_MAX, DECOMPRESSED_MAX_BYTES)
 
 
 class PreparedBatch(NamedTuple):
-    """A batch that passed, as it is stored: ``max_timestamp`` replaces the header's."""
+    """A valid batch, as it is stored; ``max_timestamp`` replaces the header's."""
 
     records: Buffer
     header: BatchHeader
     max_timestamp: int
 
 
-class TooMuchForAStepError(Exception):
-    """The batch exceeds ``STEP``; nothing else is known of it yet."""
+class BatchExceedsStepError(Exception):
+    """The batch exceeds ``STEP_LIMITS``; its records are not checked yet."""
 
 
 def prepare_batch(
@@ -98,12 +97,12 @@ def prepare_batch(
     *,
     now_ms: int,
     origin: Origin = Origin.CLIENT,
-    limits: WorkLimits = WHOLE,
+    limits: WorkLimits = BATCH_LIMITS,
 ) -> PreparedBatch:
     """Check the one batch in ``records`` and convert it to the topic's codec.
 
-    ``now_ms`` is wall time. Raises LogError as Kafka answers, and TooMuchForAStepError when the
-    batch exceeds ``limits`` but not ``WHOLE``.
+    ``now_ms`` is wall time. Raises LogError as Kafka answers, and BatchExceedsStepError if the
+    batch exceeds ``limits`` but not ``BATCH_LIMITS``.
     """
     header = check_header(records, config, origin)
     max_timestamp = header.max_timestamp
@@ -111,15 +110,15 @@ def prepare_batch(
         _check_count(header, limits)
         max_timestamp = _check_records(records, header, config, now_ms, limits)
     if config.compression is not None and header.codec != config.compression:
-        records, header = _converted(records, header, config)
+        records, header = _recompress(records, header, config)
     return PreparedBatch(records, header, max_timestamp)
 
 
 def check_header(records: Buffer, config: LogConfig, origin: Origin) -> BatchHeader:
-    """Return the header of the one batch in ``records`` if size, checksum and fields are right."""
-    header = _sole_header(records)
+    """Return the header of the one batch in ``records``. Checks size, checksum and fields."""
+    header = _single_batch_header(records)
     if origin is Origin.CLIENT and header.base_offset != 0:
-        raise _invalid(f"the batch's base offset is {header.base_offset}; producers send 0")
+        raise _invalid_record(f"the batch's base offset is {header.base_offset}; producers send 0")
     check_size(header, config)
     if not verify_crc(records):
         raise LogError(
@@ -131,7 +130,7 @@ def check_header(records: Buffer, config: LogConfig, origin: Origin) -> BatchHea
 
 
 def check_size(header: BatchHeader, config: LogConfig) -> None:
-    """Raise LogError when the batch is larger than the topic or a segment takes."""
+    """Raise LogError if the batch exceeds max.message.bytes or segment.bytes."""
     if header.size > config.max_message_bytes:
         raise LogError(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -144,13 +143,13 @@ def check_size(header: BatchHeader, config: LogConfig) -> None:
         )
 
 
-def _sole_header(records: Buffer) -> BatchHeader:
+def _single_batch_header(records: Buffer) -> BatchHeader:
     size = _batch_size(records, 0)
     if size is None:
-        raise _invalid("there is no complete record batch in the request")
+        raise _invalid_record("there is no complete record batch in the request")
     magic = records[MAGIC_POSITION]
     if magic != MAGIC:
-        raise _invalid(
+        raise _invalid_record(
             f"the batch has format {magic}, only format {MAGIC} is accepted; use a newer client"
         )
     if size < HEADER_BYTES:
@@ -159,12 +158,12 @@ def _sole_header(records: Buffer) -> BatchHeader:
             f"the batch has {size} bytes, its header alone needs {HEADER_BYTES}",
         )
     if _batch_size(records, size) is not None:
-        raise _invalid("there is more than one record batch in the request")
+        raise _invalid_record("there is more than one record batch in the request")
     return parse_batch_header(records)
 
 
 def _batch_size(records: Buffer, pos: int) -> int | None:
-    """Bytes of the batch at ``pos`` if all of them are there; its format may be an old one."""
+    """Bytes of the batch at ``pos``, of any format; None if it is incomplete."""
     if len(records) - pos < PREFIX_BYTES:
         return None
     (length,) = _LENGTH.unpack_from(records, pos)
@@ -180,16 +179,16 @@ def _batch_size(records: Buffer, pos: int) -> int | None:
 def _check_fields(header: BatchHeader, origin: Origin) -> None:
     count = header.record_count
     if count <= 0 or header.last_offset_delta != count - 1:
-        raise _invalid(
+        raise _invalid_record(
             f"the batch counts {count} records and its offsets go to {header.last_offset_delta}"
         )
     if header.codec not in _CODECS:
         raise LogError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"the batch names codec {header.codec}; known are 0 to {max(_CODECS)}",
+            f"the batch has the unknown codec {header.codec}; codecs are 0 to {max(_CODECS)}",
         )
     if header.codec == Compression.NONE and count * _RECORD_MIN_BYTES > header.size - HEADER_BYTES:
-        raise _invalid(f"{count} records do not fit into {header.size - HEADER_BYTES} bytes")
+        raise _invalid_record(f"{count} records do not fit into {header.size - HEADER_BYTES} bytes")
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         raise LogError(
             ErrorCode.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime"
@@ -197,69 +196,69 @@ def _check_fields(header: BatchHeader, origin: Origin) -> None:
     if origin is not Origin.CLIENT:
         return
     if header.is_control:
-        raise _invalid("clients may not write control batches")
+        raise _invalid_record("clients may not write control batches")
     if header.has_producer_id and header.base_sequence < 0:
-        raise _invalid(
+        raise _invalid_record(
             f"producer {header.producer_id} sent the sequence number {header.base_sequence}"
         )
     if header.is_transactional:
-        raise LogError(
-            ErrorCode.INVALID_TXN_STATE, "the batch belongs to no transaction that is under way"
-        )
+        raise LogError(ErrorCode.INVALID_TXN_STATE, "the batch belongs to no open transaction")
 
 
 def _check_count(header: BatchHeader, limits: WorkLimits) -> None:
     if header.record_count > RECORDS_MAX:
-        raise _invalid(
+        raise _invalid_record(
             f"the batch counts {header.record_count} records; at most {RECORDS_MAX} are accepted"
         )
     if header.record_count > limits.records:
-        raise TooMuchForAStepError
+        raise BatchExceedsStepError
 
 
 def _check_records(
     records: Buffer, header: BatchHeader, config: LogConfig, now_ms: int, limits: WorkLimits
 ) -> int:
-    """Walk the records; returns the largest timestamp."""
-    allowed, base = None, header.base_timestamp
+    """Check the records; returns the largest timestamp."""
+    allowed_deltas, base_timestamp = None, header.base_timestamp
     if config.timestamp_type is TimestampType.CREATE_TIME:
         earliest = now_ms - config.timestamp_before_max_ms
-        allowed = range(earliest - base, now_ms + config.timestamp_after_max_ms - base + 1)
+        allowed_deltas = range(
+            earliest - base_timestamp, now_ms + config.timestamp_after_max_ms - base_timestamp + 1
+        )
     try:
         scan = scan_records(
-            _section(records, header, limits),
+            _records_section(records, header, limits),
             header.record_count,
-            allowed,
-            NO_TIMESTAMP - base,
+            allowed_deltas,
+            NO_TIMESTAMP - base_timestamp,
             RECORD_ERRORS_MAX,
         )
     except DecodeError as error:
-        raise _invalid(f"the batch's records cannot be read: {error}") from error
-    if scan.untimely or (config.compact and scan.keyless):
-        raise _bad_records(scan, config, header)
-    max_timestamp = base + scan.max_timestamp_delta
+        raise _invalid_record(f"the batch's records cannot be read: {error}") from error
+    if scan.invalid_timestamps or (config.compact and scan.without_key):
+        raise _rejected_records(scan, config, header)
+    max_timestamp = base_timestamp + scan.max_timestamp_delta
     if not -1 <= max_timestamp <= _INT64_MAX:
-        raise _invalid(f"the batch's largest timestamp is {max_timestamp}")
+        raise _invalid_record(f"the batch's largest timestamp is {max_timestamp}")
     return max_timestamp
 
 
-def _section(records: Buffer, header: BatchHeader, limits: WorkLimits) -> Buffer:
+def _records_section(records: Buffer, header: BatchHeader, limits: WorkLimits) -> Buffer:
     section = memoryview(records)[HEADER_BYTES : header.size]
     if header.codec == Compression.NONE:
         return section
     try:
         return decompress(Compression(header.codec), section, limits.decompressed_bytes)
     except DecodeError:
-        if limits is not WHOLE:
-            raise TooMuchForAStepError from None
+        if limits is not BATCH_LIMITS:
+            raise BatchExceedsStepError from None
         raise
 
 
-def _bad_records(scan: RecordScan, config: LogConfig, header: BatchHeader) -> LogError:
-    """The error that names all bad records, as LogValidator does."""
+def _rejected_records(scan: RecordScan, config: LogConfig, header: BatchHeader) -> LogError:
+    """The error with all rejected records, as in LogValidator."""
     errors = [
         RecordError(position, "the record has no key, and the topic is compacted")
-        for position in (scan.keyless if config.compact else ())
+        for position in (scan.without_key if config.compact else ())
     ]
     errors += [
         RecordError(
@@ -267,26 +266,26 @@ def _bad_records(scan: RecordScan, config: LogConfig, header: BatchHeader) -> Lo
             "the timestamp is out of the range of message.timestamp.before.max.ms and"
             " message.timestamp.after.max.ms",
         )
-        for position in scan.untimely
+        for position in scan.invalid_timestamps
     ]
     errors.sort()
-    code = ErrorCode.INVALID_TIMESTAMP if scan.untimely else ErrorCode.INVALID_RECORD
+    code = ErrorCode.INVALID_TIMESTAMP if scan.invalid_timestamps else ErrorCode.INVALID_RECORD
     text = f"{len(errors)} of {header.record_count} records were rejected, the first at position"
     return LogError(code, f"{text} {errors[0].position}: {errors[0].text}", tuple(errors))
 
 
-def _converted(
+def _recompress(
     records: Buffer, header: BatchHeader, config: LogConfig
 ) -> tuple[Buffer, BatchHeader]:
     assert config.compression is not None
     try:
         converted = recompressed(records, config.compression, DECOMPRESSED_MAX_BYTES)
     except DecodeError as error:
-        raise _invalid(f"the batch cannot be read: {error}") from error
+        raise _invalid_record(f"the batch cannot be read: {error}") from error
     header = parse_batch_header(converted)
     check_size(header, config)
     return converted, header
 
 
-def _invalid(text: str) -> LogError:
+def _invalid_record(text: str) -> LogError:
     return LogError(ErrorCode.INVALID_RECORD, text)

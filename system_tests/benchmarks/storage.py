@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
-from minibroker.storage.paths import set_aside
+from minibroker.storage.paths import rename_directory
 from protocol.records import Record, build_batch, iter_batches, verify_crc
 
 NOW_MS = 1_700_000_000_000
@@ -105,7 +105,7 @@ def creating_and_deleting(folder: Path) -> float:
         def create_and_delete(number: int) -> None:
             log = Log.open(directory, "t", number, config, now_ms=NOW_MS, topic_id=bytes(16))
             log.abandon()
-            set_aside(log.directory)
+            rename_directory(log.directory)
 
         return per_call_us(create_and_delete, 200)
     finally:

@@ -16,7 +16,7 @@ from minibroker.apis.list_offsets import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
-from minibroker.storage.batch_search import SEARCHED_IN_STEP_MAX
+from minibroker.storage.batch_search import SEARCH_STEP_RECORDS_MAX
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.list_offsets import (
@@ -163,7 +163,7 @@ async def test_current_leader_epoch_is_checked_and_returned(
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 async def test_large_batches_are_searched_in_a_thread(desk: Any, codec: Compression) -> None:
-    count = SEARCHED_IN_STEP_MAX + 1
+    count = SEARCH_STEP_RECORDS_MAX + 1
     records = [Record(0, 4000 + i, None, b"") for i in range(count)]
     data = PartitionProduceData(index=0, records=build_batch(records, compression=codec))
     topics = [TopicProduceData(name="t", partition_data=[data])]
@@ -177,7 +177,7 @@ async def test_large_batches_are_searched_in_a_thread(desk: Any, codec: Compress
 
 
 async def test_search_continues_after_large_batch_without_match(desk: Any) -> None:
-    count = SEARCHED_IN_STEP_MAX + 1
+    count = SEARCH_STEP_RECORDS_MAX + 1
     # The latest record of the first batch is below the log's start when the search starts.
     batches = [
         [Record(0, 9000, None, b"")] + [Record(0, 4000, None, b"")] * count,

@@ -9,7 +9,7 @@ import pytest
 from minibroker.apis.base import CloseConnection
 from minibroker.apis.produce import API
 from minibroker.cluster.configs import Alteration, ConfigOperation, Op
-from minibroker.storage.validation import STEP
+from minibroker.storage.validation import STEP_LIMITS
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -178,21 +178,23 @@ async def test_produce_to_internal_topic_is_accepted_from_admin_client_only(
 
 
 async def test_batch_too_large_for_a_step_is_validated_in_a_thread(log_desk: Any) -> None:
-    many = build_batch([Record(0, WALL_MS, None, b"")] * (STEP.records + 1))
+    many = build_batch([Record(0, WALL_MS, None, b"")] * (STEP_LIMITS.records + 1))
     wanted = request(log_desk, ("t", 0, batch()), ("t", 1, many), ("u", 0, many[:-1] + b"!"))
     response = await log_desk.ask(API, wanted, 9)
     corrupt = (ErrorCode.CORRUPT_MESSAGE, -1)
     assert results(response) == [(0, 0), (0, 0), corrupt]
-    assert end(log_desk, "t", 1) == STEP.records + 1
+    assert end(log_desk, "t", 1) == STEP_LIMITS.records + 1
     assert sum(worker.off_loop_calls for worker in log_desk.workers.values()) == 1
 
 
 async def test_invalid_large_batch_is_rejected_with_record_errors(log_desk: Any) -> None:
-    records = [Record(0, WALL_MS, None, b"")] * STEP.records + [Record(0, WALL_MS * 2, None, b"")]
+    records = [Record(0, WALL_MS, None, b"")] * STEP_LIMITS.records + [
+        Record(0, WALL_MS * 2, None, b"")
+    ]
     response = await log_desk.ask(API, request(log_desk, ("t", 0, build_batch(records))), 9)
     assert results(response) == [(ErrorCode.INVALID_TIMESTAMP, -1)]
     (refused,) = response.responses[0].partition_responses
-    assert [each.batch_index for each in refused.record_errors] == [STEP.records]
+    assert [each.batch_index for each in refused.record_errors] == [STEP_LIMITS.records]
     assert end(log_desk, "t", 0) == 0
 
 

@@ -10,27 +10,27 @@ from minibroker.observability.conditions import (
     Conditions,
 )
 
-FULL = ConditionKind.STORAGE_FAILED
+NO_SPACE_ERRNOS = ConditionKind.STORAGE_FAILED
 CUT = ConditionKind.RECORDS_TRUNCATED
 
 
 def test_condition_is_listed_until_cleared() -> None:
     conditions = Conditions()
-    assert conditions.set(FULL, "/data", "no space", 5)
-    assert conditions.all() == (Condition(FULL, "/data", "no space", 5),)
-    assert conditions.has(FULL)
+    assert conditions.set(NO_SPACE_ERRNOS, "/data", "no space", 5)
+    assert conditions.all() == (Condition(NO_SPACE_ERRNOS, "/data", "no space", 5),)
+    assert conditions.has(NO_SPACE_ERRNOS)
     assert not conditions.has(CUT)
-    assert conditions.clear(FULL, "/data")
-    assert not conditions.clear(FULL, "/data")
+    assert conditions.clear(NO_SPACE_ERRNOS, "/data")
+    assert not conditions.clear(NO_SPACE_ERRNOS, "/data")
     assert conditions.all() == ()
 
 
 def test_condition_set_again_keeps_its_start_time() -> None:
     conditions = Conditions()
-    conditions.set(FULL, "/data", "0 bytes free", 5)
-    assert not conditions.set(FULL, "/data", "0 bytes free", 6)
-    assert conditions.set(FULL, "/data", "9 bytes free", 7)
-    assert conditions.all() == (Condition(FULL, "/data", "9 bytes free", 5),)
+    conditions.set(NO_SPACE_ERRNOS, "/data", "0 bytes free", 5)
+    assert not conditions.set(NO_SPACE_ERRNOS, "/data", "0 bytes free", 6)
+    assert conditions.set(NO_SPACE_ERRNOS, "/data", "9 bytes free", 7)
+    assert conditions.all() == (Condition(NO_SPACE_ERRNOS, "/data", "9 bytes free", 5),)
 
 
 def test_number_of_conditions_and_text_length_are_limited() -> None:
@@ -43,6 +43,6 @@ def test_number_of_conditions_and_text_length_are_limited() -> None:
 
 def test_conditions_are_counted_by_kind() -> None:
     conditions = Conditions()
-    for kind, subject in ((CUT, "a"), (CUT, "b"), (FULL, "c")):
+    for kind, subject in ((CUT, "a"), (CUT, "b"), (NO_SPACE_ERRNOS, "c")):
         conditions.set(kind, subject, "", 1)
-    assert conditions.counts() == {CUT: 2, FULL: 1}
+    assert conditions.counts() == {CUT: 2, NO_SPACE_ERRNOS: 1}

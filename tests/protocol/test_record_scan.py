@@ -46,8 +46,8 @@ def plain(section: bytes, count: int) -> tuple[int, int, list[int]] | None:
     if [record.offset for record in records] != list(range(count)):
         return None
     times = [record.timestamp for record in records]
-    keyless = [i for i, record in enumerate(records) if record.key is None]
-    return max(times), times.index(max(times)), keyless
+    without_key = [i for i, record in enumerate(records) if record.key is None]
+    return max(times), times.index(max(times)), without_key
 
 
 def scanned(section: bytes, count: int) -> tuple[int, int, list[int]] | None:
@@ -55,7 +55,7 @@ def scanned(section: bytes, count: int) -> tuple[int, int, list[int]] | None:
         found = scan_records(section, count, positions_max=10_000)
     except DecodeError:
         return None
-    return found.max_timestamp_delta, found.latest, found.keyless
+    return found.max_timestamp_delta, found.latest, found.without_key
 
 
 @given(records=RUNS)
@@ -114,7 +114,7 @@ def test_records_outside_of_timestamp_range_are_listed(
         no_timestamp_delta=no_timestamp,
         positions_max=10_000,
     )
-    assert found.untimely == [
+    assert found.invalid_timestamps == [
         position
         for position, record in enumerate(records)
         if record.timestamp != BASE and not BASE + first <= record.timestamp < BASE + first + length
@@ -124,4 +124,4 @@ def test_records_outside_of_timestamp_range_are_listed(
 def test_listed_record_positions_are_limited() -> None:
     section = section_of(build_batch([Record(timestamp=BASE)] * 100))
     found = scan_records(section, 100, allowed_deltas=range(5, 6), positions_max=7)
-    assert found.keyless == found.untimely == list(range(7))
+    assert found.without_key == found.invalid_timestamps == list(range(7))

@@ -20,7 +20,7 @@ MakeBatch = Callable[..., bytes]
 
 @pytest.fixture
 def open_log(tmp_path: Path) -> Iterator[OpenLog]:
-    """Open the log ``t-0``, settings as keywords; all opened ones are let go of at the end."""
+    """Open the log ``t-0``, with settings as keywords. All logs are closed at the end."""
     opened: list[Log] = []
 
     def open_one(*, now_ms: int = NOW_MS, **settings: Any) -> Log:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.storage.batch_search import (
-    SEARCHED_IN_STEP_MAX,
+    SEARCH_STEP_RECORDS_MAX,
     LargeBatchError,
     TimeQuery,
     TimestampOffset,
@@ -56,8 +56,8 @@ def test_search_finds_first_record_at_or_after_timestamp(
         None,
     )
     records = [Record(timestamp=time) for time in times]
-    found = search(records, TimeQuery(timestamp, first_offset), compression=codec)
-    assert found == Searched(expected, was_large=False)
+    result = search(records, TimeQuery(timestamp, first_offset), compression=codec)
+    assert result == Searched(expected, was_large=False)
 
 
 @given(timestamp=st.integers(8, 10), first_offset=st.integers(95, 105))
@@ -65,17 +65,17 @@ def test_search_in_log_append_time_batch_uses_batch_timestamp(
     timestamp: int, first_offset: int
 ) -> None:
     kind = TimestampType.LOG_APPEND_TIME
-    found = search(
+    result = search(
         [Record(timestamp=9)] * 3, TimeQuery(timestamp, first_offset), timestamp_type=kind
     )
     late = timestamp > 9 or first_offset > 102
-    assert found.answer == (None if late else TimestampOffset(9, max(100, first_offset), 4))
+    assert result.answer == (None if late else TimestampOffset(9, max(100, first_offset), 4))
 
 
 @pytest.mark.parametrize(
     ("records", "codec"),
     [
-        ([Record(timestamp=5)] * (SEARCHED_IN_STEP_MAX + 1), Compression.NONE),
+        ([Record(timestamp=5)] * (SEARCH_STEP_RECORDS_MAX + 1), Compression.NONE),
         ([Record(timestamp=5, value=bytes(STEP_BYTES_MAX))], Compression.ZSTD),
     ],
     ids=["records", "bytes"],
@@ -83,6 +83,6 @@ def test_search_in_log_append_time_batch_uses_batch_timestamp(
 def test_large_batch_is_searched_outside_of_event_loop(
     records: list[Record], codec: Compression
 ) -> None:
-    found = search(records, TimeQuery(5), compression=codec)
-    assert found == Searched(TimestampOffset(5, 100, 4), was_large=True)
+    result = search(records, TimeQuery(5), compression=codec)
+    assert result == Searched(TimestampOffset(5, 100, 4), was_large=True)
     assert search(records, TimeQuery(6), compression=codec).answer is None

@@ -15,19 +15,19 @@ from minibroker.storage.checkpoint import (
     write_topic_id,
 )
 from minibroker.storage.errors import LogError
-from minibroker.storage.producers import Producer, ProducerTable, SeenBatch
+from minibroker.storage.producers import BatchMetadata, Producer, ProducerTable
 
 
 @pytest.mark.parametrize("clean", [None, (90, 4096)])
 @pytest.mark.parametrize("sync", [False, True])
 def test_checkpoint_round_trips(tmp_path: Path, clean: tuple[int, int] | None, sync: bool) -> None:
-    producers = {7: Producer(3, 555, (SeenBatch(4, 80, 4, 554), SeenBatch(9, 89, 4, 555)))}
+    producers = {7: Producer(3, 555, (BatchMetadata(4, 80, 4, 554), BatchMetadata(9, 89, 4, 555)))}
     table = ProducerTable(producers.items(), 90)
     write_checkpoint(str(tmp_path), Checkpoint(5, 60, clean, table), sync=sync)
-    found = read_checkpoint(str(tmp_path))
-    assert found is not None
-    assert (found.log_start_offset, found.recovery_point, found.clean) == (5, 60, clean)
-    assert (found.producers.producers, found.producers.end_offset) == (producers, 90)
+    result = read_checkpoint(str(tmp_path))
+    assert result is not None
+    assert (result.log_start_offset, result.recovery_point, result.clean) == (5, 60, clean)
+    assert (result.producers.producers, result.producers.end_offset) == (producers, 90)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.json"]
 
 

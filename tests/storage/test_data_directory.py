@@ -20,7 +20,7 @@ from minibroker.storage.data_directory import (
     LoggedTopic,
     MetaProperties,
     check_data_directory,
-    lacks_mark,
+    lacks_meta_properties,
     logged_topics,
     read_meta_properties,
     write_meta_properties,
@@ -103,7 +103,7 @@ def test_meta_properties_round_trip_and_directory_is_accepted(tmp_path: Path) ->
     write_meta_properties(tmp_path, META)
     check(tmp_path)
     assert read_meta_properties(tmp_path) == META
-    assert not lacks_mark(tmp_path)
+    assert not lacks_meta_properties(tmp_path)
 
 
 @pytest.mark.parametrize("cluster_id", [" a=b: ", 'a\\b"#', "ключ\n🔑"])
@@ -190,7 +190,7 @@ def test_directory_of_an_earlier_version_is_accepted(tmp_path: Path, killed: boo
     make_store(tmp_path, killed=killed)
     make_partition(tmp_path, "orders-0")
     check(tmp_path)
-    assert lacks_mark(tmp_path)
+    assert lacks_meta_properties(tmp_path)
 
 
 def test_directory_of_broker_killed_during_first_start_is_accepted(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_directory_of_an_earlier_version_with_zookeeper_is_accepted(tmp_path: Pa
     (tmp_path / SESSION_FILE).unlink()
     make_partition(tmp_path, "orders-0")
     check(tmp_path, needs_store=False)
-    assert lacks_mark(tmp_path)
+    assert lacks_meta_properties(tmp_path)
 
 
 @pytest.mark.parametrize("in_wal", [False, True])

@@ -53,7 +53,7 @@ def test_probe_returns_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_probe_fails_if_little_space_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "free_bytes", lambda _: failures.ROOM_BYTES - 1)
+    monkeypatch.setattr(failures, "free_bytes", lambda _: failures.FREE_BYTES_MIN - 1)
     error = failures.probe(str(tmp_path))
     assert error is not None
     assert error.errno == errno.ENOSPC

@@ -31,9 +31,9 @@ def test_index_in_memory_and_in_file_find_same_position(
     path.write_bytes(index.encode())
     assert index.position(base + asked) == (below[-1] * 7 if below else 0)
     assert search_file(str(path), OFFSET_ENTRY, asked) == (below[-1] * 7 if below else None)
-    again = OffsetIndex.decode(path.read_bytes(), base)
-    assert (again.encode(), len(again)) == (index.encode(), len(offsets))
-    assert again.last_position == index.last_position
+    decoded = OffsetIndex.decode(path.read_bytes(), base)
+    assert (decoded.encode(), len(decoded)) == (index.encode(), len(offsets))
+    assert decoded.last_position == index.last_position
     last = (offsets[-1], (len(offsets) - 1) * 7) if offsets else None
     assert last_in_file(str(path), OFFSET_ENTRY) == last
 
@@ -63,8 +63,8 @@ def test_time_index_has_kafka_encoding_and_only_increasing_times() -> None:
 def test_time_index_is_searched_in_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(TIME_ENTRY.pack(5, 1) + TIME_ENTRY.pack(9, 3))
-    found = [search_file(str(path), TIME_ENTRY, time) for time in (4, 5, 8, 9)]
-    assert found == [None, 1, 1, 3]
+    result = [search_file(str(path), TIME_ENTRY, time) for time in (4, 5, 8, 9)]
+    assert result == [None, 1, 1, 3]
 
 
 @pytest.mark.parametrize("data", [b"\x00" * 7, bytes(16), OFFSET_ENTRY.pack(5, 0) * 2])

@@ -56,9 +56,9 @@ def test_append_stamps_stored_batch_and_leaves_request_unchanged(
     request = kind(sent)
     log.append(request, now_ms=NOW_MS, leader_epoch=3)
     assert bytes(request) == sent
-    piece = log.read(2, 1000)
-    assert piece is not None
-    stored = piece.load()
+    file_slice = log.read(2, 1000)
+    assert file_slice is not None
+    stored = file_slice.load()
     header = parse_batch_header(stored)
     assert verify_crc(stored)
     assert (header.base_offset, header.last_offset, header.partition_leader_epoch) == (2, 3, 3)
@@ -75,10 +75,10 @@ def test_log_append_time_is_set_by_broker(open_log: OpenLog, batch: MakeBatch) -
     log = open_log(timestamp_type=TimestampType.LOG_APPEND_TIME)
     late = batch(10**12, 5)
     assert log.append(late, now_ms=NOW_MS) == Appended(0, 1, NOW_MS, 0, False)
-    piece = log.read(0, 1000)
-    assert piece is not None
-    assert verify_crc(piece.load())
-    assert [record.timestamp for record in iter_records(piece.load())] == [NOW_MS, NOW_MS]
+    file_slice = log.read(0, 1000)
+    assert file_slice is not None
+    assert verify_crc(file_slice.load())
+    assert [record.timestamp for record in iter_records(file_slice.load())] == [NOW_MS, NOW_MS]
     assert log.max_timestamp() == TimestampOffset(NOW_MS, 1, 0)
 
 
@@ -113,18 +113,18 @@ def test_coordinator_batches_are_not_checked_for_sequences(
     assert log.log_end_offset == 2
 
 
-@pytest.mark.parametrize("wanted", [Compression.NONE, Compression.ZSTD])
+@pytest.mark.parametrize("expected", [Compression.NONE, Compression.ZSTD])
 @pytest.mark.parametrize("sent", [Compression.NONE, Compression.GZIP, Compression.ZSTD])
 def test_batch_is_stored_with_codec_of_topic(
-    open_log: OpenLog, batch: MakeBatch, sent: Compression, wanted: Compression
+    open_log: OpenLog, batch: MakeBatch, sent: Compression, expected: Compression
 ) -> None:
-    log = open_log(compression=wanted)
+    log = open_log(compression=expected)
     log.append(batch(1, 2, compression=sent), now_ms=NOW_MS)
-    piece = log.read(0, 10_000)
-    assert piece is not None
-    data = piece.load()
+    file_slice = log.read(0, 10_000)
+    assert file_slice is not None
+    data = file_slice.load()
     assert verify_crc(data)
-    assert parse_batch_header(data).codec == wanted
+    assert parse_batch_header(data).codec == expected
     assert [record.timestamp - NOW_MS for record in iter_records(data)] == [1, 2]
 
 
@@ -162,14 +162,14 @@ def test_read_starts_at_any_offset(
         bounds.append((appended.base_offset, appended.last_offset))
     for base, last in bounds:
         for offset in range(base, last + 1):
-            piece = log.read(offset, max_bytes)
-            assert piece is not None
-            header = parse_batch_header(piece.load())
+            file_slice = log.read(offset, max_bytes)
+            assert file_slice is not None
+            header = parse_batch_header(file_slice.load())
             assert (header.base_offset, header.last_offset) == (base, last)
-            assert header.size <= len(piece) <= max(max_bytes, header.size)
+            assert header.size <= len(file_slice) <= max(max_bytes, header.size)
             strict = log.read(offset, max_bytes, min_one=False)
             assert strict is not None
-            assert len(strict) == (len(piece) if header.size <= max_bytes else 0)
+            assert len(strict) == (len(file_slice) if header.size <= max_bytes else 0)
     assert log.read(log.log_end_offset, max_bytes) is None
     log.abandon()
 
@@ -189,12 +189,12 @@ def test_reads_continue_across_segments(open_log: OpenLog, batch: MakeBatch) -> 
     log = open_log(segment_bytes=250)
     for number in range(10):
         log.append(batch(number), now_ms=NOW_MS)
-    found, offset = [], 0
-    while (piece := log.read(offset, 10**6)) is not None:
-        for _, header in iter_batches(piece.load()):
-            found.append(header.base_offset)
+    records_found, offset = [], 0
+    while (file_slice := log.read(offset, 10**6)) is not None:
+        for _, header in iter_batches(file_slice.load()):
+            records_found.append(header.base_offset)
             offset = header.next_offset
-    assert found == list(range(10))
+    assert records_found == list(range(10))
     assert files(log) == [0, 3, 6, 9]
 
 
@@ -208,10 +208,10 @@ def test_offset_for_time_is_found_across_segments(open_log: OpenLog, batch: Make
     for start in (0, 4, 9):
         log.delete_records(start)
         for time in range(33):
-            wanted = [(t, o) for o, t in enumerate(times) if t >= time and o >= start]
-            found = log.offset_for_time(NOW_MS + time)
-            assert found == (
-                TimestampOffset(NOW_MS + wanted[0][0], wanted[0][1], 1) if wanted else None
+            expected = [(t, o) for o, t in enumerate(times) if t >= time and o >= start]
+            records_found = log.offset_for_time(NOW_MS + time)
+            assert records_found == (
+                TimestampOffset(NOW_MS + expected[0][0], expected[0][1], 1) if expected else None
             )
     assert log.max_timestamp() == TimestampOffset(NOW_MS + 30, 9, 1)
 
@@ -259,12 +259,12 @@ def test_retention_by_time_deletes_files_after_delay(open_log: OpenLog, batch: M
     log = open_log(segment_bytes=2 * len(batch(0)), retention_ms=1000, file_delete_delay_ms=60_000)
     for after in (0, 100, 200, 300, 400):
         log.append(batch(after), now_ms=NOW_MS)
-    piece = log.read(0, 1000)
-    assert piece is not None
+    file_slice = log.read(0, 1000)
+    assert file_slice is not None
     assert log.apply_retention(now_ms=NOW_MS + 1100) == 0
     assert log.apply_retention(now_ms=NOW_MS + 1101) == 1
     assert (log.log_start_offset, log.segment_count) == (2, 2)
-    assert parse_batch_header(piece.load()).base_offset == 0
+    assert parse_batch_header(file_slice.load()).base_offset == 0
     with pytest.raises(LogError, match="OFFSET_OUT_OF_RANGE"):
         log.read(1, 100)
     log.apply_retention(now_ms=NOW_MS + 61_100)
@@ -420,8 +420,8 @@ def test_log_is_closed_even_if_its_checkpoint_cannot_be_written(
             log.delete_records(1)
         with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
             log.close(now_ms=NOW_MS)
-    again = open_log()
-    assert (again.opened_clean, again.log_end_offset) == (False, 1)
+    reopened = open_log()
+    assert (reopened.opened_clean, reopened.log_end_offset) == (False, 1)
 
 
 def test_directory_of_other_topic_id_is_rejected(tmp_path: Path) -> None:

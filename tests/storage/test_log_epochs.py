@@ -99,7 +99,7 @@ def test_file_that_cannot_be_written_is_reported_and_written_later(
 ) -> None:
     failures: list[str] = []
     log = open_log()
-    log._failed = lambda directory, _: failures.append(directory)
+    log._on_failure = lambda directory, _: failures.append(directory)
     blocking = Path(f"{checkpoint(log)}.tmp")
     blocking.mkdir()
     append(log, batch, 5)

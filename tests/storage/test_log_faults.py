@@ -116,23 +116,25 @@ class Scenario:
 
     def check(self) -> None:
         self.faults.is_paused = True
-        found: dict[int, bytes] = {}
+        records_found: dict[int, bytes] = {}
         offset = self.log.log_start_offset
         while offset < self.log.log_end_offset:
-            piece = self.log.read(offset, 10_000)
-            assert piece is not None
-            data = piece.load()
+            file_slice = self.log.read(offset, 10_000)
+            assert file_slice is not None
+            data = file_slice.load()
             for position, header in iter_batches(data):
                 for record in iter_records(data[position : position + header.size]):
-                    found[record.offset] = record.value or b""
+                    records_found[record.offset] = record.value or b""
                 offset = header.next_offset
-        assert sorted(found) == list(range(self.log.log_start_offset, self.log.log_end_offset))
-        kept = {
+        assert sorted(records_found) == list(
+            range(self.log.log_start_offset, self.log.log_end_offset)
+        )
+        retained = {
             offset: value
             for offset, value in self.acknowledged.items()
             if offset >= self.log.log_start_offset
         }
-        assert {offset: found[offset] for offset in kept} == kept
+        assert {offset: records_found[offset] for offset in retained} == retained
         self.faults.is_paused = False
 
     def kill(self) -> None:

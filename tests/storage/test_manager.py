@@ -22,7 +22,7 @@ from minibroker.storage.checkpoint import write_topic_id
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager, log_config
-from minibroker.storage.paths import list_aside, set_aside
+from minibroker.storage.paths import list_deleted, rename_directory
 from minibroker.storage.segment_files import SegmentFiles
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -42,10 +42,10 @@ def topic(name: str, topic_id: bytes, partitions: int = 2) -> Topic:
 
 
 def image(*topics: Topic, config: Mapping[str, str] | None = None) -> Image:
-    found = Image()
-    for one in topics:
-        found = apply(found, TopicCreated(one, config or {}))
-    return found
+    current_image = Image()
+    for topic in topics:
+        current_image = apply(current_image, TopicCreated(topic, config or {}))
+    return current_image
 
 
 @pytest.fixture
@@ -61,29 +61,29 @@ def manager(tmp_path: Path, settings: Settings) -> Iterator[LogManager]:
     manager.close(now_ms=NOW_MS)
 
 
-def need(manager: LogManager, known: Image, name: str = "t") -> Log:
-    log = manager.get(known, name, 0, now_ms=NOW_MS)
+def open_log(manager: LogManager, current: Image, name: str = "t") -> Log:
+    log = manager.get(current, name, 0, now_ms=NOW_MS)
     assert log is not None
     return log
 
 
 def test_log_is_opened_once(manager: LogManager, tmp_path: Path) -> None:
-    known = image(topic("t", b"1"))
-    log = need(manager, known)
-    assert need(manager, known) is log
+    current = image(topic("t", b"1"))
+    log = open_log(manager, current)
+    assert open_log(manager, current) is log
     assert list(manager.items()) == [(("t", 0), log)]
     assert (tmp_path / "t-0" / "partition.metadata").exists()
 
 
 def test_unhosted_or_unknown_partition_is_not_opened(manager: LogManager, tmp_path: Path) -> None:
-    known = image(topic("t", b"1"))
+    current = image(topic("t", b"1"))
     for name, partition in (("t", 1), ("t", 2), ("u", 0)):
-        assert manager.get(known, name, partition, now_ms=NOW_MS) is None
+        assert manager.get(current, name, partition, now_ms=NOW_MS) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_topic_configs_apply_to_new_logs(manager: LogManager, settings: Settings) -> None:
-    known = image(
+    current = image(
         topic("t", b"1"),
         config={
             "segment.bytes": "2000000",
@@ -92,8 +92,8 @@ def test_topic_configs_apply_to_new_logs(manager: LogManager, settings: Settings
             "message.timestamp.type": "LogAppendTime",
         },
     )
-    config = log_config(settings, known, "t")
-    assert need(manager, known).config == config
+    config = log_config(settings, current, "t")
+    assert open_log(manager, current).config == config
     assert (config.segment_bytes, config.compression) == (2_000_000, Compression.ZSTD)
     assert (config.delete, config.compact) == (False, True)
     assert config.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -106,13 +106,13 @@ def test_topic_configs_apply_to_new_logs(manager: LogManager, settings: Settings
 def test_compression_type_selects_codec(
     settings: Settings, name: str, codec: Compression | None
 ) -> None:
-    known = image(topic("t", b"1"), config={"compression.type": name})
-    assert log_config(settings, known, "t").compression == codec
+    current = image(topic("t", b"1"), config={"compression.type": name})
+    assert log_config(settings, current, "t").compression == codec
 
 
 def test_changed_topic_configs_apply_to_open_logs(manager: LogManager) -> None:
     before = image(topic("t", b"1"))
-    log = need(manager, before)
+    log = open_log(manager, before)
     after = apply(before, ConfigChanged("topics", "t", {"retention.ms": "5"}))
     manager.follow(before, after)
     assert log.config.retention_ms == 5
@@ -120,7 +120,7 @@ def test_changed_topic_configs_apply_to_open_logs(manager: LogManager) -> None:
 
 def test_default_broker_configs_apply_to_open_logs(manager: LogManager) -> None:
     before = image(topic("t", b"1"))
-    log = need(manager, before)
+    log = open_log(manager, before)
     assert log.config.retention_ms != 6
     after = apply(before, ConfigChanged("brokers", "<default>", {"log.retention.ms": "6"}))
     manager.follow(before, after)
@@ -131,31 +131,31 @@ def test_logs_of_deleted_topic_are_removed(
     manager: LogManager, tmp_path: Path, batch: MakeBatch
 ) -> None:
     before = image(topic("t", b"1"), topic("u", b"2"))
-    need(manager, before).append(batch(0), now_ms=NOW_MS)
-    kept = need(manager, before, "u")
-    again = image(topic("t", b"3"), topic("u", b"2"))
-    manager.follow(before, again)
-    assert [log for _, log in manager.items()] == [kept]
+    open_log(manager, before).append(batch(0), now_ms=NOW_MS)
+    other_log = open_log(manager, before, "u")
+    recreated = image(topic("t", b"3"), topic("u", b"2"))
+    manager.follow(before, recreated)
+    assert [log for _, log in manager.items()] == [other_log]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["u-0"]
-    assert need(manager, again).log_end_offset == 0
+    assert open_log(manager, recreated).log_end_offset == 0
 
 
 def test_log_of_earlier_topic_with_same_name_becomes_stray(
     manager: LogManager, tmp_path: Path, settings: Settings, batch: MakeBatch
 ) -> None:
-    need(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
+    open_log(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
     manager.close(now_ms=NOW_MS)
-    assert need(manager, image(topic("t", b"2"))).log_end_offset == 0
-    assert list_aside(tmp_path) == []
+    assert open_log(manager, image(topic("t", b"2"))).log_end_offset == 0
+    assert list_deleted(tmp_path) == []
     assert sum(path.name.endswith("-stray") for path in tmp_path.iterdir()) == 1
 
 
 def test_recovery_opens_known_logs_and_keeps_unknown_ones_as_strays(
     manager: LogManager, tmp_path: Path, batch: MakeBatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known = image(topic("t", b"1"), topic("u", b"2"))
-    need(manager, known).append(batch(0, 1), now_ms=NOW_MS)
-    need(manager, known, "u")
+    current = image(topic("t", b"1"), topic("u", b"2"))
+    open_log(manager, current).append(batch(0, 1), now_ms=NOW_MS)
+    open_log(manager, current, "u")
     manager.close(now_ms=NOW_MS)
     for other in ("t-1", "gone-1", "photos-2024", "x-0.0123-delete", "notes"):
         (tmp_path / other).mkdir()
@@ -194,11 +194,11 @@ def test_recovery_continues_when_a_stray_cannot_be_renamed(
         settings,
         lambda *_: True,
         SegmentFiles(),
-        failed=lambda path, error: failures.append((path, error.errno)),
+        on_failure=lambda path, error: failures.append((path, error.errno)),
     )
-    known = image(topic("a", b"1"), topic("b", b"2"))
-    need(manager, known, "a")
-    need(manager, known, "b").append(batch(0), now_ms=NOW_MS)
+    current = image(topic("a", b"1"), topic("b", b"2"))
+    open_log(manager, current, "a")
+    open_log(manager, current, "b").append(batch(0), now_ms=NOW_MS)
     manager.close(now_ms=NOW_MS)
 
     def refuse(*_: str) -> None:
@@ -215,11 +215,11 @@ def test_recovery_continues_when_a_stray_cannot_be_renamed(
 def test_recovery_completes_interrupted_removal(
     manager: LogManager, tmp_path: Path, batch: MakeBatch
 ) -> None:
-    need(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
+    open_log(manager, image(topic("t", b"1"))).append(batch(0), now_ms=NOW_MS)
     ((_, log),) = manager.items()
     log.abandon()
-    set_aside(log.directory)
-    assert len(list_aside(tmp_path)) == 1
+    rename_directory(log.directory)
+    assert len(list_deleted(tmp_path)) == 1
     manager.recover(image(), now_ms=NOW_MS)
     assert list(tmp_path.iterdir()) == []
 
@@ -228,7 +228,7 @@ def test_directory_with_foreign_files_is_rejected(manager: LogManager, tmp_path:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "holiday.jpg").touch()
     with pytest.raises(LogError, match="was not created by a broker"):
-        need(manager, image(topic("t", b"1")))
+        open_log(manager, image(topic("t", b"1")))
     assert [path.name for path in (tmp_path / "t-0").iterdir()] == ["holiday.jpg"]
 
 
@@ -236,17 +236,17 @@ def test_symbolic_link_is_rejected_as_log_directory(manager: LogManager, tmp_pat
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "t-0").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LogError, match="is a symbolic link"):
-        need(manager, image(topic("t", b"1")))
+        open_log(manager, image(topic("t", b"1")))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_flush_and_retention_apply_to_every_log(
     manager: LogManager, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = image(
+    current = image(
         topic("t", b"1"), topic("u", b"2"), config={"retention.ms": "1000", "flush.ms": "100"}
     )
-    logs = [need(manager, known, name) for name in ("t", "u")]
+    logs = [open_log(manager, current, name) for name in ("t", "u")]
     for log in logs:
         log.append(batch(0), now_ms=NOW_MS)
     synced: list[int] = []
@@ -260,14 +260,14 @@ def test_flush_and_retention_apply_to_every_log(
 def test_unusable_directory_is_kafka_storage_error(manager: LogManager, tmp_path: Path) -> None:
     (tmp_path / "t-0").write_text("a file where a directory should be")
     with pytest.raises(LogError, match="KAFKA_STORAGE_ERROR"):
-        need(manager, image(topic("t", b"1")))
+        open_log(manager, image(topic("t", b"1")))
 
 
 def test_retention_continues_with_other_logs_if_one_fails(
     manager: LogManager, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = image(topic("t", b"1"), topic("u", b"2"), config={"retention.ms": "1000"})
-    bad, good = (need(manager, known, name) for name in ("t", "u"))
+    current = image(topic("t", b"1"), topic("u", b"2"), config={"retention.ms": "1000"})
+    bad, good = (open_log(manager, current, name) for name in ("t", "u"))
     good.append(batch(0), now_ms=NOW_MS)
 
     def fail(**_: object) -> int:
@@ -289,8 +289,8 @@ def test_deleted_log_that_cannot_be_removed_is_removed_later(
     call: str,
 ) -> None:
     before = image(topic("t", b"1"), topic("u", b"2"))
-    need(manager, before).append(batch(0), now_ms=NOW_MS)
-    need(manager, before, "u")
+    open_log(manager, before).append(batch(0), now_ms=NOW_MS)
+    open_log(manager, before, "u")
     open_before = open_below(tmp_path)
 
     def fail(*_: object) -> None:
@@ -310,32 +310,32 @@ def test_deleted_log_that_cannot_be_removed_is_removed_later(
 def test_recreated_topic_waits_until_deleted_log_is_renamed(
     manager: LogManager, tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, again = image(topic("t", b"1")), image(topic("t", b"2"))
-    need(manager, before).append(batch(0), now_ms=NOW_MS)
+    before, recreated = image(topic("t", b"1")), image(topic("t", b"2"))
+    open_log(manager, before).append(batch(0), now_ms=NOW_MS)
 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as context:
         context.setattr(os, "rename", fail)
-        manager.follow(before, again)
+        manager.follow(before, recreated)
         with pytest.raises(LogError, match="can't be opened: Input/output error"):
-            need(manager, again)
-    assert need(manager, again).log_end_offset == 0
+            open_log(manager, recreated)
+    assert open_log(manager, recreated).log_end_offset == 0
     assert [path.name for path in tmp_path.iterdir()] == ["t-0"]
 
 
 def test_deleted_topic_whose_log_could_not_be_opened_leaves_no_directory(
     manager: LogManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = image(topic("t", b"1", 3))
-    need(manager, known)
+    current = image(topic("t", b"1", 3))
+    open_log(manager, current)
     manager.close(now_ms=NOW_MS)
     for others in ("t-1", "t-2"):
         (tmp_path / others).mkdir()
     write_topic_id(str(tmp_path / "t-1"), b"1" * 16)  # of another worker
     write_topic_id(str(tmp_path / "t-2"), b"2" * 16)  # of another topic
-    manager.follow(known, Image())
+    manager.follow(current, Image())
     assert sorted(os.listdir(tmp_path)) == ["t-1", "t-2"]
 
 
@@ -355,10 +355,10 @@ def test_new_directory_is_removed_if_topic_id_cannot_be_written(
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(LogError) as raised:
-        need(manager, image(topic("t", b"1")))
+        open_log(manager, image(topic("t", b"1")))
     assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert os.listdir(tmp_path) == []
     (tmp_path / "t-0").mkdir()
     with pytest.raises(LogError):
-        need(manager, image(topic("t", b"1")))
+        open_log(manager, image(topic("t", b"1")))
     assert os.listdir(tmp_path / "t-0") == []

@@ -31,9 +31,9 @@ def test_append_as_leader_stamps_leader_epoch_and_advances_high_watermark(
     append(partition, batch, 3)
     assert (partition.high_watermark, partition.last_stable_offset) == (5, 5)
     for offset, epoch in ((1, 5), (2, 6)):
-        found = partition.read(offset, 0)
-        assert found is not None
-        assert parse_batch_header(found.load()).partition_leader_epoch == epoch
+        result = partition.read(offset, 0)
+        assert result is not None
+        assert parse_batch_header(result.load()).partition_leader_epoch == epoch
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_read_ends_at_high_watermark(partition: Partition, batch: MakeBatch) -> 
     append(partition, batch, 1)
     partition.log.append(batch(0), now_ms=NOW_MS)  # As if a follower did not have it yet.
     first = len(batch(0, 1))
-    found = partition.read(0, 10_000)
-    assert found is not None
-    assert len(found) == first + len(batch(0))
+    result = partition.read(0, 10_000)
+    assert result is not None
+    assert len(result) == first + len(batch(0))
     assert partition.read(3, 10_000) is None
     assert partition.read(4, 10_000) is None
     with pytest.raises(LogError) as raised:
@@ -113,9 +113,9 @@ def test_read_of_earlier_segment_ends_with_it(partition: Partition, batch: MakeB
     partition.log.roll(now_ms=NOW_MS)
     append(partition, batch, 1)
     partition.log.append(batch(0), now_ms=NOW_MS)
-    found = partition.read(0, 10_000)
-    assert found is not None
-    assert len(found) == len(batch(0, 1))
+    result = partition.read(0, 10_000)
+    assert result is not None
+    assert len(result) == len(batch(0, 1))
 
 
 @pytest.mark.parametrize(("offset", "start"), [(2, 2), (-1, 3), (0, 0), (3, 3)])

@@ -64,13 +64,13 @@ def test_directory_marked_for_deletion_frees_its_name(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "file").touch()
     (directory / paths.PARTITION_METADATA).touch()
-    aside = paths.set_aside(str(directory))
+    aside = paths.rename_directory(str(directory))
     assert not directory.exists()
-    assert paths.list_aside(tmp_path) == [aside]
+    assert paths.list_deleted(tmp_path) == [aside]
     assert paths.parse_directory(Path(aside).name) is None
-    paths.remove_aside(aside)
-    paths.remove_aside(aside)
-    assert paths.list_aside(tmp_path) == []
+    paths.remove_renamed(aside)
+    paths.remove_renamed(aside)
+    assert paths.list_deleted(tmp_path) == []
 
 
 def test_removal_does_not_follow_links_and_keeps_subdirectories(tmp_path: Path) -> None:
@@ -81,20 +81,20 @@ def test_removal_does_not_follow_links_and_keeps_subdirectories(tmp_path: Path) 
     (directory / "subdirectory").mkdir(parents=True)
     (directory / paths.PARTITION_METADATA).touch()
     (directory / "link").symlink_to(outside)
-    aside = Path(paths.set_aside(str(directory)))
-    paths.remove_aside(str(aside))
+    aside = Path(paths.rename_directory(str(directory)))
+    paths.remove_renamed(str(aside))
     assert (outside / "file").exists()
     assert [path.name for path in aside.iterdir()] == ["subdirectory"]
-    assert paths.list_aside(tmp_path) == []
+    assert paths.list_deleted(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["old-delete", "t-0.0123-delete", f"x-0.{'g' * 32}-delete"])
 def test_foreign_directory_with_delete_suffix_is_not_listed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / paths.PARTITION_METADATA).touch()
-    assert paths.list_aside(tmp_path) == []
+    assert paths.list_deleted(tmp_path) == []
 
 
 def test_directory_without_topic_id_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / f"x-0.{'a' * 32}-delete").mkdir()
-    assert paths.list_aside(tmp_path) == []
+    assert paths.list_deleted(tmp_path) == []

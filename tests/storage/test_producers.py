@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from minibroker.storage.errors import LogError
 from minibroker.storage.producers import (
-    BATCHES_KEPT,
+    BATCHES_RETAINED,
+    BatchMetadata,
     Producer,
     ProducerTable,
-    SeenBatch,
     decode_snapshot,
     encode_snapshot,
 )
@@ -30,7 +30,7 @@ def header(sequence: int, count: int = 1, epoch: int = 0, pid: int = PID) -> Bat
     )
 
 
-def take(table: ProducerTable, batch: BatchHeader) -> SeenBatch | None:
+def take(table: ProducerTable, batch: BatchHeader) -> BatchMetadata | None:
     """What a log does: check, then remember at the next offsets unless it is a duplicate."""
     seen = table.check(batch)
     if seen is None:
@@ -62,7 +62,7 @@ def test_last_five_batches_are_recognized_as_duplicates() -> None:
         seen = table.check(header(first, 2))
         assert seen is not None
         assert (seen.first_offset, seen.last_offset) == (first, first + 1)
-    assert len(table.producers[PID].batches) == BATCHES_KEPT
+    assert len(table.producers[PID].batches) == BATCHES_RETAINED
     assert refused(table, header(2, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
@@ -108,7 +108,7 @@ def test_idle_producers_expire() -> None:
 
 ENTRY = st.builds(
     lambda epoch, last_sequence, last_offset, delta, time: Producer(
-        epoch, time, (SeenBatch(last_sequence, last_offset, delta, time),)
+        epoch, time, (BatchMetadata(last_sequence, last_offset, delta, time),)
     ),
     st.integers(0, 2**15 - 1),
     st.integers(0, 2**31 - 1),
@@ -139,7 +139,7 @@ def test_snapshot_includes_producer_without_batches() -> None:
 
 
 def test_snapshot_has_kafka_encoding() -> None:
-    producer = Producer(1, 1000, (SeenBatch(3, 9, 2, 999), SeenBatch(5, 11, 1, 1000)))
+    producer = Producer(1, 1000, (BatchMetadata(3, 9, 2, 999), BatchMetadata(5, 11, 1, 1000)))
     data = encode_snapshot(ProducerTable([(258, producer)]))
     assert data[:2].hex() == "0001"
     assert data[6:].hex(" ", 4) == bytes.fromhex(

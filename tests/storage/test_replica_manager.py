@@ -33,16 +33,16 @@ def replicas(tmp_path: Path) -> Iterator[ReplicaManager]:
     logs.abandon()
 
 
-def get(replicas: ReplicaManager, known: Image) -> Partition:
-    partition = replicas.get(known, "t", 0, now_ms=NOW_MS)
+def get(replicas: ReplicaManager, current: Image) -> Partition:
+    partition = replicas.get(current, "t", 0, now_ms=NOW_MS)
     assert partition is not None
     return partition
 
 
 def test_get_returns_same_partition(replicas: ReplicaManager) -> None:
-    known = image(b"1", epoch=3)
-    partition = get(replicas, known)
-    assert get(replicas, known) is partition
+    current = image(b"1", epoch=3)
+    partition = get(replicas, current)
+    assert get(replicas, current) is partition
     assert (partition.leader_id, partition.leader_epoch, partition.is_leader) == (1, 3, True)
 
 

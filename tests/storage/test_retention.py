@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.storage.config import LogConfig
-from minibroker.storage.retention import SegmentExtent, SegmentGrowth, expired, must_roll
+from minibroker.storage.retention import SegmentExtent, SegmentGrowth, count_expired, must_roll
 
 NOW_MS = 1_000_000
 
@@ -76,7 +76,7 @@ EMPTY_END = SegmentExtent(30, 0, NOW_MS - 400)
 
 def gone(segments: list[SegmentExtent], start: int = 0, **settings: Any) -> int:
     config = LogConfig(**{"retention_ms": -1, **settings})
-    return expired(segments, config, log_start_offset=start, now_ms=NOW_MS)
+    return count_expired(segments, config, log_start_offset=start, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize(("limit", "count"), [(300, 0), (299, 1), (99, 3), (-1, 0)])

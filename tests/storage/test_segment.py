@@ -32,7 +32,7 @@ def segment(tmp_path: Path) -> Iterator[ActiveSegment]:
 def grow(segment: ActiveSegment, batch: bytes) -> None:
     header = parse_batch_header(batch)
     segment.write(batch[:30], memoryview(batch)[30:])
-    segment.note(
+    segment.record_batch(
         header.base_offset,
         header.last_offset,
         header.size,
@@ -57,18 +57,18 @@ def fill(segment: ActiveSegment, groups: list[list[int]], codec: Compression) ->
 def check_finds(segment: Segment, records: list[Record]) -> None:
     """Every offset and time leads to the first batch and record that it should lead to."""
     for record in records:
-        found = segment.locate(record.offset)
-        assert found is not None
+        result = segment.locate(record.offset)
+        assert result is not None
         with open(segment.path, "rb") as file:
-            header = parse_batch_header(file.read(), found[0])
+            header = parse_batch_header(file.read(), result[0])
         assert header.base_offset <= record.offset <= header.last_offset
-        assert header.size == found[1]
+        assert header.size == result[1]
     times = [record.timestamp for record in records]
     for time in {*times, *(time + 1 for time in times), 0}:
         for first in (records[0].offset, records[len(records) // 2].offset):
-            wanted = [r for r in records if r.timestamp >= time and r.offset >= first]
-            assert segment.find_time(time, first) == (
-                TimestampOffset(wanted[0].timestamp, wanted[0].offset, -1) if wanted else None
+            expected = [r for r in records if r.timestamp >= time and r.offset >= first]
+            assert segment.find_by_timestamp(time, first) == (
+                TimestampOffset(expected[0].timestamp, expected[0].offset, -1) if expected else None
             )
     latest = max(times)
     offset = records[times.index(latest)].offset
@@ -107,10 +107,10 @@ def test_index_files_have_one_entry_per_interval(segment: ActiveSegment) -> None
     size = segment.size // 40
     step = INTERVAL // size + 1
     data = Path(segment.path).with_suffix(".index").read_bytes()
-    wanted = [(number, number * size) for number in range(step, 40, step)]
-    assert list(OFFSET_ENTRY.iter_unpack(data)) == wanted
+    expected = [(number, number * size) for number in range(step, 40, step)]
+    assert list(OFFSET_ENTRY.iter_unpack(data)) == expected
     times = Path(segment.path).with_suffix(".timeindex").read_bytes()
-    assert list(TIME_ENTRY.iter_unpack(times)) == [(number, number) for number, _ in wanted]
+    assert list(TIME_ENTRY.iter_unpack(times)) == [(number, number) for number, _ in expected]
 
 
 def test_only_new_index_entries_are_written(segment: ActiveSegment) -> None:
@@ -135,7 +135,7 @@ def test_records_without_timestamp_are_not_found_by_time(segment: ActiveSegment)
     assert segment.find_max_timestamp() is None
     fill(segment, [[-1], [-1]], Compression.NONE)
     assert segment.find_max_timestamp() is None
-    assert segment.find_time(0, 100) is None
+    assert segment.find_by_timestamp(0, 100) is None
     assert segment.extent == (100, segment.size, 0)
 
 
@@ -146,7 +146,7 @@ def test_max_timestamp_of_log_append_time_batch_is_at_its_last_record(
     batch = build_batch([Record(timestamp=9)] * 3, base_offset=100, timestamp_type=kind)
     grow(segment, batch)
     assert segment.find_max_timestamp() == TimestampOffset(9, 102, -1)
-    assert segment.find_time(9, 100) == TimestampOffset(9, 100, -1)
+    assert segment.find_by_timestamp(9, 100) == TimestampOffset(9, 100, -1)
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
@@ -157,12 +157,12 @@ def test_undecodable_batch_does_not_hide_later_batches(
     nonsense[61:] = b"\xff" * len(nonsense[61:])
     grow(segment, bytes(nonsense))
     records = fill(segment, [[3], [9]], Compression.NONE)
-    assert segment.find_time(6, 100) == TimestampOffset(9, records[1].offset, -1)
+    assert segment.find_by_timestamp(6, 100) == TimestampOffset(9, records[1].offset, -1)
     try:
-        found = segment.find_time(4, 100)
+        result = segment.find_by_timestamp(4, 100)
     except LargeBatchError as large:
-        found = large.search()
-    assert found == TimestampOffset(5, 102, -1)
+        result = large.search()
+    assert result == TimestampOffset(5, 102, -1)
     assert segment.find_max_timestamp() == TimestampOffset(9, records[1].offset, -1)
 
 

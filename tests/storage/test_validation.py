@@ -15,9 +15,9 @@ from minibroker.storage.errors import LogError, RecordError
 from minibroker.storage.validation import (
     DECOMPRESSED_MAX_BYTES,
     RECORDS_MAX,
-    STEP,
+    STEP_LIMITS,
+    BatchExceedsStepError,
     Origin,
-    TooMuchForAStepError,
     prepare_batch,
 )
 from protocol.compression import Compression, compress
@@ -254,17 +254,17 @@ def test_batch_that_decompresses_beyond_limit_is_rejected() -> None:
 @pytest.mark.parametrize(
     "batch",
     [
-        with_section(tiny_records(STEP.records + 1), STEP.records + 1),
+        with_section(tiny_records(STEP_LIMITS.records + 1), STEP_LIMITS.records + 1),
         build_batch(
-            [Record(timestamp=NOW_MS, value=bytes(STEP.decompressed_bytes))],
+            [Record(timestamp=NOW_MS, value=bytes(STEP_LIMITS.decompressed_bytes))],
             compression=Compression.ZSTD,
         ),
     ],
     ids=["records", "bytes"],
 )
 def test_batch_too_large_for_a_step_is_accepted_without_step_limit(batch: bytes) -> None:
-    with pytest.raises(TooMuchForAStepError):
-        prepare_batch(batch, DEFAULT, now_ms=NOW_MS, limits=STEP)
+    with pytest.raises(BatchExceedsStepError):
+        prepare_batch(batch, DEFAULT, now_ms=NOW_MS, limits=STEP_LIMITS)
     assert accepted(batch)
 
 
