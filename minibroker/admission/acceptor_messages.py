@@ -60,7 +60,7 @@ class ConnectionsClosed(NamedTuple):
     closed: tuple[int, ...]
 
 
-class LeastRecentlyUsedWanted(NamedTuple):
+class LeastRecentlyUsedRequest(NamedTuple):
     """Request for a processor's least recently used connections, except those of one listener."""
 
     at_most: int

@@ -18,7 +18,7 @@ import trio
 PER_TURN: Final = 2
 """A connection takes 0.1 to 0.2 ms, and the turn itself some hundredths."""
 
-LATELY_TURNS: Final = 2000
+RECENT_TURNS: Final = 2000
 """Turns after its last request in which a connection still counts as served: some seconds under
 load, and longer without load, when it does not matter."""
 
@@ -30,37 +30,37 @@ class NewConnectionPacer:
         """``turns`` returns the number of turns of the loop so far."""
         self._turns = turns
         self._turn = turns()
-        self._left = PER_TURN
-        self._spared_until = self._turn
+        self._remaining = PER_TURN
+        self._busy_until_turn = self._turn
         self._waiting = trio.lowlevel.ParkingLot()
-        self._crowded = trio.Event()
+        self._has_waiting = trio.Event()
 
-    def others_are_served(self) -> None:
+    def note_served(self) -> None:
         """Note that a connection was served that is not new."""
-        self._spared_until = self._turns() + LATELY_TURNS
+        self._busy_until_turn = self._turns() + RECENT_TURNS
 
     @property
-    def spares_others(self) -> bool:
+    def others_served_recently(self) -> bool:
         """Whether other connections were served recently."""
-        return self._turns() < self._spared_until
+        return self._turns() < self._busy_until_turn
 
-    async def enter(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait for the turn to proceed; returns at once if few did in this turn."""
         turn = self._turns()
         if turn != self._turn:
             self._turn = turn
-            self._left = PER_TURN
-        if (self._left > 0 and not self._waiting) or turn >= self._spared_until:
-            self._left -= 1
+            self._remaining = PER_TURN
+        if (self._remaining > 0 and not self._waiting) or turn >= self._busy_until_turn:
+            self._remaining -= 1
             return
-        self._crowded.set()
+        self._has_waiting.set()
         await self._waiting.park()
 
     async def run(self) -> None:
         """Let waiting connections proceed, a few in each turn, until cancelled."""
         while True:
-            await self._crowded.wait()
-            self._crowded = trio.Event()
+            await self._has_waiting.wait()
+            self._has_waiting = trio.Event()
             while self._waiting:
                 self._waiting.unpark(count=PER_TURN)
                 await trio.lowlevel.checkpoint()

@@ -17,7 +17,7 @@ import trio
 from minibroker.process.environment import Environment, tokens_name
 from minibroker.runtime.channel import Channel, ChannelClosed
 
-TOGETHER_MAX: Final = 100
+BATCH_MESSAGES_MAX: Final = 100
 """Messages sent as one."""
 
 
@@ -31,22 +31,22 @@ class ProcessorHello(NamedTuple):
 class _Link:
     """A channel to one process of a peer, and the messages not sent yet."""
 
-    def __init__(self, channel: Channel, life: int) -> None:
+    def __init__(self, channel: Channel, incarnation: int) -> None:
         self.channel = channel
-        self.life = life
-        self.due: deque[object] = deque()
+        self.incarnation = incarnation
+        self.queue: deque[object] = deque()
         self.more = trio.Event()
 
     def send(self, message: object) -> None:
-        self.due.append(message)
+        self.queue.append(message)
         self.more.set()
 
     async def deliver(self) -> None:
         try:
             while True:
-                while self.due:
-                    count = min(len(self.due), TOGETHER_MAX)
-                    await self.channel.send([self.due.popleft() for _ in range(count)])
+                while self.queue:
+                    count = min(len(self.queue), BATCH_MESSAGES_MAX)
+                    await self.channel.send([self.queue.popleft() for _ in range(count)])
                 self.more = trio.Event()
                 await self.more.wait()
         except ChannelClosed:
@@ -80,49 +80,49 @@ class ProcessorLinks:
 
     async def run(self) -> None:
         """Keep the links to all other processors, over all restarts, until cancelled."""
-        listener = self._env.switchboard.listen(tokens_name(self._env.index))
+        listener = self._env.transport.listen(tokens_name(self._env.index))
         async with trio.open_nursery() as nursery:
             for peer in range(self._env.index):
-                nursery.start_soon(self._dial, peer)
+                nursery.start_soon(self._connect, peer)
             while True:
-                nursery.start_soon(self._answer, await listener.accept())
+                nursery.start_soon(self._accept, await listener.accept())
 
     @property
     def _hello(self) -> ProcessorHello:
         return ProcessorHello(self._env.index, self._env.incarnation)
 
-    async def _dial(self, peer: int) -> None:
+    async def _connect(self, peer: int) -> None:
         while True:
-            channel = await self._env.switchboard.dial(tokens_name(peer))
+            channel = await self._env.transport.connect(tokens_name(peer))
             try:
                 await channel.send(self._hello)
                 hello: ProcessorHello = await channel.receive()
-                await self._converse(hello, channel)
+                await self._receive_messages(hello, channel)
             except ChannelClosed:
                 pass  # The peer died; the next attempt waits for its restart.
             finally:
                 channel.close()
 
-    async def _answer(self, channel: Channel) -> None:
+    async def _accept(self, channel: Channel) -> None:
         try:
             hello: ProcessorHello = await channel.receive()
-            former = self._links.get(hello.processor)
-            if former is not None and former.life >= hello.incarnation:
+            previous = self._links.get(hello.processor)
+            if previous is not None and previous.incarnation >= hello.incarnation:
                 return  # A connection attempt of a process that is dead by now.
-            if former is not None:
+            if previous is not None:
                 # The peer restarted before the end of its former process was noticed.
-                self._end(hello.processor, former)
+                self._end(hello.processor, previous)
             await channel.send(self._hello)
-            await self._converse(hello, channel)
+            await self._receive_messages(hello, channel)
         except ChannelClosed:
             pass  # The peer died, and connects again after its restart.
         finally:
             channel.close()
 
-    async def _converse(self, hello: ProcessorHello, channel: Channel) -> None:
+    async def _receive_messages(self, hello: ProcessorHello, channel: Channel) -> None:
         """Receive until the link breaks."""
-        peer, life = hello
-        link = self._links[peer] = _Link(channel, life)
+        peer, incarnation = hello
+        link = self._links[peer] = _Link(channel, incarnation)
         self._up(peer)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.deliver)

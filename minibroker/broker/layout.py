@@ -58,7 +58,7 @@ class Seat(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the process and its address in the switchboard."""
+        """Name of the process and the address at which it listens."""
         return role_name(self.role, self.number)
 
 

@@ -62,10 +62,10 @@ from minibroker.process.environment import (
 )
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.ready import Ready, as_json, as_text, command_name
-from minibroker.runtime.addressing import UnixSwitchboard
+from minibroker.runtime.addressing import UnixTransport
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.child import (
-    ChildLife,
+    ChildContext,
     ChildSpec,
     bound_last_seconds,
     is_orphan,
@@ -112,7 +112,7 @@ class Shared(NamedTuple):
 
     settings: Settings
     directories: BrokerDirectories
-    switchboard: UnixSwitchboard
+    transport: UnixTransport
     clock: SharedClock
     arena: Arena
     ledger: QuotaLedger
@@ -143,7 +143,7 @@ def start(settings: Settings, *, json_ready: bool, rebuild_topics: bool = False)
             try:
                 return _supervise(shared, json_ready=json_ready)
             finally:
-                shared.switchboard.close()
+                shared.transport.close()
     except StartError as error:
         sys.stderr.write(f"minibroker: {error}\n")
         return Exit.FAILED
@@ -168,7 +168,7 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
     return Shared(
         settings=settings.settled({CONTROL_LISTENER.name: control_address}),
         directories=directories,
-        switchboard=UnixSwitchboard(
+        transport=UnixTransport(
             directories.home,
             [
                 CONTROLLER,
@@ -230,23 +230,23 @@ def _print_event(event: ProcessEvent) -> None:
 
 
 def _spec(shared: Shared, seat: Seat) -> ChildSpec:
-    def main(life: ChildLife) -> None:
-        env = _environment(shared, seat, life)
-        log.configure(life.name, shared.clock.wall_ms)
+    def main(context: ChildContext) -> None:
+        env = _environment(shared, seat, context)
+        log.configure(context.name, shared.clock.wall_ms)
         if seat.role == RECORDER:
             os.nice(RECORDER_NICENESS)
         trio.run(
             _live,
             ROLES[seat.role],
             env,
-            life.lifeline_fd,
+            context.lifeline_fd,
             clock=shared.clock,
             instruments=[env.work_time],
         )
-        if seat.role == CONTROLLER and is_orphan(life.lifeline_fd):
-            _clean_up_without_supervisor(shared.directories.home, life)
+        if seat.role == CONTROLLER and is_orphan(context.lifeline_fd):
+            _clean_up_without_supervisor(shared.directories.home, context)
 
-    return ChildSpec(seat.name, main, spare=seat.role == RECORDER)
+    return ChildSpec(seat.name, main, is_optional=seat.role == RECORDER)
 
 
 def _metrics(name: str) -> ProcessMetrics:
@@ -255,16 +255,16 @@ def _metrics(name: str) -> ProcessMetrics:
     return metrics
 
 
-def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
+def _environment(shared: Shared, seat: Seat, context: ChildContext) -> Environment:
     settings = shared.settings
     return Environment(
         role=seat.role,
         index=seat.number,
-        incarnation=life.incarnation,
+        incarnation=context.incarnation,
         processors=settings[NUM_NETWORK_THREADS],
         workers=settings[NUM_IO_THREADS],
         settings=settings,
-        switchboard=shared.switchboard,
+        transport=shared.transport,
         clock=shared.clock,
         arena=shared.arena,
         ledger=shared.ledger,
@@ -275,9 +275,9 @@ def _environment(shared: Shared, seat: Seat, life: ChildLife) -> Environment:
         data_dir=shared.directories.data_dir,
         rebuild_topics=shared.rebuild_topics,
         secret=shared.secret,
-        ready=life.ready,
+        ready=context.ready,
         control=shared.control,
-        statuses=life.roles.read,
+        statuses=context.roles.read,
         listeners={
             name: TcpSource(socks[seat.number])
             for name, socks in shared.sockets.items()
@@ -338,8 +338,8 @@ async def _stop_without_supervisor(env: Environment, lifeline: int) -> None:
     env.stopping.set()
 
 
-def _clean_up_without_supervisor(home: Path, life: ChildLife) -> None:
+def _clean_up_without_supervisor(home: Path, context: ChildContext) -> None:
     """Wait for the other processes to exit, then remove ``home``, as the supervisor would do."""
     own_pid = os.getpid()
-    wait_until_gone(status.pid for status in life.roles.read() if status.pid not in (0, own_pid))
+    wait_until_gone(status.pid for status in context.roles.read() if status.pid not in (0, own_pid))
     shutil.rmtree(home, ignore_errors=True)

@@ -27,7 +27,7 @@ from minibroker.config import (
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import Environment, role_name
 from minibroker.quotas.ledger import QuotaLedger
-from minibroker.runtime.addressing import MemorySwitchboard, Switchboard
+from minibroker.runtime.addressing import MemoryTransport, Transport
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.listening import MemorySources
@@ -58,7 +58,7 @@ class TaskBroker:
         *,
         clock: ControlledClock,
         seed: int,
-        switchboard: Switchboard | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
@@ -66,7 +66,7 @@ class TaskBroker:
         self._seed = seed
         self._processors = settings[NUM_NETWORK_THREADS]
         self._workers = settings[NUM_IO_THREADS]
-        self._switchboard = switchboard or MemorySwitchboard()
+        self._transport = transport or MemoryTransport()
         self._lives: dict[str, _Life] = {}
         self._stopping = False
         self._secret = _chance(seed, "secret").randbytes(32)
@@ -131,7 +131,7 @@ class TaskBroker:
             processors=self._processors,
             workers=self._workers,
             settings=self._settings,
-            switchboard=self._switchboard,
+            transport=self._transport,
             clock=self._clock,
             arena=self.arena,
             ledger=self.ledger,

@@ -96,7 +96,7 @@ class ControllerBackend:
     async def _ask(self, role: str, index: int, question: object) -> Any:
         """The answer of one role, or None while it is down."""
         name = role_name(role, index)
-        return (await self._subscribers.ask_all(question, [name])).get(name)
+        return (await self._subscribers.request_all(question, [name])).get(name)
 
     # Health and cluster -------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class ControllerBackend:
         async def bound() -> None:
             await self._env.clock.sleep_real(HEALTH_WAIT_S)
 
-        found, missing = await self._subscribers.ask_all_within(ConditionsRequest(), bound)
+        found, missing = await self._subscribers.request_all_within(ConditionsRequest(), bound)
         now = self._env.clock.wall_ms()
         found[self._env.name] = self._env.conditions.all()
         for name in missing:
@@ -180,7 +180,7 @@ class ControllerBackend:
             raise _no_topic(name)
         workers = [role_name(WORKER, index) for index in range(self._env.workers)]
         views: dict[int, LogView] = {}
-        for answer in (await self._subscribers.ask_all(LogsRequest(name), workers)).values():
+        for answer in (await self._subscribers.request_all(LogsRequest(name), workers)).values():
             views.update(answer)
         return shown.TopicView(
             name=name,
@@ -241,14 +241,14 @@ class ControllerBackend:
 
     async def _overviews(self) -> dict[str, list[GroupOverview]]:
         workers = [role_name(WORKER, index) for index in range(self._env.workers)]
-        return await self._subscribers.ask_all(GroupsRequest(), workers)
+        return await self._subscribers.request_all(GroupsRequest(), workers)
 
     async def group(self, group_id: str) -> shown.GroupView:
         """One group, with its lag."""
         partitions = self._env.settings[OFFSETS_TOPIC_NUM_PARTITIONS]
         owner = group_owner(group_id, partitions, self._env.workers)
         coordinator = role_name(WORKER, owner)
-        answers = await self._subscribers.ask_all(GroupsRequest(group_id), [coordinator])
+        answers = await self._subscribers.request_all(GroupsRequest(group_id), [coordinator])
         if coordinator not in answers:
             raise Unavailable("COORDINATOR_NOT_AVAILABLE", f"{coordinator} is being restarted")
         group: GroupDescription | None = answers[coordinator]
@@ -295,7 +295,7 @@ class ControllerBackend:
         asked = env.clock.now()
         names = {index: role_name(PROCESSOR, index) for index in range(env.processors)}
         acceptor = role_name(ACCEPTOR, 0)
-        reports = await self._subscribers.ask_all(DetailsRequest(), [acceptor, *names.values()])
+        reports = await self._subscribers.request_all(DetailsRequest(), [acceptor, *names.values()])
         self._chronicle.take({name: report.recent for name, report in reports.items()}, asked)
         return connections(
             Place(effective(env.settings, self._image.configs), env.endpoints, env.processors),
@@ -339,7 +339,7 @@ class ControllerBackend:
                 clock.advance(change.advance_ms)
         except ClockError as error:
             raise BackendError("INVALID_CLOCK", str(error)) from None
-        await self._subscribers.ask_all(ClockAdvanced())
+        await self._subscribers.request_all(ClockAdvanced())
         return await self.clock()
 
     async def reset(self) -> shown.ResetDone:
@@ -353,7 +353,7 @@ class ControllerBackend:
 
     async def metrics(self) -> Sequence[Snapshot]:
         """A new snapshot of the metrics of every running process, including this one."""
-        snapshots = await self._subscribers.ask_all(MetricsRequest())
+        snapshots = await self._subscribers.request_all(MetricsRequest())
         return [self._env.metrics.snapshot(), *snapshots.values()]
 
 

@@ -20,11 +20,11 @@ from minibroker.cluster.image import Image, Update
 from minibroker.cluster.publisher import Publisher
 from minibroker.observability.log import EventLog
 from minibroker.process.environment import role_name
-from minibroker.process.messages import Greeting, ImageApplied, Welcome
+from minibroker.process.messages import ImageApplied, RegisterRole, RoleRegistered
 from minibroker.runtime.channel import Channel
-from minibroker.runtime.rpc import Conversation, PeerFailed, PeerLost
+from minibroker.runtime.rpc import PeerFailed, PeerLost, RpcConnection
 
-Answerer = Callable[[Any], Any]
+RequestHandlerFunction = Callable[[Any], Any]
 
 
 class MetadataPublisher:
@@ -33,7 +33,7 @@ class MetadataPublisher:
     def __init__(
         self,
         image: Callable[[], Image],
-        answer: Answerer,
+        answer: RequestHandlerFunction,
         number: int,
         expected: Iterable[str] = (),
     ) -> None:
@@ -44,7 +44,7 @@ class MetadataPublisher:
         self._image = image
         self._answer = answer
         self._publisher = Publisher(number)
-        self._conversations: dict[str, Conversation] = {}
+        self._connections: dict[str, RpcConnection] = {}
         # Bounded by the requests that processors may have in flight, each with few updates.
         self._pending: deque[Update] = deque()
         self._more = trio.Event()
@@ -60,55 +60,55 @@ class MetadataPublisher:
 
     def names(self) -> list[str]:
         """Names of the connected roles, sorted."""
-        return sorted(self._conversations)
+        return sorted(self._connections)
 
-    async def converse(self, channel: Channel) -> None:
+    async def serve_role(self, channel: Channel) -> None:
         """Serve the conversation with one role until it ends."""
         names: list[str] = []
 
-        def answer(question: Any) -> Any:
-            if isinstance(question, Greeting):
-                name = role_name(question.role, question.number)
+        def answer(request: Any) -> Any:
+            if isinstance(request, RegisterRole):
+                name = role_name(request.role, request.number)
                 names.append(name)
-                return self._welcome(name, conversation)
-            if isinstance(question, ImageApplied):
+                return self._register(name, rpc)
+            if isinstance(request, ImageApplied):
                 self._stale.difference_update(names)
                 self._wake_publishers()
                 return None
-            return self._answer(question)
+            return self._answer(request)
 
-        conversation = Conversation(channel, answer)
+        rpc = RpcConnection(channel, answer)
         try:
-            await conversation.run()
+            await rpc.run()
         finally:
             for name in names:
-                if self._conversations.get(name) is conversation:
-                    del self._conversations[name]
+                if self._connections.get(name) is rpc:
+                    del self._connections[name]
                     self._publisher.leave(name)
                     self._wake_publishers()
 
-    def _welcome(self, name: str, conversation: Conversation) -> Welcome:
-        former = self._conversations.get(name)
+    def _register(self, name: str, rpc: RpcConnection) -> RoleRegistered:
+        former = self._connections.get(name)
         if former is not None:
             former.close()
-        self._conversations[name] = conversation
+        self._connections[name] = rpc
         self._publisher.join(name)
-        return Welcome(self._image())
+        return RoleRegistered(self._image())
 
-    async def ask(self, name: str, question: object) -> Any:
+    async def request(self, name: str, request: object) -> Any:
         """The answer of one role. Raises ``PeerLost``, also if it is not connected."""
-        conversation = self._conversations.get(name)
-        if conversation is None:
+        rpc = self._connections.get(name)
+        if rpc is None:
             raise PeerLost(f"{name} is not there")
-        return await conversation.ask(question)
+        return await rpc.request(request)
 
-    async def ask_all(self, question: object, names: Sequence[str] = ()) -> dict[str, Any]:
+    async def request_all(self, request: object, names: Sequence[str] = ()) -> dict[str, Any]:
         """The answers of all roles, or of ``names``; roles that disconnect are omitted."""
         answers: dict[str, Any] = {}
 
-        async def ask_one(name: str) -> None:
+        async def request_one(name: str) -> None:
             try:
-                answers[name] = await self.ask(name, question)
+                answers[name] = await self.request(name, request)
             except PeerLost:
                 return
             except PeerFailed as failed:
@@ -116,11 +116,11 @@ class MetadataPublisher:
 
         async with trio.open_nursery() as nursery:
             for name in names or self.names():
-                nursery.start_soon(ask_one, name)
+                nursery.start_soon(request_one, name)
         return {name: answers[name] for name in sorted(answers)}
 
-    async def ask_all_within(
-        self, question: object, bound: Callable[[], Awaitable[None]]
+    async def request_all_within(
+        self, request: object, bound: Callable[[], Awaitable[None]]
     ) -> tuple[dict[str, Any], list[str]]:
         """The answers that arrive before ``bound`` returns, and the names of those missing."""
         answers: dict[str, Any] = {}
@@ -131,18 +131,18 @@ class MetadataPublisher:
                 await bound()
                 nursery.cancel_scope.cancel()
 
-            async def ask_each() -> None:
-                async with trio.open_nursery() as asking:
+            async def request_each() -> None:
+                async with trio.open_nursery() as requesting:
                     for name in names:
-                        asking.start_soon(ask_one, name)
+                        requesting.start_soon(request_one, name)
                 nursery.cancel_scope.cancel()
 
-            async def ask_one(name: str) -> None:
-                answers.update(await self.ask_all(question, [name]))
+            async def request_one(name: str) -> None:
+                answers.update(await self.request_all(request, [name]))
 
             nursery.start_soon(give_up)
-            nursery.start_soon(ask_each)
-        missing = [name for name in names if name not in answers and name in self._conversations]
+            nursery.start_soon(request_each)
+        missing = [name for name in names if name not in answers and name in self._connections]
         return {name: answers[name] for name in sorted(answers)}, missing
 
     async def publish(self, updates: Sequence[Update]) -> None:
@@ -165,24 +165,24 @@ class MetadataPublisher:
     async def _send(self, update: Update) -> None:
         async with trio.open_nursery() as nursery:
             for name in self._publisher.publish(update):
-                nursery.start_soon(self._tell, name, update)
+                nursery.start_soon(self._send_update, name, update)
         self._wake_publishers()
 
-    async def _tell(self, name: str, update: Update) -> None:
-        conversation = self._conversations.get(name)
-        if conversation is None:
-            return  # It has just disconnected; ``converse`` has removed it.
+    async def _send_update(self, name: str, update: Update) -> None:
+        rpc = self._connections.get(name)
+        if rpc is None:
+            return  # It has just disconnected; ``serve_role`` has removed it.
         try:
-            await conversation.ask(update)
+            await rpc.request(update)
         except PeerLost:
-            return  # As above, or ``converse`` soon will.
+            return  # As above, or ``serve_role`` soon will.
         except PeerFailed as failed:
             # It may have applied a part of it: let it reconnect and get the complete image.
             self._log.error("an update was not taken over", process=name, why=failed)
             self._stale.add(name)
-            conversation.close()
+            rpc.close()
             return
-        if self._conversations.get(name) is conversation:
+        if self._connections.get(name) is rpc:
             self._publisher.acknowledge(name, update.number)
 
     def _wake_publishers(self) -> None:

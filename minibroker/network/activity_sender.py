@@ -33,8 +33,8 @@ def is_sampled(connection: int, share: float) -> bool:
     """Whether a connection is recorded when this share of all connections is."""
     if share >= 1:
         return True
-    place = connection * _GOLDEN & (1 << _BITS) - 1
-    return place < share * 2.0**_BITS
+    hashed = connection * _GOLDEN & (1 << _BITS) - 1
+    return hashed < share * 2.0**_BITS
 
 
 PENDING_MAX: Final = 16_384
@@ -61,15 +61,15 @@ class ActivitySender:
         self._share = env.settings[ACTIVITY_SAMPLE]
         self._epoch_us = env.clock.epoch_s * 1e6
         self._pending: list[ActivityEvent] = []
-        self._some = trio.Event()
-        self._full = trio.Event()
-        self._sent = trio.Event()
+        self._has_events = trio.Event()
+        self._chunk_full = trio.Event()
+        self._all_sent = trio.Event()
         self._dropped = 0
         self._unwritten = 0
         self._dropped_unwritten = 0
         """Drops reported to the recorder that it has not written yet."""
-        self._room = trio.Event()
-        self._finishing = False
+        self._has_room = trio.Event()
+        self._is_finishing = False
 
     def samples(self, connection: int) -> bool:
         """Whether a connection belongs to the sample that is recorded."""
@@ -87,22 +87,22 @@ class ActivitySender:
             return
         pending.append(event)
         if len(pending) == 1:
-            self._some.set()
+            self._has_events.set()
         elif len(pending) == CHUNK_EVENTS:
-            self._full.set()
+            self._chunk_full.set()
 
-    def happened(
+    def report_connection(
         self,
-        what: Happened,
-        who: ConnectionFacts,
+        change: Happened,
+        connection: ConnectionFacts,
         now: float,
         reason: str | None,
         delay_ms: int | None,
     ) -> None:
         """Report a change of a connection, at a time in seconds of the broker's clock."""
-        if self.samples(who.number):
-            peer = who.listener, who.number, client_ip(who.peer[0])
-            self.report((self.time_us(now), whole_ms(now), peer, what.value, reason, delay_ms))
+        if self.samples(connection.number):
+            peer = connection.listener, connection.number, client_ip(connection.peer[0])
+            self.report((self.time_us(now), whole_ms(now), peer, change.value, reason, delay_ms))
 
     def _drop(self, count: int) -> None:
         self._dropped += count
@@ -111,11 +111,11 @@ class ActivitySender:
     async def run(self) -> None:
         """Send events to the recorder, over all its restarts, until cancelled."""
         while True:
-            channel = await self._env.switchboard.dial(RECORDER)
+            channel = await self._env.transport.connect(RECORDER)
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._deliver, channel)
-                    await self._hear(channel)
+                    nursery.start_soon(self._send_events, channel)
+                    await self._receive_receipts(channel)
             except* ChannelClosed:
                 pass  # The recorder died; the next call waits for its restart.
             finally:
@@ -125,31 +125,31 @@ class ActivitySender:
             self._dropped += self._dropped_unwritten
             self._unwritten = self._dropped_unwritten = 0
 
-    async def _hear(self, channel: Channel) -> None:
+    async def _receive_receipts(self, channel: Channel) -> None:
         while True:
             written: ActivityWritten = await channel.receive()
             self._unwritten -= written.events
             self._dropped_unwritten -= written.dropped
-            self._room.set()
+            self._has_room.set()
 
-    async def _deliver(self, channel: Channel) -> None:
+    async def _send_events(self, channel: Channel) -> None:
         while True:
             await self._wait_for_some()
             while self._unwritten + CHUNK_EVENTS > UNWRITTEN_MAX:
-                self._room = trio.Event()
-                await self._room.wait()
+                self._has_room = trio.Event()
+                await self._has_room.wait()
             await channel.send(self._next())
             if not self._pending:
-                self._sent.set()
+                self._all_sent.set()
 
     async def _wait_for_some(self) -> None:
         while not self._pending and not self._dropped:
-            self._some = trio.Event()
-            await self._some.wait()
-        if len(self._pending) < CHUNK_EVENTS and not self._finishing:
-            self._full = trio.Event()
+            self._has_events = trio.Event()
+            await self._has_events.wait()
+        if len(self._pending) < CHUNK_EVENTS and not self._is_finishing:
+            self._chunk_full = trio.Event()
             with trio.move_on_after(DELAY_S):
-                await self._full.wait()
+                await self._chunk_full.wait()
 
     def _next(self) -> ActivityBatch:
         """Return the next chunk, which counts as unwritten from now on."""
@@ -163,16 +163,16 @@ class ActivitySender:
 
     async def finish(self) -> None:
         """Wait until everything is sent, or the time is over; nothing may be reported then."""
-        self._finishing = True
-        self._full.set()
+        self._is_finishing = True
+        self._chunk_full.set()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._give_up, nursery.cancel_scope)
+            nursery.start_soon(self._cancel_after_limit, nursery.cancel_scope)
             while self._pending:
-                self._sent = trio.Event()
-                await self._sent.wait()
+                self._all_sent = trio.Event()
+                await self._all_sent.wait()
             nursery.cancel_scope.cancel()
 
-    async def _give_up(self, scope: trio.CancelScope) -> None:
+    async def _cancel_after_limit(self, scope: trio.CancelScope) -> None:
         await self._env.clock.sleep_real(FINISH_S)
         scope.cancel()
 

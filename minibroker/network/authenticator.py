@@ -153,11 +153,11 @@ class Authenticator:
         If so, the block is released. Raises ``ConnectionNotAuthenticated`` if the session has
         expired.
         """
-        if client.proof_ends is None:
+        if client.session_expires_at is None:
             return False
         key = int.from_bytes(block.view[:2], "big")
         if key != ApiKey.SASL_HANDSHAKE:
-            if self._clock.now() < client.proof_ends:
+            if self._clock.now() < client.session_expires_at:
                 return False
             block.release()
             text = "the client did not prove again in time who it is"

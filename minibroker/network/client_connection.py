@@ -62,9 +62,9 @@ class ClientConnection:
         "interruptible",
         "is_sampled",
         "opened",
-        "proof_ends",
         "reader",
         "scope",
+        "session_expires_at",
         "software",
         "state",
         "stream",
@@ -85,7 +85,7 @@ class ClientConnection:
         self.scope = trio.CancelScope()
         self.reader: RequestReader | None = None
         self.authentication: Authentication | None = None
-        self.proof_ends: float | None = None
+        self.session_expires_at: float | None = None
         """Time by which the client must have reauthenticated, or None if it need not."""
         self.client_id: str | None = None
         self.software: tuple[str, str] | None = None

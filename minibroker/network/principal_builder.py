@@ -35,7 +35,9 @@ from minibroker.security.principal import (
     parse,
 )
 
-KAFKAS_OWN: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+KAFKA_DEFAULT_BUILDER: Final = (
+    "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+)
 
 Builder = Callable[[Introduction], object]
 
@@ -94,7 +96,7 @@ class PrincipalBuilder:
 
 def _load(settings: Settings) -> Builder | None:
     wanted = settings[PRINCIPAL_BUILDER_CLASS]
-    if wanted is None or wanted == KAFKAS_OWN:
+    if wanted is None or wanted == KAFKA_DEFAULT_BUILDER:
         return None
     name = PRINCIPAL_BUILDER_CLASS.name
     module, _, attribute = wanted.partition(":")

@@ -37,7 +37,7 @@ from minibroker.process.environment import Environment
 from minibroker.process.messages import ApiPart
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.arena import ArenaRef, Block
-from minibroker.runtime.rpc import Link, ask_together
+from minibroker.runtime.rpc import Link, request_all
 from minibroker.storage.slices import FileSlice
 from protocol import registry
 from protocol.compiler import encoder, locating_decoder
@@ -60,30 +60,30 @@ class RequestHandler:
     def __init__(
         self,
         env: Environment,
-        follower: MetadataClient,
+        metadata_client: MetadataClient,
         owners: Mapping[Owner, Link],
         files: OpenFiles,
         quota_stage: QuotaStage,
         *,
         activity: ActivitySender | None,
-        used: Callable[[int], None],
-        unserved: Callable[[ClientConnection, Unserved], None],
+        on_use: Callable[[int], None],
+        on_unserved: Callable[[ClientConnection, Unserved], None],
     ) -> None:
-        """``used`` is called with the number of a connection before its response is sent,
-        ``unserved`` with a client that requested a protocol that is not served.
+        """``on_use`` is called with the number of a connection before its response is sent,
+        ``on_unserved`` with a client that requested a protocol that is not served.
         """
         self._env = env
-        self._follower = follower
+        self._metadata_client = metadata_client
         self._owners = owners
         self._files = files
         self.quota_stage = quota_stage
         self._activity = activity
-        self._used = used
-        self._unserved = unserved
+        self._on_use = on_use
+        self._on_unserved = on_unserved
         self._authorizers = Authorizers(env.settings)
         self._in_force = InForce(env.settings)
         self._log = EventLog(env.name)
-        self.quick = 0
+        self.quick_requests = 0
         """Requests in flight whose owners answer without waiting."""
 
     async def serve(self, client: ClientConnection, block: Block) -> None:
@@ -97,7 +97,7 @@ class RequestHandler:
         chunks = _encoded(cost.header, cost.response)
         cost.response_bytes = sum(map(len, chunks))
         if cost.ctx.unserved is not None:
-            self._unserved(client, cost.ctx.unserved)
+            self._on_unserved(client, cost.ctx.unserved)
         try:
             throttled = await self.quota_stage.before_response(cost)
             if throttled is not None:
@@ -126,7 +126,7 @@ class RequestHandler:
             return
         client.state.on(ChannelEvent.RESPONSE_READY)
         # Before sending: requests after this response must see the connection as used.
-        self._used(client.number)
+        self._on_use(client.number)
         key, version = cost.header.api_key, _response_version(cost.header)
         start = encode_response_header(key, version, cost.header.correlation_id)
         cost.sent_bytes = await send_response(client.stream, self._files, start, chunks)
@@ -167,7 +167,7 @@ class RequestHandler:
         return Context(
             header=header,
             caller=client.caller,
-            image=self._follower.image,
+            image=self._metadata_client.image,
             settings=env.settings,
             in_force=self._in_force,
             workers=env.workers,
@@ -179,11 +179,11 @@ class RequestHandler:
             fetch_bytes_max=self.quota_stage.fetch_bytes_max(client, header)
             if bounded
             else INT_MAX,
-            authorizer=self._authorizers.of(self._follower.image),
-            denied=partial(self._tell_denial, client),
+            authorizer=self._authorizers.of(self._metadata_client.image),
+            denied=partial(self._log_denial, client),
         )
 
-    def _tell_denial(
+    def _log_denial(
         self, client: ClientConnection, operation: Operation, resource: Resource, name: str
     ) -> None:
         self._log.info(
@@ -195,15 +195,15 @@ class RequestHandler:
 
     def refresh(self, ctx: Context) -> None:
         """Update image and time for the next step."""
-        ctx.image = self._follower.image
+        ctx.image = self._metadata_client.image
         ctx.now = self._env.clock.now()
 
-    def may_look(self, api: ServedApi, owner: Owner) -> bool:
+    def should_poll(self, api: ServedApi, owner: Owner) -> bool:
         """Whether to poll for an answer instead of sleeping until it arrives.
 
         Only for a quick answer of an I/O worker, and if no other request waits for one.
         """
-        return not api.may_wait and self.quick == 1 and owner != CONTROLLER
+        return not api.may_wait and self.quick_requests == 1 and owner != CONTROLLER
 
     def link(self, owner: Owner) -> Link:
         """Return the link to an owner."""
@@ -233,21 +233,21 @@ def _response_version(header: RequestHeader) -> int:
 class _Execution:
     """Execution of one request, which holds its memory as long as it is needed."""
 
-    def __init__(self, shared: RequestHandler, cost: RequestCost, block: Block) -> None:
-        self._shared = shared
+    def __init__(self, handler: RequestHandler, cost: RequestCost, block: Block) -> None:
+        self._handler = handler
         self._cost = cost
         self._client = cost.client
         self._block: Block | None = block
 
     async def run(self) -> None:
         """Decode and execute the request: sets header, context, request and response."""
-        client, shared, block, cost = self._client, self._shared, self._block, self._cost
+        client, handler, block, cost = self._client, self._handler, self._block, self._cost
         assert block is not None
         header, at = decode_request_header(block.view)
         cost.header = header
         client.client_id = header.client_id
         client.in_flight = header.api_key
-        ctx = cost.ctx = shared.context(client, header, block)
+        ctx = cost.ctx = handler.context(client, header, block)
         api = _served(header)
         if api is None:
             cost.response = unsupported_version(ctx.served)
@@ -263,7 +263,7 @@ class _Execution:
         if api.may_wait:
             # Only records are read in place, and the client chooses how long the request waits.
             self.free()
-        cost.response = await self._answer(api, ctx, request)
+        cost.response = await self._execute(api, ctx, request)
 
     def free(self) -> None:
         """Release the request's memory if it is still held."""
@@ -271,7 +271,7 @@ class _Execution:
             self._block.release()
             self._block = None
 
-    async def _answer(self, api: ServedApi, ctx: Context, request: Any) -> Any:
+    async def _execute(self, api: ServedApi, ctx: Context, request: Any) -> Any:
         parts = api.split(ctx, request)
         replies: dict[Owner, Any] = {}
         if parts:
@@ -279,22 +279,22 @@ class _Execution:
             # closed in the meantime, so the request waits for it. Such APIs never wait long.
             with trio.CancelScope(shield=not api.may_wait):
                 self._client.interruptible = api.may_wait
-                self._shared.quick += not api.may_wait
+                self._handler.quick_requests += not api.may_wait
                 try:
-                    await self._ask_all(api, parts, replies)
+                    await self._request_all(api, parts, replies)
                 finally:
                     self._client.interruptible = True
-                    self._shared.quick -= not api.may_wait
-            self._shared.refresh(ctx)
+                    self._handler.quick_requests -= not api.may_wait
+            self._handler.refresh(ctx)
             while api.next_round is not None:
                 further = api.next_round(ctx, request, replies)
                 if further is None:
                     break
-                await self._ask_all(api, further.parts, replies, first_only=further.first_only)
-                self._shared.refresh(ctx)
+                await self._request_all(api, further.parts, replies, first_only=further.first_only)
+                self._handler.refresh(ctx)
         return api.merge(ctx, request, replies)
 
-    async def _ask_all(
+    async def _request_all(
         self,
         api: ServedApi,
         parts: Mapping[Owner, Any],
@@ -302,31 +302,31 @@ class _Execution:
         *,
         first_only: bool = False,
     ) -> None:
-        began_ns = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         owners = sorted(parts)
-        questions = [(self._shared.link(owner), ApiPart(api.key, parts[owner])) for owner in owners]
-        if len(questions) == 1:
-            link, question = questions[0]
-            look = self._shared.may_look(api, owners[0])
+        requests = [(self._handler.link(owner), ApiPart(api.key, parts[owner])) for owner in owners]
+        if len(requests) == 1:
+            link, part = requests[0]
+            poll = self._handler.should_poll(api, owners[0])
             answers = [
-                await link.ask(question, may_wait=api.may_wait, look=look, meanwhile=self._prepare)
+                await link.request(part, may_wait=api.may_wait, poll=poll, on_sent=self._prepare)
             ]
         else:
-            answers = await ask_together(
-                questions,
+            answers = await request_all(
+                requests,
                 may_wait=api.may_wait,
                 first_only=first_only,
-                meanwhile=self._prepare,
+                on_sent=self._prepare,
             )
         for owner, answer in zip(owners, answers, strict=True):
             if answer is not None:
                 replies[owner] = answer.reply
                 self._cost.io_ns += answer.worked_ns
-        self._cost.owners_ns += time.perf_counter_ns() - began_ns
+        self._cost.owners_ns += time.perf_counter_ns() - started_ns
 
     def _prepare(self) -> None:
-        if self._shared.quota_stage.active:
-            self._shared.quota_stage.prepare(self._cost)
+        if self._handler.quota_stage.active:
+            self._handler.quota_stage.prepare(self._cost)
 
 
 def _served(header: RequestHeader) -> ServedApi | None:

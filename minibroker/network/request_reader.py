@@ -111,7 +111,7 @@ class RequestReader:
         block = self._part.allocate_nowait(size)
         if block is None:
             self._left = data
-            block = await self._allocate(Claim(self._number, self._address, size, whole=True))
+            block = await self._allocate(Claim(self._number, self._address, size, is_complete=True))
         block.view[:] = data[LENGTH_BYTES:end]
         self._left = data[end:]
         return block

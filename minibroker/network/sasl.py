@@ -210,7 +210,7 @@ class SaslAuthenticator:
         assert authentication is not None
         if authentication.state is AuthenticationState.COMPLETE:
             ends = self._clock.now() + lifetime_ms / 1000
-            client.proof_ends = ends if authentication.expires else None
+            client.session_expires_at = ends if authentication.expires else None
 
 
 def token_rules(settings: Settings, listener: str) -> tuple[Verifier, TokenRules]:

@@ -50,7 +50,7 @@ class StorageHealth:
         self._conditions.set(ConditionKind.STORAGE_FAILED, self._directory, text, self._wall_ms())
         self._log.error("storage cannot be written", why=text)
 
-    def look_again(self) -> bool:
+    def probe(self) -> bool:
         """Try to write if the last write failed; returns whether the failure has just ended."""
         if self._error is None:
             return False

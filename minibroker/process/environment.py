@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.observability.metrics import ProcessMetrics
     from minibroker.quotas.ledger import QuotaLedger
-    from minibroker.runtime.addressing import Switchboard
+    from minibroker.runtime.addressing import Transport
     from minibroker.runtime.arena import Arena
     from minibroker.runtime.clock import ControlledClock
     from minibroker.runtime.listening import ConnectionSource
@@ -37,7 +37,7 @@ WORKER: Final = "worker"
 CONTROLLER: Final = "controller"
 RECORDER: Final = "recorder"
 
-FIRST_LIFE: Final = 1
+FIRST_INCARNATION: Final = 1
 """The first incarnation of a role: its failures are failures of the start."""
 
 
@@ -46,7 +46,7 @@ class RoleRefusedError(Exception):
 
 
 def role_name(role: str, index: int) -> str:
-    """Name of a process, and the address at which it listens in the switchboard."""
+    """Name of a process, and the address at which it listens."""
     return role if role in (ACCEPTOR, CONTROLLER, RECORDER) else f"{role}-{index}"
 
 
@@ -81,7 +81,7 @@ class Environment:
     processors: int
     workers: int
     settings: Settings
-    switchboard: Switchboard
+    transport: Transport
     clock: ControlledClock
     arena: Arena
     ledger: QuotaLedger

@@ -3,8 +3,8 @@
 Owns the shapes of all messages between processes. It must never know how they are handled.
 Invariant: plain data that can be pickled, and every request is answered exactly once. ``ApiPart``
 and ``ApiReply`` carry the parts of client requests; the others introduce roles to each other and
-keep them in step with the controller. The controller also sends every ``Update`` of the image,
-which is answered with None when it is applied.
+keep their images up to date. The controller also sends every ``Update`` of the image, which is
+answered with None when it is applied.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from minibroker.cluster.image import Image
 
 
-class Greeting(NamedTuple):
-    """The first request on every link: the role that connects. The controller answers ``Welcome``.
+class RegisterRole(NamedTuple):
+    """The first request on every link: the role that connects.
 
-    An I/O worker answers a processor when it has dropped all requests of the processor's former
+    The controller answers ``RoleRegistered``.
+
+    An I/O worker answers a processor when it has dropped all requests of the processor's previous
     incarnation: until then the new one must not write to the shared memory that they refer to.
     """
 
@@ -27,14 +29,14 @@ class Greeting(NamedTuple):
     incarnation: int
 
 
-class Welcome(NamedTuple):
+class RoleRegistered(NamedTuple):
     """The controller's answer: the current image. Later changes follow in order."""
 
     image: Image
 
 
 class ImageApplied(NamedTuple):
-    """The image of a ``Welcome`` is applied. Answered with None."""
+    """The role has applied the image of ``RoleRegistered``. Answered with None."""
 
 
 class ApiPart(NamedTuple):
@@ -60,11 +62,11 @@ class MetricsRequest(NamedTuple):
 
 
 class ConditionsRequest(NamedTuple):
-    """Request for what degrades a process. Answered with a tuple of ``Condition``."""
+    """Request for the conditions that degrade a process. Answered with a tuple of ``Condition``."""
 
 
 class DetailsRequest(NamedTuple):
-    """Request for the details that a role shows in addition to its metrics. Answered with them."""
+    """Request for the details that a role reports in addition to its metrics."""
 
 
 class LogsRequest(NamedTuple):
@@ -99,7 +101,7 @@ class ProducerIdsRequest(NamedTuple):
 
 class ActivityAppend(NamedTuple):
     """Request to append a batch of the broker itself to a partition. Answered with the reason of a
-    failure, or an empty text. A batch that is already in the log is not appended again.
+    failure, or an empty string. A batch that is already in the log is not appended again.
     """
 
     topic: str
@@ -108,8 +110,8 @@ class ActivityAppend(NamedTuple):
 
 
 class TailRequest(NamedTuple):
-    """Request for the last batch of a partition. Answered with its bytes, or with none if the
-    partition is empty.
+    """Request for the last batch of a partition. Answered with its bytes, which are empty if the
+    partition is.
     """
 
     topic: str

@@ -30,12 +30,12 @@ from minibroker.process.messages import (
     ClockAdvanced,
     ConditionsRequest,
     DetailsRequest,
-    Greeting,
     ImageApplied,
     MetricsRequest,
-    Welcome,
+    RegisterRole,
+    RoleRegistered,
 )
-from minibroker.runtime.rpc import Conversation, Link
+from minibroker.runtime.rpc import Link, RpcConnection
 
 ImageStep = Callable[[Image, Image], Awaitable[None] | None]
 """Called with the image before and after a change. If it returns an awaitable, the change counts as
@@ -43,7 +43,7 @@ applied when that has finished; later changes do not wait for it.
 """
 
 
-def _nothing_follows(before: Image, after: Image) -> None:
+def _ignore_change(before: Image, after: Image) -> None:
     del before, after
 
 
@@ -54,9 +54,9 @@ class MetadataClient:
         self,
         env: Environment,
         *,
-        on_image: ImageStep = _nothing_follows,
+        on_image: ImageStep = _ignore_change,
         details: Callable[[], Any] = lambda: None,
-        on_ask: Callable[[Any], Any] | None = None,
+        on_request: Callable[[Any], Any] | None = None,
         configs: Collection[str] = ALL_KINDS,
     ) -> None:
         """``configs`` are the kinds of resources whose configs the role needs.
@@ -67,10 +67,10 @@ class MetadataClient:
         self._env = env
         self._on_image = on_image
         self._details = details
-        self._on_ask = on_ask
+        self._on_request = on_request
         self._configs = configs
-        self.link = Link(self._dial, self._greet, self._answer)
-        self._welcomed = trio.Event()
+        self.link = Link(self._connect, self._register, self._handle_request)
+        self._registered = trio.Event()
         self._failed = trio.Event()
         self._failure: Exception | None = None
         self.image = Image()
@@ -79,33 +79,35 @@ class MetadataClient:
     def _condition_gauges(self) -> dict[Series, float]:
         return condition_gauges(self._env.conditions)
 
-    async def _dial(self) -> Any:
-        self._welcomed = trio.Event()
-        return await self._env.switchboard.dial(CONTROLLER)
+    async def _connect(self) -> Any:
+        self._registered = trio.Event()
+        return await self._env.transport.connect(CONTROLLER)
 
-    async def _greet(self, conversation: Conversation) -> None:
+    async def _register(self, rpc: RpcConnection) -> None:
         env = self._env
-        welcome: Welcome = await conversation.ask(Greeting(env.role, env.index, env.incarnation))
-        rest = self._take(image_of(welcome.image, self._configs))
-        self._welcomed.set()
-        if rest is not None:
-            await rest
-        await conversation.ask(ImageApplied())
+        reply: RoleRegistered = await rpc.request(
+            RegisterRole(env.role, env.index, env.incarnation)
+        )
+        remaining = self._set_image(image_of(reply.image, self._configs))
+        self._registered.set()
+        if remaining is not None:
+            await remaining
+        await rpc.request(ImageApplied())
 
-    def _take(self, image: Image) -> Awaitable[None] | None:
+    def _set_image(self, image: Image) -> Awaitable[None] | None:
         before, self.image = self.image, image
         if image is before:
             return None
         try:
-            rest = self._on_image(before, image)
+            remaining = self._on_image(before, image)
         except Exception as error:
             self._fail(error)
             raise
-        return None if rest is None else self._finish(rest)
+        return None if remaining is None else self._finish(remaining)
 
-    async def _finish(self, rest: Awaitable[None]) -> None:
+    async def _finish(self, remaining: Awaitable[None]) -> None:
         try:
-            await rest
+            await remaining
         except Exception as error:
             self._fail(error)
             raise
@@ -114,36 +116,36 @@ class MetadataClient:
         self._failure = error
         self._failed.set()
 
-    def _answer(self, question: Any) -> Any:
-        if isinstance(question, Update):
-            if not self._welcomed.is_set():
-                return self._update_later(question)
-            return self._update(question)
-        if isinstance(question, MetricsRequest):
+    def _handle_request(self, request: Any) -> Any:
+        if isinstance(request, Update):
+            if not self._registered.is_set():
+                return self._update_later(request)
+            return self._update(request)
+        if isinstance(request, MetricsRequest):
             return self._env.metrics.snapshot()
-        if isinstance(question, ConditionsRequest):
+        if isinstance(request, ConditionsRequest):
             return self._env.conditions.all()
-        if isinstance(question, DetailsRequest):
+        if isinstance(request, DetailsRequest):
             return self._details()
-        if isinstance(question, ClockAdvanced):
-            return None  # It is enough that the event loop has run.
-        if self._on_ask is None:
-            raise TypeError(f"{self._env.name} has no answer to {type(question).__name__}")
-        return self._on_ask(question)
+        if isinstance(request, ClockAdvanced):
+            return None  # The loop has read the clock again.
+        if self._on_request is None:
+            raise TypeError(f"{self._env.name} cannot handle {type(request).__name__}")
+        return self._on_request(request)
 
     def _update(self, update: Update) -> Awaitable[None] | None:
-        return self._take(apply_update(self.image, update_of(update, self._configs)))
+        return self._set_image(apply_update(self.image, update_of(update, self._configs)))
 
     async def _update_later(self, update: Update) -> None:
-        # An update may be received before the task has applied the image in the welcome.
-        await self._welcomed.wait()
-        rest = self._update(update)
-        if rest is not None:
-            await rest
+        # An update may be received before the image of the registration was applied.
+        await self._registered.wait()
+        remaining = self._update(update)
+        if remaining is not None:
+            await remaining
 
-    async def ask(self, question: object) -> Any:
-        """Send a request to the controller, as ``Link.ask`` does."""
-        return await self.link.ask(question)
+    async def request(self, request: object) -> Any:
+        """Send a request to the controller, as ``Link.request`` does."""
+        return await self.link.request(request)
 
     async def wait_image(self) -> None:
         """Wait until the controller has sent its first image."""

@@ -1,7 +1,7 @@
 """Watches the storage of a role's data directory after it failed, until it can be written again.
 
-Owns the pauses between tries. It must never know which write failed.
-Invariant: ``changed`` is called with False when writes begin to fail and with True when they
+Owns the pauses between attempts. It must never know which write failed.
+Invariant: ``on_change`` is called with False when writes begin to fail and with True when they
 succeed again. Kafka has no equivalent: a failed log directory stays offline until a restart.
 """
 
@@ -24,11 +24,11 @@ PROBE_S: Final = 1.0
 """First pause, in real time, before a failed storage is tried again; each pause doubles it."""
 
 PROBE_MAX_S: Final = 8.0
-"""The longest pause between two tries."""
+"""The longest pause between two attempts."""
 
 
 def pauses_s() -> Iterator[float]:
-    """The endless sequence of pauses between tries."""
+    """Yield the pauses between attempts, without end."""
     pause_s = PROBE_S
     while True:
         yield pause_s
@@ -43,11 +43,11 @@ class StorageWatch:
     """The storage of one role; ``run`` must be running."""
 
     def __init__(
-        self, env: Environment, log: EventLog, changed: Callable[[bool], None] = _ignore_change
+        self, env: Environment, log: EventLog, on_change: Callable[[bool], None] = _ignore_change
     ) -> None:
         self._directory = str(env.data_dir)
         self._sleep = env.clock.sleep_real
-        self._changed = changed
+        self._on_change = on_change
         self._failing = trio.Event()
         self.health = StorageHealth(
             self._directory, env.conditions, env.metrics, log, env.clock.wall_ms
@@ -58,7 +58,7 @@ class StorageWatch:
         self.health.failed(path, error)
         if self.health.is_failing and not self._failing.is_set():
             self._failing.set()
-            self._changed(False)
+            self._on_change(False)
 
     def free_bytes(self) -> int:
         """Free bytes on the disk; too few for a new partition count as a failure."""
@@ -68,12 +68,12 @@ class StorageWatch:
         return free
 
     async def run(self) -> None:
-        """Try a failed storage until it can be written; runs until cancelled."""
+        """Probe a failed storage until it can be written. Run until cancelled."""
         while True:
             await self._failing.wait()
             for pause_s in pauses_s():
                 await self._sleep(pause_s)
-                if self.health.look_again():
+                if self.health.probe():
                     break
             self._failing = trio.Event()
-            self._changed(True)
+            self._on_change(True)

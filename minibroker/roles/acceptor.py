@@ -21,7 +21,7 @@ from minibroker.admission.acceptor_messages import (
     CloseConnections,
     ConnectionsClosed,
     LeastRecentlyUsed,
-    LeastRecentlyUsedWanted,
+    LeastRecentlyUsedRequest,
     ProcessorConnections,
 )
 from minibroker.admission.connection_quotas import (
@@ -41,7 +41,7 @@ from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import (
-    FIRST_LIFE,
+    FIRST_INCARNATION,
     Environment,
     RoleRefusedError,
     handoff_name,
@@ -60,21 +60,21 @@ connections nothing else in the loop might ever wait.
 async def acceptor(env: Environment) -> None:
     """Run until ``env.stopping``."""
     env.metrics.watch_busy(env.work_time.busy_ns)
-    refusal = ""
+    error_text = ""
     async with trio.open_nursery() as nursery:
         role = _Acceptor(env, nursery)
-        nursery.start_soon(role.follower.run)
+        nursery.start_soon(role.metadata_client.run)
         nursery.start_soon(role.look_up_hosts)
         if role.activity is not None:
             nursery.start_soon(role.activity.run)
         nursery.start_soon(role.rejected.run)
         nursery.start_soon(role.descriptor_health.run)
         for processor in range(env.processors):
-            nursery.start_soon(role.attend, processor)
-        await role.follower.wait_image()
-        if env.incarnation == FIRST_LIFE:
-            refusal = await role.unknown_host()
-        if not refusal:
+            nursery.start_soon(role.serve_processor, processor)
+        await role.metadata_client.wait_image()
+        if env.incarnation == FIRST_INCARNATION:
+            error_text = await role.unknown_host()
+        if not error_text:
             for listener, source in env.listeners.items():
                 nursery.start_soon(role.accept, listener, source)
             nursery.start_soon(role.close_excess_connections)
@@ -83,8 +83,8 @@ async def acceptor(env: Environment) -> None:
             if role.activity is not None:
                 await role.activity.finish()
         nursery.cancel_scope.cancel()
-    if refusal:
-        raise RoleRefusedError(refusal)
+    if error_text:
+        raise RoleRefusedError(error_text)
 
 
 class _Acceptor:
@@ -93,29 +93,29 @@ class _Acceptor:
         self._nursery = nursery
         self._slots = Slots(env.processors)
         self._handoffs: dict[int, Handoff] = {}
-        self._freed = trio.Event()
-        self._unheard = set(range(env.processors))
-        self._all_heard = trio.Event()
-        self._asked: set[int] = set()
-        self._answered = trio.Event()
-        self._offers: list[LastUse] = []
+        self._slot_freed = trio.Event()
+        self._unreported = set(range(env.processors))
+        self._all_reported = trio.Event()
+        self._reply_awaited: set[int] = set()
+        self._all_replied = trio.Event()
+        self._candidates: list[LastUse] = []
         self._accepted = 0
         self._log = EventLog("acceptor")
         self._closes = ConnectionCloses(env.metrics, self._log)
         self.descriptor_health = DescriptorHealth(env, self._log)
         self.activity = activity_sender(env)
-        on_event = None if self.activity is None else self.activity.happened
+        on_event = None if self.activity is None else self.activity.report_connection
         self._connection_quotas = ConnectionQuotas(env, self._log, on_event)
         self._events = self._connection_quotas.events
         self.rejected = RejectedConnections(env, self._events, self._closes)
-        self.follower = MetadataClient(
+        self.metadata_client = MetadataClient(
             env,
             on_image=self._connection_quotas.on_image,
             details=self._report,
             configs=(IP, BROKER),
         )
         for processor in range(env.processors):
-            self._watch(processor)
+            self._watch_queue(processor)
 
     async def look_up_hosts(self) -> None:
         """Resolve the hosts with limits, until cancelled."""
@@ -125,7 +125,7 @@ class _Acceptor:
         """Return an error text about hosts in the start settings that cannot be resolved, or ""."""
         return await self._connection_quotas.unknown_host()
 
-    def _watch(self, processor: int) -> None:
+    def _watch_queue(self, processor: int) -> None:
         def fill() -> Fill:
             return Fill(self._slots.used(processor), SLOTS, self._slots.peak(processor))
 
@@ -135,12 +135,12 @@ class _Acceptor:
         used = tuple(self._slots.used(processor) for processor in range(self._env.processors))
         return AcceptorReport(used, self._connection_quotas.figures(), self._events.recent())
 
-    async def attend(self, processor: int) -> None:
+    async def serve_processor(self, processor: int) -> None:
         """Serve one processor, over all its restarts."""
         while True:
-            handoff = await self._env.switchboard.dial_handoff(handoff_name(processor))
+            handoff = await self._env.transport.connect_handoff(handoff_name(processor))
             try:
-                await self._attend_life(processor, handoff)
+                await self._receive_from(processor, handoff)
             except ChannelClosed:
                 pass  # The processor died; the next attempt waits for its restart.
             finally:
@@ -148,41 +148,41 @@ class _Acceptor:
                 self._handoffs.pop(processor, None)
                 handoff.close()
                 self._connection_quotas.processor_died(processor)
-                self._answer(processor, ())
+                self._add_candidates(processor, ())
 
-    async def _attend_life(self, processor: int, handoff: Handoff) -> None:
+    async def _receive_from(self, processor: int, handoff: Handoff) -> None:
         # A processor reports its connections first: until then it gets no new ones.
         more = True
         while more:
-            present, _ = await handoff.receive()
-            assert isinstance(present, ProcessorConnections)
-            self._connection_quotas.found(processor, present.connections)
-            more = present.more
+            report, _ = await handoff.receive()
+            assert isinstance(report, ProcessorConnections)
+            self._connection_quotas.found(processor, report.connections)
+            more = report.more
         self._handoffs[processor] = handoff
         self._slots.joined(processor)
-        self._freed.set()
-        self._unheard.discard(processor)
-        if not self._unheard:
-            self._all_heard.set()
+        self._slot_freed.set()
+        self._unreported.discard(processor)
+        if not self._unreported:
+            self._all_reported.set()
         while True:
             message, _ = await handoff.receive()
             if isinstance(message, ConnectionsClosed):
-                self._done(processor, message)
+                self._handle_closed(processor, message)
             else:
                 assert isinstance(message, LeastRecentlyUsed)
-                self._answer(processor, message.uses)
+                self._add_candidates(processor, message.uses)
 
-    def _done(self, processor: int, done: ConnectionsClosed) -> None:
-        if done.taken:
-            self._slots.freed(processor, done.taken)
-            self._freed.set()
-        self._connection_quotas.left(done.closed)
+    def _handle_closed(self, processor: int, message: ConnectionsClosed) -> None:
+        if message.taken:
+            self._slots.freed(processor, message.taken)
+            self._slot_freed.set()
+        self._connection_quotas.left(message.closed)
         if self._connection_quotas.counts.excess():
             self._connection_quotas.notify()  # Those just taken may be excess.
 
     async def accept(self, listener: str, source: ConnectionSource) -> None:
         """Accept the connections of one listener, one after the other."""
-        await self._all_heard.wait()
+        await self._all_reported.wait()
         in_a_row = 0
         while True:
             in_a_row += 1
@@ -199,41 +199,45 @@ class _Acceptor:
             local, peer = addresses(connection)
             self._accepted += 1
             number = self._env.incarnation << 32 | self._accepted
-            if await self._take_in(AcceptedConnection(listener, local, peer, number), connection):
+            if await self._admit(AcceptedConnection(listener, local, peer, number), connection):
                 await self.rejected.pause()
 
-    async def _take_in(self, accepted: AcceptedConnection, connection: Connection) -> bool:
+    async def _admit(self, accepted: AcceptedConnection, connection: Connection) -> bool:
         """Return whether the connection was admitted and passed to a processor."""
         try:
-            until = await self._connection_quotas.admit(new_connection(accepted))
-            if until is not None:
-                self._nursery.start_soon(self._hold, accepted, connection, until)
+            delayed_until = await self._connection_quotas.admit(new_connection(accepted))
+            if delayed_until is not None:
+                self._nursery.start_soon(
+                    self._admit_after_delay, accepted, connection, delayed_until
+                )
             else:
-                await self._hand_over(accepted, connection)
+                await self._pass_to_processor(accepted, connection)
                 return True
-        except ConnectionRejected as refused:
-            self.rejected.reject(accepted, connection, refused.reason, refused.limit)
+        except ConnectionRejected as rejected:
+            self.rejected.reject(accepted, connection, rejected.reason, rejected.limit)
         except trio.Cancelled:
             connection.close()
             raise
         return False
 
-    async def _hold(
-        self, accepted: AcceptedConnection, connection: Connection, until: float
+    async def _admit_after_delay(
+        self, accepted: AcceptedConnection, connection: Connection, delayed_until: float
     ) -> None:
         """Delay a connection whose address exceeds its rate; later connections do not wait."""
         try:
-            await trio.sleep_until(until)
+            await trio.sleep_until(delayed_until)
             await self._connection_quotas.admit_delayed(new_connection(accepted))
-            await self._hand_over(accepted, connection)
-        except ConnectionRejected as refused:
-            self.rejected.reject(accepted, connection, refused.reason, refused.limit)
+            await self._pass_to_processor(accepted, connection)
+        except ConnectionRejected as rejected:
+            self.rejected.reject(accepted, connection, rejected.reason, rejected.limit)
         except trio.Cancelled:
             connection.close()
             raise
 
-    async def _hand_over(self, accepted: AcceptedConnection, connection: Connection) -> None:
-        processor = await self._free_processor(accepted)
+    async def _pass_to_processor(
+        self, accepted: AcceptedConnection, connection: Connection
+    ) -> None:
+        processor = await self._next_processor(accepted)
         self._connection_quotas.counts.handed(accepted.number, processor)
         self._events.note("handed", accepted, processor)
         try:
@@ -245,15 +249,15 @@ class _Acceptor:
             self._events.reject(accepted, died.value, processor=processor)
             self._closes.refused(accepted.listener, died, client=accepted.peer)
 
-    async def _free_processor(self, accepted: AcceptedConnection) -> int:
+    async def _next_processor(self, accepted: AcceptedConnection) -> int:
         processor = self._slots.take()
         if processor is not None:
             return processor
         with self._connection_quotas.blocked(accepted, PROCESSORS):
             while processor is None:
-                if self._freed.is_set():
-                    self._freed = trio.Event()
-                await self._freed.wait()
+                if self._slot_freed.is_set():
+                    self._slot_freed = trio.Event()
+                await self._slot_freed.wait()
                 processor = self._slots.take()
         return processor
 
@@ -266,31 +270,31 @@ class _Acceptor:
             changed = self._connection_quotas.changed
             excess = self._connection_quotas.counts.excess()
             if excess:
-                offers = await self._gather(min(excess, LEAST_RECENTLY_USED_MAX))
+                candidates = await self._gather_candidates(min(excess, LEAST_RECENTLY_USED_MAX))
                 counts = self._connection_quotas.counts
-                for processor, numbers in counts.send_away(offers).items():
+                for processor, numbers in counts.send_away(candidates).items():
                     close = CloseConnections(tuple(numbers), counts.limits.total)
-                    await self._tell(processor, close)
+                    await self._send(processor, close)
             await changed.wait()
 
-    async def _gather(self, count: int) -> list[LastUse]:
-        self._offers = []
-        self._asked = set(self._handoffs)
-        self._answered = trio.Event()
-        wanted = LeastRecentlyUsedWanted(count, self._connection_quotas.counts.limits.protected)
-        for processor in list(self._asked):
-            await self._tell(processor, wanted)
-        while self._asked:
-            await self._answered.wait()
-        return self._offers
+    async def _gather_candidates(self, count: int) -> list[LastUse]:
+        self._candidates = []
+        self._reply_awaited = set(self._handoffs)
+        self._all_replied = trio.Event()
+        request = LeastRecentlyUsedRequest(count, self._connection_quotas.counts.limits.protected)
+        for processor in list(self._reply_awaited):
+            await self._send(processor, request)
+        while self._reply_awaited:
+            await self._all_replied.wait()
+        return self._candidates
 
-    def _answer(self, processor: int, uses: tuple[LastUse, ...]) -> None:
-        self._offers.extend(uses)
-        self._asked.discard(processor)
-        if not self._asked:
-            self._answered.set()
+    def _add_candidates(self, processor: int, uses: tuple[LastUse, ...]) -> None:
+        self._candidates.extend(uses)
+        self._reply_awaited.discard(processor)
+        if not self._reply_awaited:
+            self._all_replied.set()
 
-    async def _tell(self, processor: int, message: object) -> None:
+    async def _send(self, processor: int, message: object) -> None:
         handoff = self._handoffs.get(processor)
         try:
             if handoff is not None:

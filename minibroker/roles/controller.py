@@ -50,7 +50,7 @@ from minibroker.observability.quota_gauges import read_gauges
 from minibroker.process.environment import (
     ACCEPTOR,
     CONTROLLER,
-    FIRST_LIFE,
+    FIRST_INCARNATION,
     PROCESSOR,
     RECORDER,
     WORKER,
@@ -123,7 +123,7 @@ def _found_logs(env: Environment) -> FoundLogs:
     meta = read_meta_properties(env.data_dir)
     cluster_id = None if meta is None else meta.cluster_id
     # After the first start, a topic may be missing in the store because it was deleted.
-    rebuild_topics = env.rebuild_topics and env.incarnation == FIRST_LIFE
+    rebuild_topics = env.rebuild_topics and env.incarnation == FIRST_INCARNATION
     return FoundLogs(cluster_id, logged_topics(env.data_dir), rebuild_topics)
 
 
@@ -152,11 +152,11 @@ class _Controller:
         self._env = env
         self._store = store
         self._storage = storage
-        self._deposed = ""
+        self._leadership_lost = ""
         self._started_at = env.clock.now()
         self.cluster = cluster
-        self._subscribers = MetadataPublisher(
-            self._image, self._answer, cluster.image.number, _follower_names(env)
+        self._publisher = MetadataPublisher(
+            self._image, self._handle_request, cluster.image.number, _subscriber_names(env)
         )
         self._in_force = QuotasInForce(env.settings, env.ledger)
         self._ssl_contexts = ssl_contexts(env.settings)
@@ -210,19 +210,19 @@ class _Controller:
     async def publish(self, updates: Sequence[Update]) -> None:
         if self._ssl_contexts is not None:
             self._ssl_contexts.follow(self.image.configs)
-        await self._subscribers.publish(updates)
+        await self._publisher.publish(updates)
 
     async def run(self) -> None:
         env = self._env
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._subscribers.run)
+            nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._storage.run)
             nursery.start_soon(self._accept_roles, nursery)
             nursery.start_soon(self._changes.run)
             nursery.start_soon(self._topics.run)
-            for follower in self._acls:
-                nursery.start_soon(follower.run)
-            nursery.start_soon(self._serve_until_deposed, nursery.cancel_scope)
+            for changes in self._acls:
+                nursery.start_soon(changes.run)
+            nursery.start_soon(self._hold_leadership, nursery.cancel_scope)
             env.ready()
             if env.control is not None:
                 hosts = [host for host, _ in env.endpoints.values()]
@@ -238,42 +238,42 @@ class _Controller:
                 )
             await env.stopping.wait()
             nursery.cancel_scope.cancel()
-        if self._deposed:
-            raise RoleRefusedError(self._deposed)
+        if self._leadership_lost:
+            raise RoleRefusedError(self._leadership_lost)
 
     def _backend(self) -> Backend:
         # Loaded by the first request: most brokers in tests get none.
         from minibroker.controller.backend import ControllerBackend
 
-        return ControllerBackend(self._env, self, self._subscribers, born=self._started_at)
+        return ControllerBackend(self._env, self, self._publisher, born=self._started_at)
 
-    async def _serve_until_deposed(self, scope: trio.CancelScope) -> None:
-        self._deposed = await hold_leadership(self._store, self.settings[NODE_ID])
+    async def _hold_leadership(self, scope: trio.CancelScope) -> None:
+        self._leadership_lost = await hold_leadership(self._store, self.settings[NODE_ID])
         scope.cancel()
 
     async def _accept_roles(self, nursery: trio.Nursery) -> None:
-        listener = self._env.switchboard.listen(CONTROLLER)
+        listener = self._env.transport.listen(CONTROLLER)
         while True:
-            nursery.start_soon(self._subscribers.converse, await listener.accept())
+            nursery.start_soon(self._publisher.serve_role, await listener.accept())
 
-    async def _answer(self, question: Any) -> Any:
+    async def _handle_request(self, request: Any) -> Any:
         # A coroutine, so that it runs as a task: if the readers on both sides of a conversation
         # waited for room to send, neither would read.
-        if isinstance(question, ApiPart):
-            return await self._execute(question)
-        if isinstance(question, ProducerIdsRequest):
+        if isinstance(request, ApiPart):
+            return await self._execute(request)
+        if isinstance(request, ProducerIdsRequest):
             try:
                 return tuple(await self.cluster.allocate_producer_ids())
             except UnwritableError:
                 return None
-        raise TypeError(f"the controller has no answer to {type(question).__name__}")
+        raise TypeError(f"the controller cannot handle {type(request).__name__}")
 
-    async def _execute(self, question: ApiPart) -> ApiReply:
-        api = APIS[question.api_key]
+    async def _execute(self, request: ApiPart) -> ApiReply:
+        api = APIS[request.api_key]
         assert api.execute_at_controller is not None
         account = Account()
         with self._env.work_time.charge(account):
-            reply = await api.execute_at_controller(self, question.part)
+            reply = await api.execute_at_controller(self, request.part)
         return ApiReply(reply, account.worked_ns)
 
 
@@ -291,7 +291,7 @@ class _Mutations:
         return self._quota.mutated(now_ms(self._clock))
 
 
-def _follower_names(env: Environment) -> Iterator[str]:
+def _subscriber_names(env: Environment) -> Iterator[str]:
     if env.settings[ACCEPTOR_MODE] == SINGLE:
         yield role_name(ACCEPTOR, 0)
     if env.settings[ACTIVITY_ENABLE]:

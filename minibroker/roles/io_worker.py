@@ -32,11 +32,11 @@ from minibroker.process.messages import (
     ActivityAppend,
     ApiPart,
     ApiReply,
-    Greeting,
     GroupsRequest,
     LogsRequest,
     LogView,
     ProducerIdsRequest,
+    RegisterRole,
     TailRequest,
 )
 from minibroker.process.metadata_client import MetadataClient
@@ -46,7 +46,7 @@ from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.off_loop import OffLoop
-from minibroker.runtime.rpc import Conversation
+from minibroker.runtime.rpc import RpcConnection
 from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
 from minibroker.storage.manager import LogManager
@@ -95,10 +95,10 @@ class _Worker:
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
         self._off_loop = OffLoop(env.work_time)
-        self._follower = MetadataClient(
+        self._metadata_client = MetadataClient(
             env,
             on_image=self._on_image,
-            on_ask=self._answer_controller,
+            on_request=self._handle_controller_request,
             configs=(TOPIC, BROKER),
         )
         self.groups = GroupService(
@@ -117,7 +117,7 @@ class _Worker:
 
     @property
     def image(self) -> Image:
-        return self._follower.image
+        return self._metadata_client.image
 
     def now(self) -> float:
         return self._env.clock.now()
@@ -149,7 +149,7 @@ class _Worker:
 
     async def next_producer_id(self) -> int | None:
         while not self._producer_ids:
-            block = await self._follower.ask(ProducerIdsRequest())
+            block = await self._metadata_client.request(ProducerIdsRequest())
             if block is None:
                 return None
             first, count = block
@@ -170,8 +170,8 @@ class _Worker:
 
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follower.run)
-            await self._follower.wait_image()
+            nursery.start_soon(self._metadata_client.run)
+            await self._metadata_client.wait_image()
             found = self._logs.recover(self.image, now_ms=self.wall_ms())
             self.groups.load([number for topic, number in found if topic == OFFSETS_TOPIC])
             await self._run_services(nursery)
@@ -180,11 +180,11 @@ class _Worker:
     async def _run_services(self, nursery: trio.Nursery) -> None:
         """Run the services of this role until ``env.stopping``."""
         nursery.start_soon(self.groups.run)
-        nursery.start_soon(self._retain)
-        nursery.start_soon(self._flush)
+        nursery.start_soon(self._apply_retention)
+        nursery.start_soon(self._flush_logs)
         nursery.start_soon(self._storage.run)
         nursery.start_soon(self._load_remaining_groups)
-        nursery.start_soon(self._take_peers, nursery)
+        nursery.start_soon(self._accept_peers, nursery)
         self._env.ready()
         await self._env.stopping.wait()
 
@@ -219,26 +219,26 @@ class _Worker:
         # Groups first: closing them may write to a log that is deleted next.
         if _offsets_id(before) not in (None, _offsets_id(after)):
             self.groups.reset()
-        gone = before.topic_names.keys() - after.topic_names.keys()
-        if gone:
-            self.groups.topics_deleted(before.topic_names[topic_id] for topic_id in gone)
+        deleted = before.topic_names.keys() - after.topic_names.keys()
+        if deleted:
+            self.groups.topics_deleted(before.topic_names[topic_id] for topic_id in deleted)
         self._replicas.follow(before, after)
         if before.topic_names != after.topic_names:
             self._purgatory.wake_all()
 
-    async def _retain(self) -> None:
+    async def _apply_retention(self) -> None:
         interval_s = self.settings[LOG_RETENTION_CHECK_INTERVAL_MS] / 1000
         while True:
             await trio.sleep(interval_s)
-            self._guarded("retention", self._logs.apply_retention)
+            self._run_check("retention", self._logs.apply_retention)
 
-    async def _flush(self) -> None:
+    async def _flush_logs(self) -> None:
         while True:
             await trio.sleep(FLUSH_CHECK_S)
-            self._guarded("flush", self._logs.flush_due)
+            self._run_check("flush", self._logs.flush_due)
 
-    def _guarded(self, what: str, care: Callable[..., list[LogError]]) -> None:
-        for error in care(now_ms=self.wall_ms()):
+    def _run_check(self, what: str, check: Callable[..., list[LogError]]) -> None:
+        for error in check(now_ms=self.wall_ms()):
             self._log.error(f"{what} failed", why=error)
 
     def _storage_changed(self, is_writable: bool) -> None:
@@ -246,63 +246,63 @@ class _Worker:
 
     # Processors and the recorder --------------------------------------------------------------
 
-    async def _take_peers(self, nursery: trio.Nursery) -> None:
-        listener = self._env.switchboard.listen(self._env.name)
+    async def _accept_peers(self, nursery: trio.Nursery) -> None:
+        listener = self._env.transport.listen(self._env.name)
         while True:
-            nursery.start_soon(self._converse, await listener.accept())
+            nursery.start_soon(self._serve_peer, await listener.accept())
 
-    async def _converse(self, channel: Channel) -> None:
+    async def _serve_peer(self, channel: Channel) -> None:
         peer = _Peer(self, channel)
         try:
-            await peer.conversation.run()
+            await peer.rpc.run()
         finally:
-            peer.gone.set()
+            peer.closed.set()
 
-    async def greeted(self, peer: _Peer, greeting: Greeting) -> None:
+    async def register(self, peer: _Peer, registration: RegisterRole) -> None:
         """Note that a processor or the recorder connected.
 
         When this is answered, nothing of its former process may be left.
         """
-        who = greeting.role, greeting.number
-        former = self._peers.get(who)
-        self._peers[who] = peer
-        if former is not None:
-            former.conversation.close()
-            await former.gone.wait()
+        process = registration.role, registration.number
+        previous = self._peers.get(process)
+        self._peers[process] = peer
+        if previous is not None:
+            previous.rpc.close()
+            await previous.closed.wait()
 
-    def execute(self, question: ApiPart) -> ApiReply | Awaitable[ApiReply]:
+    def execute(self, request: ApiPart) -> ApiReply | Awaitable[ApiReply]:
         """Execute a part, at once unless it has to wait."""
-        api = APIS[question.api_key]
+        api = APIS[request.api_key]
         assert api.execute is not None
-        began_ns = time.perf_counter_ns()
-        reply = api.execute(self, question.part)
-        worked_ns = time.perf_counter_ns() - began_ns
+        started_ns = time.perf_counter_ns()
+        reply = api.execute(self, request.part)
+        worked_ns = time.perf_counter_ns() - started_ns
         if inspect.isawaitable(reply):
             return self._finish(reply, worked_ns)
         return ApiReply(reply, worked_ns)
 
-    def append(self, wanted: ActivityAppend) -> str:
+    def append(self, request: ActivityAppend) -> str:
         """Append a batch of the broker itself."""
         try:
-            partition = self.partition(wanted.topic, wanted.partition)
+            partition = self.partition(request.topic, request.partition)
             if partition is None:
                 return "it is not here"
             now_ms = self.wall_ms()
-            partition.append_as_leader(wanted.batch, now_ms=now_ms, origin=Origin.RECORDER)
+            partition.append_as_leader(request.batch, now_ms=now_ms, origin=Origin.RECORDER)
         except LogError as error:
             return error.text
-        self._purgatory.wake((wanted.topic, wanted.partition))
+        self._purgatory.wake((request.topic, request.partition))
         return ""
 
-    def tail(self, wanted: TailRequest) -> bytes:
+    def tail(self, request: TailRequest) -> bytes:
         """Return the last batch of a log."""
         try:
-            partition = self.partition(wanted.topic, wanted.partition)
+            partition = self.partition(request.topic, request.partition)
             if partition is None or partition.high_watermark == partition.log.log_start_offset:
                 return b""
             last = partition.read(partition.high_watermark - 1, 0)
         except LogError as error:
-            self._log.error("the end of a log can't be read", topic=wanted.topic, why=error)
+            self._log.error("the end of a log can't be read", topic=request.topic, why=error)
             return b""
         return b"" if last is None else last.load()
 
@@ -314,14 +314,14 @@ class _Worker:
 
     # The controller -----------------------------------------------------------------------------
 
-    def _answer_controller(self, question: Any) -> Any:
-        if isinstance(question, LogsRequest):
-            return self._log_views(question.topic)
-        if isinstance(question, GroupsRequest):
-            if question.group_id is None:
+    def _handle_controller_request(self, request: Any) -> Any:
+        if isinstance(request, LogsRequest):
+            return self._log_views(request.topic)
+        if isinstance(request, GroupsRequest):
+            if request.group_id is None:
                 return self.groups.list_groups()
-            return self.groups.describe(question.group_id, full=True)
-        raise TypeError(f"a worker has no answer to {type(question).__name__}")
+            return self.groups.describe(request.group_id, full=True)
+        raise TypeError(f"a worker cannot handle {type(request).__name__}")
 
     def _log_views(self, topic: str) -> dict[int, LogView]:
         known = self.image.topics.get(topic)
@@ -354,16 +354,16 @@ class _Peer:
 
     def __init__(self, worker: _Worker, channel: Channel) -> None:
         self._worker = worker
-        self.conversation = Conversation(channel, self._answer)
-        self.gone = trio.Event()
+        self.rpc = RpcConnection(channel, self._handle_request)
+        self.closed = trio.Event()
 
-    def _answer(self, question: Any) -> Any:
-        if isinstance(question, ApiPart):
-            return self._worker.execute(question)
-        if isinstance(question, Greeting):
-            return self._worker.greeted(self, question)
-        if isinstance(question, ActivityAppend):
-            return self._worker.append(question)
-        if isinstance(question, TailRequest):
-            return self._worker.tail(question)
-        raise TypeError(f"a worker has no answer to {type(question).__name__}")
+    def _handle_request(self, request: Any) -> Any:
+        if isinstance(request, ApiPart):
+            return self._worker.execute(request)
+        if isinstance(request, RegisterRole):
+            return self._worker.register(self, request)
+        if isinstance(request, ActivityAppend):
+            return self._worker.append(request)
+        if isinstance(request, TailRequest):
+            return self._worker.tail(request)
+        raise TypeError(f"a worker cannot handle {type(request).__name__}")

@@ -20,7 +20,7 @@ from minibroker.admission.acceptor_messages import (
     AcceptedConnection,
     CloseConnections,
     LeastRecentlyUsed,
-    LeastRecentlyUsedWanted,
+    LeastRecentlyUsedRequest,
     OpenConnection,
     ProcessorConnections,
 )
@@ -59,13 +59,13 @@ from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import WORKER, Environment, handoff_name, role_name
-from minibroker.process.messages import Greeting
+from minibroker.process.messages import RegisterRole
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.arena import Block
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
-from minibroker.runtime.rpc import Conversation, Link, PeerFailed, PeerLost
+from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection
 from minibroker.runtime.stream import StreamClosed
 from protocol.errors import ProtocolError, UnsupportedVersion
 
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 TAKEN_BEFORE_YIELD: Final = 8
 """New connections taken in a row before requests of other connections are served."""
 
-TAKEN_BESIDE_OTHERS: Final = 2
+TAKEN_BEFORE_YIELD_IF_BUSY: Final = 2
 """The same if requests of other connections were served recently."""
 
 AUTHENTICATION_FAILURES: Final = frozenset(
@@ -110,7 +110,7 @@ class _Processor:
         self._closes = ConnectionCloses(env.metrics, self._log)
         self._descriptor_health = DescriptorHealth(env, self._log)
         self._activity = activity_sender(env)
-        on_event = None if self._activity is None else self._activity.happened
+        on_event = None if self._activity is None else self._activity.report_connection
         self._events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
         per_ip = env.settings[QUEUED_MAX_REQUEST_BYTES_PER_IP]
         self._part = env.arena.open_part(env.index, None if per_ip < 0 else per_ip)
@@ -124,28 +124,28 @@ class _Processor:
         self._serving: trio.Nursery | None = None
         self._idle: IdleConnections[int] = IdleConnections()
         self._notices = AcceptorNotices(())
-        self._turnstile = NewConnectionPacer(lambda: env.work_time.turns)
+        self._pacer = NewConnectionPacer(lambda: env.work_time.turns)
         self._sharded_acceptor = (
-            self._own_gate() if env.settings[ACCEPTOR_MODE] == SHARDED else None
+            self._create_sharded_acceptor() if env.settings[ACCEPTOR_MODE] == SHARDED else None
         )
         self._quota_stage = QuotaStage(env)
-        self._follower = MetadataClient(env, on_image=self._on_image, details=self._report)
+        self._metadata_client = MetadataClient(env, on_image=self._on_image, details=self._report)
         self._workers = {index: self._link(index) for index in range(env.workers)}
-        owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._follower.link}
+        owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._metadata_client.link}
         self._request_handler = RequestHandler(
             env,
-            self._follower,
+            self._metadata_client,
             owners,
             self._files,
             self._quota_stage,
             activity=self._activity,
-            used=self._use,
-            unserved=self._unserved.note,
+            on_use=self._note_use,
+            on_unserved=self._unserved.note,
         )
         self._authenticator = Authenticator(
             env.settings,
             env.clock,
-            lambda: self._follower.image,
+            lambda: self._metadata_client.image,
             self._request_handler.context,
             env.secret,
         )
@@ -160,20 +160,20 @@ class _Processor:
         env = self._env
         name = role_name(WORKER, worker)
 
-        async def dial() -> Channel:
-            return await env.switchboard.dial(name)
+        async def connect() -> Channel:
+            return await env.transport.connect(name)
 
-        async def greet(conversation: Conversation) -> None:
-            await conversation.ask(Greeting(env.role, env.index, env.incarnation))
+        async def register(rpc: RpcConnection) -> None:
+            await rpc.request(RegisterRole(env.role, env.index, env.incarnation))
 
         return Link(
-            dial,
-            greet,
-            questions_max=env.settings[QUEUED_MAX_REQUESTS],
-            on_looked=env.work_time.idled,
+            connect,
+            register,
+            requests_max=env.settings[QUEUED_MAX_REQUESTS],
+            on_polled=env.work_time.add_idle,
         )
 
-    def _own_gate(self) -> ShardedAcceptor:
+    def _create_sharded_acceptor(self) -> ShardedAcceptor:
         # Imported in this mode only: each module prolongs the start of a broker.
         from minibroker.admission.sharded_acceptor import ShardedAcceptor
 
@@ -182,7 +182,7 @@ class _Processor:
             self._events,
             self._closes,
             self._log,
-            self._begin,
+            self._start_connection,
             descriptor_health=self._descriptor_health,
         )
 
@@ -200,27 +200,27 @@ class _Processor:
             client.view(self._idle.last_use(number) or client.opened)
             for number, client in islice(self._clients.items(), CONNECTIONS_SHOWN_MAX)
         )
-        door = None if self._sharded_acceptor is None else self._sharded_acceptor.figures()
+        figures = None if self._sharded_acceptor is None else self._sharded_acceptor.figures()
         return ProcessorReport(
             tuple(views),
             len(self._clients),
             self._events.recent(),
-            door,
+            figures,
             self._unserved.all(),
         )
 
     async def run(self) -> None:
-        gate = self._sharded_acceptor
+        sharded = self._sharded_acceptor
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follower.run)
+            nursery.start_soon(self._metadata_client.run)
             for link in self._workers.values():
                 nursery.start_soon(link.run)
-            await self._follower.wait_image()
+            await self._metadata_client.wait_image()
             # Workers may still execute requests of this process before its restart. Those refer to
             # the shared memory, so wait until each worker has closed the former link.
             for link in self._workers.values():
                 await link.wait_connected()
-            nursery.start_soon(self._turnstile.run)
+            nursery.start_soon(self._pacer.run)
             nursery.start_soon(self._trim)
             nursery.start_soon(self._descriptor_health.run)
             if self._activity is not None:
@@ -231,7 +231,7 @@ class _Processor:
             nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
             async with trio.open_nursery() as serving:
                 self._serving = serving
-                serving.start_soon(self._take_connections if gate is None else gate.run)
+                serving.start_soon(self._serve_acceptor if sharded is None else sharded.run)
                 self._env.ready()
                 await self._env.stopping.wait()
                 await self._drain()
@@ -249,14 +249,14 @@ class _Processor:
             return
         async with trio.open_nursery() as nursery:
             # In real time: with a frozen clock one client could delay the shutdown forever.
-            nursery.start_soon(self._cancel_late, nursery.cancel_scope)
+            nursery.start_soon(self._cancel_after_drain_limit, nursery.cancel_scope)
             await self._wait_all_closed()
             nursery.cancel_scope.cancel()
         for client in list(self._clients.values()):
             client.close(CloseReason.STOPPING, "it did not read its last response")
         await self._wait_all_closed()
 
-    async def _cancel_late(self, scope: trio.CancelScope) -> None:
+    async def _cancel_after_drain_limit(self, scope: trio.CancelScope) -> None:
         await self._env.clock.sleep_real(DRAIN_S)
         scope.cancel()
 
@@ -265,29 +265,29 @@ class _Processor:
             self._all_closed = trio.Event()
             await self._all_closed.wait()
 
-    async def _take_connections(self) -> None:
-        listener = self._env.switchboard.listen_handoff(handoff_name(self._env.index))
+    async def _serve_acceptor(self) -> None:
+        listener = self._env.transport.listen_handoff(handoff_name(self._env.index))
         while True:
             handoff = await listener.accept()
             self._notices = AcceptorNotices(self._connections())
             try:
-                async with trio.open_nursery() as attending:
-                    attending.start_soon(self._notices.deliver, handoff)
-                    await self._take_from(handoff)
-                    attending.cancel_scope.cancel()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._notices.deliver, handoff)
+                    await self._receive_connections(handoff)
+                    nursery.cancel_scope.cancel()
             finally:
                 handoff.close()
 
     def _connections(self) -> Iterator[ProcessorConnections]:
-        found = [
+        connections = [
             OpenConnection(client.number, client.caller.listener, client.caller.client_host)
             for client in self._clients.values()
         ]
-        for start in range(0, max(1, len(found)), PROCESSOR_CONNECTIONS_MAX):
+        for start in range(0, max(1, len(connections)), PROCESSOR_CONNECTIONS_MAX):
             end = start + PROCESSOR_CONNECTIONS_MAX
-            yield ProcessorConnections(tuple(found[start:end]), end < len(found))
+            yield ProcessorConnections(tuple(connections[start:end]), end < len(connections))
 
-    async def _take_from(self, handoff: Handoff) -> None:
+    async def _receive_connections(self, handoff: Handoff) -> None:
         """Take connections until the acceptor dies; a restarted acceptor connects again."""
         in_a_row = 0
         while True:
@@ -295,19 +295,19 @@ class _Processor:
                 message, connection = await handoff.receive()
             except ChannelClosed:
                 return
-            if isinstance(message, LeastRecentlyUsedWanted):
-                self._notices.report(LeastRecentlyUsed(tuple(self._least_used(message))))
+            if isinstance(message, LeastRecentlyUsedRequest):
+                self._notices.report(LeastRecentlyUsed(tuple(self._least_recently_used(message))))
             elif isinstance(message, CloseConnections):
                 self._close_excess(message)
             else:
-                self._take(message, connection)
+                self._start_received(message, connection)
             in_a_row += 1
-            spares = self._turnstile.spares_others
-            if in_a_row >= (TAKEN_BESIDE_OTHERS if spares else TAKEN_BEFORE_YIELD):
+            is_busy = self._pacer.others_served_recently
+            if in_a_row >= (TAKEN_BEFORE_YIELD_IF_BUSY if is_busy else TAKEN_BEFORE_YIELD):
                 in_a_row = 0
                 await trio.lowlevel.checkpoint()
 
-    def _take(self, accepted: AcceptedConnection, connection: Connection | None) -> None:
+    def _start_received(self, accepted: AcceptedConnection, connection: Connection | None) -> None:
         self._notices.taken()
         if connection is None:
             self._descriptor_health.exhausted()
@@ -320,9 +320,9 @@ class _Processor:
             self._events.reject(accepted, CloseReason.LIMIT.value, processor=self._env.index)
             self._notices.closed(accepted.number)
             return
-        self._begin(accepted, connection)
+        self._start_connection(accepted, connection)
 
-    def _begin(self, accepted: AcceptedConnection, connection: Connection) -> None:
+    def _start_connection(self, accepted: AcceptedConnection, connection: Connection) -> None:
         now = self._env.clock.now()
         client = ClientConnection(
             accepted, as_stream(connection, accepted.local, accepted.peer), now
@@ -335,17 +335,17 @@ class _Processor:
         assert self._serving is not None
         self._serving.start_soon(self._serve, client)
 
-    def _least_used(self, wanted: LeastRecentlyUsedWanted) -> Iterator[LastUse]:
-        found = (
-            LastUse(used, number)
-            for number, used in self._idle.in_order()
-            if self._clients[number].caller.listener != wanted.spared
+    def _least_recently_used(self, request: LeastRecentlyUsedRequest) -> Iterator[LastUse]:
+        candidates = (
+            LastUse(last_used, number)
+            for number, last_used in self._idle.in_order()
+            if self._clients[number].caller.listener != request.spared
         )
-        return islice(found, min(wanted.at_most, LEAST_RECENTLY_USED_MAX))
+        return islice(candidates, min(request.at_most, LEAST_RECENTLY_USED_MAX))
 
-    def _close_excess(self, excess: CloseConnections) -> None:
-        self._connections_max = excess.limit
-        for number in excess.numbers:
+    def _close_excess(self, request: CloseConnections) -> None:
+        self._connections_max = request.limit
+        for number in request.numbers:
             client = self._clients.get(number)
             if client is not None:
                 client.close(CloseReason.MAX_CONNECTIONS)
@@ -358,14 +358,14 @@ class _Processor:
             client.close(CloseReason.STOPPING)
         try:
             with client.scope, env.work_time.charge(client.account):
-                await self._converse(client)
+                await self._serve_requests(client)
         except Exception as error:  # noqa: BLE001 - counted and logged
-            client.close_reason, client.close_text = self._why(error)
+            client.close_reason, client.close_text = self._close_reason(error)
         except BaseExceptionGroup as group:
             # Cancellations of the role are propagated.
             errors, others = group.split(Exception)
             if errors is not None:
-                client.close_reason, client.close_text = self._why(errors)
+                client.close_reason, client.close_text = self._close_reason(errors)
             if others is not None:
                 raise others from None
         finally:
@@ -389,7 +389,7 @@ class _Processor:
             if not self._clients:
                 self._all_closed.set()
 
-    def _use(self, number: int) -> None:
+    def _note_use(self, number: int) -> None:
         """A response counts as use of a connection, as a request does."""
         self._idle.use(number, self._env.clock.now())
 
@@ -408,8 +408,8 @@ class _Processor:
                 self._unserved.note(client, unserved)
             self._events.note("closed", client.accepted, processor, reason.value)
 
-    async def _converse(self, client: ClientConnection) -> None:
-        await self._turnstile.enter()
+    async def _serve_requests(self, client: ClientConnection) -> None:
+        await self._pacer.wait_turn()
         await self._authenticator.begin(client)
         request_bytes_max = self._env.settings[SOCKET_REQUEST_MAX_BYTES]
         now = self._env.clock.now
@@ -431,13 +431,13 @@ class _Processor:
             try:
                 block = await reader.next()
             except StreamClosed:
-                await self._turnstile.enter()
+                await self._pacer.wait_turn()
                 raise
             if block is None:
-                await self._turnstile.enter()
+                await self._pacer.wait_turn()
                 return
             if not is_new:
-                self._turnstile.others_are_served()
+                self._pacer.note_served()
             elif stream.waits > waits:  # Other connections were opened while this one waited.
                 await self._pace(block)
             is_new = False
@@ -458,12 +458,12 @@ class _Processor:
 
     async def _pace(self, first: Block) -> None:
         try:
-            await self._turnstile.enter()
+            await self._pacer.wait_turn()
         except BaseException:
             first.release()
             raise
 
-    def _why(self, error: BaseException) -> tuple[CloseReason, str]:
+    def _close_reason(self, error: BaseException) -> tuple[CloseReason, str]:
         """Return the reason that is counted and the text for the log."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

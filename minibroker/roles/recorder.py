@@ -37,14 +37,14 @@ from minibroker.process.messages import (
     ActivityAppend,
     ActivityBatch,
     ActivityWritten,
-    Greeting,
     ProducerIdsRequest,
+    RegisterRole,
     TailRequest,
 )
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.channel import Channel, ChannelClosed
 from minibroker.runtime.clock import now_ms
-from minibroker.runtime.rpc import Conversation, Link, PeerFailed, PeerLost
+from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection
 from protocol.compression import Compression
 from protocol.errors import DecodeError
 from protocol.records import Record, build_batch, iter_records
@@ -59,7 +59,7 @@ INTERVAL_S: Final = 0.15
 much as a hundred events.
 """
 
-HOLD_S: Final = 0.2
+MERGE_DELAY_S: Final = 0.2
 """How long an event waits for earlier ones of other processes; twice their own delay."""
 
 BATCH_EVENTS: Final = 1000
@@ -115,51 +115,51 @@ class _Recorder:
         self._writer = _writer(env)
         self._merger: Merger[_Sender] = Merger()
         self._senders: set[_Sender] = set()
-        self._some = trio.Event()
-        self._gone = trio.Event()
-        self._busy = trio.Lock()
+        self._has_events = trio.Event()
+        self._sender_closed = trio.Event()
+        self._write_lock = trio.Lock()
         self._sequence = 0
         self._producer_id = 0
         self._epoch = 0
         self._batch_sequence = 0
         self._lost = 0
         """Events that could not be written and are not reported in the topic yet."""
-        self._waited_most = 0
-        self._follower = MetadataClient(env)
-        self._owner = Link(self._dial, self._greet)
+        self._waiting_peak = 0
+        self._metadata_client = MetadataClient(env)
+        self._owner = Link(self._connect, self._register)
         env.metrics.watch_busy(env.work_time.busy_ns)
         env.metrics.watch_queue("activity", self._fill)
 
     def _fill(self) -> Fill:
-        tellers = self._env.processors + (self._env.settings[ACCEPTOR_MODE] == SINGLE)
-        return Fill(len(self._merger), tellers * UNWRITTEN_MAX, self._waited_most)
+        senders = self._env.processors + (self._env.settings[ACCEPTOR_MODE] == SINGLE)
+        return Fill(len(self._merger), senders * UNWRITTEN_MAX, self._waiting_peak)
 
-    async def _dial(self) -> Channel:
+    async def _connect(self) -> Channel:
         owner = partition_owner(TOPIC, PARTITION, self._env.workers)
-        return await self._env.switchboard.dial(role_name(WORKER, owner))
+        return await self._env.transport.connect(role_name(WORKER, owner))
 
-    async def _greet(self, conversation: Conversation) -> None:
+    async def _register(self, rpc: RpcConnection) -> None:
         env = self._env
-        await conversation.ask(Greeting(env.role, env.index, env.incarnation))
+        await rpc.request(RegisterRole(env.role, env.index, env.incarnation))
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follower.run)
-            await self._follower.wait_image()
+            nursery.start_soon(self._metadata_client.run)
+            await self._metadata_client.wait_image()
             nursery.start_soon(self._owner.run)
             self._sequence = max(self._env.clock.real_us(), await self._last_sequence() + 1)
-            await self._become_producer()
-            nursery.start_soon(self._take_senders, nursery)
+            await self._init_producer_id()
+            nursery.start_soon(self._accept_senders, nursery)
             nursery.start_soon(self._write_all)
             self._env.ready()
             await self._env.stopping.wait()
             await self._finish()
             nursery.cancel_scope.cancel()
 
-    async def _become_producer(self) -> None:
+    async def _init_producer_id(self) -> None:
         """Get a producer id, as soon as the controller can store that it is used."""
         while True:
-            block = await self._follower.ask(ProducerIdsRequest())
+            block = await self._metadata_client.request(ProducerIdsRequest())
             if block is not None:
                 break
             await self._env.clock.sleep_real(PRODUCER_ID_RETRY_S)
@@ -168,7 +168,7 @@ class _Recorder:
 
     async def _last_sequence(self) -> int:
         """Return the sequence number of the last event in the topic, or -1 without one."""
-        tail = await self._ask(TailRequest(TOPIC, PARTITION))
+        tail = await self._request(TailRequest(TOPIC, PARTITION))
         try:
             *_, last = iter_records(tail)
         except (DecodeError, ValueError):
@@ -176,49 +176,49 @@ class _Recorder:
         found = _sequence_in(last.value or b"")
         return found if found < SEQUENCE_MAX else -1
 
-    async def _ask(self, question: object) -> Any:
+    async def _request(self, request: object) -> Any:
         """Ask the owner, over its restarts."""
         while True:
             try:
-                return await self._owner.ask(question)
+                return await self._owner.request(request)
             except PeerLost:
                 await trio.lowlevel.checkpoint()
 
     # Senders ----------------------------------------------------------------------------------
 
-    async def _take_senders(self, nursery: trio.Nursery) -> None:
-        listener = self._env.switchboard.listen(RECORDER)
+    async def _accept_senders(self, nursery: trio.Nursery) -> None:
+        listener = self._env.transport.listen(RECORDER)
         while True:
-            nursery.start_soon(self._hear, _Sender(await listener.accept()))
+            nursery.start_soon(self._receive_events, _Sender(await listener.accept()))
 
-    async def _hear(self, sender: _Sender) -> None:
+    async def _receive_events(self, sender: _Sender) -> None:
         self._senders.add(sender)
         try:
             while True:
                 batch: ActivityBatch = await sender.channel.receive()
                 self._merger.add(sender, unpack(batch.chunk))
-                self._waited_most = max(self._waited_most, len(self._merger))
+                self._waiting_peak = max(self._waiting_peak, len(self._merger))
                 sender.dropped += batch.dropped
-                self._some.set()
+                self._has_events.set()
         except ChannelClosed:
             pass
         finally:
             self._senders.discard(sender)
             sender.channel.close()
             self._lost += sender.dropped
-            self._gone.set()
+            self._sender_closed.set()
 
     async def _finish(self) -> None:
         """Write all events that were sent; the senders have ended, or soon will."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._give_up, nursery.cancel_scope)
+            nursery.start_soon(self._cancel_after_limit, nursery.cancel_scope)
             while self._senders:
-                self._gone = trio.Event()
-                await self._gone.wait()
+                self._sender_closed = trio.Event()
+                await self._sender_closed.wait()
             await self._write_until(math.inf)
             nursery.cancel_scope.cancel()
 
-    async def _give_up(self, scope: trio.CancelScope) -> None:
+    async def _cancel_after_limit(self, scope: trio.CancelScope) -> None:
         await self._env.clock.sleep_real(FINISH_S)
         scope.cancel()
 
@@ -226,13 +226,13 @@ class _Recorder:
 
     async def _write_all(self) -> None:
         while True:
-            await self._some.wait()
-            self._some = trio.Event()
-            while len(self._merger) or self._has_lost():
+            await self._has_events.wait()
+            self._has_events = trio.Event()
+            while len(self._merger) or self._has_unreported_losses():
                 await trio.sleep(INTERVAL_S)
-                await self._write_until(self._now_us() - HOLD_S * 1e6)
+                await self._write_until(self._now_us() - MERGE_DELAY_S * 1e6)
 
-    def _has_lost(self) -> bool:
+    def _has_unreported_losses(self) -> bool:
         return self._lost > 0 or any(sender.dropped for sender in self._senders)
 
     def _now_us(self) -> float:
@@ -241,20 +241,20 @@ class _Recorder:
 
     async def _write_until(self, until_us: float) -> None:
         """Write the events up to a time, and how many are missing."""
-        async with self._busy:
-            taken = self._merger.take(until_us)
+        async with self._write_lock:
+            merged = self._merger.take(until_us)
             drops = {sender: sender.dropped for sender in self._senders if sender.dropped}
             for sender in drops:
                 sender.dropped = 0
             missing, self._lost = self._lost + sum(drops.values()), 0
-            events: list[WrittenEvent] = [*taken.events]
+            events: list[WrittenEvent] = [*merged.events]
             if missing:
                 now_us, clock_ms = int(self._now_us()), now_ms(self._env.clock)
                 events.insert(0, (now_us, clock_ms, missing))
             for begin in range(0, len(events), BATCH_EVENTS):
                 await self._write(events[begin : begin + BATCH_EVENTS])
             for sender in self._senders.copy():
-                receipt = ActivityWritten(taken.counts.get(sender, 0), drops.get(sender, 0))
+                receipt = ActivityWritten(merged.counts.get(sender, 0), drops.get(sender, 0))
                 if any(receipt):
                     await self._acknowledge(sender, receipt)
 
@@ -288,7 +288,7 @@ class _Recorder:
             base_sequence=self._batch_sequence,
         )
         try:
-            problem = await self._ask(ActivityAppend(TOPIC, PARTITION, batch))
+            problem = await self._request(ActivityAppend(TOPIC, PARTITION, batch))
         except PeerFailed as failed:
             problem = str(failed)
         if not problem:
@@ -300,7 +300,7 @@ class _Recorder:
         self._epoch += 1
         self._batch_sequence = 0
         if self._epoch == EPOCH_MAX:
-            await self._become_producer()
+            await self._init_producer_id()
         return False
 
 

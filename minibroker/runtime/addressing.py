@@ -26,50 +26,50 @@ from minibroker.runtime.channel import (
 from minibroker.runtime.handoff import Handoff, SocketHandoff, memory_handoff_pair
 
 BACKLOG: Final = 128
-"""Calls that wait at a name before further dialling waits."""
+"""Connections to a name that wait to be accepted; further ones wait to connect."""
 
-End = TypeVar("End")
+Endpoint = TypeVar("Endpoint")
 
 
-class ChannelListener(Generic[End]):
-    """Where calls to one name arrive."""
+class ChannelListener(Generic[Endpoint]):
+    """Accepts the connections to one name."""
 
-    def __init__(self, accept: Callable[[], Awaitable[End]]) -> None:
+    def __init__(self, accept: Callable[[], Awaitable[Endpoint]]) -> None:
         self._accept = accept
 
-    async def accept(self) -> End:
-        """The next caller."""
+    async def accept(self) -> Endpoint:
+        """Wait for the next connection and return it."""
         return await self._accept()
 
 
-class Switchboard(ABC):
-    """Names of roles to channels and handoffs between them."""
+class Transport(ABC):
+    """Opens channels and handoffs between roles by name."""
 
     @abstractmethod
     def listen(self, name: str) -> ChannelListener[Channel]:
-        """Takes the channel calls to a name."""
+        """Return the listener for channels to a name."""
 
     @abstractmethod
     def listen_handoff(self, name: str) -> ChannelListener[Handoff]:
-        """Takes the handoff calls to a name."""
+        """Return the listener for handoffs to a name."""
 
     @abstractmethod
-    async def dial(self, name: str) -> Channel:
-        """Return a channel to the role with this name; waits until it listens."""
+    async def connect(self, name: str) -> Channel:
+        """Return a channel to the role with this name; wait until it listens."""
 
     @abstractmethod
-    async def dial_handoff(self, name: str) -> Handoff:
-        """Return a handoff to the role with this name; waits until it listens."""
+    async def connect_handoff(self, name: str) -> Handoff:
+        """Return a handoff to the role with this name; wait until it listens."""
 
 
-class UnixSwitchboard(Switchboard):
-    """Names as socket files in a private directory; make it before the fork."""
+class UnixTransport(Transport):
+    """A transport over Unix sockets in a private directory; create it before the fork."""
 
     def __init__(self, directory: Path, channels: Iterable[str], handoffs: Iterable[str]) -> None:
         self._directory = directory
         self._listening: dict[str, socket.socket] = {}
         if directory.stat().st_mode & 0o077:
-            raise PermissionError(f"{directory} must be open to its owner alone (mode 0700)")
+            raise PermissionError(f"{directory} must be accessible only to its owner (mode 0700)")
         for name in channels:
             self._listening[name] = self._bind(name, socket.SOCK_STREAM)
         for name in handoffs:
@@ -94,10 +94,10 @@ class UnixSwitchboard(Switchboard):
 
         return ChannelListener(accept)
 
-    async def dial(self, name: str) -> Channel:
+    async def connect(self, name: str) -> Channel:
         return SocketChannel(await self._connect(name, socket.SOCK_STREAM))
 
-    async def dial_handoff(self, name: str) -> Handoff:
+    async def connect_handoff(self, name: str) -> Handoff:
         return SocketHandoff(await self._connect(name, socket.SOCK_SEQPACKET))
 
     async def _connect(self, name: str, kind: int) -> socket.socket:
@@ -106,11 +106,11 @@ class UnixSwitchboard(Switchboard):
             await sock.connect(os.fspath(self._directory / name))
         except OSError as error:
             sock.close()
-            raise ChannelClosed(f"{name} can't be dialled: {error}") from None
+            raise ChannelClosed(f"{name} can't be connected to: {error}") from None
         return socket.socket(fileno=sock.detach())
 
     def close(self) -> None:
-        """Closes the listening ends and removes their files; for the supervisor, at its end."""
+        """Close the listening sockets and remove their files; called by the supervisor."""
         for name, sock in self._listening.items():
             sock.close()
             (self._directory / name).unlink(missing_ok=True)
@@ -124,8 +124,8 @@ async def _accept(listening: socket.socket) -> socket.socket:
             await trio.lowlevel.wait_readable(listening)
 
 
-class MemorySwitchboard(Switchboard):
-    """Names as queues of one trio run."""
+class MemoryTransport(Transport):
+    """A transport in memory, within one trio run."""
 
     def __init__(self) -> None:
         self._channels: dict[str, _Queue[Channel]] = {}
@@ -137,21 +137,21 @@ class MemorySwitchboard(Switchboard):
     def listen_handoff(self, name: str) -> ChannelListener[Handoff]:
         return ChannelListener(self._handoffs.setdefault(name, _Queue()).receive.receive)
 
-    async def dial(self, name: str) -> Channel:
+    async def connect(self, name: str) -> Channel:
         here, there = memory_channel_pair()
         await self._channels.setdefault(name, _Queue()).send.send(there)
         return here
 
-    async def dial_handoff(self, name: str) -> Handoff:
+    async def connect_handoff(self, name: str) -> Handoff:
         here, there = memory_handoff_pair()
         await self._handoffs.setdefault(name, _Queue()).send.send(there)
         return here
 
 
-class _Queue(Generic[End]):
+class _Queue(Generic[Endpoint]):
     """Connections to one name that were not accepted yet."""
 
     def __init__(self) -> None:
-        self.send: trio.MemorySendChannel[End]
-        self.receive: trio.MemoryReceiveChannel[End]
+        self.send: trio.MemorySendChannel[Endpoint]
+        self.receive: trio.MemoryReceiveChannel[Endpoint]
         self.send, self.receive = trio.open_memory_channel(BACKLOG)

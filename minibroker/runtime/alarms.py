@@ -1,9 +1,9 @@
 """Waits in real time, in a loop whose clock may stand still, jump or run at another rate.
 
 Owns the waiting tasks and their deadlines, in seconds of the machine's clock. It must never know
-the loop's clock, which asks how long the loop may sleep at most (``soonest_s``). Invariant: a task
-is woken in the first turn of the loop after its deadline, however busy the loop is, and a wait
-needs no thread and no descriptor, which may be unavailable in a connection storm.
+the loop's clock, which asks how long the loop may sleep (``seconds_to_next``). Invariant: a task is
+woken in the first turn of the loop after its deadline, however busy the loop is, and a wait needs
+no thread and no descriptor, which may be unavailable in a connection storm.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Alarms(trio.abc.Instrument):
             if self._sleepers == 0:
                 trio.lowlevel.remove_instrument(self)
 
-    def soonest_s(self) -> float:
+    def seconds_to_next(self) -> float:
         """Real seconds until the first deadline; infinite without one."""
         return max(0.0, self._waiting[0][0] - self._real()) if self._waiting else math.inf
 

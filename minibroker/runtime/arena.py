@@ -2,9 +2,9 @@
 
 It must never know the content, or keep a block for another process: the process that allocates
 releases. Invariant: live blocks never overlap, and all released memory is one extent again. The
-rules of who gets memory and who waits are in `request_memory`; this module has the bytes and the
-tasks. Like Kafka's `MemoryPool` (KIP-72, `queued.max.request.bytes`): when it is full, sockets are
-not read.
+rules by which requests get memory or wait are in `request_memory`; this module has the bytes and
+the tasks. Like Kafka's `MemoryPool` (KIP-72, `queued.max.request.bytes`): when it is full, sockets
+are not read.
 
 The mapping is created before the fork and divided into equal parts, one for each process that
 receives. Only that process allocates in its part, so the bookkeeping consists of its own Python
@@ -30,10 +30,10 @@ PARTS_MAX: Final = 512
 RESIDENT_BYTES_KEPT: Final = 2 * 1024 * 1024
 """Pages that a part keeps when it is trimmed, so that normal requests use resident memory."""
 
-_LIFE_BYTES: Final = 8
-_HEAD_BYTES: Final = mmap.PAGESIZE  # the counters of incarnations, before the parts
+_INCARNATION_BYTES: Final = 8
+_HEADER_BYTES: Final = mmap.PAGESIZE  # the counters of incarnations, before the parts
 
-assert PARTS_MAX * _LIFE_BYTES <= _HEAD_BYTES
+assert PARTS_MAX * _INCARNATION_BYTES <= _HEADER_BYTES
 assert RESIDENT_BYTES_KEPT % mmap.PAGESIZE == 0
 assert PART_BYTES_MIN % mmap.PAGESIZE == 0
 
@@ -56,7 +56,7 @@ class ArenaRef(NamedTuple):
     part: int
     offset: int
     length: int
-    life: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Block:
             )
         part = self._part
         assert part is not None  # a released view has raised before
-        return ArenaRef(part.index, self.offset + start, length, part.life)
+        return ArenaRef(part.index, self.offset + start, length, part.incarnation)
 
     def release(self) -> None:
         """Release the bytes, and wake waiting claims. A second call raises `ArenaError`.
@@ -98,47 +98,52 @@ class Block:
         part = self._part
         if part is None:
             raise ArenaError(
-                f"the block at {self.offset} was released already: somebody else may own "
-                f"these bytes by now"
+                f"the block at {self.offset} was released already; its bytes may belong to "
+                f"another block"
             )
         self._part = None
         self.view.release()
-        part._take_back(self.offset, self._reserved)  # noqa: SLF001
+        part._free(self.offset, self._reserved)  # noqa: SLF001
 
 
 class ArenaPart:
     """The part of one process. Its state is in that process: others must not call it."""
 
     def __init__(
-        self, index: int, life: int, memory: mmap.mmap, begin: int, books: RequestMemory
+        self,
+        index: int,
+        incarnation: int,
+        memory: mmap.mmap,
+        start: int,
+        memory_rules: RequestMemory,
     ) -> None:
         self.index = index
-        self.life = life
+        self.incarnation = incarnation
         self._mapping = memory
-        self._begin = begin
-        self._memory = memoryview(memory)[begin : begin + books.size]
-        self._books = books
+        self._start = start
+        self._memory = memoryview(memory)[start : start + memory_rules.size]
+        self._rules = memory_rules
         self._tasks: dict[Claim, trio.lowlevel.Task] = {}
         self._contended = trio.Event()
         # Nothing at or above this was written since the last trim; unknown after a restart.
-        self._touched = books.size if life > 1 else 0
-        self._quiet = True  # the part has been empty since the last trim
+        self._written_end = memory_rules.size if incarnation > 1 else 0
+        self._was_empty = True  # the part has been empty since the last trim
 
     def allocate_nowait(self, size: int) -> Block | None:
         """Return a block for a request that has arrived completely, or None if it must wait.
 
         Raises `RequestTooLargeError` for more than the part, `ValueError` for less than 1.
         """
-        if not 0 < size <= self._books.largest:
+        if not 0 < size <= self._rules.largest:
             self._check(size)
         reserved = (size + (ALIGNMENT - 1)) & -ALIGNMENT
-        start = self._books.take(reserved)
+        start = self._rules.take(reserved)
         if start is None:
             return None
-        self._quiet = False
+        self._was_empty = False
         end = start + reserved
-        if end > self._touched:  # noqa: PLR1730 - a call of `max` costs more
-            self._touched = end
+        if end > self._written_end:  # noqa: PLR1730 - a call of `max` costs more
+            self._written_end = end
         return Block(self, start, reserved, self._memory[start : start + size])
 
     def claim(self, claim: Claim) -> Block | None:
@@ -148,7 +153,7 @@ class ArenaPart:
         `allocate_nowait`, and `TooManyWaiting`.
         """
         self._check(claim.size)
-        return self._block(claim) if self._books.claim(claim) else None
+        return self._block(claim) if self._rules.claim(claim) else None
 
     async def wait_granted(self, claim: Claim) -> Block:
         """Return the block of a waiting claim."""
@@ -157,7 +162,7 @@ class ArenaPart:
 
         def abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
             del self._tasks[claim]
-            self._books.abandon(claim)
+            self._rules.abandon(claim)
             self._grant()  # The claim may have been a large one that blocked others.
             return trio.lowlevel.Abort.SUCCEEDED
 
@@ -166,24 +171,26 @@ class ArenaPart:
 
     def finish(self, claim: Claim) -> None:
         """End a claim: its body has arrived or will not; it no longer counts for its address."""
-        self._books.finish(claim)
-        if self._books.waiting:
+        self._rules.finish(claim)
+        if self._rules.waiting:
             self._grant()
 
     async def wait_contended(self) -> None:
         """Wait until a claim waits."""
-        if not self._books.waiting:
+        if not self._rules.waiting:
             self._contended = trio.Event()
             await self._contended.wait()
 
     def evict(self, now: float, arrived: Callable[[Claim], int]) -> list[Claim]:
         """Return the claims whose connections must be closed, as `RequestMemory.evict`."""
-        return self._books.evict(now, arrived)
+        return self._rules.evict(now, arrived)
 
     def statistics(self) -> PartStatistics:
         """Return how full the part is and was; sizes are rounded up to cache lines."""
-        books = self._books
-        return PartStatistics(books.size, books.used, books.peak, books.waiting)
+        memory_rules = self._rules
+        return PartStatistics(
+            memory_rules.size, memory_rules.used, memory_rules.peak, memory_rules.waiting
+        )
 
     def trim(self) -> int:
         """Return pages of past bursts to the system; return their size. Call it now and then.
@@ -191,22 +198,22 @@ class ArenaPart:
         It acts only if the part is empty and has been since the last call: under steady load it
         would remove pages that the next request needs again.
         """
-        used = self._books.used
-        quiet, self._quiet = self._quiet, not used
-        if not quiet or used or self._touched <= RESIDENT_BYTES_KEPT:
+        used = self._rules.used
+        was_empty, self._was_empty = self._was_empty, not used
+        if not was_empty or used or self._written_end <= RESIDENT_BYTES_KEPT:
             return 0
-        end = -(-self._touched // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = -(-self._written_end // mmap.PAGESIZE) * mmap.PAGESIZE
         # Only MADV_REMOVE frees pages of a shared mapping; MADV_DONTNEED only unmaps them here.
         self._mapping.madvise(
-            mmap.MADV_REMOVE, self._begin + RESIDENT_BYTES_KEPT, end - RESIDENT_BYTES_KEPT
+            mmap.MADV_REMOVE, self._start + RESIDENT_BYTES_KEPT, end - RESIDENT_BYTES_KEPT
         )
-        self._touched = RESIDENT_BYTES_KEPT
+        self._written_end = RESIDENT_BYTES_KEPT
         return end - RESIDENT_BYTES_KEPT
 
     def _check(self, size: int) -> None:
         if size < 1:
             raise ValueError(f"a block has at least 1 byte, not {size}")
-        largest = self._books.largest
+        largest = self._rules.largest
         if size > largest:
             raise RequestTooLargeError(
                 f"{size} bytes were asked for, and a part of the shared memory has {largest}: "
@@ -216,17 +223,17 @@ class ArenaPart:
     def _block(self, claim: Claim) -> Block:
         start = claim.start
         assert start is not None
-        self._quiet = False
-        self._touched = max(self._touched, start + claim.reserved)
+        self._was_empty = False
+        self._written_end = max(self._written_end, start + claim.reserved)
         return Block(self, start, claim.reserved, self._memory[start : start + claim.size])
 
-    def _take_back(self, start: int, reserved: int) -> None:
-        self._books.give(start, reserved)
-        if self._books.waiting:
+    def _free(self, start: int, reserved: int) -> None:
+        self._rules.give(start, reserved)
+        if self._rules.waiting:
             self._grant()
 
     def _grant(self) -> None:
-        for claim in self._books.grant():
+        for claim in self._rules.grant():
             task = self._tasks.pop(claim)
             trio.lowlevel.reschedule(task, outcome.Value(self._block(claim)))
 
@@ -237,7 +244,7 @@ class Arena:
     def __init__(self, memory: mmap.mmap, parts: int, large_bytes: int) -> None:
         self._mapping = memory
         self._memory = memoryview(memory)
-        self._lives = self._memory[: parts * _LIFE_BYTES].cast("q")
+        self._incarnations = self._memory[: parts * _INCARNATION_BYTES].cast("q")
         self._large_bytes = large_bytes
         self.parts = parts
         self.part_size = part_bytes(large_bytes)
@@ -257,7 +264,7 @@ class Arena:
                 f"{size} bytes in {parts} parts are too little: a part has at least "
                 f"{PART_BYTES_MIN} bytes"
             )
-        memory = mmap.mmap(-1, _HEAD_BYTES + parts * part_bytes(large_bytes))
+        memory = mmap.mmap(-1, _HEADER_BYTES + parts * part_bytes(large_bytes))
         return cls(memory, parts, large_bytes)
 
     def open_part(self, index: int, address_bytes_max: int | None = None) -> ArenaPart:
@@ -270,12 +277,12 @@ class Arena:
         """
         if not 0 <= index < self.parts:
             raise ValueError(f"part {index} was asked for; there are 0 to {self.parts - 1}")
-        self._lives[index] += 1
+        self._incarnations[index] += 1
         return ArenaPart(
             index,
-            self._lives[index],
+            self._incarnations[index],
             self._mapping,
-            _HEAD_BYTES + index * self.part_size,
+            _HEADER_BYTES + index * self.part_size,
             RequestMemory(self._large_bytes, address_bytes_max),
         )
 
@@ -285,12 +292,13 @@ class Arena:
         Raises `StaleReferenceError` if the part's owner has restarted since, `ArenaError` if the
         reference is outside of its part.
         """
-        index, offset, length, life = ref
+        index, offset, length, incarnation = ref
         if not 0 <= index < self.parts or offset < 0 or not 0 <= length <= self.part_size - offset:
-            raise ArenaError(f"{ref} lies outside of {self.parts} parts of {self.part_size} bytes")
-        if self._lives[index] != life:
+            raise ArenaError(f"{ref} is outside of {self.parts} parts of {self.part_size} bytes")
+        if self._incarnations[index] != incarnation:
             raise StaleReferenceError(
-                f"part {index} is in life {self._lives[index]}, the reference of life {life}"
+                f"part {index} is in incarnation {self._incarnations[index]}, "
+                f"the reference is of {incarnation}"
             )
-        begin = _HEAD_BYTES + index * self.part_size + offset
-        return self._memory[begin : begin + length]
+        start = _HEADER_BYTES + index * self.part_size + offset
+        return self._memory[start : start + length]

@@ -50,7 +50,7 @@ class ChannelStatistics:
 class Channel(ABC):
     """One end of an ordered, bounded, two-way stream of picklable messages."""
 
-    apart: ClassVar[bool]
+    crosses_processes: ClassVar[bool]
     """Whether messages may arrive while this task does not yield, from another process."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Channel(ABC):
 class SocketChannel(Channel):
     """A channel over a connected Unix stream socket: 4 bytes of length, then a pickle."""
 
-    apart = True
+    crosses_processes = True
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -92,7 +92,7 @@ class SocketChannel(Channel):
         self._send_lock = trio.Lock()
         self._inbox: deque[Any] = deque()
         self._partial = bytearray()
-        self._in_a_row = 0
+        self._received_in_a_row = 0
         self._drained = True
         self._sent = 0
         self._received = 0
@@ -143,9 +143,9 @@ class SocketChannel(Channel):
             raise ChannelClosed("this side was closed") from None
 
     async def receive(self) -> Any:
-        self._in_a_row += 1
-        if self._in_a_row > MESSAGES_BEFORE_YIELD:
-            self._in_a_row = 0
+        self._received_in_a_row += 1
+        if self._received_in_a_row > MESSAGES_BEFORE_YIELD:
+            self._received_in_a_row = 0
             await trio.lowlevel.checkpoint()
         while not self._inbox:
             await self._fill()
@@ -193,7 +193,7 @@ class SocketChannel(Channel):
         return True
 
     async def _readable(self) -> None:
-        self._in_a_row = 0
+        self._received_in_a_row = 0
         try:
             await trio.lowlevel.wait_readable(self._socket)
         except (trio.ClosedResourceError, ValueError, OSError):
@@ -228,7 +228,7 @@ class SocketChannel(Channel):
 class MemoryChannel(Channel):
     """A channel between two tasks of one trio run; messages are pickled here too."""
 
-    apart = False
+    crosses_processes = False
 
     def __init__(
         self,

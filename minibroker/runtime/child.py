@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from minibroker.runtime.roles import RoleTable
 
 ORPHAN_SECONDS_MAX: Final = 3
-"""How long a role may take to end once the supervisor is gone; then the system ends it."""
+"""How long a role may take to end after its supervisor; then the system kills it."""
 
 
 def is_orphan(lifeline: int) -> bool:
@@ -40,7 +40,7 @@ def is_orphan(lifeline: int) -> bool:
 
 
 def bound_last_seconds() -> None:
-    """Let the system end this process if it does not end by itself.
+    """Let the system kill this process if it does not end by itself.
 
     The limit is in real time, because the broker's clock may be frozen.
     """
@@ -50,17 +50,17 @@ def bound_last_seconds() -> None:
 
 def wait_until_gone(pids: Iterable[int], seconds: float = ORPHAN_SECONDS_MAX) -> bool:
     """Wait for processes that need not be children; return whether all ended in time."""
-    until = time.monotonic() + seconds
-    return all(_wait_for(pid, until) for pid in pids)
+    deadline = time.monotonic() + seconds
+    return all(_wait_for(pid, deadline) for pid in pids)
 
 
-def _wait_for(pid: int, until: float) -> bool:
+def _wait_for(pid: int, deadline: float) -> bool:
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        remaining = max(until - time.monotonic(), 0)
+        remaining = max(deadline - time.monotonic(), 0)
         readable, _, _ = select.select([handle], [], [], remaining)
         return bool(readable)
     finally:
@@ -77,8 +77,8 @@ _TITLE_PREFIX: Final = "mb-"
 
 
 @dataclass(frozen=True, slots=True)
-class ChildLife:
-    """What a role's `main` gets about its process.
+class ChildContext:
+    """What a role's `main` receives about its process.
 
     `incarnation` counts from 1. `lifeline_fd` becomes readable (end of file) when the supervisor is
     gone: the role should then end as it does on SIGTERM.
@@ -101,19 +101,19 @@ class ChildLife:
 class ChildSpec(NamedTuple):
     """A role to run. `main` returns its exit status (None is 0).
 
-    If a `spare` role dies repeatedly, the others continue, and it is restarted less and less often;
-    only at the start it must become ready.
+    If an optional role dies repeatedly, the others continue, and it is restarted less and less
+    often; but the broker starts only if it becomes ready.
 
     `main` raising `SystemExit("text")` ends with status 1 and only the text on stderr, any other
     exception with status 1 and its traceback.
     """
 
     name: str
-    main: Callable[[ChildLife], int | None]
-    spare: bool = False
+    main: Callable[[ChildContext], int | None]
+    is_optional: bool = False
 
 
-def live(spec: ChildSpec, life: ChildLife, close: Iterable[int]) -> NoReturn:
+def run_child(spec: ChildSpec, context: ChildContext, close: Iterable[int]) -> NoReturn:
     """Run a freshly forked process to its end; `SIGNALS` are still blocked."""
     status = 1
     try:
@@ -127,7 +127,7 @@ def live(spec: ChildSpec, life: ChildLife, close: Iterable[int]) -> NoReturn:
             os.close(fd)
         _set_title(spec.name)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        status = _run(spec, life)
+        status = _run(spec, context)
     finally:
         with suppress(OSError, ValueError):  # a closed or broken stdout must not block the end
             sys.stdout.flush()
@@ -135,13 +135,13 @@ def live(spec: ChildSpec, life: ChildLife, close: Iterable[int]) -> NoReturn:
         os._exit(status)
 
 
-def _run(spec: ChildSpec, life: ChildLife) -> int:
+def _run(spec: ChildSpec, context: ChildContext) -> int:
     try:
-        return spec.main(life) or 0
-    except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
-            return leaving.code or 0
-        sys.stderr.write(f"{spec.name}: {leaving.code}\n")
+        return spec.main(context) or 0
+    except SystemExit as exit_request:
+        if exit_request.code is None or isinstance(exit_request.code, int):
+            return exit_request.code or 0
+        sys.stderr.write(f"{spec.name}: {exit_request.code}\n")
         return 1
     except BaseException:  # noqa: BLE001 - the last stop: above is only os._exit
         sys.stderr.write(f"{spec.name} (pid {os.getpid()}) failed:\n{traceback.format_exc()}")

@@ -168,12 +168,12 @@ class SharedClock(trio.abc.Clock):
         self._wall = wall
         self._latest = -math.inf
         self._alarms = Alarms(real)
-        began = real()
-        self._wall_base_s = wall() - began
-        self._publish(_Slot(began, began, 1.0, 1.0, 0.0))
+        started = real()
+        self._wall_base_s = wall() - started
+        self._publish(_Slot(started, started, 1.0, 1.0, 0.0))
 
     def start_clock(self) -> None:
-        """Nothing to do: the page exists before the process."""
+        """Do nothing: the page is created before the process."""
 
     def current_time(self) -> float:
         """Virtual seconds; trio reads them several times per turn of its loop."""
@@ -196,10 +196,10 @@ class SharedClock(trio.abc.Clock):
         remaining = deadline - self.current_time()
         if remaining <= 0:
             return 0.0
-        # A double is never torn; if it is newer than the time above, it is more accurate.
+        # A double is read atomically; a value newer than the time above is more accurate.
         count = self._count[0]
         speed = self._doubles[_FIRST_SLOT + (count & (SLOTS - 1)) * _SLOT_DOUBLES + 2]
-        return min(remaining / speed if speed else math.inf, self._alarms.soonest_s())
+        return min(remaining / speed if speed else math.inf, self._alarms.seconds_to_next())
 
     now = current_time
 
@@ -301,7 +301,7 @@ class SimulatedClock:
     def __init__(self, mock: MockClock, wall_base_ms: int = SIMULATED_WALL_MS) -> None:
         self._mock = mock
         self._wall_base_ms = wall_base_ms
-        self._thawed = (mock.rate, mock.autojump_threshold)
+        self._running = (mock.rate, mock.autojump_threshold)
         self._frozen = False
 
     def now(self) -> float:
@@ -314,7 +314,7 @@ class SimulatedClock:
         return self._wall_base_ms / 1000
 
     def real_us(self) -> int:
-        """Simulated time, like all others."""
+        """Simulated time in microseconds."""
         return self.wall_ms() * 1000
 
     def wall_ms(self) -> int:
@@ -323,17 +323,17 @@ class SimulatedClock:
         return self._wall_base_ms + int(round(self.now() * 1000, 6))
 
     def real_s(self) -> float:
-        """The mock clock's seconds: there are no others."""
+        """Seconds of the mock clock, which also is real time here."""
         return self.now()
 
     async def sleep_real(self, seconds: float) -> None:
-        """The mock clock's seconds: there are no others."""
+        """Wait for seconds of the mock clock."""
         await trio.sleep(seconds)
 
     def state(self) -> ClockState:
         """As `SharedClock.state`; the offset is the time since the start."""
         return ClockState(
-            rate=self._thawed[0],
+            rate=self._running[0],
             frozen=self._frozen,
             offset_ms=self.now() * 1000,
             now=self.now(),
@@ -348,18 +348,18 @@ class SimulatedClock:
     def freeze(self, frozen: bool) -> None:
         """Stop the mock clock and its automatic jumps, or restore both."""
         if frozen and not self._frozen:
-            self._thawed = (self._mock.rate, self._mock.autojump_threshold)
+            self._running = (self._mock.rate, self._mock.autojump_threshold)
         self._frozen = frozen
-        self._turn(*((0.0, math.inf) if frozen else self._thawed))
+        self._set_mock(*((0.0, math.inf) if frozen else self._running))
 
     def set_rate(self, rate: float) -> None:
         """Let the mock clock run by itself."""
         _check_rate(rate)
-        self._thawed = (rate, self._thawed[1])
+        self._running = (rate, self._running[1])
         if not self._frozen:
-            self._turn(*self._thawed)
+            self._set_mock(*self._running)
 
-    def _turn(self, rate: float, autojump_threshold: float) -> None:
+    def _set_mock(self, rate: float, autojump_threshold: float) -> None:
         self._mock.rate = rate
         self._mock.autojump_threshold = autojump_threshold
 

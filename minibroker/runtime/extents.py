@@ -66,11 +66,11 @@ class Extents:
         before = self._start_of_end.pop(start, None)
         if before is not None:
             length = self._size_at.pop(before)
-            self._leave_bin(before, length)
+            self._remove_from_bin(before, length)
             start, size = before, size + length
         after = self._size_at.pop(end, None)
         if after is not None:
-            self._leave_bin(end, after)
+            self._remove_from_bin(end, after)
             size += after
         self._add(start, size)
         return Extent(start, size)
@@ -86,7 +86,7 @@ class Extents:
         self._bins[number][start] = None
         self._filled |= 1 << number
 
-    def _leave_bin(self, start: int, size: int) -> None:
+    def _remove_from_bin(self, start: int, size: int) -> None:
         number = size.bit_length() - 1
         bin_ = self._bins[number]
         del bin_[start]

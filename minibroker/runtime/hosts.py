@@ -24,7 +24,7 @@ LOOK_UP_S: Final = 5.0
 LOOK_UPS_MAX: Final = 8
 """Concurrent look-ups of a process, including abandoned ones, which only the system can end."""
 
-_places: Final = BoundedSemaphore(LOOK_UPS_MAX)
+_slots: Final = BoundedSemaphore(LOOK_UPS_MAX)
 
 
 def is_address(host: str) -> bool:
@@ -39,8 +39,10 @@ def is_address(host: str) -> bool:
 
 
 async def look_up(host: str) -> list[str]:
-    """The addresses of a host. Raises ``OSError`` if it has none, or none come in time."""
-    return await trio.to_thread.run_sync(_in_time, host, LOOK_UP_S, abandon_on_cancel=True)
+    """Return the addresses of a host. Raises ``OSError`` without one or after ``LOOK_UP_S``."""
+    return await trio.to_thread.run_sync(
+        _look_up_in_thread, host, LOOK_UP_S, abandon_on_cancel=True
+    )
 
 
 async def unresolvable(hosts: Collection[str]) -> frozenset[str]:
@@ -59,11 +61,11 @@ async def unresolvable(hosts: Collection[str]) -> frozenset[str]:
     return frozenset(unknown)
 
 
-def _in_time(host: str, seconds: float) -> list[str]:
-    if not _places.acquire(timeout=seconds):
-        raise OSError(f"{host}: {LOOK_UPS_MAX} other look-ups are under way and do not end")
+def _look_up_in_thread(host: str, seconds: float) -> list[str]:
+    if not _slots.acquire(timeout=seconds):
+        raise OSError(f"{host}: {LOOK_UPS_MAX} other look-ups are in progress and do not finish")
     answers: SimpleQueue[list[str] | OSError] = SimpleQueue()
-    Thread(target=_ask, args=(host, answers), name=f"look up {host}", daemon=True).start()
+    Thread(target=_resolve, args=(host, answers), name=f"look up {host}", daemon=True).start()
     try:
         answer = answers.get(timeout=seconds)
     except Empty:
@@ -73,14 +75,14 @@ def _in_time(host: str, seconds: float) -> list[str]:
     return answer
 
 
-def _ask(host: str, answers: SimpleQueue[list[str] | OSError]) -> None:
+def _resolve(host: str, answers: SimpleQueue[list[str] | OSError]) -> None:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         answers.put(error)
-    except UnicodeError:  # where a label is empty or too long
-        answers.put(OSError(f"{host} is nothing that a host can be called"))
+    except UnicodeError:  # A label is empty or too long.
+        answers.put(OSError(f"{host} is not a valid host name"))
     else:
         answers.put(list(dict.fromkeys(str(entry[4][0]) for entry in found)))
     finally:
-        _places.release()
+        _slots.release()

@@ -21,18 +21,21 @@ from minibroker.runtime.stream import Address, MemoryStream, memory_stream_pair
 MEMORY_BACKLOG: Final = 128
 """Connections in memory that wait to be accepted before a connecting client waits."""
 
-_GONE_AGAIN: Final = frozenset(
+_DISCONNECTED: Final = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 )
 """The client disconnected before it was accepted, which does not affect the next one."""
 
 
 class ConnectionSource(ABC):
-    """Gives connections, one at a time."""
+    """A source of client connections."""
 
     @abstractmethod
     async def accept(self) -> Connection:
-        """The next connection. Raises ``OSError`` when descriptors or memory run out."""
+        """Wait for the next connection and return it.
+
+        Raises ``OSError`` when descriptors or memory run out.
+        """
 
 
 class TcpSource(ConnectionSource):
@@ -40,8 +43,8 @@ class TcpSource(ConnectionSource):
 
     def __init__(self, listening: socket.socket) -> None:
         listening.setblocking(False)
-        # A response is written in one go; waiting for more would only delay it. Linux hands the
-        # option down to the connections that are accepted.
+        # A response is written at once; waiting for more data would only delay it. On Linux,
+        # accepted connections inherit this option.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._listening = listening
 
@@ -53,7 +56,7 @@ class TcpSource(ConnectionSource):
                 await trio.lowlevel.wait_readable(self._listening)
                 continue
             except OSError as error:
-                if error.errno in _GONE_AGAIN:
+                if error.errno in _DISCONNECTED:
                     continue
                 raise
             return connection
@@ -68,7 +71,7 @@ class MemorySource(ConnectionSource):
         self._send, self._receive = trio.open_memory_channel[MemoryStream](MEMORY_BACKLOG)
 
     async def connect(self, host: str = "127.0.0.1") -> MemoryStream:
-        """A client's end of a new connection that seems to come from ``host``."""
+        """Return the client's end of a new connection from address ``host``."""
         self._connected += 1
         client, server = memory_stream_pair((host, 40_000 + self._connected), self.address)
         await self._send.send(server)
@@ -79,7 +82,10 @@ class MemorySource(ConnectionSource):
 
 
 class MemorySources:
-    """A place in memory that several accept from, each from its own part; chance deals out."""
+    """Sources in memory with one address, one per accepting process.
+
+    Connections are distributed at random.
+    """
 
     def __init__(self, address: Address, parts: int, random: Random) -> None:
         self.address = address

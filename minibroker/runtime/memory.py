@@ -16,7 +16,7 @@ _STATM_MAX_BYTES: Final = 256
 
 
 def resident_memory() -> Callable[[], int]:
-    """A function that returns how many bytes of this process are in RAM, shared or not.
+    """Return a function that returns how many bytes of this process are in RAM, shared or not.
 
     It keeps a descriptor, so that it can be called when none is free. A forked process needs its
     own.

@@ -1,8 +1,8 @@
 """Long work outside the event loop: in a thread, one piece at a time.
 
 Owns the thread and the processor time that it used. It must never know what the work is. Invariant:
-work that fails leaves nothing behind but its exception; buffers of the failed calls are released
-before it is raised again.
+work that fails leaves only its exception: buffers of the failed calls are released before it is
+raised again.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class OffLoop:
         self._limiter = trio.CapacityLimiter(1)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Wait for earlier work, then for this one."""
+        """Run a function after all earlier ones, and return its result."""
         account = Account()
 
         def measured() -> T:
-            began_ns = time.thread_time_ns()
+            started_ns = time.thread_time_ns()
             try:
                 return work()
             except Exception as error:
                 _release_locals(error)
                 raise
             finally:
-                account.worked_ns = time.thread_time_ns() - began_ns
+                account.worked_ns = time.thread_time_ns() - started_ns
 
         try:
             return await trio.to_thread.run_sync(measured, limiter=self._limiter)
@@ -52,7 +52,7 @@ def _release_locals(error: BaseException) -> None:
     trio keeps the exception of a thread in a reference cycle, so each decompressed batch would stay
     in memory until the garbage collector runs.
     """
-    following: BaseException | None = error
-    while following is not None:
-        traceback.clear_frames(following.__traceback__)
-        following = following.__context__
+    current: BaseException | None = error
+    while current is not None:
+        traceback.clear_frames(current.__traceback__)
+        current = current.__context__

@@ -46,17 +46,17 @@ class TooManyWaiting(Exception):
 
 
 def aligned(size: int) -> int:
-    """The bytes that a request of a size takes."""
+    """Return the bytes that a request of this size takes."""
     return (size + (ALIGNMENT - 1)) & -ALIGNMENT
 
 
 def part_bytes(large_bytes: int) -> int:
-    """The bytes of both regions."""
+    """Return the size of both regions."""
     return min(SMALL_REGION_BYTES, large_bytes) + large_bytes
 
 
 class Claim:
-    """Memory for a request that has not arrived whole, or found no room when it had (`whole`).
+    """Memory for a request that has not arrived completely, or that must wait (`is_complete`).
 
     `start` is its offset, once granted; `since` is when receiving into it started, in seconds;
     `arrived` is how many of its bytes had arrived when that was last checked.
@@ -66,20 +66,22 @@ class Claim:
         "address",
         "arrived",
         "connection",
+        "is_complete",
         "region",
         "reserved",
         "since",
         "size",
         "start",
-        "whole",
     )
 
-    def __init__(self, connection: int, address: str, size: int, *, whole: bool = False) -> None:
+    def __init__(
+        self, connection: int, address: str, size: int, *, is_complete: bool = False
+    ) -> None:
         self.connection = connection
         self.address = address
         self.size = size
         self.reserved = aligned(size)
-        self.whole = whole
+        self.is_complete = is_complete
         self.region: Region | None = None
         self.start: int | None = None
         self.since: float | None = None
@@ -87,11 +89,11 @@ class Claim:
 
     @property
     def lane(self) -> Lane:
-        """The queue in which it waits. Whole requests do not wait behind an address's limit."""
-        return self.address, self.whole
+        """The queue in which it waits. Complete requests ignore the limit of their address."""
+        return self.address, self.is_complete
 
     def lateness(self, now: float) -> float:
-        """How many times too slowly its bytes arrive: 1 and less is in time."""
+        """Return by which factor its bytes arrive too slowly; up to 1 is in time."""
         elapsed = 0.0 if self.since is None else now - self.since
         if elapsed < GRACE_S:
             return 0.0
@@ -101,25 +103,25 @@ class Claim:
 
 
 class Region:
-    """A range of the memory, the unfinished claims that hold some of it, and those that wait."""
+    """A range of the memory, its unfinished claims, and the claims that wait for it."""
 
     def __init__(self, start: int, size: int, address_bytes_max: int) -> None:
         self.extents = Extents(size, start)
         self.unfinished: dict[Claim, None] = {}
         self.ready: OrderedDict[Lane, deque[Claim]] = OrderedDict()
-        """Claims that wait for room, in turn."""
+        """Claims that wait for free memory, round robin."""
         self.limited: dict[Lane, deque[Claim]] = {}
         """Claims of addresses that are at their limit."""
         self._address_bytes_max = address_bytes_max
         self._held: dict[str, int] = {}
 
     def admits(self, claim: Claim) -> bool:
-        """Whether the limit of its address lets a claim in; it always lets one in."""
+        """Whether a claim is within the limit of its address; one claim always is."""
         held = self._held.get(claim.address, 0)
-        return claim.whole or not held or held + claim.reserved <= self._address_bytes_max
+        return claim.is_complete or not held or held + claim.reserved <= self._address_bytes_max
 
     def take(self, claim: Claim) -> int | None:
-        """The offset of room for a claim, if its address may have it and there is any."""
+        """Take memory for a claim; return its offset, or None if it must wait."""
         return self.extents.take(claim.reserved) if self.admits(claim) else None
 
     def enqueue(self, claim: Claim) -> None:
@@ -130,7 +132,7 @@ class Region:
         lanes.setdefault(lane, deque()).append(claim)
 
     def dequeue(self, claim: Claim) -> None:
-        """Remove a waiting claim; its lane's turn is over if it was first."""
+        """Remove a waiting claim; if it was first, the turn of its lane ends."""
         lane = claim.lane
         lanes = self.limited if lane in self.limited else self.ready
         claims = lanes[lane]
@@ -153,14 +155,14 @@ class Region:
             self.limited[lane] = self.ready.pop(lane)
         return None
 
-    def hold(self, claim: Claim) -> None:
-        """Count a granted claim until it has arrived."""
-        if not claim.whole:
+    def add(self, claim: Claim) -> None:
+        """Count a granted claim until its body has arrived."""
+        if not claim.is_complete:
             claim.region = self
             self.unfinished[claim] = None
             self._held[claim.address] = self._held.get(claim.address, 0) + claim.reserved
 
-    def let_go(self, claim: Claim) -> None:
+    def remove(self, claim: Claim) -> None:
         claim.region = None
         del self.unfinished[claim]
         held = self._held.pop(claim.address) - claim.reserved
@@ -169,24 +171,24 @@ class Region:
         if self.limited:
             self._readmit(claim.lane)
 
-    def bytes_wanted(self) -> int:
-        """Bytes of all claims that wait for room."""
+    def waiting_bytes(self) -> int:
+        """Return the bytes of all claims that wait for free memory."""
         return sum(claim.reserved for claims in self.ready.values() for claim in claims)
 
-    def too_late(self, now: float, bytes_wanted: int) -> Iterator[Claim]:
-        """Claims to evict, the slowest first, until as much is free as is waited for."""
-        of_address = {
+    def claims_to_evict(self, now: float, waiting_bytes: int) -> Iterator[Claim]:
+        """Yield claims to evict, slowest first, until the waiting claims fit."""
+        bytes_by_address = {
             address: sum(claim.reserved for claim in claims)
             for (address, _), claims in self.limited.items()
         }
-        if not bytes_wanted and not of_address:
+        if not waiting_bytes and not bytes_by_address:
             return
         late = [claim for claim in self.unfinished if claim.lateness(now) > 1]
         for claim in sorted(late, key=lambda claim: -claim.lateness(now)):
-            own = of_address.get(claim.address, 0)
-            if bytes_wanted > 0 or own > 0:
-                bytes_wanted -= claim.reserved
-                of_address[claim.address] = own - claim.reserved
+            address_bytes = bytes_by_address.get(claim.address, 0)
+            if waiting_bytes > 0 or address_bytes > 0:
+                waiting_bytes -= claim.reserved
+                bytes_by_address[claim.address] = address_bytes - claim.reserved
                 yield claim
 
     def _readmit(self, lane: Lane) -> None:
@@ -195,7 +197,7 @@ class Region:
 
 
 class RequestMemory:
-    """The books of one part."""
+    """The memory of one processor: offsets only."""
 
     def __init__(self, large_bytes: int, address_bytes_max: int | None = None) -> None:
         """By default an address may have unfinished claims to half of the large region."""
@@ -212,7 +214,7 @@ class RequestMemory:
         self._large = Region(small_bytes, large_bytes, address_bytes_max)
 
     def take(self, reserved: int) -> int | None:
-        """The offset of memory for a request that has arrived whole; None if it has to wait."""
+        """Take memory for a complete request; return its offset, or None if it must wait."""
         start = None
         if reserved <= SMALL_REQUEST_BYTES_MAX:
             if self._small.ready:
@@ -236,7 +238,7 @@ class RequestMemory:
         self.used -= reserved
 
     def claim(self, claim: Claim) -> bool:
-        """Whether a claim is granted at once; otherwise it waits. Raises `TooManyWaiting`."""
+        """Grant a claim and return True, or let it wait. Raises `TooManyWaiting`."""
         small, large = self._small, self._large
         is_small = claim.reserved <= SMALL_REQUEST_BYTES_MAX and small.admits(claim)
         region = small if is_small else large
@@ -250,7 +252,7 @@ class RequestMemory:
         return False
 
     def grant(self) -> list[Claim]:
-        """Claims that waited and have got memory now. Call it whenever some became free."""
+        """Grant waiting claims and return them. Call it whenever memory was freed."""
         granted: list[Claim] = []
         for region in (self._large, self._small):
             while (claim := region.next_ready()) is not None:
@@ -260,18 +262,18 @@ class RequestMemory:
         return granted
 
     def abandon(self, claim: Claim) -> None:
-        """A waiting claim is given up. Call `grant` afterwards."""
+        """Remove a waiting claim. Call `grant` afterwards."""
         assert claim.region is not None
         claim.region.dequeue(claim)
         self.waiting -= 1
 
     def finish(self, claim: Claim) -> None:
-        """A claim has arrived whole or its memory is about to be freed. Call `grant` afterwards."""
+        """End a claim: its body has arrived or is given up. Call `grant` afterwards."""
         assert claim.region is not None
-        claim.region.let_go(claim)
+        claim.region.remove(claim)
 
     def evict(self, now: float, arrived: Callable[[Claim], int]) -> list[Claim]:
-        """Claims that arrive too slowly while others wait for their memory.
+        """Return claims that arrive too slowly while others wait for their memory.
 
         `arrived` returns how many bytes of a claim have arrived. Evicted claims must be finished
         and freed.
@@ -282,27 +284,27 @@ class RequestMemory:
         for claim in (*small.unfinished, *large.unfinished):
             if claim.since is not None and now - claim.since >= GRACE_S:
                 claim.arrived = arrived(claim)
-        wanted = small.bytes_wanted()
+        wanted = small.waiting_bytes()
         # A small request may use the large region, too.
         return [
-            *small.too_late(now, wanted),
-            *large.too_late(now, wanted + large.bytes_wanted()),
+            *small.claims_to_evict(now, wanted),
+            *large.claims_to_evict(now, wanted + large.waiting_bytes()),
         ]
 
     def _place(self, claim: Claim, region: Region) -> bool:
-        """Take memory for a claim; for a small one also large memory for which none waits."""
-        holder = region
-        start = holder.take(claim)
+        """Take memory for a claim; a small one may use the large region if none waits for it."""
+        region_used = region
+        start = region_used.take(claim)
         if start is None and region is self._small and not self._large.ready:
-            holder = self._large
-            start = holder.take(claim)
+            region_used = self._large
+            start = region_used.take(claim)
         if start is None:
             return False
         if claim.region is not None:
             claim.region.dequeue(claim)
             self.waiting -= 1
         claim.start = start
-        holder.hold(claim)
+        region_used.add(claim)
         self.used += claim.reserved
         if self.used > self.peak:  # noqa: PLR1730 - as in `take`
             self.peak = self.used

@@ -35,14 +35,14 @@ class RestartPolicy:
     backoff_max_s: float = BACKOFF_MAX_S
 
 
-SPARE: Final = RestartPolicy(
+OPTIONAL: Final = RestartPolicy(
     restarts_max=sys.maxsize, window_s=120.0, backoff_s=0.01, backoff_max_s=30.0
 )
 """For processes that the broker can run without."""
 
 
 class Restarts:
-    """The deaths of one process."""
+    """Restarts of one process."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy

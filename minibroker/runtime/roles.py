@@ -22,7 +22,7 @@ _NO_STATUS: Final = -1
 
 
 class RoleState(enum.IntEnum):
-    """How far a process is. `WAITING` is between its death and its next start."""
+    """State of a process. `WAITING` is between its death and its next start."""
 
     NOT_STARTED = 0
     STARTING = 1
@@ -43,22 +43,22 @@ class RoleStatus(NamedTuple):
 
 
 class RoleTable:
-    """Made by the supervisor before it forks; in the children it is for reading."""
+    """Table of all roles; the supervisor creates it before it forks, and children only read it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         if not 1 <= len(names) <= ROLES_MAX or len(set(names)) != len(names):
-            raise ValueError(f"give 1 to {ROLES_MAX} roles with names of their own, not {names!r}")
+            raise ValueError(f"give 1 to {ROLES_MAX} roles with different names, not {names!r}")
         self.names = tuple(names)
         self._cells = memoryview(mmap.mmap(-1, len(names) * _COLUMNS * 8)).cast("q")
         for index in range(len(names)):
             self._cells[index * _COLUMNS + 4] = _NO_STATUS
 
     def read(self) -> list[RoleStatus]:
-        """All rows, in the order in which the roles were given."""
+        """Return all rows, in the order of `names`."""
         return [self._row(index) for index in range(len(self.names))]
 
     def started(self, index: int, pid: int, incarnation: int) -> None:
-        """A process was forked."""
+        """Set that a process was forked."""
         cells, at = self._cells, index * _COLUMNS
         cells[at] = pid
         cells[at + 1] = incarnation
@@ -66,11 +66,11 @@ class RoleTable:
         cells[at + 3] = incarnation - 1
 
     def ready(self, index: int) -> None:
-        """The process said that it serves."""
+        """Set that the process is ready."""
         self._cells[index * _COLUMNS + 2] = RoleState.READY
 
     def ended(self, index: int, status: int, *, restarts: bool) -> None:
-        """The process is gone with this wait status; `restarts` says whether another follows."""
+        """Set that the process ended with this wait status; `restarts`: it will be restarted."""
         cells, at = self._cells, index * _COLUMNS
         cells[at] = 0
         cells[at + 2] = RoleState.WAITING if restarts else RoleState.ENDED
@@ -86,7 +86,7 @@ class RoleTable:
 
 
 def describe_exit(status: int) -> str:
-    """A wait status in words: `exit status 3`, `signal 9 (SIGKILL)`."""
+    """Describe a wait status: `exit status 3`, `signal 9 (SIGKILL)`."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"exit status {code}"

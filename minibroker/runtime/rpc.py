@@ -1,12 +1,12 @@
 """Requests over a channel, and links that survive the restart of a peer.
 
-Owns the numbers of requests and the tasks that wait for answers. It must never know what is
-requested. A request is answered exactly once: with the answer, with ``PeerFailed`` if the handler
-failed, or with ``PeerLost`` if the peer is gone. Invariant: no task waits for an answer that cannot
-arrive. ``Link`` connects again when its peer restarts; requests made meanwhile wait for it.
+Owns the numbers of requests and the tasks that wait for answers. It must never know the content of
+requests. A request is answered exactly once: with the answer, with ``PeerFailed`` if the handler
+failed, or with ``PeerLost`` if the peer has disconnected. Invariant: no task waits for an answer
+that cannot arrive. ``Link`` reconnects when its peer restarts; requests wait until then.
 
-If both sides request, a side must answer from awaitables (which run as tasks): a reader that waits
-for room to send while the peer's reader does the same would block both.
+If both sides send requests, handlers must return awaitables, which run as tasks: if the readers of
+both sides waited to send, neither would read.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ import trio
 from minibroker.runtime.arena import StaleReferenceError
 from minibroker.runtime.channel import Channel, ChannelClosed, ChannelStatistics
 
-LOOK_NS: Final = 150_000
-"""How long an answer is looked for before its asker sleeps. Two processes that hand one request
-to and fro sleep and are woken at every hop, and waking an idle core costs more than the work
-itself; most answers are there within this time."""
+POLL_NS: Final = 150_000
+"""How long to poll for an answer before the task sleeps.
 
-QUESTIONS_MAX: Final = 500
-"""Unanswered questions of one side before the next one waits to be sent."""
-
-WAITING_QUESTIONS_MAX: Final = 100_000
-"""Bound of requests whose handlers may wait; they do not count for the bound above.
-
-A connection has at most one, so it is never reached.
+Waking a process on an idle core costs more than most requests; most answers arrive in time.
 """
 
-_ASK: Final = 0
-_ANSWER: Final = 1
+REQUESTS_MAX: Final = 500
+"""Requests in flight from one side; further ones wait to be sent."""
+
+WAITING_REQUESTS_MAX: Final = 100_000
+"""Requests in flight whose handlers may wait; they do not count for the limit above.
+
+A client connection has at most one, so this limit is never reached.
+"""
+
+_REQUEST: Final = 0
+_RESPONSE: Final = 1
 _FAILED: Final = 2
 _CANCEL: Final = 3
 
 Handler = Callable[[Any], Any]
-"""Takes a payload; returns the answer, or an awaitable of it that then runs as its own task."""
+"""Takes a request; returns the answer, or an awaitable of it, which runs as a task."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class PeerLost(Exception):
 
 
 class PeerFailed(Exception):
-    """The peer's handler broke; the text says how. The peer itself lives."""
+    """The peer's handler raised an exception, which the text describes; the peer still runs."""
 
 
 class _Wait:
@@ -75,27 +76,27 @@ class _Wait:
         """Wait until no answer is missing; after a cancellation, a late answer wakes no task."""
         if self.missing > 0:
             self.task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._let_go)
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
 
-    def _let_go(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
+    def _abort(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
         self.task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class _Question:
+class _PendingRequest:
     """A request in flight: its number, the waiting task, and later the answer."""
 
-    __slots__ = ("answer", "answered", "failed", "number", "room", "wait")
+    __slots__ = ("answer", "answered", "failed", "limit", "number", "wait")
 
-    def __init__(self, number: int, wait: _Wait, room: trio.Semaphore | None = None) -> None:
+    def __init__(self, number: int, wait: _Wait, limit: trio.Semaphore | None = None) -> None:
         self.number = number
         self.wait = wait
-        self.room = room
+        self.limit = limit
         self.answered = False
         self.answer: Any = None
         self.failed: Exception | None = None
 
-    def settle(self, answer: Any, failed: Exception | None = None) -> None:
+    def complete(self, answer: Any, failed: Exception | None = None) -> None:
         self.answered = True
         self.answer = answer
         self.failed = failed
@@ -107,127 +108,131 @@ class _Question:
         return self.answer
 
 
-def _answers_nothing(payload: Any) -> Any:
-    raise TypeError(f"this side answers no questions, got {type(payload).__name__}")
+def _reject_request(payload: Any) -> Any:
+    raise TypeError(f"this side handles no requests, got {type(payload).__name__}")
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
-def _nobody_counts(spent_ns: int) -> None:
+def _ignore_polling(spent_ns: int) -> None:
     del spent_ns
 
 
-class Conversation:
-    """One side of a channel on which each side may ask the other; ``run`` must be running."""
+class RpcConnection:
+    """One side of a channel over which both sides may send requests; ``run`` must be running."""
 
     def __init__(
         self,
         channel: Channel,
-        on_ask: Handler = _answers_nothing,
+        on_request: Handler = _reject_request,
         *,
-        questions_max: int = QUESTIONS_MAX,
-        on_looked: Callable[[int], None] = _nobody_counts,
+        requests_max: int = REQUESTS_MAX,
+        on_polled: Callable[[int], None] = _ignore_polling,
     ) -> None:
         self._channel = channel
-        self._on_ask = on_ask
-        self._on_looked = on_looked
-        self._room = trio.Semaphore(questions_max, max_value=questions_max)
-        self._waiting_room = trio.Semaphore(WAITING_QUESTIONS_MAX, max_value=WAITING_QUESTIONS_MAX)
+        self._on_request = on_request
+        self._on_polled = on_polled
+        self._request_limit = trio.Semaphore(requests_max, max_value=requests_max)
+        self._waiting_request_limit = trio.Semaphore(
+            WAITING_REQUESTS_MAX, max_value=WAITING_REQUESTS_MAX
+        )
         self._number = 0
-        self._questions: dict[int, _Question] = {}
-        self._answering: dict[int, trio.CancelScope] = {}
-        self._over = False
+        self._pending: dict[int, _PendingRequest] = {}
+        self._handler_scopes: dict[int, trio.CancelScope] = {}
+        self._closed = False
 
-    async def ask(
+    async def request(
         self,
         payload: object,
         *,
         may_wait: bool = False,
-        look: bool = False,
-        meanwhile: Callable[[], None] = _nothing,
+        poll: bool = False,
+        on_sent: Callable[[], None] = _do_nothing,
     ) -> Any:
         """Return the peer's answer. Raises ``PeerLost`` or ``PeerFailed``.
 
         With ``may_wait`` the handler may wait for long, and the request does not count for
-        ``questions_max``.
+        ``requests_max``.
 
-        A cancelled request is withdrawn: the peer's handler is cancelled too. With ``look`` the
-        answer is polled for without sleeping, for ``LOOK_NS`` at most: only if the peer makes no
-        requests itself, and this process has nothing better to do. ``meanwhile`` is called once the
-        peer can work.
+        If the caller is cancelled, the peer's handler is cancelled too. With ``poll`` the task
+        polls for the answer without sleeping, for ``POLL_NS`` at most; use it only if the peer
+        sends no requests and this process has no other work. ``on_sent`` is called when the
+        request has been sent.
         """
         wait = _Wait(1)
-        question = await self._put(payload, wait, may_wait=may_wait)
+        pending = await self._send_request(payload, wait, may_wait=may_wait)
         try:
-            meanwhile()
-            if look and self._channel.apart:
-                self._look(question)
+            on_sent()
+            if poll and self._channel.crosses_processes:
+                self._poll(pending)
             await wait.wait()
         except trio.Cancelled:
-            await self._withdraw(question)
+            await self._cancel(pending)
             raise
         finally:
-            self._forget(question)
-        return question.result()
+            self._remove(pending)
+        return pending.result()
 
-    async def _put(self, payload: object, wait: _Wait, *, may_wait: bool) -> _Question:
-        """Sends a question; what goes wrong with that becomes its answer."""
-        room = self._waiting_room if may_wait else self._room
+    async def _send_request(
+        self, payload: object, wait: _Wait, *, may_wait: bool
+    ) -> _PendingRequest:
+        """Send a request; a failure to send becomes its result."""
+        limit = self._waiting_request_limit if may_wait else self._request_limit
         try:
-            room.acquire_nowait()
+            limit.acquire_nowait()
         except trio.WouldBlock:
-            await room.acquire()
+            await limit.acquire()
         self._number += 1
-        question = _Question(self._number, wait, room)
-        self._questions[question.number] = question
+        pending = _PendingRequest(self._number, wait, limit)
+        self._pending[pending.number] = pending
         try:
-            if self._over:
-                question.settle(None, PeerLost("the conversation is over"))
+            if self._closed:
+                pending.complete(None, PeerLost("the connection is closed"))
             else:
-                await self._channel.send((_ASK, question.number, payload))
+                await self._channel.send((_REQUEST, pending.number, payload))
         except ChannelClosed as closed:
-            if not question.answered:
-                question.settle(None, PeerLost(str(closed)))
+            if not pending.answered:
+                pending.complete(None, PeerLost(str(closed)))
         except BaseException:
-            self._forget(question)
+            self._remove(pending)
             raise
-        return question
+        return pending
 
-    def _look(self, question: _Question) -> None:
-        assert self._on_ask is _answers_nothing  # A question could not be answered from here.
-        began_ns = time.perf_counter_ns()
+    def _poll(self, pending: _PendingRequest) -> None:
+        assert self._on_request is _reject_request  # Requests are not handled while polling.
+        started_ns = time.perf_counter_ns()
         spent_ns = 0
         with suppress(ChannelClosed):  # ``run`` notices by itself.
-            while not (question.answered or spent_ns > LOOK_NS):
-                self._settle_all_there_are()
-                spent_ns = time.perf_counter_ns() - began_ns
-        self._on_looked(spent_ns)
+            while not (pending.answered or spent_ns > POLL_NS):
+                self._receive_available()
+                spent_ns = time.perf_counter_ns() - started_ns
+        self._on_polled(spent_ns)
 
-    def _settle_all_there_are(self) -> None:
+    def _receive_available(self) -> None:
         with suppress(trio.WouldBlock):
             while True:
-                self._settle(*self._channel.receive_nowait())
+                self._complete(*self._channel.receive_nowait())
 
-    def _settle(self, kind: int, number: int, payload: Any) -> None:
-        question = self._questions.get(number)
-        if question is not None and not question.answered:
-            question.settle(payload, PeerFailed(payload) if kind == _FAILED else None)
+    def _complete(self, kind: int, number: int, payload: Any) -> None:
+        pending = self._pending.get(number)
+        if pending is not None and not pending.answered:
+            pending.complete(payload, PeerFailed(payload) if kind == _FAILED else None)
 
-    def _forget(self, question: _Question) -> None:
-        del self._questions[question.number]
-        assert question.room is not None
-        question.room.release()
+    def _remove(self, pending: _PendingRequest) -> None:
+        del self._pending[pending.number]
+        assert pending.limit is not None
+        pending.limit.release()
 
-    async def _withdraw(self, question: _Question) -> None:
-        if not question.answered:
-            # The peer is gone, so no answer can be sent.
+    async def _cancel(self, pending: _PendingRequest) -> None:
+        if not pending.answered:
+            # If the peer has disconnected, there is nothing to cancel.
             with trio.CancelScope(shield=True), suppress(ChannelClosed):
-                await self._channel.send((_CANCEL, question.number, None))
+                await self._channel.send((_CANCEL, pending.number, None))
 
     async def run(self) -> None:
-        """Receives until the channel closes; then every open question gets ``PeerLost``."""
+        """Receive until the channel closes; then all requests in flight fail with ``PeerLost``."""
         try:
             async with trio.open_nursery() as nursery:
                 try:
@@ -236,58 +241,58 @@ class Conversation:
                 except ChannelClosed:
                     nursery.cancel_scope.cancel()
         finally:
-            self._over = True
+            self._closed = True
             self._channel.close()
-            for question in self._questions.values():
-                if not question.answered:
-                    question.settle(None, PeerLost("the peer is gone"))
+            for pending in self._pending.values():
+                if not pending.answered:
+                    pending.complete(None, PeerLost("the peer has disconnected"))
 
     async def _handle(self, nursery: trio.Nursery, message: tuple[int, int, Any]) -> None:
         kind, number, payload = message
-        if kind == _ASK:
-            await self._answer(nursery, number, payload)
+        if kind == _REQUEST:
+            await self._handle_request(nursery, number, payload)
         elif kind == _CANCEL:
-            if number in self._answering:
-                self._answering[number].cancel()
+            if number in self._handler_scopes:
+                self._handler_scopes[number].cancel()
         else:
-            self._settle(kind, number, payload)
+            self._complete(kind, number, payload)
 
-    async def _answer(self, nursery: trio.Nursery, number: int, payload: Any) -> None:
+    async def _handle_request(self, nursery: trio.Nursery, number: int, payload: Any) -> None:
         try:
-            answer = self._on_ask(payload)
+            answer = self._on_request(payload)
             if not inspect.isawaitable(answer):
-                await self._channel.send((_ANSWER, number, answer))
+                await self._channel.send((_RESPONSE, number, answer))
                 return
         except ChannelClosed:
             raise
         except Exception as error:  # noqa: BLE001 - reported and logged
             await self._send_failure(number, error)
             return
-        nursery.start_soon(self._answer_later, number, answer)
+        nursery.start_soon(self._finish_request, number, answer)
 
-    async def _answer_later(self, number: int, answer: Awaitable[Any]) -> None:
+    async def _finish_request(self, number: int, answer: Awaitable[Any]) -> None:
         with trio.CancelScope() as scope:
-            self._answering[number] = scope
+            self._handler_scopes[number] = scope
             try:
                 result = await answer
-                await self._channel.send((_ANSWER, number, result))
+                await self._channel.send((_RESPONSE, number, result))
             except ChannelClosed:
                 pass  # ``run`` notices by itself.
             except Exception as error:  # noqa: BLE001 - reported and logged
                 await self._send_failure(number, error)
             finally:
-                del self._answering[number]
+                del self._handler_scopes[number]
 
     async def _send_failure(self, number: int, error: Exception) -> None:
-        # The memory that a dead process sent with its request is gone, which is no error of the
-        # handler; a living process should still have it.
+        # After the death of the requesting process its memory may be reused, which is not an error
+        # of the handler; while that process is running, it is.
         is_expected = isinstance(error, StaleReferenceError)
         if not is_expected:
-            _log.exception("a handler broke", exc_info=error)
+            _log.exception("a request handler failed", exc_info=error)
         with suppress(ChannelClosed):  # ``run`` notices by itself.
             await self._channel.send((_FAILED, number, f"{type(error).__name__}: {error}"))
             if is_expected:
-                _log.exception("a handler broke", exc_info=error)
+                _log.exception("a request handler failed", exc_info=error)
 
     def close(self) -> None:
         self._channel.close()
@@ -297,129 +302,129 @@ class Conversation:
 
 
 class Link:
-    """A conversation with a peer that may restart; ``run`` must be running.
+    """A connection to a peer that may restart; ``run`` must be running.
 
-    ``dial`` opens a channel and waits until the peer listens. ``greet`` introduces this process,
-    before any other request; if the peer dies meanwhile, the link connects again.
+    ``connect`` opens a channel and waits until the peer listens. ``register`` sends the first
+    requests, which register this process; if the peer dies meanwhile, the link reconnects.
     """
 
     def __init__(
         self,
-        dial: Callable[[], Awaitable[Channel]],
-        greet: Callable[[Conversation], Awaitable[None]],
-        on_ask: Handler = _answers_nothing,
+        connect: Callable[[], Awaitable[Channel]],
+        register: Callable[[RpcConnection], Awaitable[None]],
+        on_request: Handler = _reject_request,
         *,
-        questions_max: int = QUESTIONS_MAX,
-        on_looked: Callable[[int], None] = _nobody_counts,
+        requests_max: int = REQUESTS_MAX,
+        on_polled: Callable[[int], None] = _ignore_polling,
     ) -> None:
-        """``on_looked`` is called with the nanoseconds spent polling for an answer."""
-        self._dial = dial
-        self._greet = greet
-        self._on_ask = on_ask
-        self._questions_max = questions_max
-        self._on_looked = on_looked
-        self._conversation: Conversation | None = None
+        """``on_polled`` is called with the nanoseconds spent polling for an answer."""
+        self._connect = connect
+        self._register = register
+        self._on_request = on_request
+        self._requests_max = requests_max
+        self._on_polled = on_polled
+        self._connection: RpcConnection | None = None
         self._connected = trio.Event()
-        self._over = False
+        self._closed = False
 
-    async def ask(
+    async def request(
         self,
         payload: object,
         *,
         may_wait: bool = False,
-        look: bool = False,
-        meanwhile: Callable[[], None] = _nothing,
+        poll: bool = False,
+        on_sent: Callable[[], None] = _do_nothing,
     ) -> Any:
-        """As ``Conversation.ask``; waits first while the peer is being reborn."""
-        conversation = await self.conversation()
-        return await conversation.ask(payload, may_wait=may_wait, look=look, meanwhile=meanwhile)
+        """As ``RpcConnection.request``; waits first while the peer restarts."""
+        connection = await self.connection()
+        return await connection.request(payload, may_wait=may_wait, poll=poll, on_sent=on_sent)
 
-    async def conversation(self) -> Conversation:
-        """Return the conversation with the peer's current process, after the greeting.
+    async def connection(self) -> RpcConnection:
+        """Return the connection to the current process of the peer, after the registration.
 
         Raises ``PeerLost`` if the link has ended.
         """
-        while self._conversation is None:
-            if self._over:
-                raise PeerLost("nobody dials the peer any more")
+        while self._connection is None:
+            if self._closed:
+                raise PeerLost("the link is closed")
             await self._connected.wait()
-        return self._conversation
+        return self._connection
 
     async def wait_connected(self) -> None:
-        """Returns when the peer has been greeted."""
+        """Wait until this process is registered with the peer."""
         await self._connected.wait()
 
     async def run(self) -> None:
-        """Dials, greets and converses, again and again, until cancelled."""
+        """Connect, register and receive; reconnect until cancelled."""
         try:
             await self._run()
         finally:
             # Tasks that wait for a restart of the peer, possibly shielded, would wait forever.
-            self._over = True
-            self._conversation = None
+            self._closed = True
+            self._connection = None
             self._connected.set()
 
     async def _run(self) -> None:
         while True:
-            conversation = Conversation(
-                await self._dial(),
-                self._on_ask,
-                questions_max=self._questions_max,
-                on_looked=self._on_looked,
+            connection = RpcConnection(
+                await self._connect(),
+                self._on_request,
+                requests_max=self._requests_max,
+                on_polled=self._on_polled,
             )
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._begin, conversation)
-                await conversation.run()
-                self._conversation = None
+                nursery.start_soon(self._register_and_publish, connection)
+                await connection.run()
+                self._connection = None
                 if self._connected.is_set():
                     self._connected = trio.Event()
                 nursery.cancel_scope.cancel()
 
-    async def _begin(self, conversation: Conversation) -> None:
+    async def _register_and_publish(self, connection: RpcConnection) -> None:
         try:
-            await self._greet(conversation)
+            await self._register(connection)
         except PeerLost:
             return
-        self._conversation = conversation
+        self._connection = connection
         self._connected.set()
 
     def statistics(self) -> ChannelStatistics | None:
-        """Counts of the present channel; None while the peer is away."""
-        return None if self._conversation is None else self._conversation.statistics()
+        """Return the traffic of the current channel; None while disconnected."""
+        return None if self._connection is None else self._connection.statistics()
 
 
-async def ask_together(
-    asked: Sequence[tuple[Link, object]],
+async def request_all(
+    requests: Sequence[tuple[Link, object]],
     *,
     may_wait: bool = False,
     first_only: bool = False,
-    meanwhile: Callable[[], None] = _nothing,
+    on_sent: Callable[[], None] = _do_nothing,
 ) -> list[Any]:
     """Send one request to each of several peers and wait for all; return the answers in order.
 
-    Raises as ``Conversation.ask``, but only when every peer has answered or is lost. With
-    ``first_only`` one answer is sufficient: the other requests are withdrawn, and their answers are
-    None. Use the same order of peers everywhere: otherwise two tasks could wait for each other's
-    room at two peers.
+    Raises as ``RpcConnection.request``, but only when every peer has answered or is lost. With
+    ``first_only`` one answer is sufficient: the other requests are cancelled, and their answers are
+    None. Use the same order of peers everywhere: otherwise two tasks, each holding the last request
+    slot of one peer, could wait for each other.
     """
-    wait = _Wait(1 if first_only else len(asked))
-    put: list[tuple[Conversation, _Question]] = []
-    questions: list[_Question] = []
+    wait = _Wait(1 if first_only else len(requests))
+    sent: list[tuple[RpcConnection, _PendingRequest]] = []
+    pending_requests: list[_PendingRequest] = []
     try:
-        for link, payload in asked:
+        for link, payload in requests:
             try:
-                conversation = await link.conversation()
+                connection = await link.connection()
             except PeerLost as lost:
-                question = _Question(0, wait)
-                question.settle(None, lost)
+                pending = _PendingRequest(0, wait)
+                pending.complete(None, lost)
             else:
-                question = await conversation._put(payload, wait, may_wait=may_wait)  # noqa: SLF001
-                put.append((conversation, question))
-            questions.append(question)
-        meanwhile()
+                pending = await connection._send_request(payload, wait, may_wait=may_wait)  # noqa: SLF001
+                sent.append((connection, pending))
+            pending_requests.append(pending)
+        on_sent()
         await wait.wait()
     finally:
-        for conversation, question in put:
-            await conversation._withdraw(question)  # noqa: SLF001
-            conversation._forget(question)  # noqa: SLF001
-    return [question.result() for question in questions]
+        for connection, pending in sent:
+            await connection._cancel(pending)  # noqa: SLF001
+            connection._remove(pending)  # noqa: SLF001
+    return [pending.result() for pending in pending_requests]

@@ -25,15 +25,15 @@ MEMORY_STREAM_BYTES_MAX: Final = 64 * 1024
 """Bytes that one direction of an in-memory stream holds before its sender waits."""
 
 LOW_WATER_FROM_BYTES: Final = 64 * 1024
-"""From this much on, a wait for the rest of something is for more than the next few bytes."""
+"""Remaining bytes from which a receiver waits for more than the next few bytes."""
 
 LOW_WATER_BYTES_MAX: Final = 512 * 1024
-"""The most that is waited for before any of it is taken."""
+"""The most bytes that the kernel collects before it wakes the receiver."""
 
 _INT_BYTES: Final = 4
 
 _FILE_ERRORS: Final = frozenset({errno.EIO, errno.ESTALE})
-"""Errors of ``sendfile`` that are the file's; all others are the socket's."""
+"""Errors of ``sendfile`` that come from the file; all others come from the socket."""
 
 Address = tuple[str, int]
 
@@ -48,18 +48,18 @@ class ByteStream(ABC):
     peer: Address
     local: Address
     waits: int
-    """How often a call could not go on at once so far."""
+    """Number of calls so far that had to wait."""
     before_waiting: Callable[[], object]
     """Called before each wait, and so before any other task runs."""
     _filled = 0
-    """What ``receive_exactly`` has taken so far."""
+    """Bytes that the current ``receive_exactly`` has read so far."""
 
     @abstractmethod
     async def receive_into(self, view: memoryview) -> int:
-        """Fills the front of ``view``; returns the number of bytes, 0 when the peer has ended."""
+        """Fill the start of ``view``; return the number of bytes, 0 at the end of the stream."""
 
     async def receive_exactly(self, view: memoryview) -> int:
-        """Fills ``view``; returns its length, or less when the peer has ended before."""
+        """Fill ``view``; return its length, or less if the stream ends before."""
         self._filled = filled = 0
         while filled < len(view):
             count = await self.receive_into(view[filled:])
@@ -69,24 +69,24 @@ class ByteStream(ABC):
         return filled
 
     def arrived(self) -> int:
-        """Bytes that have come for the ``receive_exactly`` under way, taken or not."""
+        """Bytes that have arrived for the current ``receive_exactly``, read or not."""
         return self._filled + self.unread()
 
     @abstractmethod
     def unread(self) -> int:
-        """Bytes that have come and were not taken yet, at least."""
+        """Return at least how many bytes have arrived and were not read yet."""
 
     @abstractmethod
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
-        """Sends all of ``data``; with ``more`` the kernel may hold it back for what follows."""
+        """Send all of ``data``; with ``more`` the kernel may delay it and add what follows."""
 
     @abstractmethod
     def try_send(self, data: bytes) -> None:
-        """Sends what goes without waiting, and says nothing of the rest: for last words."""
+        """Send what fits without waiting, and drop the rest; for a last message before a close."""
 
     @abstractmethod
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
-        """Sends ``length`` bytes of a file.
+        """Send ``length`` bytes of a file.
 
         Raises ``EOFError`` if the file is shorter, and ``OSError`` if it cannot be read: part of
         the bytes may have been sent.
@@ -94,10 +94,10 @@ class ByteStream(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends both directions; waiting calls end with ``StreamClosed``. May be called twice."""
+        """Close both directions; waiting calls raise ``StreamClosed``. Idempotent."""
 
 
-def _nothing_to_do() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -113,7 +113,7 @@ class SocketStream(ByteStream):
         self._closed = False
         self._waiting = 0
         self.waits = 0
-        self.before_waiting = _nothing_to_do
+        self.before_waiting = _do_nothing
         if local is None or peer is None:
             local, peer = socket_addresses(sock)
         self.local = local
@@ -126,7 +126,7 @@ class SocketStream(ByteStream):
             except BlockingIOError:
                 await self._wait(trio.lowlevel.wait_readable)
             except OSError as error:
-                raise StreamClosed(_why(error)) from None
+                raise StreamClosed(_describe(error)) from None
 
     async def receive_exactly(self, view: memoryview) -> int:
         # A large body arrives in small pieces. Waking for each would cost more than copying, so the
@@ -135,11 +135,11 @@ class SocketStream(ByteStream):
         self._filled = filled = 0
         try:
             while filled < len(view):
-                wanted = min(len(view) - filled, LOW_WATER_BYTES_MAX)
-                if wanted >= LOW_WATER_FROM_BYTES and wanted != low_water:
-                    self._set_low_water(wanted)
-                    low_water = wanted
-                elif wanted < LOW_WATER_FROM_BYTES and low_water > 1:
+                expected = min(len(view) - filled, LOW_WATER_BYTES_MAX)
+                if expected >= LOW_WATER_FROM_BYTES and expected != low_water:
+                    self._set_low_water(expected)
+                    low_water = expected
+                elif expected < LOW_WATER_FROM_BYTES and low_water > 1:
                     self._set_low_water(1)
                     low_water = 1
                 count = await self.receive_into(view[filled:])
@@ -170,7 +170,7 @@ class SocketStream(ByteStream):
                 await self._wait(trio.lowlevel.wait_writable)
                 continue
             except OSError as error:
-                raise StreamClosed(_why(error)) from None
+                raise StreamClosed(_describe(error)) from None
             if sent == len(rest):
                 return
             rest = memoryview(rest)[sent:]
@@ -190,7 +190,7 @@ class SocketStream(ByteStream):
             except OSError as error:
                 if error.errno in _FILE_ERRORS:
                     raise
-                raise StreamClosed(_why(error)) from None
+                raise StreamClosed(_describe(error)) from None
             if sent == 0:
                 raise EOFError(f"the file ends {end - position} bytes too early")
             position += sent
@@ -215,7 +215,7 @@ class SocketStream(ByteStream):
 
 
 def socket_addresses(sock: socket.socket) -> tuple[Address, Address]:
-    """This end's address and the peer's."""
+    """Return the local address and the peer's."""
     return _address(sock.getsockname), _address(sock.getpeername)
 
 
@@ -227,7 +227,7 @@ def _address(getter: Callable[[], Any]) -> Address:
     return (host, port)
 
 
-def _why(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
@@ -252,7 +252,7 @@ class MemoryStream(ByteStream):
         self._incoming = incoming
         self._closed = False
         self.waits = 0
-        self.before_waiting = _nothing_to_do
+        self.before_waiting = _do_nothing
         self.local = local
         self.peer = peer
 
@@ -311,6 +311,6 @@ class MemoryStream(ByteStream):
 def memory_stream_pair(
     near: Address = ("127.0.0.1", 0), far: Address = ("127.0.0.1", 0)
 ) -> tuple[MemoryStream, MemoryStream]:
-    """Two joined in-memory ends; the first one's local address is ``near``."""
+    """Return two connected in-memory ends; the local address of the first is ``near``."""
     there, back = _Pipe(), _Pipe()
     return MemoryStream(there, back, near, far), MemoryStream(back, there, far, near)

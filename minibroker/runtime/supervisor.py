@@ -20,8 +20,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from minibroker.runtime.child import READY_MESSAGE, SIGNALS, ChildLife, ChildSpec, live
-from minibroker.runtime.restarts import SPARE, RestartPolicy, Restarts
+from minibroker.runtime.child import READY_MESSAGE, SIGNALS, ChildContext, ChildSpec, run_child
+from minibroker.runtime.restarts import OPTIONAL, RestartPolicy, Restarts
 from minibroker.runtime.roles import RoleTable, describe_exit
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class _Role:
     def __init__(self, index: int, spec: ChildSpec, policy: RestartPolicy) -> None:
         self.index = index
         self.spec = spec
-        self.restarts = Restarts(SPARE if spec.spare else policy)
+        self.restarts = Restarts(OPTIONAL if spec.is_optional else policy)
         self.pid = 0
         self.incarnation = 0
         self.is_ready = False
@@ -116,7 +116,7 @@ def supervise(
     unknown = {name for group in stop_groups for name in group} - set(names)
     if unknown:
         raise ValueError(f"stop_groups name {sorted(unknown)}, which are not among {names}")
-    _refuse_threads()
+    _check_single_threaded()
     supervisor = _Supervisor(
         children=children,
         stop_groups=stop_groups,
@@ -174,19 +174,19 @@ class _Supervisor:
         self._old_wake_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def run(self, start_seconds: float) -> Exit:
-        start_by = time.monotonic() + start_seconds
+        start_deadline = time.monotonic() + start_seconds
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         poll.register(self._ready_read, select.POLLIN)
         for role in self._roles:
             self._start(role)
-        while not self._is_over(time.monotonic()):
-            poll.poll(self._timeout_ms(time.monotonic(), start_by))
+        while not self._is_finished(time.monotonic()):
+            poll.poll(self._timeout_ms(time.monotonic(), start_deadline))
             now = time.monotonic()
-            self._take_signals(now)
+            self._read_signals(now)
             self._reap(now)
-            self._take_ready()
-            self._act(now, start_by)
+            self._read_ready()
+            self._apply_deadlines(now, start_deadline)
         return self._exit
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class _Supervisor:
         role.is_ready = False
         role.restart_at = None
         _flush()  # otherwise the child would print the buffered output again
-        life = ChildLife(
+        context = ChildContext(
             name=role.spec.name,
             incarnation=role.incarnation,
             lifeline_fd=self._lifeline_read,
@@ -228,19 +228,19 @@ class _Supervisor:
         try:
             role.pid = os.fork()
             if role.pid == 0:
-                live(role.spec, life, self._private_fds())
+                run_child(role.spec, context, self._private_fds())
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._table.started(role.index, role.pid, role.incarnation)
         self._report(ProcessEventKind.STARTED, role)
 
-    def _take_signals(self, now: float) -> None:
+    def _read_signals(self, now: float) -> None:
         with suppress(BlockingIOError):
             for number in os.read(self._wake_read, 4096):
                 if number != signal.SIGCHLD:
                     self._stop(now, Exit.CLEAN, signal.Signals(number).name)
 
-    def _take_ready(self) -> None:
+    def _read_ready(self) -> None:
         with suppress(BlockingIOError):
             received = os.read(self._ready_read, READY_MESSAGE.size * 512)
             for index, incarnation in READY_MESSAGE.iter_unpack(received):
@@ -260,7 +260,7 @@ class _Supervisor:
                 if pid:
                     # A role that was ready before it died did start. The pipe contains all that it
                     # sent only after its death.
-                    self._take_ready()
+                    self._read_ready()
                     self._handle_exit(role, status, now)
 
     def _handle_exit(self, role: _Role, status: int, now: float) -> None:
@@ -276,7 +276,9 @@ class _Supervisor:
         failed_start = self._phase is _Phase.STARTING and not role.was_ready
         delay = None if failed_start else role.restarts.died(now)
         restart = (
-            f"; the broker keeps running and restarts it in {delay} s" if role.spec.spare else ""
+            f"; the broker keeps running and restarts it in {delay} s"
+            if role.spec.is_optional
+            else ""
         )
         self._report(
             ProcessEventKind.DIED, role, text if delay is None else f"{text}{restart}", pid
@@ -294,8 +296,8 @@ class _Supervisor:
                 f"in its incarnation {role.incarnation}",
             )
 
-    def _act(self, now: float, start_by: float) -> None:
-        if self._phase is _Phase.STARTING and now >= start_by:
+    def _apply_deadlines(self, now: float, start_deadline: float) -> None:
+        if self._phase is _Phase.STARTING and now >= start_deadline:
             unready = [role.spec.name for role in self._roles if not role.is_ready]
             self._give_up(now, Exit.FAILED, f"{', '.join(unready)} did not get ready in time")
         if self._phase is _Phase.STOPPING:
@@ -344,16 +346,16 @@ class _Supervisor:
                     ProcessEventKind.KILLED, role, f"it did not end in {self._drain_seconds} s"
                 )
 
-    def _is_over(self, now: float) -> bool:
+    def _is_finished(self, now: float) -> bool:
         return self._phase is _Phase.STOPPING and (
             not any(role.pid for role in self._roles) or now >= self._kill_at + KILL_SECONDS_MAX
         )
 
-    def _timeout_ms(self, now: float, start_by: float) -> int | None:
+    def _timeout_ms(self, now: float, start_deadline: float) -> int | None:
         """Milliseconds until the supervisor's next deadline; None if there is none."""
         due = [role.restart_at for role in self._roles if role.restart_at is not None]
         if self._phase is _Phase.STARTING:
-            due.append(start_by)
+            due.append(start_deadline)
         if self._phase is _Phase.STOPPING:
             due = [self._kill_at if now < self._kill_at else self._kill_at + KILL_SECONDS_MAX]
             if self._groups:
@@ -383,7 +385,7 @@ def _flush() -> None:
         sys.stderr.flush()
 
 
-def _refuse_threads() -> None:
+def _check_single_threaded() -> None:
     """Raise if other threads run: a lock that they hold at a fork stays locked in the child."""
     count = len(os.listdir("/proc/self/task"))
     if count > 1:

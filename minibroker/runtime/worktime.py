@@ -39,18 +39,18 @@ _account: ContextVar[Account | None] = ContextVar("account", default=None)
 
 
 class LoopTime(NamedTuple):
-    """A loop's life so far in nanoseconds; of it, `idle_ns` were spent waiting for something."""
+    """Nanoseconds since the start of a loop; the loop waited for `idle_ns` of them."""
 
     total_ns: int
     idle_ns: int
 
     @property
     def idle_share(self) -> float:
-        """0.0 (never waited) to 1.0; of a loop that hasn't lived yet 1.0."""
+        """0.0 (never waited) to 1.0; 1.0 for a loop that has just started."""
         return self.idle_ns / self.total_ns if self.total_ns else 1.0
 
     def since(self, earlier: LoopTime) -> LoopTime:
-        """What came after an earlier reading: rates are taken over such spans."""
+        """Return the difference from an earlier reading, for rates over that time."""
         return LoopTime(self.total_ns - earlier.total_ns, self.idle_ns - earlier.idle_ns)
 
 
@@ -66,7 +66,7 @@ class WorkTime(trio.abc.Instrument):
         self._step_from = _NOT_STEPPING
         self._wait_from = 0
         self._idle_ns = 0
-        self._began = timer()
+        self._started_ns = timer()
         self.turns = 0
         """Number of times the loop has polled for events."""
 
@@ -99,7 +99,7 @@ class WorkTime(trio.abc.Instrument):
         running = self._step_from != _NOT_STEPPING
         return account.worked_ns + (self._timer() - self._step_from if running else 0)
 
-    def idled(self, spent_ns: int) -> None:
+    def add_idle(self, spent_ns: int) -> None:
         """Count time of the running step as idle: it polled instead of waiting.
 
         No account is charged for it.
@@ -109,42 +109,42 @@ class WorkTime(trio.abc.Instrument):
             self._step_from += spent_ns
 
     def loop_time(self) -> LoopTime:
-        """The loop's life so far and how much of it was idle."""
-        return LoopTime(self._timer() - self._began, self._idle_ns)
+        """Return the time since the start of the loop, and its idle part."""
+        return LoopTime(self._timer() - self._started_ns, self._idle_ns)
 
     def busy_ns(self) -> int:
-        """How long the loop has lived without waiting."""
-        lived = self.loop_time()
-        return lived.total_ns - lived.idle_ns
+        """Return how long the loop has worked, without waiting."""
+        elapsed = self.loop_time()
+        return elapsed.total_ns - elapsed.idle_ns
 
     def before_run(self) -> None:
         """Note the start of the loop."""
-        self._began = self._timer()
+        self._started_ns = self._timer()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002 - trio's shape
-        """A task goes on."""
+        """Note that a task continues."""
         self._step_from = self._timer()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A task waits or has ended."""
+        """Note that a task waits or has ended."""
         account = task.context.get(_account)
         if account is not None:
             account.worked_ns += self._timer() - self._step_from
         self._step_from = _NOT_STEPPING
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's shape
-        """The loop asks the system for events."""
+        """Note that the loop polls for events."""
         self.turns += 1
         self._wait_from = self._timer()
 
     def after_io_wait(self, timeout: float) -> None:
-        """The loop has its events. With work at hand (no timeout) it only looked, not waited."""
+        """Count the wait for events as idle, unless the loop had work to do (no timeout)."""
         if timeout > 0:
             self._idle_ns += self._timer() - self._wait_from
 
 
 class Charge:
-    """Made by `WorkTime.charge`; enter it once."""
+    """Context that `WorkTime.charge` returns; enter it once."""
 
     __slots__ = ("_account", "_token", "_work_time")
 

@@ -176,7 +176,7 @@ def test_full_disk_that_only_the_controller_meets_is_shown_and_ends(
         lambda: producer.poll(0.1) or 'api="InitProducerId",result="error"' in metrics(broker),
         "the producer to ask for an id in vain",
     )
-    assert "a handler broke" not in broker.printed()
+    assert "a request handler failed" not in broker.printed()
     filler.unlink()
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     wait_until(lambda: producer.poll(0.1) or delivered, "the record to be delivered")

@@ -118,7 +118,7 @@ class Asked(Protocol):
     def __call__(self, name: str, request: Message, version: int) -> Any: ...
 
 
-Conversation = Callable[[Asked], None]
+RpcConnection = Callable[[Asked], None]
 
 
 class Talk:
@@ -246,7 +246,7 @@ def ready(broker: RunningBroker) -> None:
 
 def talk(
     broker: RunningBroker,
-    conversation: Conversation,
+    conversation: RpcConnection,
     connect: Callable[[], Client] | None = None,
 ) -> dict[str, Any]:
     """All answers of a broker, by the name of their question; see `Talk`."""

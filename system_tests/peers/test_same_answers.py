@@ -14,7 +14,7 @@ import pytest
 
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.peers import access, configs, groups, quotas, records, topics
-from system_tests.peers.asking import Conversation, differences, ready, talk
+from system_tests.peers.asking import RpcConnection, differences, ready, talk
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -72,7 +72,7 @@ def brokers(
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
 def test_both_answer_the_same(
-    brokers: tuple[RunningBroker, ...], conversation: Conversation
+    brokers: tuple[RunningBroker, ...], conversation: RpcConnection
 ) -> None:
     kafka, own = (talk(broker, conversation) for broker in brokers)
     differ = {name: differences(kafka[name], own[name]) for name in kafka}

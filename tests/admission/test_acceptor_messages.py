@@ -12,7 +12,7 @@ from minibroker.admission.acceptor_messages import (
     CloseConnections,
     ConnectionsClosed,
     LeastRecentlyUsed,
-    LeastRecentlyUsedWanted,
+    LeastRecentlyUsedRequest,
     OpenConnection,
     ProcessorConnections,
 )
@@ -39,7 +39,7 @@ def test_all_messages_fit_a_packet() -> None:
             more=True,
         ),
         ConnectionsClosed(2**31, tuple(range(2**62, 2**62 + CLOSED_MAX))),
-        LeastRecentlyUsedWanted(LEAST_RECENTLY_USED_MAX, "L" * 255),
+        LeastRecentlyUsedRequest(LEAST_RECENTLY_USED_MAX, "L" * 255),
         LeastRecentlyUsed(tuple(LastUse(n / 3, n) for n in numbers)),
         CloseConnections(tuple(numbers), 2**31 - 1),
     ):

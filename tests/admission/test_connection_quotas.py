@@ -17,7 +17,7 @@ from minibroker.admission.acceptor_messages import (
     CloseConnections,
     ConnectionsClosed,
     LeastRecentlyUsed,
-    LeastRecentlyUsedWanted,
+    LeastRecentlyUsedRequest,
     OpenConnection,
     ProcessorConnections,
 )
@@ -43,12 +43,12 @@ from minibroker.process.environment import (
     Environment,
     handoff_name,
 )
-from minibroker.process.messages import DetailsRequest, ImageApplied, Welcome
+from minibroker.process.messages import DetailsRequest, ImageApplied, RoleRegistered
 from minibroker.roles.acceptor import acceptor
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.handoff import Handoff
 from minibroker.runtime.listening import MemorySource
-from minibroker.runtime.rpc import Conversation
+from minibroker.runtime.rpc import RpcConnection
 from minibroker.runtime.stream import MemoryStream, StreamClosed
 from tests.process.conftest import MakeEnvironment
 
@@ -64,7 +64,7 @@ class Processor:
         self.open_quotas = open_quotas
         self.handoff = handoff
         self.open: dict[int, tuple[AcceptedConnection, Any]] = {}
-        self.asked: list[LeastRecentlyUsedWanted] = []
+        self.asked: list[LeastRecentlyUsedRequest] = []
 
     async def run(self) -> None:
         while True:
@@ -75,7 +75,7 @@ class Processor:
             if isinstance(message, AcceptedConnection):
                 self.open[message.number] = (message, connection)
                 await self.handoff.send(ConnectionsClosed(1, ()))
-            elif isinstance(message, LeastRecentlyUsedWanted):
+            elif isinstance(message, LeastRecentlyUsedRequest):
                 self.asked.append(message)
                 await self.handoff.send(LeastRecentlyUsed(tuple(self._offers(message))))
             else:
@@ -83,7 +83,7 @@ class Processor:
                 for number in message.numbers:
                     await self.close(number)
 
-    def _offers(self, wanted: LeastRecentlyUsedWanted) -> list[LastUse]:
+    def _offers(self, wanted: LeastRecentlyUsedRequest) -> list[LastUse]:
         # The older the number the longer it has not been used.
         numbers = [n for n, (had, _) in self.open.items() if had.listener != wanted.spared]
         return [LastUse(float(number), number) for number in sorted(numbers)[: wanted.at_most]]
@@ -107,13 +107,13 @@ class QuotasHarness:
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self.env = env
         self.nursery = nursery
-        self.controller: Conversation | None = None
+        self.controller: RpcConnection | None = None
         self.changes = 0
         self.processors: list[Processor] = []
 
     async def processor(self, *present: OpenConnection) -> Processor:
         name = handoff_name(len(self.processors))
-        handoff = await self.env.switchboard.listen_handoff(name).accept()
+        handoff = await self.env.transport.listen_handoff(name).accept()
         await handoff.send(ProcessorConnections(present, more=False))
         made = Processor(self, handoff)
         self.processors.append(made)
@@ -134,7 +134,7 @@ class QuotasHarness:
         assert self.controller is not None
         self.changes += 1
         change = ConfigChanged(kind, name, config)
-        await self.controller.ask(Update(1, self.changes, (change,)))
+        await self.controller.request(Update(1, self.changes, (change,)))
         await wait_all_tasks_blocked()
 
     @property
@@ -152,7 +152,7 @@ class QuotasHarness:
     async def report(self) -> AcceptorReport:
         """Return the acceptor's report."""
         assert self.controller is not None
-        found: AcceptorReport = await self.controller.ask(DetailsRequest())
+        found: AcceptorReport = await self.controller.request(DetailsRequest())
         return found
 
     async def rejections(self) -> list[tuple[str | None, ExceededLimit | None]]:
@@ -183,13 +183,15 @@ async def open_quotas(
     async with trio.open_nursery() as nursery:
         made = QuotasHarness(env, nursery)
 
-        def welcome(question: Any) -> Welcome | None:
+        def welcome(question: Any) -> RoleRegistered | None:
             return (
-                None if isinstance(question, ImageApplied) else Welcome(Image(controller_epoch=1))
+                None
+                if isinstance(question, ImageApplied)
+                else RoleRegistered(Image(controller_epoch=1))
             )
 
         nursery.start_soon(acceptor, env)
-        made.controller = Conversation(await env.switchboard.listen(CONTROLLER).accept(), welcome)
+        made.controller = RpcConnection(await env.transport.listen(CONTROLLER).accept(), welcome)
         nursery.start_soon(made.controller.run)
         yield made
         nursery.cancel_scope.cancel()
@@ -336,7 +338,7 @@ async def test_processor_dying_during_collection_does_not_block_it(
     make_env: MakeEnvironment,
 ) -> None:
     async with open_quotas(make_env, processors=2) as at:
-        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        handoff = await at.env.transport.listen_handoff(handoff_name(0)).accept()
         await handoff.send(
             ProcessorConnections(
                 tuple(OpenConnection(n, PLAINTEXT, "10.0.0.9") for n in (7, 8)), False
@@ -358,7 +360,7 @@ async def test_all_listeners_that_wait_for_a_processor_get_slots(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with open_quotas(make_env, TWO) as at:
-        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        handoff = await at.env.transport.listen_handoff(handoff_name(0)).accept()
         await handoff.send(ProcessorConnections((), more=False))
         await at.connect(SLOTS + 1)
         await at.connect(1, listener=EXTERNAL)

@@ -15,9 +15,9 @@ from minibroker.config import Settings
 from minibroker.observability.definitions import COUNTED
 from minibroker.observability.log import EventLog
 from minibroker.process.environment import ACCEPTOR, CONTROLLER, RoleRefusedError
-from minibroker.process.messages import ImageApplied, Welcome
+from minibroker.process.messages import ImageApplied, RoleRegistered
 from minibroker.roles.acceptor import acceptor
-from minibroker.runtime.rpc import Conversation
+from minibroker.runtime.rpc import RpcConnection
 from tests.admission.test_connection_quotas import IP_RATE, PLAINTEXT, hung_up, open_quotas
 from tests.process.conftest import MakeEnvironment
 
@@ -138,12 +138,16 @@ async def test_acceptor_ends_over_an_unknown_host_in_its_first_life_only(
             rejections.append(str(refused))
         nursery.cancel_scope.cancel()
 
-    def welcome(question: Any) -> Welcome | None:
-        return None if isinstance(question, ImageApplied) else Welcome(Image(controller_epoch=1))
+    def welcome(question: Any) -> RoleRegistered | None:
+        return (
+            None
+            if isinstance(question, ImageApplied)
+            else RoleRegistered(Image(controller_epoch=1))
+        )
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live)
-        controller = Conversation(await env.switchboard.listen(CONTROLLER).accept(), welcome)
+        controller = RpcConnection(await env.transport.listen(CONTROLLER).accept(), welcome)
         nursery.start_soon(controller.run)
         await is_ready.wait()
         env.stopping.set()

@@ -12,7 +12,7 @@ from minibroker.admission.acceptor_messages import (
     CloseConnections,
     ConnectionsClosed,
     LeastRecentlyUsed,
-    LeastRecentlyUsedWanted,
+    LeastRecentlyUsedRequest,
     ProcessorConnections,
 )
 from minibroker.admission.connection_events import ConnectionEvents
@@ -171,17 +171,17 @@ async def test_excess_connection_is_closed_once_its_processor_has_it(
 ) -> None:
     own = "listener.name.plaintext.max.connections=2"
     async with open_quotas(make_env, "max.connections=1", TWO, own) as at:
-        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        handoff = await at.env.transport.listen_handoff(handoff_name(0)).accept()
         await handoff.send(ProcessorConnections((), more=False))
         await at.connect(1, listener=EXTERNAL)
         (waiting, _) = await handoff.receive()
         await at.connect(1, listener=PLAINTEXT)
         result = [(await handoff.receive())[0] for _ in range(2)]
         # The least recently used are requested at once, not only when the new connection was taken.
-        assert LeastRecentlyUsedWanted(1, PLAINTEXT) in result
+        assert LeastRecentlyUsedRequest(1, PLAINTEXT) in result
         await handoff.send(LeastRecentlyUsed(()))
         await handoff.send(ConnectionsClosed(1, ()))
-        assert (await handoff.receive())[0] == LeastRecentlyUsedWanted(1, PLAINTEXT)
+        assert (await handoff.receive())[0] == LeastRecentlyUsedRequest(1, PLAINTEXT)
         await handoff.send(LeastRecentlyUsed((LastUse(0, waiting.number),)))
         assert (await handoff.receive())[0] == CloseConnections((waiting.number,), 1)
 

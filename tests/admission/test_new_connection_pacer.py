@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.admission import new_connection_pacer
-from minibroker.admission.new_connection_pacer import LATELY_TURNS, PER_TURN, NewConnectionPacer
+from minibroker.admission.new_connection_pacer import PER_TURN, RECENT_TURNS, NewConnectionPacer
 
 
 class Turns(trio.abc.Instrument):
@@ -32,7 +32,7 @@ class Crowd:
         self.past: list[tuple[int, int]] = []
 
     async def come(self, number: int) -> None:
-        await self.turnstile.enter()
+        await self.turnstile.wait_turn()
         self.past.append((self.turns.count, number))
 
     def most_in_a_turn(self) -> int:
@@ -47,7 +47,7 @@ def run(crowds: list[int], *, served: bool, pause: int = 0) -> Crowd:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(crowd.turnstile.run)
             if served:
-                crowd.turnstile.others_are_served()
+                crowd.turnstile.note_served()
             crowd.turns.count += pause
             number = 0
             async with trio.open_nursery() as people:
@@ -77,7 +77,7 @@ def test_pacer_with_served_connections_admits_a_few_per_turn() -> None:
 
 
 def test_pacer_stops_delaying_some_turns_after_the_last_request() -> None:
-    assert run([50], served=True, pause=LATELY_TURNS).most_in_a_turn() == 50
+    assert run([50], served=True, pause=RECENT_TURNS).most_in_a_turn() == 50
 
 
 def test_few_connections_are_not_paced() -> None:
@@ -97,12 +97,12 @@ async def test_waiting_connections_proceed_in_order_without_cancelled_ones(
 ) -> None:
     monkeypatch.setattr(new_connection_pacer, "PER_TURN", 1)
     gate = NewConnectionPacer(lambda: 0)
-    gate.others_are_served()
-    await gate.enter()
+    gate.note_served()
+    await gate.wait_turn()
     past: list[int] = []
 
     async def come(number: int) -> None:
-        await gate.enter()
+        await gate.wait_turn()
         past.append(number)
 
     async with trio.open_nursery() as nursery:
@@ -113,7 +113,7 @@ async def test_waiting_connections_proceed_in_order_without_cancelled_ones(
             await come(2)
         nursery.start_soon(come, 3)
         await trio.testing.wait_all_tasks_blocked()
-        assert gate.spares_others
+        assert gate.others_served_recently
         assert not past
         nursery.start_soon(gate.run)
         await trio.testing.wait_all_tasks_blocked()

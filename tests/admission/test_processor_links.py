@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.processor_links import TOGETHER_MAX, ProcessorHello, ProcessorLinks
+from minibroker.admission.processor_links import BATCH_MESSAGES_MAX, ProcessorHello, ProcessorLinks
 from minibroker.process.environment import PROCESSOR, tokens_name
 from minibroker.runtime.channel import ChannelClosed
 from tests.process.conftest import MakeEnvironment
@@ -53,7 +53,7 @@ async def test_all_processors_are_linked_and_order_is_kept(
         for me, life in enumerate(lives):
             assert sorted(life.heard) == [("up", peer) for peer in range(3) if peer != me]
             life.heard.clear()
-        sent = list(range(3 * TOGETHER_MAX))
+        sent = list(range(3 * BATCH_MESSAGES_MAX))
         for number in sent:
             lives[1].peers.send(0, number)
             lives[1].peers.send(2, -number)
@@ -90,7 +90,7 @@ async def test_restart_before_death_was_noticed_ends_the_former_link(
     async with living(life):
         channels = []
         for incarnation in (1, 2):
-            channel = await life.peers._env.switchboard.dial(tokens_name(0))
+            channel = await life.peers._env.transport.connect(tokens_name(0))
             await channel.send(ProcessorHello(1, incarnation))
             assert await channel.receive() == ProcessorHello(0, 1)
             channels.append(channel)
@@ -108,11 +108,11 @@ async def test_connection_attempt_of_dead_process_changes_nothing(
 ) -> None:
     life = Life(make_env, 0)
     async with living(life):
-        switchboard = life.peers._env.switchboard
-        alive = await switchboard.dial(tokens_name(0))
+        transport = life.peers._env.transport
+        alive = await transport.connect(tokens_name(0))
         await alive.send(ProcessorHello(1, 5))
         await wait_all_tasks_blocked()
-        dead = await switchboard.dial(tokens_name(0))
+        dead = await transport.connect(tokens_name(0))
         await dead.send(ProcessorHello(1, 4))
         with pytest.raises(ChannelClosed):
             await dead.receive()

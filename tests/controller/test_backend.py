@@ -46,18 +46,18 @@ from minibroker.process.messages import (
     ClockAdvanced,
     ConditionsRequest,
     DetailsRequest,
-    Greeting,
     GroupsRequest,
     ImageApplied,
     LogsRequest,
     LogView,
     MetricsRequest,
+    RegisterRole,
 )
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.roles import RoleState, RoleStatus
-from minibroker.runtime.rpc import Conversation
+from minibroker.runtime.rpc import RpcConnection
 from minibroker.runtime.stream import memory_stream_pair
 from protocol.compiler import encode
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
@@ -115,7 +115,7 @@ class Roles:
         self._subscribers = subscribers
         self.answers: dict[tuple[str, type], Any] = {}
         self.asked: list[tuple[str, Any]] = []
-        self.conversations: dict[str, Conversation] = {}
+        self.conversations: dict[str, RpcConnection] = {}
 
     async def join(self, name: str) -> None:
         here, there = memory_channel_pair()
@@ -124,12 +124,12 @@ class Roles:
             self.asked.append((name, question))
             return self.answers.get((name, type(question)))
 
-        conversation = self.conversations[name] = Conversation(here, answer)
+        conversation = self.conversations[name] = RpcConnection(here, answer)
         self._nursery.start_soon(conversation.run)
-        self._nursery.start_soon(self._subscribers.converse, there)
+        self._nursery.start_soon(self._subscribers.serve_role, there)
         role, _, number = name.partition("-")
-        await conversation.ask(Greeting(role, int(number or 0), 1))
-        await conversation.ask(ImageApplied())
+        await conversation.request(RegisterRole(role, int(number or 0), 1))
+        await conversation.request(ImageApplied())
 
 
 class At:

@@ -11,9 +11,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.cluster.image import BrokerGone, Image, Update, apply_update
 from minibroker.controller.metadata_publisher import MetadataPublisher
-from minibroker.process.messages import Greeting, ImageApplied, Welcome
+from minibroker.process.messages import ImageApplied, RegisterRole, RoleRegistered
 from minibroker.runtime.channel import memory_channel_pair
-from minibroker.runtime.rpc import Conversation, PeerLost
+from minibroker.runtime.rpc import PeerLost, RpcConnection
 
 
 class Role:
@@ -27,7 +27,7 @@ class Role:
         self.gate.set()
         self.breaks = False
         here, self.there = memory_channel_pair()
-        self.conversation = Conversation(here, self.answer)
+        self.conversation = RpcConnection(here, self.answer)
 
     async def answer(self, question: Any) -> Any:
         if isinstance(question, Update):
@@ -38,15 +38,17 @@ class Role:
             return None
         return (self.name, question)
 
-    async def greet(self, *, takes: bool = True) -> Welcome:
+    async def greet(self, *, takes: bool = True) -> RoleRegistered:
         role, _, number = self.name.partition("-")
-        welcome: Welcome = await self.conversation.ask(Greeting(role, int(number or 0), 1))
+        welcome: RoleRegistered = await self.conversation.request(
+            RegisterRole(role, int(number or 0), 1)
+        )
         if takes:
             await self.take()
         return welcome
 
     async def take(self) -> None:
-        await self.conversation.ask(ImageApplied())
+        await self.conversation.request(ImageApplied())
 
 
 class Controller:
@@ -64,7 +66,7 @@ class Controller:
 
     def dial(self, name: str) -> Role:
         role = Role(name)
-        self.nursery.start_soon(self.subscribers.converse, role.there)
+        self.nursery.start_soon(self.subscribers.serve_role, role.there)
         self.nursery.start_soon(role.conversation.run)
         return role
 
@@ -173,7 +175,7 @@ async def test_new_incarnation_replaces_the_previous_one(controller: Controller)
     assert reborn.numbers == [2]
     assert controller.subscribers.names() == ["worker-0"]
     with pytest.raises(PeerLost):
-        await former.conversation.ask("anything")
+        await former.conversation.request("anything")
 
 
 async def test_subscriber_failing_an_update_must_rejoin(controller: Controller) -> None:
@@ -183,7 +185,7 @@ async def test_subscriber_failing_an_update_must_rejoin(controller: Controller) 
     # It lives on, with an image that can't be known.
     assert controller.done == []
     with pytest.raises(PeerLost):
-        await breaking.conversation.ask("anything")
+        await breaking.conversation.request("anything")
     assert (await controller.dial("worker-0").greet()).image.number == 1
     await wait_all_tasks_blocked()
     assert controller.done == [1]
@@ -212,17 +214,17 @@ async def test_requests_wait_for_image_of_this_incarnation(
 async def test_request_to_subscribers_skips_lost_ones(controller: Controller) -> None:
     names = ["worker-1", "worker-0", "acceptor"]
     roles = {name: await controller.role(name) for name in names}
-    everybody = await controller.subscribers.ask_all("hello")
+    everybody = await controller.subscribers.request_all("hello")
     assert list(everybody.items()) == [(name, (name, "hello")) for name in sorted(names)]
-    some = await controller.subscribers.ask_all("hello", ["worker-0", "worker-9"])
+    some = await controller.subscribers.request_all("hello", ["worker-0", "worker-9"])
     assert list(some) == ["worker-0"]
     roles["worker-0"].conversation.close()
     await wait_all_tasks_blocked()
-    assert sorted(await controller.subscribers.ask_all("hello")) == ["acceptor", "worker-1"]
+    assert sorted(await controller.subscribers.request_all("hello")) == ["acceptor", "worker-1"]
     with pytest.raises(PeerLost, match="worker-0 is not there"):
-        await controller.subscribers.ask("worker-0", "hello")
+        await controller.subscribers.request("worker-0", "hello")
 
 
 async def test_roles_send_requests_to_each_other(controller: Controller) -> None:
     role = await controller.role("worker-0")
-    assert await role.conversation.ask("why?") == ("controller", "why?")
+    assert await role.conversation.request("why?") == ("controller", "why?")

@@ -40,7 +40,7 @@ class SenderHarness:
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self.env = env
         self.activity = ActivitySender(env)
-        self.listener = env.switchboard.listen(RECORDER)
+        self.listener = env.transport.listen(RECORDER)
         nursery.start_soon(self.activity.run)
 
     async def call(self) -> Channel:
@@ -185,7 +185,7 @@ async def test_sample_of_connections_is_recorded(
     channel = await at.call()
     for number in range(100):
         who = AcceptedConnection("PLAINTEXT", ("10.0.0.9", 9092), ("::ffff:10.0.0.1", 5000), number)
-        at.activity.happened(Happened.CLOSED, who, 1.5, "idle", None)
+        at.activity.report_connection(Happened.CLOSED, who, 1.5, "idle", None)
     events = unpack((await channel.receive()).chunk)
     assert len(events) == pytest.approx(25, abs=3)
     assert {one[1:2] + one[3:] for one in events} == {(1500, "closed", "idle", None)}

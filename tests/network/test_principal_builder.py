@@ -9,7 +9,11 @@ import pytest
 from trio.testing import MockClock
 
 from minibroker.config import ConfigError, Settings
-from minibroker.network.principal_builder import KAFKAS_OWN, PrincipalBuilder, PrincipalNotBuilt
+from minibroker.network.principal_builder import (
+    KAFKA_DEFAULT_BUILDER,
+    PrincipalBuilder,
+    PrincipalNotBuilt,
+)
 from minibroker.observability.definitions import CloseReason
 from minibroker.security.principal import ANONYMOUS, Introduction, Principal
 from tests.network.certificates import client_context, truststore
@@ -55,7 +59,10 @@ def test_principal_without_rules_is_the_subject() -> None:
     assert named() == str(ANONYMOUS)
     assert named(shown=True) == "User:CN=Alice,O=Tests"
     assert named(shown=True, user="bob") == "User:bob"
-    assert named(f"principal.builder.class={KAFKAS_OWN}", shown=True) == "User:CN=Alice,O=Tests"
+    assert (
+        named(f"principal.builder.class={KAFKA_DEFAULT_BUILDER}", shown=True)
+        == "User:CN=Alice,O=Tests"
+    )
 
 
 def test_rules_make_names_of_certificates() -> None:

@@ -27,7 +27,7 @@ from minibroker.process.messages import ApiPart, ApiReply
 from minibroker.quotas.controller_mutation import UNCOUNTED
 from minibroker.runtime.arena import ArenaPart
 from minibroker.runtime.channel import Channel, memory_channel_pair
-from minibroker.runtime.rpc import Conversation, Link, PeerLost
+from minibroker.runtime.rpc import Link, PeerLost, RpcConnection
 from minibroker.runtime.stream import memory_stream_pair
 from protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
 from protocol.messages.api_versions import ApiVersionsRequest
@@ -55,10 +55,10 @@ class Owner:
 
     async def _dial(self) -> Channel:
         here, self._channel = memory_channel_pair()
-        self._nursery.start_soon(Conversation(self._channel, self._answer).run)
+        self._nursery.start_soon(RpcConnection(self._channel, self._answer).run)
         return here
 
-    async def _greet(self, _: Conversation) -> None: ...
+    async def _greet(self, _: RpcConnection) -> None: ...
 
     async def _answer(self, question: ApiPart) -> ApiReply:
         self.asked.append(question)
@@ -93,8 +93,8 @@ class Desk:
         self.exchanges = RequestHandler(
             *(env, cast("Any", Followed()), owners, OpenFiles(100), QuotaStage(env)),
             activity=self.activity,
-            used=self._use,
-            unserved=lambda _, unserved: self.unserved.append(unserved.protocol),
+            on_use=self._use,
+            on_unserved=lambda _, unserved: self.unserved.append(unserved.protocol),
         )
         self.unserved: list[str] = []
         self.used: list[tuple[int, ChannelState]] = []
@@ -307,7 +307,7 @@ async def test_first_owner_with_more_ends_the_wait_of_all(desk: Desk) -> None:
 
 async def test_image_is_the_newest_when_the_answer_is_put_together(desk: Desk) -> None:
     async def create(part: Any) -> Any:
-        follower = desk.exchanges._follower
+        follower = desk.exchanges._metadata_client
         follower.image = apply(follower.image, TopicCreated(Topic("new", b"n" * 16, ())))
         return metadata.MetadataReply({}, UNCOUNTED)
 

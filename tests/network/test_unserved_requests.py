@@ -39,7 +39,7 @@ async def test_processor_reports_clients_that_ask_for_unserved_protocols(
         await client.ask(HELLO, 4)
         await client.ask(request_, version)
         assert at.controller is not None
-        (unserved,) = (await at.controller.ask(DetailsRequest())).unserved
+        (unserved,) = (await at.controller.request(DetailsRequest())).unserved
         assert (unserved.client_id, unserved.software_name, unserved.host) == (
             "t",
             "me",
@@ -66,7 +66,7 @@ async def test_processor_reports_clients_that_it_disconnects_for_unserved_reques
         await client.stream.send_all(len(body).to_bytes(4, "big") + body)
         await client.wait_closed()
         assert at.controller is not None
-        (unserved,) = (await at.controller.ask(DetailsRequest())).unserved
+        (unserved,) = (await at.controller.request(DetailsRequest())).unserved
         assert (unserved.client_id, unserved.protocol) == ("old", protocol)
 
 
@@ -79,4 +79,4 @@ async def test_processor_reports_no_unserved_protocol_of_ordinary_refusals(
         half = InitProducerIdRequest(transactional_id=None, producer_id=5)
         await client.ask(half, 4)
         assert at.controller is not None
-        assert (await at.controller.ask(DetailsRequest())).unserved == ()
+        assert (await at.controller.request(DetailsRequest())).unserved == ()

@@ -76,13 +76,13 @@ def test_error_of_a_single_file_is_counted_only(watched: Watched) -> None:
 def test_storage_failure_is_cleared_if_a_write_succeeds(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not watched.health.look_again()
+    assert not watched.health.probe()
     watched.fail(errno.ENOSPC)
     monkeypatch.setattr(storage_health, "probe", lambda _: OSError(errno.ENOSPC, "full"))
-    assert not watched.health.look_again()
+    assert not watched.health.probe()
     assert [watched.health.is_failing] == [True]
     monkeypatch.undo()
-    assert watched.health.look_again()
+    assert watched.health.probe()
     assert [watched.health.is_failing] == [False]
     assert watched.conditions.all() == ()
     assert watched.lines()[-1] == "storage can be written again"

@@ -15,7 +15,7 @@ from minibroker.config import Settings
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import Environment, role_name
 from minibroker.quotas.ledger import QuotaLedger
-from minibroker.runtime.addressing import MemorySwitchboard
+from minibroker.runtime.addressing import MemoryTransport
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.worktime import WorkTime
@@ -34,7 +34,7 @@ class LoopClock(SimulatedClock):
 @pytest.fixture
 def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
     """``make_env("worker", 1, workers=2)``: all made by one fixture share what roles share."""
-    switchboard = MemorySwitchboard()
+    transport = MemoryTransport()
     settings = Settings.from_sources(pairs=["group.initial.rebalance.delay.ms=0"])
     arena = Arena.create(settings.request_memory_bytes, 2)
     ledger = QuotaLedger(11, 1000, shared=False)
@@ -47,7 +47,7 @@ def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
             "processors": 1,
             "workers": 1,
             "settings": settings,
-            "switchboard": switchboard,
+            "transport": transport,
             "clock": LoopClock(autojump_clock),
             "arena": arena,
             "ledger": ledger,

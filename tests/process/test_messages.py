@@ -13,8 +13,8 @@ from minibroker.process import messages
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Greeting("worker", 1, 2),
-        messages.Welcome(Image(cluster_id="c")),
+        messages.RegisterRole("worker", 1, 2),
+        messages.RoleRegistered(Image(cluster_id="c")),
         messages.ApiPart(0, (1, b"x")),
         messages.ApiReply({"a": 1}, 17),
         messages.ClockAdvanced(),

@@ -29,15 +29,15 @@ from minibroker.process.environment import CONTROLLER, WORKER, Environment
 from minibroker.process.messages import (
     ClockAdvanced,
     DetailsRequest,
-    Greeting,
     ImageApplied,
     LogsRequest,
     MetricsRequest,
-    Welcome,
+    RegisterRole,
+    RoleRegistered,
 )
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.channel import MemoryChannel
-from minibroker.runtime.rpc import Conversation, PeerFailed
+from minibroker.runtime.rpc import PeerFailed, RpcConnection
 from tests.process.conftest import MakeEnvironment
 
 Answer = Callable[[Any], Any]
@@ -47,22 +47,22 @@ def update(number: int, epoch: int = 1) -> Update:
     return Update(epoch, number, (BrokerGone(9),))
 
 
-def welcome(number: int, epoch: int = 1) -> Welcome:
-    return Welcome(Image(controller_epoch=epoch, number=number))
+def welcome(number: int, epoch: int = 1) -> RoleRegistered:
+    return RoleRegistered(Image(controller_epoch=epoch, number=number))
 
 
 class Controller:
     """Welcomes any role that connects, with its current ``image``."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
-        self._listener = env.switchboard.listen(CONTROLLER)
+        self._listener = env.transport.listen(CONTROLLER)
         self._nursery = nursery
-        self.greetings: list[Greeting] = []
+        self.greetings: list[RegisterRole] = []
         self.taken = 0
         self.welcome = welcome(5)
 
     def answer(self, question: Any) -> Any:
-        if isinstance(question, Greeting):
+        if isinstance(question, RegisterRole):
             self.greetings.append(question)
             return self.welcome
         if isinstance(question, ImageApplied):
@@ -70,9 +70,9 @@ class Controller:
             return None
         return ("asked", question)
 
-    async def meet(self) -> Conversation:
+    async def meet(self) -> RpcConnection:
         """The next conversation, which goes on by itself."""
-        conversation = Conversation(await self._listener.accept(), self.answer)
+        conversation = RpcConnection(await self._listener.accept(), self.answer)
         self._nursery.start_soon(conversation.run)
         return conversation
 
@@ -100,15 +100,15 @@ async def test_client_greets_and_applies_the_image_then_each_update(
     async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         conversation = await controller.meet()
         await follower.wait_image()
-        assert controller.greetings == [Greeting(WORKER, 1, 3)]
+        assert controller.greetings == [RegisterRole(WORKER, 1, 3)]
         assert follower.image == controller.welcome.image
         assert controller.taken == 1
-        assert await conversation.ask(update(6)) is None
+        assert await conversation.request(update(6)) is None
         assert follower.image.number == 6
-        assert await conversation.ask(update(6)) is None
+        assert await conversation.request(update(6)) is None
         assert steps == [(0, 5), (5, 6)]
         with pytest.raises(PeerFailed, match=ImageGapError.__name__):
-            await conversation.ask(update(8))
+            await conversation.request(update(8))
         assert follower.image.number == 6
 
     await with_controller(env, MetadataClient(env, on_image=on_image), play)
@@ -119,10 +119,10 @@ async def test_update_after_snapshot_applies_to_it(make_env: MakeEnvironment, at
     env = make_env(WORKER)
 
     async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
-        channel = await env.switchboard.listen(CONTROLLER).accept()
+        channel = await env.transport.listen(CONTROLLER).accept()
         assert isinstance(channel, MemoryChannel)
         _, number, greeting = await channel.receive()
-        assert isinstance(greeting, Greeting)
+        assert isinstance(greeting, RegisterRole)
         # Both are in the channel before the client runs again; then the scheduler decides.
         for message in ((1, number, welcome(5)), (0, 1, update(6))):
             channel._outgoing.send_nowait(pickle.dumps(message))
@@ -148,7 +148,7 @@ async def test_image_of_restarted_controller_is_one_more_step(make_env: MakeEnvi
         controller.welcome = welcome(0, epoch=2)
         second = await controller.meet()
         await follower.wait_image()
-        await second.ask(update(1, epoch=2))
+        await second.request(update(1, epoch=2))
         assert steps == [(0, 1), (1, 2), (2, 2)]
 
     await with_controller(env, MetadataClient(env, on_image=on_image), play)
@@ -156,17 +156,19 @@ async def test_image_of_restarted_controller_is_one_more_step(make_env: MakeEnvi
 
 async def test_requests_are_sent_and_answered(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
-    follower = MetadataClient(env, details=lambda: ["mine"], on_ask=lambda question: question.topic)
+    follower = MetadataClient(
+        env, details=lambda: ["mine"], on_request=lambda request: request.topic
+    )
 
     async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         conversation = await controller.meet()
-        assert await follower.ask("what") == ("asked", "what")
-        snapshot = await conversation.ask(MetricsRequest())
+        assert await follower.request("what") == ("asked", "what")
+        snapshot = await conversation.request(MetricsRequest())
         assert isinstance(snapshot, Snapshot)
         assert snapshot.process == "worker-0"
-        assert await conversation.ask(DetailsRequest()) == ["mine"]
-        assert await conversation.ask(ClockAdvanced()) is None
-        assert await conversation.ask(LogsRequest("t")) == "t"
+        assert await conversation.request(DetailsRequest()) == ["mine"]
+        assert await conversation.request(ClockAdvanced()) is None
+        assert await conversation.request(LogsRequest("t")) == "t"
 
     await with_controller(env, follower, play)
 
@@ -180,7 +182,7 @@ async def test_questions_wait_for_restarted_controller(make_env: MakeEnvironment
         await wait_all_tasks_blocked()
 
         async def ask() -> None:
-            answers.append(await follower.ask("now?"))
+            answers.append(await follower.request("now?"))
 
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
@@ -197,8 +199,8 @@ async def test_role_without_handlers_reports_error(make_env: MakeEnvironment) ->
 
     async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
         conversation = await controller.meet()
-        with pytest.raises(PeerFailed, match="worker-1 has no answer to LogsRequest"):
-            await conversation.ask(LogsRequest("t"))
+        with pytest.raises(PeerFailed, match="worker-1 cannot handle LogsRequest"):
+            await conversation.request(LogsRequest("t"))
 
     await with_controller(env, MetadataClient(env), play)
 
@@ -214,10 +216,10 @@ async def test_role_receives_only_configs_it_uses(make_env: MakeEnvironment) -> 
         assert follower.image.configs == {(TOPIC, "x"): {"k": "v"}, (BROKER, "x"): {"k": "v"}}
         held = follower.image.configs
         changes = tuple(ConfigChanged(kind, "y", {}) for kind in (USER, CLIENT, IP))
-        await conversation.ask(update(6)._replace(changes=changes))
+        await conversation.request(update(6)._replace(changes=changes))
         assert (follower.image.number, follower.image.configs) == (6, held)
         assert follower.image.configs is held
-        await conversation.ask(update(7)._replace(changes=(ConfigChanged(TOPIC, "x", {}),)))
+        await conversation.request(update(7)._replace(changes=(ConfigChanged(TOPIC, "x", {}),)))
         assert follower.image.configs == {(BROKER, "x"): {"k": "v"}}
 
     await with_controller(env, MetadataClient(env, configs=(TOPIC, BROKER)), play)
@@ -244,7 +246,7 @@ async def test_metadata_client_whose_image_step_fails_ends(
         conversation = await controller.meet()
         await follower.wait_image()
         with pytest.raises(PeerFailed):
-            await conversation.ask(update(6))
+            await conversation.request(update(6))
         await trio.sleep_forever()
 
     with pytest.RaisesGroup(type(error), flatten_subgroups=True):

@@ -83,7 +83,7 @@ async def test_storage_watch_without_room_for_a_partition_reports_a_failure(
 ) -> None:
     monkeypatch.setattr(storage_watch, "free_bytes", lambda _: free)
     assert watched.watch.free_bytes() == free
-    assert [changed for _, changed in watched.changes] == ([False] if fails else [])
+    assert [on_change for _, on_change in watched.changes] == ([False] if fails else [])
     assert [each.subject for each in watched.env.conditions.all()] == (
         [str(tmp_path)] if fails else []
     )

@@ -29,13 +29,13 @@ from minibroker.process.environment import (
 from minibroker.process.messages import (
     ApiPart,
     ApiReply,
-    Greeting,
     ImageApplied,
-    Welcome,
+    RegisterRole,
+    RoleRegistered,
 )
 from minibroker.roles.processor import processor
 from minibroker.runtime.handoff import Handoff
-from minibroker.runtime.rpc import Conversation
+from minibroker.runtime.rpc import RpcConnection
 from minibroker.runtime.stream import memory_stream_pair
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.list_offsets import (
@@ -70,8 +70,8 @@ class RunningProcessor:
         """Until it is set, the workers do not answer anything else."""
         self.asked: list[Any] = []
         self.reply: Any = {}
-        self.controller: Conversation | None = None
-        self.workers: list[Conversation] = []
+        self.controller: RpcConnection | None = None
+        self.workers: list[RpcConnection] = []
         self.handoff: Handoff | None = None
         self.numbers = 0
         self.present: ProcessorConnections | None = None
@@ -86,12 +86,12 @@ class RunningProcessor:
             self.nursery.start_soon(self._be, role_name(WORKER, worker))
 
     async def _be(self, name: str) -> None:
-        listener = self.env.switchboard.listen(name)
+        listener = self.env.transport.listen(name)
         while True:
             channel = await listener.accept()
             is_controller = name == CONTROLLER
             answer = self._welcome if is_controller else self._answer
-            conversation = Conversation(channel, answer)
+            conversation = RpcConnection(channel, answer)
             if is_controller:
                 self.controller = conversation
             else:
@@ -101,11 +101,11 @@ class RunningProcessor:
     def _welcome(self, question: Any) -> Any:
         if isinstance(question, ImageApplied):
             return None
-        assert question == Greeting(PROCESSOR, 0, self.env.incarnation)
-        return Welcome(IMAGE)
+        assert question == RegisterRole(PROCESSOR, 0, self.env.incarnation)
+        return RoleRegistered(IMAGE)
 
     async def _answer(self, question: Any) -> Any:
-        if isinstance(question, Greeting):
+        if isinstance(question, RegisterRole):
             await self.let_go.wait()
             self.greeted += 1
             return None
@@ -116,7 +116,7 @@ class RunningProcessor:
 
     async def accept(self) -> None:
         """The acceptor meets the processor."""
-        self.handoff = await self.env.switchboard.dial_handoff(handoff_name(0))
+        self.handoff = await self.env.transport.connect_handoff(handoff_name(0))
         self.present = (await self.handoff.receive())[0]
         assert isinstance(self.present, ProcessorConnections)
         self.told.clear()

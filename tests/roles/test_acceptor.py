@@ -32,13 +32,13 @@ from minibroker.observability.definitions import (
     CloseReason,
 )
 from minibroker.process.environment import ACCEPTOR, CONTROLLER, Environment, handoff_name
-from minibroker.process.messages import DetailsRequest, Greeting, ImageApplied, Welcome
+from minibroker.process.messages import DetailsRequest, ImageApplied, RegisterRole, RoleRegistered
 from minibroker.roles.acceptor import ACCEPTED_BEFORE_YIELD, acceptor
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, MemoryHandoff
 from minibroker.runtime.listening import MemorySource
-from minibroker.runtime.rpc import Conversation
+from minibroker.runtime.rpc import RpcConnection
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
 from tests.process.conftest import MakeEnvironment
 from tests.process.shortage import RealTime, Short, conditions, frozen
@@ -52,11 +52,11 @@ class RunningAcceptor:
     def __init__(self, env: Environment, source: MemorySource) -> None:
         self.env = env
         self.source = source
-        self.controller: Conversation | None = None
+        self.controller: RpcConnection | None = None
 
     async def processor(self, index: int, *connections: OpenConnection) -> Handoff:
         """A new life of a processor, or an old one with connections, which now listens."""
-        handoff = await self.env.switchboard.listen_handoff(handoff_name(index)).accept()
+        handoff = await self.env.transport.listen_handoff(handoff_name(index)).accept()
         await handoff.send(ProcessorConnections(connections, more=False))
         await wait_all_tasks_blocked()
         return handoff
@@ -93,15 +93,15 @@ async def running_acceptor(
     )
     made = RunningAcceptor(env, source)
 
-    def welcome(question: Any) -> Welcome | None:
+    def welcome(question: Any) -> RoleRegistered | None:
         if isinstance(question, ImageApplied):
             return None
-        assert isinstance(question, Greeting)
-        return Welcome(Image(controller_epoch=1))
+        assert isinstance(question, RegisterRole)
+        return RoleRegistered(Image(controller_epoch=1))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(acceptor, env)
-        made.controller = Conversation(await env.switchboard.listen(CONTROLLER).accept(), welcome)
+        made.controller = RpcConnection(await env.transport.listen(CONTROLLER).accept(), welcome)
         nursery.start_soon(made.controller.run)
         await ready.wait()
         yield made
@@ -172,7 +172,7 @@ async def test_slots_in_use_are_reported(make_env: MakeEnvironment) -> None:
             await at.processor(index)
         await at.connect(3)
         assert at.controller is not None
-        report = await at.controller.ask(DetailsRequest())
+        report = await at.controller.request(DetailsRequest())
         assert isinstance(report, AcceptorReport)
         assert report.slots == (2, 1)
         assert report.figures.total == 3
@@ -183,7 +183,7 @@ async def test_connection_events_are_recorded(make_env: MakeEnvironment) -> None
         processor = await at.processor(0)
         await at.connect(SLOTS + 1)
         assert at.controller is not None
-        report: AcceptorReport = await at.controller.ask(DetailsRequest())
+        report: AcceptorReport = await at.controller.request(DetailsRequest())
         assert report.figures.listeners[0].waiting == 1
         last = [(each.kind, each.processor, each.reason) for each in report.recent.events[-4:]]
         assert last == [
@@ -195,7 +195,7 @@ async def test_connection_events_are_recorded(make_env: MakeEnvironment) -> None
         processor.close()
         await wait_all_tasks_blocked()
         processor = await at.processor(0)
-        report = await at.controller.ask(DetailsRequest())
+        report = await at.controller.request(DetailsRequest())
         assert report.figures.listeners[0].waiting == 0
         assert report.recent.events[-1].kind == "handed"
 
@@ -203,7 +203,7 @@ async def test_connection_events_are_recorded(make_env: MakeEnvironment) -> None
 async def test_processor_gets_no_connections_before_it_listens(make_env: MakeEnvironment) -> None:
     async with running_acceptor(make_env, 1) as at:
         (client,) = await at.connect()
-        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        handoff = await at.env.transport.listen_handoff(handoff_name(0)).accept()
         assert await drained(handoff) == []
         await handoff.send(ProcessorConnections((), more=False))
         await wait_all_tasks_blocked()
@@ -247,20 +247,20 @@ class Mute(Handoff):
 async def test_connection_that_dies_with_its_processor_is_counted(
     make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switchboard = make_env(ACCEPTOR).switchboard
-    dial = switchboard.dial_handoff
+    transport = make_env(ACCEPTOR).transport
+    connect = transport.connect_handoff
 
-    async def dial_mute(name: str) -> Handoff:
-        return Mute(await dial(name))
+    async def connect_mute(name: str) -> Handoff:
+        return Mute(await connect(name))
 
-    monkeypatch.setattr(switchboard, "dial_handoff", dial_mute)
+    monkeypatch.setattr(transport, "connect_handoff", connect_mute)
     async with running_acceptor(make_env, 1) as at:
         await at.processor(0)
         (client,) = await at.connect()
         assert await client.receive_into(memoryview(bytearray(1))) == 0
         assert at.counted(CLOSED.name, CloseReason.PROCESS_DIED.value) == 1
         assert at.controller is not None
-        (refusal,) = (await at.controller.ask(DetailsRequest())).recent.rejections
+        (refusal,) = (await at.controller.request(DetailsRequest())).recent.rejections
         assert (refusal.event.reason, refusal.event.processor) == ("process_died", 0)
 
 
@@ -334,7 +334,7 @@ async def test_storm_of_rejected_connections_does_not_starve_other_tasks(
 ) -> None:
     source = Endless()
     async with running_acceptor(make_env, 1, source, "kafka_connections_max=0") as at:
-        handoff = await at.env.switchboard.listen_handoff(handoff_name(0)).accept()
+        handoff = await at.env.transport.listen_handoff(handoff_name(0)).accept()
         await handoff.send(ProcessorConnections((), more=False))
         while source.given <= AT_ONCE + ACCEPTED_BEFORE_YIELD:
             await trio.lowlevel.checkpoint()

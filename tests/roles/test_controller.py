@@ -31,14 +31,14 @@ from minibroker.process.environment import CONTROLLER, Environment, RoleRefusedE
 from minibroker.process.messages import (
     ApiPart,
     ApiReply,
-    Greeting,
     ImageApplied,
     ProducerIdsRequest,
-    Welcome,
+    RegisterRole,
+    RoleRegistered,
 )
 from minibroker.process.storage_watch import PROBE_S
 from minibroker.roles.controller import controller
-from minibroker.runtime.rpc import Conversation, PeerFailed
+from minibroker.runtime.rpc import PeerFailed, RpcConnection
 from minibroker.storage.checkpoint import write_topic_id
 from minibroker.storage.data_directory import META_PROPERTIES, read_meta_properties
 from minibroker.storage.failures import StorageFailed
@@ -59,18 +59,18 @@ class RunningController:
         self.gate = trio.Event()
         self.gate.set()
 
-    async def follow(self, name: str) -> tuple[Conversation, Image]:
+    async def follow(self, name: str) -> tuple[RpcConnection, Image]:
         async def answer(question: Any) -> None:
             assert isinstance(question, Update)
             await self.gate.wait()
             self.updates.append((name, question))
 
-        conversation = Conversation(await self.env.switchboard.dial(CONTROLLER), answer)
+        conversation = RpcConnection(await self.env.transport.connect(CONTROLLER), answer)
         self.nursery.start_soon(conversation.run)
         role, _, number = name.partition("-")
-        welcome = await conversation.ask(Greeting(role, int(number or 0), 1))
-        assert isinstance(welcome, Welcome)
-        await conversation.ask(ImageApplied())
+        welcome = await conversation.request(RegisterRole(role, int(number or 0), 1))
+        assert isinstance(welcome, RoleRegistered)
+        await conversation.request(ImageApplied())
         return conversation, welcome.image
 
 
@@ -116,7 +116,7 @@ async def test_change_is_answered_when_all_processes_applied_it(
 
         async def create() -> None:
             part = ApiPart(ApiKey.METADATA, CREATION)
-            answers.append(await followers["processor-0"].ask(part))
+            answers.append(await followers["processor-0"].request(part))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(create)
@@ -137,7 +137,7 @@ async def test_next_life_keeps_the_topics_and_counts_its_epoch(
         for name in NAMES[1:]:
             await at.follow(name)
         worker, image = await at.follow("worker-0")
-        await worker.ask(ApiPart(ApiKey.METADATA, CREATION))
+        await worker.request(ApiPart(ApiKey.METADATA, CREATION))
         cluster_id = image.cluster_id
     assert store_path(tmp_path).exists()
     async with running_controller(make_env) as at:
@@ -153,7 +153,7 @@ async def test_producer_ids_are_handed_out_in_blocks(
     for _ in range(2):
         async with running_controller(make_env) as at:
             worker, _ = await at.follow("worker-0")
-            blocks += [await worker.ask(ProducerIdsRequest()) for _ in range(2)]
+            blocks += [await worker.request(ProducerIdsRequest()) for _ in range(2)]
     ids = [first + step for first, count in blocks for step in range(count)]
     assert len(set(ids)) == len(ids) == 4000
 
@@ -167,10 +167,10 @@ async def test_failed_producer_id_block_raises_a_health_condition(
     async with running_controller(make_env) as at:
         worker, _ = await at.follow("worker-0")
         monkeypatch.setattr(SqliteStore, "_transaction", full)
-        assert await worker.ask(ProducerIdsRequest()) is None
+        assert await worker.request(ProducerIdsRequest()) is None
         assert [each.kind for each in at.env.conditions.all()] == [ConditionKind.STORAGE_FAILED]
         monkeypatch.undo()
-        assert await worker.ask(ProducerIdsRequest()) is not None
+        assert await worker.request(ProducerIdsRequest()) is not None
         await trio.sleep(PROBE_S)
         await wait_all_tasks_blocked()
         assert at.env.conditions.all() == ()
@@ -181,8 +181,8 @@ async def test_unknown_request_is_an_error(
 ) -> None:
     async with running_controller(make_env) as at:
         worker, _ = await at.follow("worker-0")
-        with pytest.raises(PeerFailed, match="no answer to str"):
-            await worker.ask("what?")
+        with pytest.raises(PeerFailed, match="cannot handle str"):
+            await worker.request("what?")
 
 
 async def test_configs_are_altered_and_their_old_notices_purged(
@@ -196,7 +196,7 @@ async def test_configs_are_altered_and_their_old_notices_purged(
                 (ConfigChange(BROKER_TYPE, "1", (step,)),), replace=False, validate_only=False
             )
             asked = ApiPart(ApiKey.INCREMENTAL_ALTER_CONFIGS, part)
-            reply = await followers["processor-0"].ask(asked)
+            reply = await followers["processor-0"].request(asked)
             assert reply.reply == (None,)
             await trio.sleep(NOTIFICATION_RETENTION_S)
         assert {name: update.changes for name, update in at.updates if update.number == 2} == {

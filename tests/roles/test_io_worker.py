@@ -39,19 +39,19 @@ from minibroker.process.messages import (
     ApiPart,
     ApiReply,
     ConditionsRequest,
-    Greeting,
     GroupsRequest,
     ImageApplied,
     LogsRequest,
     LogView,
     MetricsRequest,
     ProducerIdsRequest,
-    Welcome,
+    RegisterRole,
+    RoleRegistered,
 )
 from minibroker.process.storage_watch import PROBE_S
 from minibroker.roles.io_worker import io_worker
 from minibroker.runtime.arena import ArenaPart, Block
-from minibroker.runtime.rpc import Conversation, PeerFailed, PeerLost
+from minibroker.runtime.rpc import PeerFailed, PeerLost, RpcConnection
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch
 from protocol.registry import ApiKey
@@ -89,7 +89,7 @@ class RunningWorker:
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
         env.ready = self.ready.set
-        self.controller: Conversation | None = None
+        self.controller: RpcConnection | None = None
         self.blocks = 0
         self.has_ids = True
         self.part: ArenaPart = env.arena.open_part(0)
@@ -100,14 +100,14 @@ class RunningWorker:
         self.ended.set()
 
     async def be_controller(self) -> None:
-        listener = self.env.switchboard.listen(CONTROLLER)
+        listener = self.env.transport.listen(CONTROLLER)
         while True:
-            self.controller = Conversation(await listener.accept(), self._answer)
+            self.controller = RpcConnection(await listener.accept(), self._answer)
             self.nursery.start_soon(self.controller.run)
 
     def _answer(self, question: Any) -> Any:
-        if isinstance(question, Greeting):
-            return Welcome(self.image)
+        if isinstance(question, RegisterRole):
+            return RoleRegistered(self.image)
         if isinstance(question, ImageApplied):
             return None
         assert isinstance(question, ProducerIdsRequest)
@@ -116,14 +116,14 @@ class RunningWorker:
         self.blocks += 1
         return (self.blocks * 1000, PRODUCER_IDS)
 
-    async def processor(self, number: int = 0, incarnation: int = 1) -> Conversation:
+    async def processor(self, number: int = 0, incarnation: int = 1) -> RpcConnection:
         """A life of a processor that has greeted."""
         conversation = await self.dial()
-        await conversation.ask(Greeting(PROCESSOR, number, incarnation))
+        await conversation.request(RegisterRole(PROCESSOR, number, incarnation))
         return conversation
 
-    async def dial(self) -> Conversation:
-        conversation = Conversation(await self.env.switchboard.dial(self.env.name))
+    async def dial(self) -> RpcConnection:
+        conversation = RpcConnection(await self.env.transport.connect(self.env.name))
         self.nursery.start_soon(conversation.run)
         return conversation
 
@@ -131,11 +131,11 @@ class RunningWorker:
         update = Update(1, self.image.number + 1, (change,))
         self.image = apply_update(self.image, update)
         assert self.controller is not None
-        await self.controller.ask(update)
+        await self.controller.request(update)
 
     async def ask(self, question: Any) -> Any:
         assert self.controller is not None
-        return await self.controller.ask(question)
+        return await self.controller.request(question)
 
     async def block(self, value: bytes = b"v") -> Block:
         records = build_batch([Record(0, 0, None, value)])
@@ -181,7 +181,7 @@ async def test_parts_are_executed_and_their_work_is_measured(
     async with running_worker(make_env) as at:
         processor = await at.processor()
         with await_block(await at.block()) as block:
-            reply = await processor.ask(at.append(block))
+            reply = await processor.request(at.append(block))
         assert isinstance(reply, ApiReply)
         assert outcome(reply).base_offset == 0
         assert reply.worked_ns > 0
@@ -194,9 +194,9 @@ async def test_unavailable_producer_ids_are_requested_again(
     async with running_worker(make_env) as at:
         processor = await at.processor()
         at.has_ids = False
-        assert (await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply is None
+        assert (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply is None
         at.has_ids = True
-        assert (await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply == 1000
+        assert (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply == 1000
 
 
 async def test_log_that_cannot_be_opened_is_reported_until_it_can(
@@ -209,7 +209,7 @@ async def test_log_that_cannot_be_opened_is_reported_until_it_can(
         processor = await at.processor()
         monkeypatch.setattr(os, "replace", full)
         with await_block(await at.block()) as block:
-            reply = await processor.ask(at.append(block))
+            reply = await processor.request(at.append(block))
         assert outcome(reply).error == ErrorCode.KAFKA_STORAGE_ERROR
         assert await at.ask(LogsRequest("t")) == {}
         (condition,) = await at.ask(ConditionsRequest())
@@ -220,7 +220,7 @@ async def test_log_that_cannot_be_opened_is_reported_until_it_can(
         await wait_all_tasks_blocked()
         assert await at.ask(ConditionsRequest()) == ()
         with await_block(await at.block()) as block:
-            assert outcome(await processor.ask(at.append(block))).base_offset == 0
+            assert outcome(await processor.request(at.append(block))).base_offset == 0
 
 
 class await_block:  # noqa: N801 - reads as what it does
@@ -243,7 +243,7 @@ async def test_other_workers_partitions_are_not_served(
         processor = await at.processor()
         for name, index in (("t", 1 - mine("t")), ("t", 9), ("no", 0)):
             with await_block(await at.block()) as block:
-                reply = await processor.ask(at.append(block, name, index))
+                reply = await processor.request(at.append(block, name, index))
             assert outcome(reply).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -255,7 +255,7 @@ async def test_waiting_part_does_not_block_others(
         answers: list[Any] = []
 
         async def wait() -> None:
-            answers.append((await processor.ask(wait_for(0, 50)), trio.current_time()))
+            answers.append((await processor.request(wait_for(0, 50)), trio.current_time()))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
@@ -264,7 +264,7 @@ async def test_waiting_part_does_not_block_others(
             assert gauges[PURGATORY.name, ("fetch",)] == 1
             await trio.sleep(3)
             with await_block(await at.block()) as block:
-                await other.ask(at.append(block))
+                await other.request(at.append(block))
         ((reply, when),) = answers
         assert when == 3
         assert reply.reply.size > 0
@@ -276,7 +276,7 @@ async def test_question_that_is_withdrawn_waits_no_more(
     async with running_worker(make_env) as at:
         processor = await at.processor()
         with trio.move_on_after(1):
-            await processor.ask(wait_for(0, 50))
+            await processor.request(wait_for(0, 50))
         await wait_all_tasks_blocked()
         assert at.env.metrics.snapshot().gauges[PURGATORY.name, ("fetch",)] == 0
 
@@ -290,7 +290,7 @@ async def test_restarted_processor_is_answered_when_its_former_requests_ended(
 
         async def wait() -> None:
             try:
-                await former.ask(wait_for(0, 50))
+                await former.request(wait_for(0, 50))
             except PeerLost:
                 lost.append("former")
 
@@ -302,7 +302,7 @@ async def test_restarted_processor_is_answered_when_its_former_requests_ended(
         assert lost == ["former"]
         for processor in (reborn, other):
             with await_block(await at.block()) as block:
-                assert outcome(await processor.ask(at.append(block))).error == 0
+                assert outcome(await processor.request(at.append(block))).error == 0
 
 
 async def test_former_lifes_reference_is_not_read(
@@ -314,7 +314,7 @@ async def test_former_lifes_reference_is_not_read(
             part = at.append(block)
         at.part = at.env.arena.open_part(0)
         with pytest.raises(PeerFailed, match="StaleReferenceError"):
-            await former.ask(part)
+            await former.request(part)
         assert at.env.metrics.snapshot().logs[0].end_offset == 0
 
 
@@ -324,11 +324,11 @@ async def test_deleting_topic_deletes_its_logs(
     async with running_worker(make_env) as at:
         processor = await at.processor()
         with await_block(await at.block()) as block:
-            await processor.ask(at.append(block))
+            await processor.request(at.append(block))
         answers: list[Any] = []
 
         async def wait() -> None:
-            answers.append((await processor.ask(wait_for(1, 50)), trio.current_time()))
+            answers.append((await processor.request(wait_for(1, 50)), trio.current_time()))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
@@ -342,7 +342,7 @@ async def test_deleting_topic_deletes_its_logs(
         assert not (tmp_path / f"t-{mine('t')}").exists()
         await at.change(TopicCreated(topic("t", b"n")))
         with await_block(await at.block()) as block:
-            assert outcome(await processor.ask(at.append(block))).base_offset == 0
+            assert outcome(await processor.request(at.append(block))).base_offset == 0
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -352,7 +352,7 @@ async def test_restarted_worker_continues_from_its_logs(
     async with running_worker(make_env) as at:
         processor = await at.processor()
         with await_block(await at.block()) as block:
-            await processor.ask(at.append(block))
+            await processor.request(at.append(block))
         if killed:
             at.scope.cancel()
             await at.ended.wait()
@@ -361,7 +361,7 @@ async def test_restarted_worker_continues_from_its_logs(
         assert views[mine("t")].log_end_offset == 1
         processor = await at.processor()
         with await_block(await at.block()) as block:
-            assert outcome(await processor.ask(at.append(block))).base_offset == 1
+            assert outcome(await processor.request(at.append(block))).base_offset == 1
 
 
 async def test_groups_of_unavailable_log_are_loaded_after_recovery(
@@ -376,7 +376,7 @@ async def test_groups_of_unavailable_log_are_loaded_after_recovery(
     async with running_worker(make_env) as at:
         directory = at.env.data_dir / f"{OFFSETS_TOPIC}-{number}"
         processor = await at.processor()
-        assert (await processor.ask(commit)).reply == {("t", 0): ErrorCode.NONE}
+        assert (await processor.request(commit)).reply == {("t", 0): ErrorCode.NONE}
     in_the_way = directory / f"{0:020}.log"
     kept = in_the_way.rename(directory / "kept")
     in_the_way.mkdir()
@@ -413,7 +413,7 @@ async def test_producer_ids_come_from_blocks(
         processor = await at.processor()
         given = []
         for _ in range(PRODUCER_IDS + 1):
-            reply = await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))
+            reply = await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))
             given.append(reply.reply)
         assert len(set(given)) == len(given)
         assert at.blocks == 2
@@ -427,7 +427,7 @@ async def test_producer_ids_are_unique_under_concurrency(
         given: list[Any] = []
 
         async def ask() -> None:
-            reply = await processor.ask(ApiPart(ApiKey.INIT_PRODUCER_ID, None))
+            reply = await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))
             given.append(reply.reply)
 
         async with trio.open_nursery() as nursery:
@@ -443,7 +443,7 @@ async def test_old_records_expire_in_time(
     async with running_worker(make_env, *settings) as at:
         processor = await at.processor()
         with await_block(await at.block()) as block:
-            await processor.ask(at.append(block))
+            await processor.request(at.append(block))
         await trio.sleep(100)
         assert (await at.ask(LogsRequest("t")))[mine("t")].log_start_offset == 1
 
@@ -453,7 +453,7 @@ async def test_unknown_request_is_an_error(
 ) -> None:
     async with running_worker(make_env) as at:
         processor = await at.processor()
-        with pytest.raises(PeerFailed, match="no answer to str"):
-            await processor.ask("what?")
-        with pytest.raises(PeerFailed, match="no answer to str"):
+        with pytest.raises(PeerFailed, match="cannot handle str"):
+            await processor.request("what?")
+        with pytest.raises(PeerFailed, match="cannot handle str"):
             await at.ask("what?")

@@ -17,7 +17,7 @@ from minibroker.process.environment import (
 )
 from minibroker.process.messages import (
     DetailsRequest,
-    Greeting,
+    RegisterRole,
 )
 from minibroker.roles import processor as processor_module
 from minibroker.roles.processor import DRAIN_S
@@ -36,7 +36,7 @@ async def test_processor_receives_nothing_before_every_worker_has_answered(
 ) -> None:
     async with running_processor(make_env, ready=False, workers=2) as at:
         await wait_all_tasks_blocked()
-        at.handoff = await at.env.switchboard.dial_handoff(handoff_name(0))
+        at.handoff = await at.env.transport.connect_handoff(handoff_name(0))
         with trio.move_on_after(0) as scope:
             await at.handoff.receive()
         await wait_all_tasks_blocked()
@@ -65,13 +65,13 @@ async def test_group_shows_its_connections(
         await client.ask(HELLO, 4)
         assert at.controller is not None
         await trio.sleep(2)
-        report = await at.controller.ask(DetailsRequest())
+        report = await at.controller.request(DetailsRequest())
         (view,) = report.connections
         assert (view.host, view.port, view.software_name) == ("10.0.0.1", 1001, "me")
         assert trio.current_time() - view.used == 2
         client.close()
         await wait_all_tasks_blocked()
-        report = await at.controller.ask(DetailsRequest())
+        report = await at.controller.request(DetailsRequest())
         assert (report.connections, report.connections_total) == ((), 0)
         (closed,) = report.recent.events
         assert (closed.kind, closed.number, closed.reason) == (
@@ -89,7 +89,7 @@ async def test_address_shows_oldest_connections_and_total(
         for _ in range(3):
             await (await at.connect()).ask(HELLO, 4)
         assert at.controller is not None
-        report = await at.controller.ask(DetailsRequest())
+        report = await at.controller.request(DetailsRequest())
         assert report.connections_total == 3
         assert [view.port for view in report.connections] == [1001, 1002]
 
@@ -167,7 +167,7 @@ async def test_failing_worker_closes_the_connection_that_waits_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(self: RunningProcessor, question: Any) -> Any:
-        if isinstance(question, Greeting):
+        if isinstance(question, RegisterRole):
             return None
         raise ZeroDivisionError
 

@@ -15,7 +15,7 @@ from minibroker.admission.acceptor_messages import (
     AcceptedConnection,
     CloseConnections,
     LeastRecentlyUsed,
-    LeastRecentlyUsedWanted,
+    LeastRecentlyUsedRequest,
     OpenConnection,
     ProcessorConnections,
 )
@@ -25,7 +25,7 @@ from minibroker.admission.slots import SLOTS
 from minibroker.observability.definitions import CloseReason
 from minibroker.process.messages import DetailsRequest
 from minibroker.quotas.manager import ClientQuotaManager
-from minibroker.roles.processor import TAKEN_BEFORE_YIELD, TAKEN_BESIDE_OTHERS
+from minibroker.roles.processor import TAKEN_BEFORE_YIELD, TAKEN_BEFORE_YIELD_IF_BUSY
 from minibroker.runtime.handoff import MemoryHandoff
 from minibroker.runtime.stream import memory_stream_pair
 from tests.process.conftest import MakeEnvironment
@@ -94,19 +94,19 @@ async def test_least_recently_used_connections_are_offered_and_closed_on_request
         clients = [await at.connect() for _ in range(4)]
         await clients[0].ask(HELLO, 4)
         assert at.handoff is not None
-        await at.handoff.send(LeastRecentlyUsedWanted(2, spared=None))
+        await at.handoff.send(LeastRecentlyUsedRequest(2, spared=None))
         await at.listen()
         (offers,) = at.told
         assert isinstance(offers, LeastRecentlyUsed)
         assert [use.number for use in offers.uses] == [2, 3]
-        await at.handoff.send(LeastRecentlyUsedWanted(2, spared=LISTENER))
+        await at.handoff.send(LeastRecentlyUsedRequest(2, spared=LISTENER))
         await at.listen()
         assert at.told[1] == LeastRecentlyUsed(())
         await at.handoff.send(CloseConnections((2, 99), 3))
         await at.listen()
         assert at.closed_numbers == [2]
         assert at.controller is not None
-        (rejection,) = (await at.controller.ask(DetailsRequest())).recent.rejections
+        (rejection,) = (await at.controller.request(DetailsRequest())).recent.rejections
         # The acceptor's limit, whatever this process knows of the config yet.
         assert rejection.limit == ExceededLimit("max.connections", 3)
         assert await clients[1].wait_closed() == b""
@@ -141,7 +141,7 @@ async def test_new_connections_do_not_starve_established_ones(
             accepted = AcceptedConnection(LISTENER, server.local, server.peer, number)
             at.handoff._outgoing.send_nowait((pickle.dumps(accepted), server))
         report, _ = await receive(at.handoff)  # after one turn, or two
-        in_a_row = TAKEN_BESIDE_OTHERS if requests > 1 else TAKEN_BEFORE_YIELD
+        in_a_row = TAKEN_BEFORE_YIELD_IF_BUSY if requests > 1 else TAKEN_BEFORE_YIELD
         assert report.taken <= 2 * in_a_row < SLOTS
 
 

@@ -26,24 +26,24 @@ from minibroker.process.messages import (
     ActivityAppend,
     ActivityBatch,
     ActivityWritten,
-    Greeting,
     ImageApplied,
     ProducerIdsRequest,
+    RegisterRole,
+    RoleRegistered,
     TailRequest,
-    Welcome,
 )
 from minibroker.roles import recorder as recorder_module
 from minibroker.roles.recorder import (
     BATCH_BYTES,
     BATCH_EVENTS,
-    HOLD_S,
     INTERVAL_S,
+    MERGE_DELAY_S,
     SEQUENCE_MAX,
     recorder,
 )
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.clock import SIMULATED_WALL_MS
-from minibroker.runtime.rpc import Conversation
+from minibroker.runtime.rpc import RpcConnection
 from protocol.records import (
     BatchHeader,
     Record,
@@ -86,7 +86,7 @@ class RunningRecorder:
         self.batches: list[int] = []
         """Numbers of their events."""
         self.events: list[dict[str, Any]] = []
-        self.owner: Conversation | None = None
+        self.owner: RpcConnection | None = None
         self.dies_of_it = False
         self.ids_from = 0.0
         self.ids_given = 0
@@ -96,18 +96,18 @@ class RunningRecorder:
         self.ended.set()
 
     async def be(self, name: str) -> None:
-        listener = self.env.switchboard.listen(name)
+        listener = self.env.transport.listen(name)
         while True:
-            conversation = Conversation(await listener.accept(), self._answer)
+            conversation = RpcConnection(await listener.accept(), self._answer)
             if name != CONTROLLER:
                 self.owner = conversation
             self.nursery.start_soon(conversation.run)
 
     def _answer(self, question: Any) -> Any:
         match question:
-            case Greeting(role):
+            case RegisterRole(role):
                 assert role == RECORDER
-                return Welcome(Image(controller_epoch=1))
+                return RoleRegistered(Image(controller_epoch=1))
             case ImageApplied():
                 return None
             case ProducerIdsRequest():
@@ -137,7 +137,7 @@ class RunningRecorder:
         return ""
 
     async def processor(self) -> Channel:
-        return await self.env.switchboard.dial(RECORDER)
+        return await self.env.transport.connect(RECORDER)
 
     def marks(self) -> list[int]:
         return [one["connection"] for one in self.events if one["kind"] == "connection"]
@@ -192,7 +192,7 @@ async def test_event_waits_for_earlier_ones_of_other_processes(
         await two.send(ActivityBatch(pack([event(140, 1)]), 0))
         await one.receive()
         assert at.marks() == [1, 2]
-        assert trio.current_time() == pytest.approx(0.150 + HOLD_S, abs=INTERVAL_S)
+        assert trio.current_time() == pytest.approx(0.150 + MERGE_DELAY_S, abs=INTERVAL_S)
 
 
 async def test_batches_are_bounded(

@@ -37,19 +37,19 @@ async def test_wait_ends_at_its_deadline() -> None:
         for seconds in (3, 1, 2, 2):
             nursery.start_soon(wait, seconds)
         await _turns()
-        assert alarms.soonest_s() == 1
+        assert alarms.seconds_to_next() == 1
         real.now += 0.999
         await _turns()
         assert not over
         real.now += 1.001
         await _turns()
         assert sorted(over) == [1, 2, 2]
-        assert alarms.soonest_s() == 1
+        assert alarms.seconds_to_next() == 1
         real.now += 10
-        assert alarms.soonest_s() == 0
+        assert alarms.seconds_to_next() == 0
         await _turns()
     assert over[-1] == 3
-    assert alarms.soonest_s() == math.inf
+    assert alarms.seconds_to_next() == math.inf
 
 
 async def test_loop_that_always_has_work_rings_all_the_same() -> None:
@@ -73,10 +73,10 @@ async def test_cancelled_wait_is_removed() -> None:
         with trio.move_on_after(0) as scope:
             await alarms.sleep(1)
         assert scope.cancelled_caught
-        assert alarms.soonest_s() == 2
+        assert alarms.seconds_to_next() == 2
         real.now += 2
         await _turns()
-    assert alarms.soonest_s() == math.inf
+    assert alarms.seconds_to_next() == math.inf
 
 
 async def test_wait_may_start_when_another_ends() -> None:

@@ -67,7 +67,7 @@ def test_reference_leads_to_the_same_bytes(arena: Arena) -> None:
         block.view[10:15] = b"hello"
     refs = [block.ref(10, 6) for block in blocks]
     assert [bytes(arena.view(ref)) for ref in refs] == [b"hello\x01", b"hello\x02"]
-    assert refs[1] == ArenaRef(part=1, offset=blocks[1].offset + 10, length=6, life=1)
+    assert refs[1] == ArenaRef(part=1, offset=blocks[1].offset + 10, length=6, incarnation=1)
 
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, 101), (100, 1), (3, -1)])
@@ -82,15 +82,15 @@ def test_reference_outside_of_its_block_is_refused(
 def test_reference_outside_of_the_arena_is_refused(
     arena: Arena, part: ArenaPart, ref: tuple[int, int, int]
 ) -> None:
-    with pytest.raises(ArenaError, match="lies outside"):
-        arena.view(ArenaRef(*ref, life=1))
+    with pytest.raises(ArenaError, match="is outside"):
+        arena.view(ArenaRef(*ref, incarnation=1))
 
 
 def test_references_of_a_former_life_are_stale(arena: Arena) -> None:
     ref = take(arena.open_part(0), 100).ref(0, 100)
     reborn = arena.open_part(0)
     assert reborn.statistics().used == 0
-    with pytest.raises(StaleReferenceError, match="life 2"):
+    with pytest.raises(StaleReferenceError, match="incarnation 2"):
         arena.view(ref)
     arena.view(take(reborn, 100).ref(0, 100))
 
@@ -283,8 +283,8 @@ def test_peer_process_reads_in_place(arena: Arena) -> None:
             os._exit(0)
     try:
         assert select.select([read_end], [], [], 20)[0]
-        part, offset, length, life = os.read(read_end, 100)
-        assert bytes(arena.view(ArenaRef(part, offset, length, life))) == b"bytes"
+        part, offset, length, incarnation = os.read(read_end, 100)
+        assert bytes(arena.view(ArenaRef(part, offset, length, incarnation))) == b"bytes"
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

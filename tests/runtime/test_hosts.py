@@ -33,8 +33,8 @@ PATIENCE_S = 30.0
 def idle() -> None:
     """Wait until no look-up is in progress, though the system's resolver may be slow."""
     for _ in range(hosts.LOOK_UPS_MAX):
-        assert hosts._places.acquire(timeout=PATIENCE_S)
-    hosts._places.release(hosts.LOOK_UPS_MAX)
+        assert hosts._slots.acquire(timeout=PATIENCE_S)
+    hosts._slots.release(hosts.LOOK_UPS_MAX)
 
 
 class Resolver:
@@ -84,7 +84,7 @@ async def test_unresponsive_resolver_times_out(
         for number in range(hosts.LOOK_UPS_MAX + 1):
             nursery.start_soon(ask, f"slow-{number}.test")
     assert sum("no answer within 0.05 s" in error for error in errors) == hosts.LOOK_UPS_MAX
-    assert sum("other look-ups are under way" in error for error in errors) == 1
+    assert sum("other look-ups are in progress" in error for error in errors) == 1
 
 
 async def test_unresolvable_hosts_are_returned_and_addresses_not_resolved(

@@ -43,14 +43,14 @@ class Books:
         self.now = 0.0
         self.came: dict[Claim, int] = {}
 
-    def claim(self, size: int, address: str = ATTACKER, *, whole: bool = False) -> Claim:
-        claim = Claim(next(_numbers), address, size, whole=whole)
+    def claim(self, size: int, address: str = ATTACKER, *, is_complete: bool = False) -> Claim:
+        claim = Claim(next(_numbers), address, size, is_complete=is_complete)
         if self.memory.claim(claim):
             claim.since = self.now
         return claim
 
     def free(self, claim: Claim) -> list[Claim]:
-        if not claim.whole:
+        if not claim.is_complete:
             self.memory.finish(claim)
         assert claim.start is not None
         self.memory.give(claim.start, claim.reserved)
@@ -72,8 +72,8 @@ def waits(claim: Claim) -> bool:
 
 def test_small_request_while_large_claims_hold_and_want_all_is_granted_at_once() -> None:
     books = Books()
-    holder, waiter = books.claim(LARGE), books.claim(LARGE)
-    assert (waits(holder), waits(waiter)) == (False, True)
+    region_used, waiter = books.claim(LARGE), books.claim(LARGE)
+    assert (waits(region_used), waits(waiter)) == (False, True)
     assert books.memory.take(SMALL) is not None
     assert not waits(books.claim(SMALL, HONEST))
 
@@ -132,32 +132,32 @@ def test_finished_claim_no_longer_counts_against_its_address() -> None:
 
 def test_waiting_addresses_are_granted_in_turn() -> None:
     books = Books()
-    holder = books.claim(LARGE, "holder")
+    region_used = books.claim(LARGE, "holder")
     attackers = [books.claim(LARGE) for _ in range(20)]
     honest = [books.claim(LARGE, HONEST) for _ in range(2)]
     order = []
-    while granted := books.free(holder):
-        [holder] = granted
-        order.append(holder)
+    while granted := books.free(region_used):
+        [region_used] = granted
+        order.append(region_used)
     assert order[:4] == [attackers[0], honest[0], attackers[1], honest[1]]
     assert order[4:] == attackers[2:]
 
 
 def test_waiting_addresses_far_below_their_limits_are_granted_in_turn() -> None:
     books = Books(address_max=LARGE)
-    holder = books.claim(LARGE, "holder")
+    region_used = books.claim(LARGE, "holder")
     attackers = [books.claim(20 * MB) for _ in range(4)]
     honest = [books.claim(20 * MB, HONEST) for _ in range(2)]
     order = [attackers[0], honest[0], attackers[1], honest[1], attackers[2]]
-    assert books.free(holder) == order
+    assert books.free(region_used) == order
 
 
 def test_large_waiter_is_not_overtaken_by_smaller_ones() -> None:
     books = Books()
     holders = [books.claim(20 * MB, str(number)) for number in range(5)]
     large = books.claim(60 * MB, HONEST)
-    for holder in holders[:2]:
-        assert books.free(holder) == []
+    for region_used in holders[:2]:
+        assert books.free(region_used) == []
         assert waits(books.claim(10 * MB, ATTACKER))
     assert books.free(holders[2])[0] is large
 
@@ -167,11 +167,11 @@ def test_complete_request_does_not_wait_for_claims_at_the_address_limit() -> Non
     first = books.claim(40 * MB)
     books.claim(40 * MB, HONEST)
     assert waits(books.claim(40 * MB))
-    whole = books.claim(20 * MB, whole=True)
-    assert not waits(whole)
-    books.free(whole)
+    is_complete = books.claim(20 * MB, is_complete=True)
+    assert not waits(is_complete)
+    books.free(is_complete)
     filler = books.claim(20 * MB, "filler")
-    waiting = books.claim(20 * MB, whole=True)
+    waiting = books.claim(20 * MB, is_complete=True)
     assert waits(waiting)
     assert waiting in books.free(filler)
     assert not waits(first)
@@ -254,7 +254,7 @@ def test_small_claims_are_evicted_for_small_requests() -> None:
     while not waits(books.claim(SMALL, str(books.memory.used % 3))):
         pass
     books.now = 2.0
-    assert waits(books.claim(SMALL, HONEST, whole=True))
+    assert waits(books.claim(SMALL, HONEST, is_complete=True))
     assert books.evict()
 
 
@@ -268,7 +268,7 @@ def test_small_claim_in_large_memory_is_evicted_for_small_requests() -> None:
     books.memory.abandon(claim)
     assert late
     books.now = 2.0
-    assert waits(books.claim(SMALL, HONEST, whole=True))
+    assert waits(books.claim(SMALL, HONEST, is_complete=True))
     [evicted] = books.evict()
     assert evicted in late
 
@@ -304,10 +304,10 @@ class Histories(RuleBasedStateMachine):
     @rule(
         share=st.one_of(st.floats(0, 1), st.floats(0, 0.01)),
         address=st.sampled_from("abc"),
-        whole=st.booleans(),
+        is_complete=st.booleans(),
     )
-    def claim(self, share: float, address: str, whole: bool) -> None:
-        claim = self.books.claim(max(1, int(self.large * share)), address, whole=whole)
+    def claim(self, share: float, address: str, is_complete: bool) -> None:
+        claim = self.books.claim(max(1, int(self.large * share)), address, is_complete=is_complete)
         (self.waiting if waits(claim) else self.lying).append(claim)
 
     @precondition(lambda self: self.lying)
@@ -329,7 +329,7 @@ class Histories(RuleBasedStateMachine):
             books.came[claim] = max(books.came.get(claim, 0), int(claim.size * share))
         for claim in books.evict():
             assert claim in self.lying
-            assert not claim.whole
+            assert not claim.is_complete
             assert claim.since is not None
             elapsed = books.now - claim.since
             assert elapsed >= GRACE_S
@@ -357,7 +357,7 @@ class Histories(RuleBasedStateMachine):
             return
         small_bytes = self.books.memory.size - self.large
         for address in "abc":
-            unfinished = [c for c in self.lying if c.address == address and not c.whole]
+            unfinished = [c for c in self.lying if c.address == address and not c.is_complete]
             for limit, region in [
                 (small_bytes // 2, [c for c in unfinished if (c.start or 0) < small_bytes]),
                 (self.large // 2, [c for c in unfinished if (c.start or 0) >= small_bytes]),

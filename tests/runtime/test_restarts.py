@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.runtime.restarts import RESTARTS_MAX, SPARE, RestartPolicy, Restarts
+from minibroker.runtime.restarts import OPTIONAL, RESTARTS_MAX, RestartPolicy, Restarts
 
 POLICY = RestartPolicy(restarts_max=4, window_s=10, backoff_s=1, backoff_max_s=3)
 
@@ -31,7 +31,7 @@ def test_process_that_dies_at_once_ends_the_broker_by_default() -> None:
 
 
 def test_spare_process_is_restarted_forever_with_growing_delay() -> None:
-    restarts = Restarts(SPARE)
+    restarts = Restarts(OPTIONAL)
     now, delays = 0.0, []
     for _ in range(5 * RESTARTS_MAX):
         delay = restarts.died(now)
@@ -40,9 +40,9 @@ def test_spare_process_is_restarted_forever_with_growing_delay() -> None:
         now += delay
     assert delays[:3] == [0.0, 0.01, 0.02]
     assert sum(delays[:RESTARTS_MAX]) > 2  # so the usual policy would let it come so often
-    assert max(delays) == SPARE.backoff_max_s
+    assert max(delays) == OPTIONAL.backoff_max_s
     assert now / len(delays) > 8
-    assert restarts.died(now + SPARE.window_s) == 0
+    assert restarts.died(now + OPTIONAL.window_s) == 0
 
 
 @given(st.lists(st.floats(0, 5), max_size=100))

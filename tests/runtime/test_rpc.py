@@ -1,4 +1,4 @@
-"""Questions are answered exactly once, whatever becomes of the peer."""
+"""Requests are answered exactly once, even if the peer fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.runtime.arena import StaleReferenceError
 from minibroker.runtime.channel import Channel, SocketChannel, memory_channel_pair
-from minibroker.runtime.rpc import Conversation, Link, PeerFailed, PeerLost, ask_together
+from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection, request_all
 
 
 class Peers:
@@ -24,12 +24,12 @@ class Peers:
         self.nursery = nursery
 
     def join(
-        self, handler: Callable[[Any], Any], questions_max: int = 10
-    ) -> tuple[Conversation, Channel]:
+        self, handler: Callable[[Any], Any], requests_max: int = 10
+    ) -> tuple[RpcConnection, Channel]:
         here, there = memory_channel_pair()
-        asker = Conversation(here, questions_max=questions_max)
+        asker = RpcConnection(here, requests_max=requests_max)
         self.nursery.start_soon(asker.run)
-        self.nursery.start_soon(Conversation(there, handler).run)
+        self.nursery.start_soon(RpcConnection(there, handler).run)
         return asker, there
 
 
@@ -42,13 +42,13 @@ async def peers() -> AsyncIterator[Peers]:
 
 async def test_question_gets_its_answer(peers: Peers) -> None:
     asker, _ = peers.join(lambda payload: payload * 2)
-    assert await asker.ask(21) == 42
+    assert await asker.request(21) == 42
 
 
 async def test_something_else_is_done_once_the_peer_can_work(peers: Peers) -> None:
     done: list[str] = []
     asker, channel = peers.join(lambda payload: done.append(f"answers {payload}"))
-    await asker.ask("one", meanwhile=lambda: done.append("meanwhile"))
+    await asker.request("one", on_sent=lambda: done.append("meanwhile"))
     assert done == ["meanwhile", "answers one"]
     assert channel.statistics().received == 1
 
@@ -64,12 +64,12 @@ async def test_awaitable_answers_do_not_hold_up_later_questions(peers: Peers) ->
     answers = []
 
     async def ask_slow() -> None:
-        answers.append(await asker.ask("slow"))
+        answers.append(await asker.request("slow"))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask_slow)
         await wait_all_tasks_blocked()
-        answers.append(await asker.ask("quick"))
+        answers.append(await asker.request("quick"))
         gate.set()
     assert answers == ["quick", "slow"]
 
@@ -84,9 +84,9 @@ async def test_failed_handler_is_reported_and_the_conversation_continues(
 
     asker, _ = peers.join(handler)
     with pytest.raises(PeerFailed, match="ValueError: no such thing"):
-        await asker.ask("bad")
-    assert await asker.ask("good") == "good"
-    assert "a handler broke" in caplog.text
+        await asker.request("bad")
+    assert await asker.request("good") == "good"
+    assert "a request handler failed" in caplog.text
 
 
 @pytest.mark.parametrize("lives", [True, False], ids=["asker-lives", "asker-is-gone"])
@@ -101,10 +101,10 @@ async def test_stale_reference_of_dead_peer_is_not_logged(
 
     asker, _ = peers.join(handler)
     with pytest.raises(PeerFailed if lives else PeerLost):
-        await asker.ask("where are the bytes?")
+        await asker.request("where are the bytes?")
     await wait_all_tasks_blocked()
     expected = isinstance(error, StaleReferenceError) and not lives
-    assert ("a handler broke" in caplog.text) == (not expected)
+    assert ("a request handler failed" in caplog.text) == (not expected)
 
 
 async def test_requests_in_flight_fail_when_the_peer_is_gone(peers: Peers) -> None:
@@ -116,13 +116,13 @@ async def test_requests_in_flight_fail_when_the_peer_is_gone(peers: Peers) -> No
 
         async def expect_lost() -> None:
             with pytest.raises(PeerLost):
-                await asker.ask("never answered")
+                await asker.request("never answered")
 
         nursery.start_soon(expect_lost)
         await wait_all_tasks_blocked()
         there.close()
     with pytest.raises(PeerLost):
-        await asker.ask("too late")
+        await asker.request("too late")
 
 
 async def test_cancelled_question_is_withdrawn_at_the_peer(peers: Peers) -> None:
@@ -137,7 +137,7 @@ async def test_cancelled_question_is_withdrawn_at_the_peer(peers: Peers) -> None
     asker, _ = peers.join(lambda _payload: handler())
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(asker.ask, "slow")
+            nursery.start_soon(asker.request, "slow")
             await wait_all_tasks_blocked()
             scope.cancel()
     await wait_all_tasks_blocked()
@@ -152,10 +152,10 @@ async def test_questions_beyond_the_limit_wait(peers: Peers) -> None:
         seen.append(payload)
         await gate.wait()
 
-    asker, _ = peers.join(handler, questions_max=2)
+    asker, _ = peers.join(handler, requests_max=2)
     async with trio.open_nursery() as nursery:
         for number in range(4):
-            nursery.start_soon(asker.ask, number)
+            nursery.start_soon(asker.request, number)
         await wait_all_tasks_blocked()
         assert len(seen) == 2
         gate.set()
@@ -168,13 +168,13 @@ async def test_request_that_may_wait_does_not_count_for_the_limit(peers: Peers) 
             await trio.sleep_forever()
         return payload
 
-    asker, _ = peers.join(handler, questions_max=1)
+    asker, _ = peers.join(handler, requests_max=1)
     async with trio.open_nursery() as nursery:
         for _ in range(3):
-            nursery.start_soon(partial(asker.ask, "waits", may_wait=True))
+            nursery.start_soon(partial(asker.request, "waits", may_wait=True))
         await wait_all_tasks_blocked()
         with trio.fail_after(1):
-            assert await asker.ask("soon") == "soon"
+            assert await asker.request("soon") == "soon"
         nursery.cancel_scope.cancel()
 
 
@@ -189,12 +189,12 @@ class Reborn:
         self.listens.set()
         self.channel: Channel | None = None
 
-    async def dial(self) -> Channel:
+    async def connect(self) -> Channel:
         await self.listens.wait()
         self.lives += 1
         here, there = memory_channel_pair()
         self.channel = there
-        self.nursery.start_soon(Conversation(there, self.answer).run)
+        self.nursery.start_soon(RpcConnection(there, self.answer).run)
         return here
 
     def answer(self, payload: Any) -> Any:
@@ -204,16 +204,16 @@ class Reborn:
         return (self.lives, payload)
 
 
-async def _hello(conversation: Conversation) -> None:
-    await conversation.ask("hello")
+async def _hello(connection: RpcConnection) -> None:
+    await connection.request("hello")
 
 
 async def test_link_greets_first_and_reconnects_to_a_restarted_peer() -> None:
     async with trio.open_nursery() as nursery:
         peer = Reborn(nursery)
-        link = Link(peer.dial, _hello)
+        link = Link(peer.connect, _hello)
         nursery.start_soon(link.run)
-        assert await link.ask("a") == (1, "a")
+        assert await link.request("a") == (1, "a")
         peer.listens = trio.Event()
         assert peer.channel is not None
         peer.channel.close()
@@ -222,10 +222,10 @@ async def test_link_greets_first_and_reconnects_to_a_restarted_peer() -> None:
         answers: list[Any] = []
 
         async def ask_meanwhile() -> None:
-            answers.append(await link.ask("b"))
+            answers.append(await link.request("b"))
 
-        async with trio.open_nursery() as meanwhile:
-            meanwhile.start_soon(ask_meanwhile)
+        async with trio.open_nursery() as on_sent:
+            on_sent.start_soon(ask_meanwhile)
             await wait_all_tasks_blocked()
             peer.listens.set()
         assert answers == [(2, "b")]
@@ -238,18 +238,18 @@ async def test_peer_killed_during_handshake_is_reconnected() -> None:
         peer = Reborn(nursery)
         greetings = 0
 
-        async def greet(conversation: Conversation) -> None:
+        async def register(connection: RpcConnection) -> None:
             nonlocal greetings
             greetings += 1
             if greetings == 1:
                 assert peer.channel is not None
                 peer.channel.close()
-            await conversation.ask("hello")
+            await connection.request("hello")
 
-        link = Link(peer.dial, greet)
+        link = Link(peer.connect, register)
         nursery.start_soon(link.run)
         await link.wait_connected()
-        assert (await link.ask("x"))[0] == 2
+        assert (await link.request("x"))[0] == 2
         nursery.cancel_scope.cancel()
 
 
@@ -257,18 +257,18 @@ async def test_requests_fail_when_the_link_has_ended() -> None:
     async with trio.open_nursery() as nursery:
         peer = Reborn(nursery)
         peer.listens = trio.Event()
-        link = Link(peer.dial, _hello)
+        link = Link(peer.connect, _hello)
 
         async def ask_shielded() -> None:
-            with trio.CancelScope(shield=True), pytest.raises(PeerLost, match="nobody dials"):
-                await link.ask("a")
+            with trio.CancelScope(shield=True), pytest.raises(PeerLost, match="the link is closed"):
+                await link.request("a")
 
         nursery.start_soon(ask_shielded)
         nursery.start_soon(link.run)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     with pytest.raises(PeerLost):
-        await link.ask("b")
+        await link.request("b")
 
 
 class Company:
@@ -278,13 +278,13 @@ class Company:
         self,
         nursery: trio.Nursery,
         handlers: list[Callable[[Any], Any]],
-        questions_max: int = 10,
+        requests_max: int = 10,
     ) -> None:
         self.nursery = nursery
         self.channels: dict[int, Channel] = {}
         """The peers' ends by place, for links dial in any order."""
         self.links = [
-            Link(self._dialler(place, handler), _no_greeting, questions_max=questions_max)
+            Link(self._dialler(place, handler), _no_greeting, requests_max=requests_max)
             for place, handler in enumerate(handlers)
         ]
         for link in self.links:
@@ -293,16 +293,16 @@ class Company:
     def _dialler(
         self, place: int, handler: Callable[[Any], Any]
     ) -> Callable[[], Awaitable[Channel]]:
-        async def dial() -> Channel:
+        async def connect() -> Channel:
             here, there = memory_channel_pair()
             self.channels[place] = there
-            self.nursery.start_soon(Conversation(there, handler).run)
+            self.nursery.start_soon(RpcConnection(there, handler).run)
             return here
 
-        return dial
+        return connect
 
 
-async def _no_greeting(_: Conversation) -> None: ...
+async def _no_greeting(_: RpcConnection) -> None: ...
 
 
 async def test_ask_together_returns_answers_in_order(
@@ -319,7 +319,7 @@ async def test_ask_together_returns_answers_in_order(
         return ("early", payload)
 
     company = Company(nursery, [late, early])
-    answers = await ask_together([(company.links[0], 1), (company.links[1], 2)])
+    answers = await request_all([(company.links[0], 1), (company.links[1], 2)])
     assert answers == [("late", 1), ("early", 2)]
 
 
@@ -335,8 +335,8 @@ async def test_first_only_withdraws_the_other_requests(
             withdrawn.set()
 
     company = Company(nursery, [never, lambda payload: payload])
-    asked = [(company.links[0], "a"), (company.links[1], "b")]
-    assert await ask_together(asked, first_only=True) == [None, "b"]
+    requests = [(company.links[0], "a"), (company.links[1], "b")]
+    assert await request_all(requests, first_only=True) == [None, "b"]
     await wait_all_tasks_blocked()
     assert withdrawn.is_set()
 
@@ -349,13 +349,13 @@ async def test_joint_requests_that_may_wait_do_not_count_for_the_limit(
             await trio.sleep_forever()
         return payload
 
-    company = Company(nursery, [handler, handler], questions_max=1)
+    company = Company(nursery, [handler, handler], requests_max=1)
     waiting = [(link, "waits") for link in company.links]
     for _ in range(3):
-        nursery.start_soon(partial(ask_together, waiting, may_wait=True))
+        nursery.start_soon(partial(request_all, waiting, may_wait=True))
     await wait_all_tasks_blocked()
     with trio.fail_after(1):
-        assert await ask_together([(link, "soon") for link in company.links]) == ["soon"] * 2
+        assert await request_all([(link, "soon") for link in company.links]) == ["soon"] * 2
 
 
 async def test_lost_peer_is_reported_when_the_others_have_answered(
@@ -376,7 +376,7 @@ async def test_lost_peer_is_reported_when_the_others_have_answered(
 
     async def expect_lost() -> None:
         with pytest.raises(PeerLost):
-            await ask_together([(link, None) for link in company.links])
+            await request_all([(link, None) for link in company.links])
         assert answered
 
     async with trio.open_nursery() as asking:
@@ -398,7 +398,7 @@ async def test_asking_together_can_be_cancelled(nursery: trio.Nursery) -> None:
 
     company = Company(nursery, [never, never])
     async with trio.open_nursery() as asking:
-        asking.start_soon(ask_together, [(link, index) for index, link in enumerate(company.links)])
+        asking.start_soon(request_all, [(link, index) for index, link in enumerate(company.links)])
         await wait_all_tasks_blocked()
         asking.cancel_scope.cancel()
     await wait_all_tasks_blocked()
@@ -417,7 +417,7 @@ class Echo:
 
     @staticmethod
     async def _serve(there: socket.socket) -> None:
-        await Conversation(SocketChannel(there), lambda payload: payload * 2).run()
+        await RpcConnection(SocketChannel(there), lambda payload: payload * 2).run()
 
     def join(self) -> None:
         self._thread.join()
@@ -426,59 +426,59 @@ class Echo:
 async def test_polled_answer_is_returned_and_the_time_reported(nursery: trio.Nursery) -> None:
     echo = Echo()
     looked: list[int] = []
-    conversation = Conversation(SocketChannel(echo.here), on_looked=looked.append)
-    nursery.start_soon(conversation.run)
+    connection = RpcConnection(SocketChannel(echo.here), on_polled=looked.append)
+    nursery.start_soon(connection.run)
     for number in range(50):
-        assert await conversation.ask(number, look=True) == number * 2
-    assert await conversation.ask("not looked for") == "not looked for" * 2
+        assert await connection.request(number, poll=True) == number * 2
+    assert await connection.request("not looked for") == "not looked for" * 2
     assert len(looked) == 50
     assert min(looked) > 0
-    conversation.close()
+    connection.close()
     echo.join()
 
 
 async def test_polling_delivers_answers_of_other_requests(nursery: trio.Nursery) -> None:
     echo = Echo()
-    conversation = Conversation(SocketChannel(echo.here))
-    nursery.start_soon(conversation.run)
+    connection = RpcConnection(SocketChannel(echo.here))
+    nursery.start_soon(connection.run)
     answers: list[int] = []
 
-    async def ask(number: int) -> None:
-        answers.append(await conversation.ask(number, look=number % 2 == 0))
+    async def request(number: int) -> None:
+        answers.append(await connection.request(number, poll=number % 2 == 0))
 
     for _ in range(20):
         async with trio.open_nursery() as asking:
             for number in range(6):
-                asking.start_soon(ask, number)
+                asking.start_soon(request, number)
     assert sorted(answers) == sorted(number * 2 for number in range(6) for _ in range(20))
-    conversation.close()
+    connection.close()
     echo.join()
 
 
 async def test_polling_ends_when_the_peer_is_gone(nursery: trio.Nursery) -> None:
     here, there = socket.socketpair()
-    conversation = Conversation(SocketChannel(here))
-    nursery.start_soon(conversation.run)
+    connection = RpcConnection(SocketChannel(here))
+    nursery.start_soon(connection.run)
     there.close()
     with pytest.raises(PeerLost):
-        await conversation.ask("nobody there", look=True)
+        await connection.request("nobody there", poll=True)
 
 
 async def test_polling_gives_up_and_sleeps_until_the_answer_arrives(nursery: trio.Nursery) -> None:
     here, there = socket.socketpair()
-    conversation = Conversation(SocketChannel(here))
-    nursery.start_soon(conversation.run)
+    connection = RpcConnection(SocketChannel(here))
+    nursery.start_soon(connection.run)
     answers: list[str] = []
 
-    async def ask() -> None:
-        answers.append(await conversation.ask("slow", look=True))
+    async def request() -> None:
+        answers.append(await connection.request("slow", poll=True))
 
     async with trio.open_nursery() as asking:
-        asking.start_soon(ask)
+        asking.start_soon(request)
         await wait_all_tasks_blocked()
-        asking.start_soon(Conversation(SocketChannel(there), lambda payload: payload).run)
+        asking.start_soon(RpcConnection(SocketChannel(there), lambda payload: payload).run)
         await wait_all_tasks_blocked()
-        conversation.close()
+        connection.close()
     assert answers == ["slow"]
 
 
@@ -495,5 +495,5 @@ async def test_unsendable_answer_is_a_failure_and_the_conversation_continues(
 
     monkeypatch.setattr(channel, "send", fail_once)
     with pytest.raises(PeerFailed, match="TypeError: it cannot be pickled"):
-        await asker.ask("unsendable")
-    assert await asker.ask("fine") == "fine"
+        await asker.request("unsendable")
+    assert await asker.request("fine") == "fine"

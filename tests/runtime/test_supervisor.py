@@ -117,7 +117,7 @@ def test_crash_loop_ends_with_an_error_that_names_the_culprit(run_supervised: Ru
     assert "bad died too often, the last time with exit status 7 in its incarnation 4" in errors
 
 
-def test_crash_loop_of_spare_role_does_not_stop_others(run_supervised: Run) -> None:
+def test_crash_loop_of_optional_role_does_not_stop_others(run_supervised: Run) -> None:
     supervised = run_supervised("""
         def crash(life):
             if life.incarnation > 6:
@@ -125,7 +125,7 @@ def test_crash_loop_of_spare_role_does_not_stop_others(run_supervised: Run) -> N
             life.ready()
             raise SystemExit(7)
 
-        children = [ChildSpec("good", serve), ChildSpec("bad", crash, spare=True)]
+        children = [ChildSpec("good", serve), ChildSpec("bad", crash, is_optional=True)]
         options["restart_policy"] = RestartPolicy(3, 60, 0.001, 0.001)
     """)
     for _ in range(5):

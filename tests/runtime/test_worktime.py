@@ -218,7 +218,7 @@ def test_polling_is_idle_time_and_charged_to_no_account(work_time: WorkTime, tim
             timer.work(100)
             before = work_time.loop_time()
             timer.work(40)
-            work_time.idled(40)
+            work_time.add_idle(40)
             timer.work(3)
             assert work_time.loop_time().since(before) == LoopTime(43, 40)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.runtime.addressing import ChannelListener, MemorySwitchboard
+from minibroker.runtime.addressing import ChannelListener, MemoryTransport
 from minibroker.runtime.channel import Channel, ChannelStatistics
 
 LAG_S: Final = 0.02
@@ -22,7 +22,7 @@ SHARES: Final = (0.0, 0.1, 0.5)
 class LaggingChannel(Channel):
     """One end whose messages arrive late."""
 
-    apart = False
+    crosses_processes = False
 
     def __init__(self, inner: Channel, random: Random) -> None:
         self._inner = inner
@@ -48,7 +48,7 @@ class LaggingChannel(Channel):
         return self._inner.statistics()
 
 
-class LaggingSwitchboard(MemorySwitchboard):
+class LaggingTransport(MemoryTransport):
     """Joins roles by lagging channels."""
 
     def __init__(self, random: Random) -> None:
@@ -63,5 +63,5 @@ class LaggingSwitchboard(MemorySwitchboard):
 
         return ChannelListener(accept)
 
-    async def dial(self, name: str) -> Channel:
-        return LaggingChannel(await super().dial(name), self._random)
+    async def connect(self, name: str) -> Channel:
+        return LaggingChannel(await super().connect(name), self._random)

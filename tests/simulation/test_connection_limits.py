@@ -19,7 +19,7 @@ from minibroker.observability.definitions import COUNTED, OPEN
 from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.client import SimulatedClient
 from tests.simulation.crowd import HELLO, HOSTS, Visitors
-from tests.simulation.lag import LaggingSwitchboard
+from tests.simulation.lag import LaggingTransport
 from tests.simulation.surroundings import LISTENER
 from tests.simulation.world import logged_errors, scheduled_by
 
@@ -62,7 +62,7 @@ def play(seed: int, directory: Path) -> Crowd:
             directory,
             clock=SimulatedClock(mock),
             seed=seed,
-            switchboard=LaggingSwitchboard(Random(f"{seed} lag")),
+            transport=LaggingTransport(Random(f"{seed} lag")),
         )
         crowd = Crowd(broker, seed)
         async with trio.open_nursery() as nursery:

@@ -28,7 +28,7 @@ from protocol.messages.incremental_alter_configs import (
 )
 from tests.simulation.client import SimulatedClient
 from tests.simulation.crowd import HELLO, HOSTS, Visitors
-from tests.simulation.lag import LaggingSwitchboard
+from tests.simulation.lag import LaggingTransport
 from tests.simulation.surroundings import LISTENER
 from tests.simulation.world import logged_errors, scheduled_by
 
@@ -58,7 +58,7 @@ async def running(
         directory,
         clock=SimulatedClock(clock),
         seed=seed,
-        switchboard=LaggingSwitchboard(Random(f"{seed} lag")),
+        transport=LaggingTransport(Random(f"{seed} lag")),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)

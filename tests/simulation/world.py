@@ -34,7 +34,7 @@ from tests.simulation.actors import (
     values,
 )
 from tests.simulation.history import Anomaly, Log, Partition, judge
-from tests.simulation.lag import LaggingSwitchboard
+from tests.simulation.lag import LaggingTransport
 from tests.simulation.members import Member
 from tests.simulation.surroundings import TOPICS, World
 
@@ -104,7 +104,7 @@ def simulate(seed: int, *, producers: int = 3, breaks: bool = True) -> Run:
                 Path(directory),
                 clock=clock,
                 seed=seed,
-                switchboard=LaggingSwitchboard(Random(f"{seed} lag")),
+                transport=LaggingTransport(Random(f"{seed} lag")),
             )
             world = World(broker, clock, seed)
             async with trio.open_nursery() as nursery:
