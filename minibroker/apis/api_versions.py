@@ -1,12 +1,13 @@
 """ApiVersions (18): the APIs and versions that this broker serves; usually the first request.
 
-Versions 0-4. An unknown version of ApiVersions gets a version-0 response with error 35 and the
+Versions 0-5. An unknown version of ApiVersions gets a version-0 response with error 35 and the
 range of ApiVersions itself (KIP-511); the processor takes it from `unsupported_version`. From
 version 3 on the client sends its software name and version, which are validated. Produce is
 advertised from 0 although 0-2 are rejected, because older librdkafka does not compress without it
 (KAFKA-18659). Below version 4, features with a minimum of 0 are omitted because older clients
-cannot read them (KAFKA-17492). In Kafka: ``KafkaApis.handleApiVersionsRequest`` and
-``ApiVersionsResponse.Builder``.
+cannot read them (KAFKA-17492). From version 5 on the client may name the cluster and the node that
+it expects (KIP-1242), and gets REBOOTSTRAP_REQUIRED from another one. In Kafka:
+``KafkaApis.handleApiVersionsRequest`` and ``ApiVersionsResponse.Builder``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, ServedVersions
+from minibroker.config import NODE_ID
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import (
     ApiVersion,
@@ -43,6 +45,9 @@ FEATURES: Final = (
     # (franz-go issue 1017). The level has no other effect: transactions are not served.
     AdvertisedFeature("transaction.version", lowest=0, highest=2, finalized=2),
 )
+NO_NODE_ID: Final = -1
+"""Node id of a request that names no node."""
+
 FINALIZED_EPOCH: Final = 0
 """Version of the finalized levels; they never change here."""
 
@@ -55,12 +60,40 @@ def split(_ctx: Context, _request: ApiVersionsRequest) -> Mapping[Owner, None]:
 def merge(
     ctx: Context, request: ApiVersionsRequest, _replies: Mapping[Owner, None]
 ) -> ApiVersionsResponse:
-    """The advertised APIs and features."""
+    """The advertised APIs and features, unless the client expects another broker."""
+    if not _is_valid(ctx, request):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if _expects_another_broker(ctx, request):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+    return _response(ctx)
+
+
+def before_authentication(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """The advertised APIs and features; as in Kafka, without the check of cluster and node."""
+    if not _is_valid(ctx, request):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return _response(ctx)
+
+
+def _is_valid(ctx: Context, request: ApiVersionsRequest) -> bool:
+    """Whether the software is named well, and the expected cluster and node both or neither."""
     if ctx.version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
-        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return False
+    return (request.cluster_id is None) == (request.node_id == NO_NODE_ID)
+
+
+def _expects_another_broker(ctx: Context, request: ApiVersionsRequest) -> bool:
+    expected = request.cluster_id, request.node_id
+    return request.cluster_id is not None and expected != (
+        ctx.image.cluster_id,
+        ctx.settings[NODE_ID],
+    )
+
+
+def _response(ctx: Context) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         api_keys=_advertised(ctx.served),
         supported_features=[
@@ -107,7 +140,7 @@ def _version(key: ApiKey, served: tuple[int, int]) -> ApiVersion:
 
 API: Api[ApiVersionsRequest, None, None, ApiVersionsResponse] = Api(
     key=ApiKey.API_VERSIONS,
-    versions=(0, 4),
+    versions=(0, 5),
     split=split,
     merge=merge,
     left_out=(

@@ -1,7 +1,8 @@
 """DeleteGroups (42): delete groups without members, with their offsets.
 
-Versions 0-2. The error is NON_EMPTY_GROUP for a group with members, and GROUP_ID_NOT_FOUND for a
-group that does not exist. Kafka's counterpart is ``GroupCoordinatorShard.deleteGroups``.
+Versions 0-3. The error is NON_EMPTY_GROUP for a group with members, and GROUP_ID_NOT_FOUND for a
+group that does not exist. Version 3 adds an error message, which Kafka fills for errors that no
+group here has. Kafka's counterpart is ``GroupCoordinatorShard.deleteGroups``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def merge(
 
 API: Api[DeleteGroupsRequest, DeleteGroupsPart, DeleteGroupsReply, DeleteGroupsResponse] = Api(
     key=ApiKey.DELETE_GROUPS,
-    versions=(0, 2),
+    versions=(0, 3),
     split=split,
     execute=execute,
     merge=merge,

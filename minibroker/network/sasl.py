@@ -186,7 +186,7 @@ class SaslAuthenticator:
         response: Any = api_versions.unsupported_version(SERVED)
         if low <= version <= high:
             request = decode(registry.schema(key).request, version, body, at)
-            response = api_versions.merge(context, request, {})
+            response = api_versions.before_authentication(context, request)
         try:
             authentication.on_versions(served=response.error_code == ErrorCode.NONE)
         except IllegalStep as illegal:

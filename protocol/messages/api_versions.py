@@ -1,22 +1,25 @@
 """ApiVersions (API key 18): which APIs and versions a broker serves.
 
-Versions 0 to 4, in the compact encoding from 3 on.
+Versions 0 to 5, in the compact encoding from 3 on.
 
 What changed:
   1  response adds throttle_time_ms
   3  request adds client_software_name, client_software_version; response adds
      supported_features, finalized_features_epoch, finalized_features, zk_migration_ready
+  5  request adds cluster_id, node_id
 """
 
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, array, field
-from protocol.types import BOOLEAN, INT16, INT32, INT64, STRING
+from protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING, STRING
 
 
-class ApiVersionsRequest(Message, api_key=18, versions="0-4", flexible="3+"):
+class ApiVersionsRequest(Message, api_key=18, versions="0-5", flexible="3+"):
     client_software_name: str = field(STRING, versions="3+")
     client_software_version: str = field(STRING, versions="3+")
+    cluster_id: str | None = field(NULLABLE_STRING, versions="5+", default=None)
+    node_id: int = field(INT32, versions="5+", default=-1)
 
 
 class ApiVersion(Struct):
@@ -37,7 +40,7 @@ class FinalizedFeatureKey(Struct):
     min_version_level: int = field(INT16)
 
 
-class ApiVersionsResponse(Message, api_key=18, versions="0-4", flexible="3+"):
+class ApiVersionsResponse(Message, api_key=18, versions="0-5", flexible="3+"):
     error_code: int = field(INT16)
     api_keys: list[ApiVersion] = field(array(ApiVersion))
     throttle_time_ms: int = field(INT32, versions="1+")

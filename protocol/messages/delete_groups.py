@@ -1,23 +1,27 @@
 """DeleteGroups (API key 42): remove empty groups.
 
-Versions 0 to 2, in the compact encoding from 2 on.
+Versions 0 to 3, in the compact encoding from 2 on.
+
+What changed:
+  3  response adds error_message
 """
 
 from __future__ import annotations
 
 from protocol.schema import Message, Struct, array, field
-from protocol.types import INT16, INT32, STRING
+from protocol.types import INT16, INT32, NULLABLE_STRING, STRING
 
 
-class DeleteGroupsRequest(Message, api_key=42, versions="0-2", flexible="2+"):
+class DeleteGroupsRequest(Message, api_key=42, versions="0-3", flexible="2+"):
     groups_names: list[str] = field(array(STRING))
 
 
 class DeletableGroupResult(Struct):
     group_id: str = field(STRING)
     error_code: int = field(INT16)
+    error_message: str | None = field(NULLABLE_STRING, versions="3+", default=None)
 
 
-class DeleteGroupsResponse(Message, api_key=42, versions="0-2", flexible="2+"):
+class DeleteGroupsResponse(Message, api_key=42, versions="0-3", flexible="2+"):
     throttle_time_ms: int = field(INT32)
     results: list[DeletableGroupResult] = field(array(DeletableGroupResult))

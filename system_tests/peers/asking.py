@@ -70,6 +70,8 @@ OWN: Final = frozenset(
 
 ELSE: Final = frozenset(
     {"local.retention.bytes", "local.retention.ms", "remote.log.copy.disable"}
+    | {"errors.deadletterqueue.group.enable", "max.decompressed.message.bytes"}
+    | {"remote.copy.lag.bytes", "remote.copy.lag.ms"}
     | {"remote.log.delete.on.disable", "remote.storage.enable", "min.insync.replicas"}
     | {
         "log.retention.hours",

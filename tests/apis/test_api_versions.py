@@ -7,24 +7,34 @@ from typing import Any
 
 import pytest
 
-from minibroker.apis.api_versions import API, FEATURES, merge, unsupported_version
+from minibroker.apis.api_versions import (
+    API,
+    FEATURES,
+    before_authentication,
+    merge,
+    unsupported_version,
+)
 from protocol.compiler import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.registry import ApiKey
 
-SERVED = {ApiKey.API_VERSIONS: (0, 4), ApiKey.PRODUCE: (0, 13)}
+SERVED = {ApiKey.API_VERSIONS: (0, 5), ApiKey.PRODUCE: (0, 13)}
 
 
-def ask(desk: Any, version: int, name: str = "librdkafka", software: str = "2.15.0") -> Any:
-    request = ApiVersionsRequest(client_software_name=name, client_software_version=software)
+def ask(
+    desk: Any, version: int, name: str = "librdkafka", software: str = "2.15.0", **expected: Any
+) -> Any:
+    request = ApiVersionsRequest(
+        client_software_name=name, client_software_version=software, **expected
+    )
     context = replace(desk.context(API.key, version), served=SERVED)
     assert API.split(context, request) == {}
     response = merge(context, request, {})
     return decode(ApiVersionsResponse, version, encode(response, version))
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 async def test_all_served_apis_are_listed(desk: Any, version: int) -> None:
     response = ask(desk, version)
     assert response.error_code == ErrorCode.NONE
@@ -32,7 +42,7 @@ async def test_all_served_apis_are_listed(desk: Any, version: int) -> None:
         (entry.api_key, entry.min_version, entry.max_version) for entry in response.api_keys
     ] == [
         (0, 0, 13),
-        (18, 0, 4),
+        (18, 0, 5),
     ]
 
 
@@ -76,8 +86,43 @@ async def test_client_software_name_is_not_checked_before_version_3(desk: Any) -
     assert ask(desk, 2, "", "").error_code == ErrorCode.NONE
 
 
+CLUSTER = "the cluster"
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "error"),
+    [
+        (CLUSTER, 1, ErrorCode.NONE),
+        (None, -1, ErrorCode.NONE),
+        (CLUSTER, 2, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("another", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        ("", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (CLUSTER, -1, ErrorCode.INVALID_REQUEST),
+        (None, 1, ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_client_that_expects_another_broker_must_bootstrap_again(
+    desk: Any, cluster_id: str | None, node_id: int, error: ErrorCode
+) -> None:
+    if cluster_id == CLUSTER:
+        cluster_id = desk.cluster.image.cluster_id
+    response = ask(desk, 5, cluster_id=cluster_id, node_id=node_id)
+    assert response.error_code == error
+    assert bool(response.api_keys) == (error == ErrorCode.NONE)
+
+
+async def test_expected_broker_is_not_checked_before_authentication(desk: Any) -> None:
+    request = ApiVersionsRequest(
+        client_software_name="a", client_software_version="1", cluster_id="another", node_id=1
+    )
+    context = replace(desk.context(API.key, 5), served=SERVED)
+    assert before_authentication(context, request).error_code == ErrorCode.NONE
+    request.client_software_name = "-"
+    assert before_authentication(context, request).error_code == ErrorCode.INVALID_REQUEST
+
+
 def test_unsupported_version_is_answered_in_version_0_with_range() -> None:
     response = decode(ApiVersionsResponse, 0, encode(unsupported_version(SERVED), 0))
     assert response.error_code == 35
     [entry] = response.api_keys
-    assert (entry.api_key, entry.min_version, entry.max_version) == (18, 0, 4)
+    assert (entry.api_key, entry.min_version, entry.max_version) == (18, 0, 5)

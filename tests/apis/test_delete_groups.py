@@ -15,7 +15,7 @@ from protocol.messages.delete_groups import DeleteGroupsRequest
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 
 
-@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("version", range(4))
 async def test_only_empty_groups_are_deleted(group_desk: Any, version: int) -> None:
     anybody = CommitRequested(member_id="", generation=-1)
     ids = [f"g{number}" for number in range(4)]

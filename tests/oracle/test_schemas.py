@@ -2,9 +2,10 @@
 
 kafka-python contains Kafka's schema files of APIs for clients; kio contains classes generated from
 Kafka's files for all APIs of Kafka 4. The schema files of Kafka's ZooKeeper mode, of Kafka 3.8 and
-3.9, are beside this file. All are converted by program to the same table of facts as the
-declarations, and the tables must be equal. `DIFFERENCES` gives known differences of the oracles
-with their reasons, and fails as soon as one no longer exists.
+3.9, and those of Kafka 4.4 that are newer than both are in this folder. All are converted by
+program to the same table of facts as the declarations, and the tables must be equal. `DIFFERENCES`
+gives known differences of the oracles with their reasons, and fails as soon as one no longer
+exists.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ DIFFERENCES: dict[tuple[str, str, str], str] = {
     ("kio", "ProduceResponse", "responses.partition_responses.log_append_time"): (
         "-1 says that there is no time, which kio's times say by being None"
     ),
+    **{
+        ("kio", "TxnOffsetCommitRequest", path): "renamed in Kafka 4.4; its own file says so"
+        for path in ("generation_id", "generation_id_or_member_epoch")
+    },
     **{
         ("kio", message, path): NULL_BY_DEFAULT
         for message, path in (
@@ -115,9 +120,14 @@ def fact(name: str, is_array: bool, nullable: bool, tag: int | None, default: An
 # ----------------------------------------------------------------------- kafka-python's JSON
 
 
-ZOOKEEPER_MODE: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_name("zookeeper_mode.json").read_text()
-)
+def load_schemas(name: str) -> dict[str, dict[str, Any]]:
+    loaded: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name(name).read_text())
+    return loaded
+
+
+ZOOKEEPER_MODE = load_schemas("zookeeper_mode.json")
+KAFKA_4_4 = load_schemas("kafka_4_4.json")
+"""Messages with versions that the other oracles do not have."""
 ZOOKEEPER_KEYS = (
     ApiKey.LEADER_AND_ISR,
     ApiKey.STOP_REPLICA,
@@ -129,8 +139,8 @@ KIO_KEYS = [key for key in ApiKey if key not in ZOOKEEPER_KEYS]
 
 
 def load_json(name: str) -> dict[str, Any] | None:
-    if name in ZOOKEEPER_MODE:
-        return ZOOKEEPER_MODE[name]
+    if name in ZOOKEEPER_MODE or name in KAFKA_4_4:
+        return {**ZOOKEEPER_MODE, **KAFKA_4_4}[name]
     found = resources.files("kafka.protocol.schemas.resources") / f"{name}.json"
     if not found.is_file():
         return None
@@ -276,8 +286,11 @@ def json_differences(cls: type[Message]) -> set[tuple[str, str, str]]:
 
 def kio_differences(key: ApiKey, cls: type[Message], entity: EntityType) -> set[Any]:
     found = set()
-    assert sorted(schema_name_map[api_key_map[key]]) == list(versions_of(cls))
-    for version in versions_of(cls):
+    known = sorted(schema_name_map[api_key_map[key]])
+    newer = range(known[-1] + 1, cls.__versions__.high + 1)
+    assert [*known, *newer] == list(versions_of(cls))
+    assert bool(newer) == (cls.__name__ in KAFKA_4_4)
+    for version in known:
         theirs_class = kio_class(key, version, entity)
         assert theirs_class.__flexible__ == cls.__flexible__.has(version)
         header = schema(key).request_header_version(version)
