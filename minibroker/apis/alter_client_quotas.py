@@ -70,7 +70,7 @@ async def execute_at_controller(
         validate_only=part.validate_only,
     )
     await scope.publish(outcome.updates)
-    return outcome.refusals
+    return outcome.rejections
 
 
 def merge(

@@ -43,9 +43,9 @@ def _upsertion(wanted: ScramCredentialUpsertion) -> CredentialChange:
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     """Validate, store, and wait until every process has applied the change."""
-    refusals, updates = await scope.cluster.alter_credentials(part)
+    rejections, updates = await scope.cluster.alter_credentials(part)
     await scope.publish(updates)
-    return refusals
+    return rejections
 
 
 def merge(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.apis.base import ControllerScope
-from minibroker.cluster.configs import Alteration, ConfigOperation, hosts_named
+from minibroker.cluster.configs import Alteration, ConfigOperation, hosts_in_overrides
 from minibroker.cluster.image import BROKER, TOPIC
 from minibroker.cluster.topics import ChangeRejected
 from minibroker.runtime.hosts import unresolvable
@@ -73,21 +73,21 @@ async def execute_at_controller(
     scope: ControllerScope, part: AlterConfigsPart
 ) -> AlterConfigsReply:
     """Validate, store, and wait until every process has applied the change."""
-    refusals = _refused(part.wishes)
-    fine = [wish for wish in part.wishes if wish not in refusals]
+    rejections = _refused(part.wishes)
+    fine = [wish for wish in part.wishes if wish not in rejections]
     wanted = [
         Alteration(_KINDS[kind], name, operations, part.replace) for kind, name, operations in fine
     ]
     outcome = await scope.cluster.alter_configs(
         wanted,
-        unresolvable=await unresolvable(hosts_named(wanted)),
+        unresolvable=await unresolvable(hosts_in_overrides(wanted)),
         unusable_keys=scope.unusable_keys,
         validate_only=part.validate_only,
     )
     await scope.publish(outcome.updates)
     answers: dict[ConfigChange, ChangeRejected | None] = {
-        **refusals,
-        **dict(zip(fine, outcome.refusals, strict=True)),
+        **rejections,
+        **dict(zip(fine, outcome.rejections, strict=True)),
     }
     return tuple(answers[wish] for wish in part.wishes)
 

@@ -45,9 +45,9 @@ def _binding(wanted: AclCreation) -> Binding:
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
     """Validate, store, and wait until every process has applied the change."""
-    refusals, updates = await scope.cluster.create_acls(part)
+    rejections, updates = await scope.cluster.create_acls(part)
     await scope.publish(updates)
-    return refusals
+    return rejections
 
 
 def merge(

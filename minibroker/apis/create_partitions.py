@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Mutator, Owner
-from minibroker.cluster.topics import ChangeRejected, Growth
+from minibroker.cluster.topics import ChangeRejected, NewPartitions
 from minibroker.quotas.controller_mutation import Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.create_partitions import (
@@ -29,7 +29,7 @@ STRICT_FROM = 3
 class CreatePartitionsPart(NamedTuple):
     """Requested numbers of partitions."""
 
-    topics: tuple[Growth, ...]
+    topics: tuple[NewPartitions, ...]
     validate_only: bool
     mutator: Mutator
 
@@ -48,11 +48,13 @@ def split(ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, Crea
     return {CONTROLLER: CreatePartitionsPart(wishes, request.validate_only, mutator)}
 
 
-def _wish(topic: CreatePartitionsTopic) -> Growth:
+def _wish(topic: CreatePartitionsTopic) -> NewPartitions:
     assignments = topic.assignments
     if assignments is None:
-        return Growth(topic.name, topic.count)
-    return Growth(topic.name, topic.count, tuple(tuple(given.broker_ids) for given in assignments))
+        return NewPartitions(topic.name, topic.count)
+    return NewPartitions(
+        topic.name, topic.count, tuple(tuple(given.broker_ids) for given in assignments)
+    )
 
 
 async def execute_at_controller(
@@ -61,11 +63,11 @@ async def execute_at_controller(
     """Validate, store, and wait until every process has applied the change."""
     mutations = scope.mutations(part.mutator)
     outcome = await scope.cluster.create_partitions(
-        part.topics, validate_only=part.validate_only, take=mutations.take
+        part.topics, validate_only=part.validate_only, allow=mutations.take
     )
     await scope.publish(outcome.updates)
-    refusals = {grown.name: grown.refusal for grown in outcome.topics}
-    return CreatePartitionsReply(refusals, mutations.mutated())
+    rejections = {grown.name: grown.rejection for grown in outcome.topics}
+    return CreatePartitionsReply(rejections, mutations.mutated())
 
 
 def merge(

@@ -68,7 +68,7 @@ async def execute_at_controller(
     """Validate, store, and wait until every process has applied the change."""
     mutations = scope.mutations(part.mutator)
     outcome = await scope.cluster.create_topics(
-        part.topics, validate_only=part.validate_only, take=mutations.take
+        part.topics, validate_only=part.validate_only, allow=mutations.take
     )
     await scope.publish(outcome.updates)
     return CreateTopicsReply(outcome.topics, mutations.mutated())
@@ -86,8 +86,8 @@ def merge(
 
 
 def _result(ctx: Context, made: TopicOutcome) -> CreatableTopicResult:
-    if made.refusal is not None:
-        code, text = made.refusal
+    if made.rejection is not None:
+        code, text = made.rejection
         return CreatableTopicResult(name=made.name, error_code=code, error_message=text)
     assert made.topic is not None
     return CreatableTopicResult(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from minibroker.apis.acl_filters import DISABLED, as_filter
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.cluster.acl_controller import Found
+from minibroker.cluster.acl_controller import MatchingAcls
 from minibroker.cluster.acls import Filter
 from minibroker.cluster.topics import ChangeRejected
 from protocol.messages.delete_acls import (
@@ -23,7 +23,7 @@ from protocol.messages.delete_acls import (
 from protocol.registry import ApiKey
 
 Part = tuple[Filter, ...]
-Reply = list[Found | ChangeRejected]
+Reply = list[MatchingAcls | ChangeRejected]
 
 
 def split(ctx: Context, request: DeleteAclsRequest) -> Mapping[Owner, Part]:
@@ -50,7 +50,7 @@ def merge(
     return DeleteAclsResponse(filter_results=list(map(_result, replies.get(CONTROLLER, disabled))))
 
 
-def _result(found: Found | ChangeRejected) -> DeleteAclsFilterResult:
+def _result(found: MatchingAcls | ChangeRejected) -> DeleteAclsFilterResult:
     if isinstance(found, ChangeRejected):
         return DeleteAclsFilterResult(error_code=found.code, error_message=found.text)
     return DeleteAclsFilterResult(

@@ -40,7 +40,7 @@ class Result(NamedTuple):
     """Result of deleting a target."""
 
     target: Target
-    refusal: ChangeRejected | None = None
+    rejection: ChangeRejected | None = None
 
 
 class DeleteTopicsPart(NamedTuple):
@@ -71,13 +71,13 @@ async def execute_at_controller(
     """Find and delete the topics, and wait until every process has released them."""
     results, found = _resolve(scope.image, part.targets)
     mutations = scope.mutations(part.mutator)
-    outcome = await scope.cluster.delete_topics(list(found), take=mutations.take)
+    outcome = await scope.cluster.delete_topics(list(found), allow=mutations.take)
     await scope.publish(outcome.updates)
     for gone in outcome.topics:
         target = found[gone.name]
         if gone.topic is not None:
             target = Target(gone.name, gone.topic.topic_id)
-        results.append(Result(target, gone.refusal))
+        results.append(Result(target, gone.rejection))
     return DeleteTopicsReply(tuple(results), mutations.mutated())
 
 
@@ -86,16 +86,16 @@ def _resolve(image: Image, targets: tuple[Target, ...]) -> tuple[list[Result], d
     results: list[Result] = []
     found: dict[str, Target] = {}
     for target, times in Counter(targets).items():
-        refusal = _refuse(image, target, times)
+        rejection = _refuse(image, target, times)
         known = image.topic_by_id(target.topic_id)
         name = target.name or (known.name if known else "")
-        if refusal is None and name in found:
+        if rejection is None and name in found:
             text = "The provided topic name maps to an ID that was already supplied."
-            refusal = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
-        if refusal is None:
+            rejection = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+        if rejection is None:
             found[name] = Target(name, target.topic_id)
         else:
-            results.append(Result(target, refusal))
+            results.append(Result(target, rejection))
     return results, found
 
 
@@ -125,8 +125,8 @@ def merge(
             DeletableTopicResult(
                 name=result.target.name,
                 topic_id=result.target.topic_id,
-                error_code=result.refusal.code if result.refusal else ErrorCode.NONE,
-                error_message=result.refusal.text if result.refusal else None,
+                error_code=result.rejection.code if result.rejection else ErrorCode.NONE,
+                error_message=result.rejection.text if result.rejection else None,
             )
             for result in reply.results
         ],
@@ -135,10 +135,10 @@ def merge(
 
 def _disabled(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsReply:
     code = ErrorCode.TOPIC_DELETION_DISABLED if ctx.version >= 3 else ErrorCode.INVALID_REQUEST
-    refusal = ChangeRejected(code, "Topic deletion is disabled (delete.topic.enable=false).")
+    rejection = ChangeRejected(code, "Topic deletion is disabled (delete.topic.enable=false).")
     targets = [Target(topic.name, topic.topic_id) for topic in request.topics]
     targets += [Target(name) for name in request.topic_names]
-    return DeleteTopicsReply(tuple(Result(target, refusal) for target in targets))
+    return DeleteTopicsReply(tuple(Result(target, rejection) for target in targets))
 
 
 API: Api[DeleteTopicsRequest, DeleteTopicsPart, DeleteTopicsReply, DeleteTopicsResponse] = Api(

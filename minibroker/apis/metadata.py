@@ -64,9 +64,9 @@ async def execute_at_controller(scope: ControllerScope, part: MetadataPart) -> M
     """Create the topics with the broker's defaults."""
     mutations = scope.mutations(part.mutator)
     wanted = [NewTopic(name) for name in part.names]
-    outcome = await scope.cluster.create_topics(wanted, take=mutations.take)
+    outcome = await scope.cluster.create_topics(wanted, allow=mutations.take)
     await scope.publish(outcome.updates)
-    refused = {made.name: made.refusal.code for made in outcome.topics if made.refusal}
+    refused = {made.name: made.rejection.code for made in outcome.topics if made.rejection}
     return MetadataReply(refused, mutations.mutated())
 
 

@@ -19,7 +19,13 @@ from minibroker.cli.errors import CliError, Unreachable, UsageMistake
 from minibroker.client.connection import REQUEST_TIMEOUT_S
 from minibroker.client.errors import BrokerError
 from minibroker.cluster import layout, stored_configs
-from minibroker.cluster.configs import Alteration, ConfigOperation, Op, hosts_named, plan_alteration
+from minibroker.cluster.configs import (
+    Alteration,
+    ConfigOperation,
+    Op,
+    hosts_in_overrides,
+    plan_alteration,
+)
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
 from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, apply
 from minibroker.cluster.quotas import (
@@ -103,7 +109,7 @@ async def alter(
         raise BrokerError(_who(kind, stored_name), *plan)
     for path in (layout.configs_path(kind), layout.CONFIG_CHANGES):
         await store.ensure(path)
-    await store.multi(await stored_configs.told_steps(store, [plan]))
+    await store.multi(await stored_configs.steps_with_notifications(store, [plan]))
     return f"Completed updating config for entity: {_who(kind, stored_name)}."
 
 
@@ -155,7 +161,9 @@ async def _plan(
         *(ConfigOperation(key, Op.DELETE) for key in deletions),
     )
     wanted = Alteration(kind, name, steps)
-    return plan_alteration(image, settings, wanted, await unresolvable(hosts_named([wanted])))
+    return plan_alteration(
+        image, settings, wanted, await unresolvable(hosts_in_overrides([wanted]))
+    )
 
 
 def _credentials(

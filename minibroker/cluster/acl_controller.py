@@ -19,71 +19,76 @@ from minibroker.cluster.topics import ChangeRejected
 from minibroker.security.acl import AclRule, Pattern
 from protocol.errors import ErrorCode
 
-Found = list[tuple[Pattern, AclRule]]
+MatchingAcls = list[tuple[Pattern, AclRule]]
 
 
 class AclController:
-    """The half of the controller that keeps access rules."""
+    """Part of the controller that changes ACLs."""
 
     _store: Store
     _image: Image
     _lock: trio.Lock
 
     async def create_acls(
-        self, wanted: Sequence[Binding]
+        self, requested: Sequence[Binding]
     ) -> tuple[tuple[ChangeRejected | None, ...], list[Update]]:
-        """Add rules, each for itself: why not, and the updates to publish."""
+        """Add ACLs independently; return the rejections and the updates to publish."""
         async with self._lock:
-            plans = plan_creation(self._image, wanted)
+            plans = plan_creation(self._image, requested)
             changes = [plan for plan in plans if isinstance(plan, AclsChanged)]
-            refusals = tuple(plan if isinstance(plan, ChangeRejected) else None for plan in plans)
+            rejections = tuple(plan if isinstance(plan, ChangeRejected) else None for plan in plans)
             try:
-                return refusals, await self._keep_acls(changes)
+                return rejections, await self._store_acls(changes)
             except UnwritableError as error:
                 unwritable = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-                return tuple(refusal or unwritable for refusal in refusals), []
+                return tuple(rejection or unwritable for rejection in rejections), []
 
     async def delete_acls(
-        self, wanted: Sequence[Filter]
-    ) -> tuple[list[Found | ChangeRejected], list[Update]]:
-        """Remove what each filter finds: that, or why it is none, and the updates to publish."""
+        self, requested: Sequence[Filter]
+    ) -> tuple[list[MatchingAcls | ChangeRejected], list[Update]]:
+        """Delete the ACLs that match each filter; return them or a rejection, and the updates."""
         async with self._lock:
-            answers, changes = plan_deletion(self._image, wanted)
+            answers, changes = plan_deletion(self._image, requested)
             try:
-                return answers, await self._keep_acls(changes)
+                return answers, await self._store_acls(changes)
             except UnwritableError as error:
                 unwritable = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
                 found = [unwritable if isinstance(one, list) and one else one for one in answers]
                 return found, []
 
     async def apply_acls(self, pattern: Pattern) -> list[Update]:
-        """Look again at a pattern's rules, which others may have written; `LayoutError`."""
+        """Apply the stored ACLs of a pattern, which another program may have written.
+
+        Raises `LayoutError`.
+        """
         async with self._lock:
             rules = await stored_acls.load(self._store, pattern)
             return self._advance(self._acl_differences({pattern: rules}))
 
     async def apply_all_acls(self) -> list[Update]:
-        """Take over the ACLs of all patterns."""
+        """Apply the stored ACLs of all patterns."""
         async with self._lock:
-            kept = dict.fromkeys(self._image.acls, tuple[AclRule, ...]())
+            stored = dict.fromkeys(self._image.acls, tuple[AclRule, ...]())
             async for pattern, rules in stored_acls.load_all(self._store):
-                kept[pattern] = rules
-            return self._advance(self._acl_differences(kept))
+                stored[pattern] = rules
+            return self._advance(self._acl_differences(stored))
 
-    def _acl_differences(self, kept: dict[Pattern, tuple[AclRule, ...]]) -> list[AclsChanged]:
-        known = self._image.acls
+    def _acl_differences(self, stored: dict[Pattern, tuple[AclRule, ...]]) -> list[AclsChanged]:
+        current = self._image.acls
         return [
             AclsChanged(pattern, rules)
-            for pattern, rules in kept.items()
-            if set(rules) != set(known.get(pattern, ()))
+            for pattern, rules in stored.items()
+            if set(rules) != set(current.get(pattern, ()))
         ]
 
-    async def _keep_acls(self, changes: Sequence[AclsChanged]) -> list[Update]:
+    async def _store_acls(self, changes: Sequence[AclsChanged]) -> list[Update]:
         if not changes:
             return []
         for path in stored_acls.PERSISTENT_PATHS:
             await self._store.ensure(path)
-        return await self._commit(await stored_acls.told_steps(self._store, changes), changes)
+        return await self._commit(
+            await stored_acls.steps_with_notifications(self._store, changes), changes
+        )
 
     async def _commit(
         self, operations: Sequence[Operation], changes: Sequence[Change]

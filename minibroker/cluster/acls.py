@@ -44,7 +44,7 @@ class Binding(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """Which rules are meant; null means any."""
+    """Conditions on ACLs; null means any."""
 
     resource: int
     name: str | None
@@ -92,7 +92,7 @@ def _problem(wanted: Binding) -> str | None:
 
 
 def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged | ChangeRejected]:
-    """For each rule, what its pattern has from now on, or why nothing changes."""
+    """Return for each ACL the new ACLs of its pattern, or the reason of its rejection."""
     plans: list[AclsChanged | ChangeRejected] = []
     after: dict[Pattern, tuple[AclRule, ...]] = {}
     for one in wanted:
@@ -108,16 +108,16 @@ def plan_creation(image: Image, wanted: Sequence[Binding]) -> list[AclsChanged |
 
 
 def check_search(wanted: Filter) -> ChangeRejected | None:
-    """Why nothing can be looked for by a filter, or None if it can.
+    """Return why a filter for a search is invalid, or None if it is valid.
 
-    What only newer clients know is looked for, and not found.
+    Numbers that only newer clients know are valid and match nothing.
     """
-    said = (wanted.resource, wanted.pattern_type, wanted.operation, wanted.permission)
-    return None if all(said) else _NO_FILTER
+    numbers = (wanted.resource, wanted.pattern_type, wanted.operation, wanted.permission)
+    return None if all(numbers) else _NO_FILTER
 
 
 def check_filter(wanted: Filter) -> ChangeRejected | None:
-    """Why nothing can be deleted by a filter, or None if it can."""
+    """Return why a filter for a deletion is invalid, or None if it is valid."""
     known = (
         (wanted.resource, Resource),
         (wanted.pattern_type, PatternType),
@@ -130,19 +130,19 @@ def check_filter(wanted: Filter) -> ChangeRejected | None:
 
 
 def find(acls: Acls, wanted: Filter) -> Iterator[tuple[Pattern, AclRule]]:
-    """The rules that a filter finds, by pattern."""
+    """Yield the ACLs that match a filter, sorted by pattern."""
     for pattern, rules in sorted(acls.items()):
-        if _finds_pattern(pattern, wanted):
+        if _matches_pattern(pattern, wanted):
             for rule in rules:
-                if _finds_rule(rule, wanted):
+                if _matches_rule(rule, wanted):
                     yield pattern, rule
 
 
-def _finds_pattern(pattern: Pattern, wanted: Filter) -> bool:
+def _matches_pattern(pattern: Pattern, wanted: Filter) -> bool:
     if wanted.resource not in (Resource.ANY, pattern.resource):
         return False
-    loose = (PatternType.ANY, PatternType.MATCH)
-    if wanted.pattern_type not in (*loose, pattern.type):
+    any_or_match = (PatternType.ANY, PatternType.MATCH)
+    if wanted.pattern_type not in (*any_or_match, pattern.type):
         return False
     if wanted.name is None or pattern.name == wanted.name:
         return True
@@ -151,7 +151,7 @@ def _finds_pattern(pattern: Pattern, wanted: Filter) -> bool:
     )
 
 
-def _finds_rule(rule: AclRule, wanted: Filter) -> bool:
+def _matches_rule(rule: AclRule, wanted: Filter) -> bool:
     return (
         wanted.principal in (None, rule.principal)
         and wanted.host in (None, rule.host)
@@ -165,15 +165,15 @@ def plan_deletion(
 ) -> tuple[list[list[tuple[Pattern, AclRule]] | ChangeRejected], list[AclsChanged]]:
     """Return what each filter matches, or why it is invalid, and the new ACLs of the patterns."""
     answers: list[list[tuple[Pattern, AclRule]] | ChangeRejected] = []
-    gone: dict[Pattern, set[AclRule]] = {}
+    deleted: dict[Pattern, set[AclRule]] = {}
     for one in wanted:
         found = check_filter(one) or list(find(image.acls, one))
         answers.append(found)
         if not isinstance(found, ChangeRejected):
             for pattern, rule in found:
-                gone.setdefault(pattern, set()).add(rule)
+                deleted.setdefault(pattern, set()).add(rule)
     changes = [
         AclsChanged(pattern, tuple(rule for rule in image.acls[pattern] if rule not in rules))
-        for pattern, rules in gone.items()
+        for pattern, rules in deleted.items()
     ]
     return answers, changes

@@ -53,35 +53,35 @@ def new_uuid(random: Random) -> Uuid:
         raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
         raw[8] = raw[8] & 0x3F | 0x80
-        made = bytes(raw)
-        if not uuid_text(made).startswith("-"):
-            return made
+        raw_id = bytes(raw)
+        if not uuid_text(raw_id).startswith("-"):
+            return raw_id
 
 
 async def with_topics(
-    image: Image, store: Store, random: Random, logged: Container[str] = ()
+    image: Image, store: Store, random: Random, with_logs: Container[str] = ()
 ) -> Image:
-    """The image with the topics of the store. A topic that cannot be applied is left out.
+    """Add the topics of the store to an image, except those that cannot be applied.
 
-    Raises ControllerStartError if such a topic is in ``logged``, the topics that have records.
+    Raises ControllerStartError if such a topic is in ``with_logs``, the topics that have records.
     """
     for name in await store.children(layout.TOPICS):
-        seen = await stored_topics.sight(store, name)
-        taken = accept_topic(image, image.controller_id, name, seen, lambda: new_uuid(random))
-        if taken.problem and (name in INTERNAL_TOPICS or name in logged):
+        stored = await stored_topics.load(store, name)
+        accepted = accept_topic(image, image.controller_id, name, stored, lambda: new_uuid(random))
+        if accepted.problem and (name in INTERNAL_TOPICS or name in with_logs):
             raise ControllerStartError(
-                f"{taken.problem}; the data directory has records of it: repair the node, or "
+                f"{accepted.problem}; the data directory has records of it: repair the node, or "
                 "delete it to start without the topic"
             )
-        if taken.rewritten is not None:
-            await store.multi([stored_topics.rewriting(taken.rewritten, seen)])
-        for change in taken.changes:
+        if accepted.rewritten is not None:
+            await store.multi([stored_topics.rewriting(accepted.rewritten, stored)])
+        for change in accepted.changes:
             image = apply(image, change)
     return image
 
 
 async def next_epoch(store: Store) -> int:
-    """The controller epoch of this life, higher than all before."""
+    """Increment and return the controller epoch in the store."""
     try:
         found = await store.get(layout.CONTROLLER_EPOCH)
     except NoNodeError:
@@ -95,32 +95,32 @@ async def next_epoch(store: Store) -> int:
 async def cluster_id(
     store: Store, settings: Settings, random: Random, found_logs: FoundLogs = NO_LOGS
 ) -> str:
-    """The id of the cluster that the store belongs to, or the one that a new store is to get.
+    """Return the cluster id in the store or, for a new store, the one to write.
 
     Raises ControllerStartError if settings or data directory belong to another cluster, or if the
     store is new and the data directory is not.
     """
-    wanted, marked = settings[CLUSTER_ID], found_logs.cluster_id
+    requested, marked_id = settings[CLUSTER_ID], found_logs.cluster_id
     try:
         found = await store.get(layout.CLUSTER_ID)
     except NoNodeError:
-        _check_new_store(wanted, found_logs)
-        return marked or wanted or uuid_text(new_uuid(random))
-    kept = layout.decode_cluster_id(found.data)
-    if marked not in (None, kept):
+        _check_new_store(requested, found_logs)
+        return marked_id or requested or uuid_text(new_uuid(random))
+    stored_id = layout.decode_cluster_id(found.data)
+    if marked_id not in (None, stored_id):
         raise ControllerStartError(
-            f"the config store belongs to cluster {kept}, the data directory to cluster {marked}: "
-            "use the store or the directory of the same cluster"
+            f"the config store belongs to cluster {stored_id}, the data directory to cluster "
+            f"{marked_id}: use the store or the directory of the same cluster"
         )
-    if wanted not in (None, kept):
+    if requested not in (None, stored_id):
         raise ControllerStartError(
-            f"cluster.id={wanted} ({settings.where(CLUSTER_ID)}): the config store belongs to "
-            f"cluster {kept}; use that id or another data directory"
+            f"cluster.id={requested} ({settings.where(CLUSTER_ID)}): the config store belongs to "
+            f"cluster {stored_id}; use that id or another data directory"
         )
-    return kept
+    return stored_id
 
 
-async def keep_cluster_id(store: Store, cluster_id: str) -> None:
+async def store_cluster_id(store: Store, cluster_id: str) -> None:
     """Store the cluster id if the store is new.
 
     It comes after the rebuilt topics: a rebuild that was interrupted leaves a store that counts as
@@ -130,12 +130,12 @@ async def keep_cluster_id(store: Store, cluster_id: str) -> None:
         await store.create(layout.CLUSTER_ID, layout.encode_cluster_id(cluster_id))
 
 
-def _check_new_store(wanted: str | None, found_logs: FoundLogs) -> None:
-    marked, topics = found_logs.cluster_id, found_logs.topics
-    if marked is not None and wanted not in (None, marked):
+def _check_new_store(requested: str | None, found_logs: FoundLogs) -> None:
+    marked_id, topics = found_logs.cluster_id, found_logs.topics
+    if marked_id is not None and requested not in (None, marked_id):
         raise ControllerStartError(
-            f"the data directory belongs to cluster {marked}, and cluster.id={wanted} is set: use "
-            "that id or another data directory"
+            f"the data directory belongs to cluster {marked_id}, and cluster.id={requested} is "
+            "set: use that id or another data directory"
         )
     if topics and not found_logs.rebuild_topics:
         partitions = sum(len(logged.partitions) for logged in topics.values())
@@ -154,7 +154,7 @@ async def load_configs(store: Store, settings: Settings) -> list[Change]:
         try:
             found += [change async for change in stored_acls.load_all(store)]
         except layout.LayoutError as error:
-            raise ControllerStartError(f"{error}; mend the node or delete it") from None
+            raise ControllerStartError(f"{error}; repair the node or delete it") from None
     return found + [
         ConfigChanged(kind, name, await stored_configs.load(store, kind, name))
         for kind in KINDS
@@ -163,22 +163,22 @@ async def load_configs(store: Store, settings: Settings) -> list[Change]:
     ]
 
 
-def check_fit(image: Image, settings: Settings, found_logs: FoundLogs = NO_LOGS) -> None:
-    """Refuse settings and a data directory under which records could not be found again."""
+def check_data_directory(image: Image, settings: Settings, found_logs: FoundLogs = NO_LOGS) -> None:
+    """Reject settings and a data directory with which existing records could not be found."""
     if settings[ZOOKEEPER_CONNECT] is not None and found_logs.cluster_id is None:
         _check_unmarked(image, found_logs)
     for topic in image.topics.values():
-        strangers = {p.leader for p in topic.partitions} - set(image.brokers)
-        if strangers:
+        other_ids = {p.leader for p in topic.partitions} - set(image.brokers)
+        if other_ids:
             raise ControllerStartError(
                 f"node.id={settings[NODE_ID]} ({settings.where(NODE_ID)}): the data directory "
-                f"belongs to node {min(strangers)}; set node.id={min(strangers)} or use another "
+                f"belongs to node {min(other_ids)}; set node.id={min(other_ids)} or use another "
                 "data directory"
             )
-    offsets, wanted = image.topics.get(OFFSETS_TOPIC), settings[OFFSETS_TOPIC_NUM_PARTITIONS]
-    if offsets is not None and len(offsets.partitions) != wanted:
+    offsets, requested = image.topics.get(OFFSETS_TOPIC), settings[OFFSETS_TOPIC_NUM_PARTITIONS]
+    if offsets is not None and len(offsets.partitions) != requested:
         raise ControllerStartError(
-            f"offsets.topic.num.partitions={wanted} "
+            f"offsets.topic.num.partitions={requested} "
             f"({settings.where(OFFSETS_TOPIC_NUM_PARTITIONS)}): the data directory has "
             f"{len(offsets.partitions)}, by which groups find their offsets; set that number or "
             "use another data directory"
@@ -199,7 +199,7 @@ def _check_unmarked(image: Image, found_logs: FoundLogs) -> None:
 async def register(
     store: Store, broker: Broker, protocols: Mapping[str, str], wall_ms: int
 ) -> None:
-    """Register this broker and its leadership, for other programs."""
+    """Register this broker and elect it as controller, visible to other programs."""
     try:
         await store.multi([
             Create(

@@ -53,11 +53,11 @@ _OVERRIDES = MAX_CONNECTIONS_PER_IP_OVERRIDES
 
 
 CREDENTIAL_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Stored beside a user's quotas, and kept when those change."""
+"""Keys of SCRAM credentials, which are stored with a user's quotas and do not change with them."""
 
 
 class Op(enum.IntEnum):
-    """What happens to one setting, with Kafka's numbers."""
+    """Operation on one config, with Kafka's numbers."""
 
     SET = 0
     DELETE = 1
@@ -86,50 +86,50 @@ class Alteration(NamedTuple):
 
 
 UnusableKeys = Callable[[Configs], Sequence[str]]
-"""Called for this broker's configs: returns why listeners cannot use the resulting keys."""
+"""Returns why listeners cannot use the keys in these configs; empty if they can."""
 
 
-def nothing_unusable(_configs: Configs) -> Sequence[str]:
-    """Where no listener shows anything."""
+def all_keys_usable(_configs: Configs) -> Sequence[str]:
+    """Report no unusable keys: the default without TLS listeners."""
     return ()
 
 
 def plan_alteration(
     image: Image,
     settings: Settings,
-    wanted: Alteration,
+    alteration: Alteration,
     unresolvable: Collection[str] = (),
-    unusable_keys: UnusableKeys = nothing_unusable,
+    unusable_keys: UnusableKeys = all_keys_usable,
 ) -> ConfigChanged | ChangeRejected:
     """Return the new config of a resource, or why nothing changes.
 
-    ``unresolvable`` are those of `hosts_named` that have no address.
+    ``unresolvable`` are those of `hosts_in_overrides` that have no address.
     """
-    refusal = _refuse_operations(wanted.operations)
-    if refusal is not None:
-        return refusal
-    if wanted.kind == TOPIC:
-        return _plan_topic(image, wanted)
-    unknown = sorted(set(hosts_named([wanted])) & set(unresolvable))
+    rejection = _reject_operations(alteration.operations)
+    if rejection is not None:
+        return rejection
+    if alteration.kind == TOPIC:
+        return _plan_topic(image, alteration)
+    unknown = sorted(set(hosts_in_overrides([alteration])) & set(unresolvable))
     if unknown:
         text = f"{_OVERRIDES.name}: cannot resolve {', '.join(unknown)}; name hosts that can be "
         return ChangeRejected(ErrorCode.INVALID_REQUEST, f"{text}looked up, or their addresses")
-    plan = _plan_broker(image, settings, wanted)
-    if isinstance(plan, ConfigChanged) and wanted.name:
+    plan = _plan_broker(image, settings, alteration)
+    if isinstance(plan, ConfigChanged) and alteration.name:
         for problem in unusable_keys({**image.configs, (plan.kind, plan.name): plan.config}):
             return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
     return plan
 
 
-def hosts_named(wanted: Iterable[Alteration]) -> list[str]:
+def hosts_in_overrides(alterations: Iterable[Alteration]) -> list[str]:
     """Return the hosts in broker configs to be set, which must be resolvable."""
     return [
         limit.host
-        for one in wanted
+        for one in alterations
         if one.kind == BROKER
-        for given in one.operations
-        if given.name == _OVERRIDES.name and given.op == Op.SET
-        for limit in _limits(given.value or "")
+        for operation in one.operations
+        if operation.name == _OVERRIDES.name and operation.op == Op.SET
+        for limit in _limits(operation.value or "")
     ]
 
 
@@ -137,11 +137,11 @@ def _limits(text: str) -> Sequence[HostLimit]:
     try:
         return _OVERRIDES.parse(text)
     except BadValueError:
-        return ()  # which is refused for that
+        return ()  # The alteration is rejected for it later.
 
 
-def usable_config(kind: str, config: Mapping[str, str]) -> Mapping[str, str]:
-    """What of a stored config is valid; other hands than this broker's may have written it."""
+def valid_config(kind: str, config: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the valid entries of a stored config, which another program may have written."""
     if kind == BROKER:
         return usable(config)
     valid = _VALID_FOR[kind]
@@ -157,9 +157,9 @@ def _is_valid_for_topic(name: str, text: str) -> bool:
 
 
 def _is_valid_for_ip(name: str, text: str) -> bool:
-    # At most 32 bits, as Kafka's type for it; a fraction of zeros is how others may write it.
-    whole, _, fraction = text.partition(".")
-    is_number = whole.isascii() and whole.isdigit() and len(whole) <= 10
+    # At most 32 bits, as in Kafka; other programs may write it with a fraction of zeros.
+    digits, _, fraction = text.partition(".")
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= 10
     return name == CONNECTION_CREATION_RATE and is_number and not fraction.strip("0")
 
 
@@ -183,28 +183,34 @@ _VALID_FOR: Mapping[str, Callable[[str, str], bool]] = {
 }
 
 
-def _refuse_operations(operations: Sequence[ConfigOperation]) -> ChangeRejected | None:
-    if any(times > 1 for times in Counter(given.name for given in operations).values()):
+def _reject_operations(operations: Sequence[ConfigOperation]) -> ChangeRejected | None:
+    if any(times > 1 for times in Counter(operation.name for operation in operations).values()):
         return ChangeRejected(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    nulls = [given.name for given in operations if given.value is None and given.op != Op.DELETE]
+    nulls = [
+        operation.name
+        for operation in operations
+        if operation.value is None and operation.op != Op.DELETE
+    ]
     if nulls:
         text = f"Null value not supported for : {', '.join(nulls)}"
         return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
-    for given in operations:
-        if given.op not in list(Op):
-            return ChangeRejected(ErrorCode.INVALID_REQUEST, f"Unknown operations type {given.op}")
+    for operation in operations:
+        if operation.op not in list(Op):
+            return ChangeRejected(
+                ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation.op}"
+            )
     return None
 
 
-def _plan_topic(image: Image, wanted: Alteration) -> ConfigChanged | ChangeRejected:
-    name = wanted.name
+def _plan_topic(image: Image, alteration: Alteration) -> ConfigChanged | ChangeRejected:
+    name = alteration.name
     if not name:
         return ChangeRejected(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     problem = name_problem(name)
     if problem is not None:
         text = f"Topic name is invalid: {problem}"
         return ChangeRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-    config = _altered(wanted, image.topic_overrides(name), TOPIC_SETTINGS)
+    config = _altered(alteration, image.topic_overrides(name), TOPIC_SETTINGS)
     if isinstance(config, ChangeRejected):
         return config
     for key, value in config.items():
@@ -219,31 +225,33 @@ def _plan_topic(image: Image, wanted: Alteration) -> ConfigChanged | ChangeRejec
 
 
 def _plan_broker(
-    image: Image, settings: Settings, wanted: Alteration
+    image: Image, settings: Settings, alteration: Alteration
 ) -> ConfigChanged | ChangeRejected:
-    refusal = _refuse_broker(settings, wanted.name)
-    if refusal is not None:
-        return refusal
-    refusal = _refuse_sharded(settings, wanted.operations)
-    refusal = refusal or _refuse_secrets(settings, wanted.operations)
-    if refusal is not None:
-        return refusal
-    key = (BROKER, wanted.name or DEFAULT_NAME)
-    declared = {given.name: broker_setting(given.name) for given in wanted.operations}
+    rejection = _reject_other_broker(settings, alteration.name)
+    if rejection is not None:
+        return rejection
+    rejection = _reject_sharded_limits(settings, alteration.operations)
+    rejection = rejection or _reject_secrets(settings, alteration.operations)
+    if rejection is not None:
+        return rejection
+    key = (BROKER, alteration.name or DEFAULT_NAME)
+    declared = {
+        operation.name: broker_setting(operation.name) for operation in alteration.operations
+    }
     found = {name: setting for name, setting in declared.items() if setting is not None}
-    config = _altered(wanted, usable(image.configs.get(key, EMPTY)), found)
+    config = _altered(alteration, usable(image.configs.get(key, EMPTY)), found)
     if isinstance(config, ChangeRejected):
         return config
     # Values of one broker override the defaults of all brokers; the result must be valid.
     own, default = layers(settings, {**image.configs, key: config})
-    whole = {**default, **own, **config} if wanted.name else {**config, **own}
-    bad = bad_values(config, for_all=not wanted.name)
-    for problem in (*bad, *problems(settings, whole)):
+    combined = {**default, **own, **config} if alteration.name else {**config, **own}
+    bad = bad_values(config, for_all=not alteration.name)
+    for problem in (*bad, *problems(settings, combined)):
         return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
     return ConfigChanged(*key, config)
 
 
-def _refuse_sharded(
+def _reject_sharded_limits(
     settings: Settings, operations: Sequence[ConfigOperation]
 ) -> ChangeRejected | None:
     """Reject limits that would not be enforced; existing ones may be removed."""
@@ -256,7 +264,7 @@ def _refuse_sharded(
     return None
 
 
-def _refuse_secrets(
+def _reject_secrets(
     settings: Settings, operations: Sequence[ConfigOperation]
 ) -> ChangeRejected | None:
     """Reject secrets in a store shared with other programs; Kafka's tools would encrypt them."""
@@ -271,7 +279,7 @@ def _refuse_secrets(
     return None
 
 
-def _refuse_broker(settings: Settings, name: str) -> ChangeRejected | None:
+def _reject_other_broker(settings: Settings, name: str) -> ChangeRejected | None:
     own = str(settings[NODE_ID])
     if name in ("", own):
         return None
@@ -283,11 +291,11 @@ def _refuse_broker(settings: Settings, name: str) -> ChangeRejected | None:
 
 
 def _altered(
-    wanted: Alteration, current: Mapping[str, str], declared: Mapping[str, Setting[Any]]
+    alteration: Alteration, current: Mapping[str, str], declared: Mapping[str, Setting[Any]]
 ) -> dict[str, str] | ChangeRejected:
-    """The config after all operations; lists that were never set begin with their default."""
-    config = {} if wanted.replace else dict(current)
-    for name, op, value in wanted.operations:
+    """Return the config after all operations; a list that is not set starts with its default."""
+    config = {} if alteration.replace else dict(current)
+    for name, op, value in alteration.operations:
         if op == Op.DELETE:
             config.pop(name, None)
             continue

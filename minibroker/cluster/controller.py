@@ -24,11 +24,11 @@ from minibroker.cluster.configs import (
     KINDS,
     Alteration,
     UnusableKeys,
-    nothing_unusable,
+    all_keys_usable,
     plan_alteration,
 )
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
-from minibroker.cluster.foreign_topics import TopicsTaken, accept_topic
+from minibroker.cluster.foreign_topics import AppliedTopics, accept_topic
 from minibroker.cluster.image import (
     Broker,
     BrokerChanged,
@@ -45,13 +45,13 @@ from minibroker.cluster.image import (
     apply,
     apply_update,
 )
-from minibroker.cluster.mutations import Allowance, FreeBytes, Take, freely, unlimited
+from minibroker.cluster.mutations import Allow, FreeBytes, MutationLimits, allow_all, unlimited
 from minibroker.cluster.outcomes import (
     ConfigOutcome,
     TopicOutcome,
     TopicOutcomes,
-    all_refused,
-    refused_repetition,
+    duplicate_topic_outcome,
+    reject_all,
 )
 from minibroker.cluster.quotas import QuotaChange, plan_change, sharded_problem
 from minibroker.cluster.store.tree import (
@@ -70,34 +70,29 @@ from minibroker.cluster.store.tree import (
 from minibroker.cluster.topic_recovery import FoundLogs, rebuild_topics
 from minibroker.cluster.topics import (
     ChangeRejected,
-    Growth,
+    NewPartitions,
     NewTopic,
     internal_topics,
     plan_creation,
     plan_deletion,
-    plan_growth,
+    plan_new_partitions,
 )
-from minibroker.config import (
-    BROKER_RACK,
-    DELETE_TOPIC_ENABLE,
-    NODE_ID,
-    Settings,
-)
+from minibroker.config import BROKER_RACK, DELETE_TOPIC_ENABLE, NODE_ID, Settings
 from protocol.errors import ErrorCode
 
 ATTEMPTS_MAX = 5
 """How often a change is tried if other programs change the same nodes."""
 
 CONFLICTS = (NodeExistsError, NoNodeError, BadVersionError, NotEmptyError)
-"""How a store says that it is not as it was a moment ago."""
+"""Errors of the store after a concurrent change by another program."""
 
 
-Done = TypeVar("Done", TopicOutcomes, ConfigOutcome, TopicsTaken)
+Result = TypeVar("Result", TopicOutcomes, ConfigOutcome, AppliedTopics)
 Plans: TypeAlias = Sequence[ConfigChanged | ChangeRejected]
 
 
 class ClusterController(AclController):
-    """The cluster's facts with the store behind them; one at a time uses a store."""
+    """Cluster metadata with its store; only one controller uses a store at a time."""
 
     def __init__(
         self,
@@ -107,15 +102,15 @@ class ClusterController(AclController):
         random: Random,
         free_bytes: FreeBytes = unlimited,
     ) -> None:
-        """Wrap an image that the store is known to hold; `start` is the way to get there."""
+        """Use an image that equals the store's content; call `start` instead."""
         self._store = store
         self._settings = settings
         self._random = random
         self._image = image
         self._free_bytes = free_bytes
         self._lock = trio.Lock()
-        self._unreturned: list[Update] = []
-        """Part of the image already, and next to be returned."""
+        self._pending_updates: list[Update] = []
+        """Updates in the image that the next method call returns."""
 
     @classmethod
     async def start(
@@ -129,7 +124,7 @@ class ClusterController(AclController):
         found_logs: FoundLogs = bootstrap.NO_LOGS,
         free_bytes: FreeBytes = unlimited,
     ) -> ClusterController:
-        """Open a store, new or used, with a higher controller epoch and an image numbered 0.
+        """Open a new or existing store with a higher controller epoch; the image has number 0.
 
         ``endpoints`` are the advertised addresses: listener name -> (host, port).  Raises
         `ControllerStartError` if the store belongs to another broker or cluster.
@@ -144,47 +139,47 @@ class ClusterController(AclController):
         )
         image = apply(image, BrokerChanged(broker))
         await rebuild_topics(store, settings, found_logs, broker.broker_id, wall_ms)
-        await bootstrap.keep_cluster_id(store, image.cluster_id)
+        await bootstrap.store_cluster_id(store, image.cluster_id)
         image = await bootstrap.with_topics(image, store, random, found_logs.topics)
         for change in await bootstrap.load_configs(store, settings):
             image = apply(image, change)
-        bootstrap.check_fit(image, settings, found_logs)
+        bootstrap.check_data_directory(image, settings, found_logs)
         protocols = {name: settings.security_protocol(name) for name in endpoints}
         await bootstrap.register(store, broker, protocols, wall_ms)
         controller = cls(store, settings, image, random, free_bytes)
-        # They are part of the image from the start, so that a group's first step needs no change
-        # of the image; their logs come to be when they are first written.
+        # They are part of the image from the start, so that the first use of a group does not
+        # change the image; their logs are created at the first write.
         for name, make in internal_topics(settings).items():
             if name not in image.topics:
-                made = make(settings, broker.broker_id, controller._new_topic_id())
-                await store.multi(await stored_topics.creation(store, made))
-                controller._image = apply(controller._image, made)
+                created = make(settings, broker.broker_id, controller._new_topic_id())
+                await store.multi(await stored_topics.creation(store, created))
+                controller._image = apply(controller._image, created)
         return controller
 
     @property
     def image(self) -> Image:
-        """The newest image, which contains all that was ever returned for broadcast."""
+        """The newest image, which contains all updates that were returned for publishing."""
         return self._image
 
     async def create_topics(
-        self, wanted: Sequence[NewTopic], *, validate_only: bool = False, take: Take = freely
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False, allow: Allow = allow_all
     ) -> TopicOutcomes:
         """Create topics independently; with ``validate_only`` only return the outcome.
 
-        ``take`` returns whether so many partitions may be created.
+        ``allow`` returns whether so many partitions may be created.
         """
-        allowance = Allowance(take, counts=not validate_only, free_bytes=self._free_bytes)
+        limits = MutationLimits(allow, counts=not validate_only, free_bytes=self._free_bytes)
 
         async def attempt() -> TopicOutcomes:
-            repeated = _repeated(new.name for new in wanted)
+            repeated = _repeated(new.name for new in topics)
             image, changes, outcomes = self._image, list[TopicCreated](), []
-            for new in wanted:
+            for new in topics:
                 if new.name in repeated:
-                    outcomes.append(refused_repetition(new.name))
+                    outcomes.append(duplicate_topic_outcome(new.name))
                     continue
                 plan = plan_creation(image, self._settings, new, self._new_topic_id())
                 if not isinstance(plan, ChangeRejected):
-                    plan = allowance.check(new.name, plan, len(plan.topic.partitions))
+                    plan = limits.check(new.name, plan, len(plan.topic.partitions))
                 if isinstance(plan, ChangeRejected):
                     outcomes.append(TopicOutcome(new.name, plan))
                     continue
@@ -194,76 +189,82 @@ class ClusterController(AclController):
             if validate_only:
                 return TopicOutcomes(tuple(outcomes), [])
             operations = list[Operation]()
-            for made in changes:
-                operations += await stored_topics.creation(self._store, made)
+            for created in changes:
+                operations += await stored_topics.creation(self._store, created)
             return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
 
-        names = [new.name for new in wanted]
-        return await self._against_others(names, attempt, partial(all_refused, names))
+        names = [new.name for new in topics]
+        return await self._retry_on_conflict(names, attempt, partial(reject_all, names))
 
-    async def delete_topics(self, names: Sequence[str], *, take: Take = freely) -> TopicOutcomes:
-        """Delete topics, each for itself; ids are the caller's to look up in the image."""
-        allowance = Allowance(take)
+    async def delete_topics(
+        self, names: Sequence[str], *, allow: Allow = allow_all
+    ) -> TopicOutcomes:
+        """Delete topics independently, by name."""
+        limits = MutationLimits(allow)
 
         async def attempt() -> TopicOutcomes:
             repeated = _repeated(names)
             changes, outcomes = list[TopicDeleted](), []
             for name in names:
                 if name in repeated:
-                    outcomes.append(refused_repetition(name))
+                    outcomes.append(duplicate_topic_outcome(name))
                     continue
                 plan = plan_deletion(self._image, name)
                 if not isinstance(plan, ChangeRejected):
-                    plan = allowance.check(name, plan, len(plan.partitions))
+                    plan = limits.check(name, plan, len(plan.partitions))
                 if isinstance(plan, ChangeRejected):
                     outcomes.append(TopicOutcome(name, plan))
                     continue
                 outcomes.append(TopicOutcome(name, None, plan))
                 changes.append(TopicDeleted(plan.name, plan.topic_id))
             operations = list[Operation]()
-            for gone in changes:
-                operations += await stored_topics.deletion(self._store, gone.name)
+            for deleted in changes:
+                operations += await stored_topics.deletion(self._store, deleted.name)
             return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
 
-        return await self._against_others(names, attempt, partial(all_refused, names))
+        return await self._retry_on_conflict(names, attempt, partial(reject_all, names))
 
     async def create_partitions(
-        self, wanted: Sequence[Growth], *, validate_only: bool = False, take: Take = freely
+        self,
+        requested: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        allow: Allow = allow_all,
     ) -> TopicOutcomes:
-        """Add partitions to topics, each for itself."""
-        allowance = Allowance(take, counts=not validate_only, free_bytes=self._free_bytes)
+        """Add partitions to topics independently."""
+        limits = MutationLimits(allow, counts=not validate_only, free_bytes=self._free_bytes)
 
         async def attempt() -> TopicOutcomes:
-            repeated = _repeated(growth.name for growth in wanted)
+            repeated = _repeated(new_partitions.name for new_partitions in requested)
             changes, outcomes, operations = list[PartitionsAdded](), [], list[Operation]()
-            for growth in wanted:
-                if growth.name in repeated:
-                    outcomes.append(refused_repetition(growth.name))
+            for new_partitions in requested:
+                if new_partitions.name in repeated:
+                    outcomes.append(duplicate_topic_outcome(new_partitions.name))
                     continue
-                plan = plan_growth(self._image, growth)
+                plan = plan_new_partitions(self._image, new_partitions)
                 if not isinstance(plan, ChangeRejected):
-                    plan = allowance.check(growth.name, plan, len(plan))
+                    plan = limits.check(new_partitions.name, plan, len(plan))
                 if isinstance(plan, ChangeRejected):
-                    outcomes.append(TopicOutcome(growth.name, plan))
+                    outcomes.append(TopicOutcome(new_partitions.name, plan))
                     continue
-                topic = self._image.topics[growth.name]
-                grown = topic._replace(partitions=topic.partitions + plan)
-                outcomes.append(TopicOutcome(growth.name, None, grown))
-                changes.append(PartitionsAdded(growth.name, plan))
-                operations.append(await stored_topics.growth(self._store, topic, grown))
+                topic = self._image.topics[new_partitions.name]
+                extended = topic._replace(partitions=topic.partitions + plan)
+                outcomes.append(TopicOutcome(new_partitions.name, None, extended))
+                changes.append(PartitionsAdded(new_partitions.name, plan))
+                operations.append(await stored_topics.addition(self._store, topic, extended))
             if validate_only:
                 return TopicOutcomes(tuple(outcomes), [])
             return TopicOutcomes(tuple(outcomes), await self._commit(operations, changes))
 
-        names = [growth.name for growth in wanted]
-        return await self._against_others(names, attempt, partial(all_refused, names))
+        names = [new_partitions.name for new_partitions in requested]
+        return await self._retry_on_conflict(names, attempt, partial(reject_all, names))
 
     async def alter_configs(
         self,
-        wanted: Sequence[Alteration],
+        requested: Sequence[Alteration],
         *,
         unresolvable: Collection[str] = (),
-        unusable_keys: UnusableKeys = nothing_unusable,
+        unusable_keys: UnusableKeys = all_keys_usable,
         validate_only: bool = False,
     ) -> ConfigOutcome:
         """Change the configs of topics and brokers independently (see `plan_alteration`)."""
@@ -271,26 +272,27 @@ class ClusterController(AclController):
         def plan() -> list[ConfigChanged | ChangeRejected]:
             image, settings = self._image, self._settings
             return [
-                plan_alteration(image, settings, one, unresolvable, unusable_keys) for one in wanted
+                plan_alteration(image, settings, one, unresolvable, unusable_keys)
+                for one in requested
             ]
 
-        return await self._keep_configs(plan, validate_only=validate_only)
+        return await self._store_configs(plan, validate_only=validate_only)
 
     async def alter_quotas(
         self,
-        wanted: Sequence[QuotaChange],
+        requested: Sequence[QuotaChange],
         *,
         unresolvable: Collection[str] = (),
         validate_only: bool = False,
     ) -> ConfigOutcome:
-        """Change the quotas of entities, each for itself (see `plan_change`)."""
+        """Change the quotas of entities independently (see `plan_change`)."""
 
         def plan() -> list[ConfigChanged | ChangeRejected]:
             repeated = {
-                entity for entity, n in Counter(one.entity for one in wanted).items() if n > 1
+                entity for entity, n in Counter(one.entity for one in requested).items() if n > 1
             }
             plans: list[ConfigChanged | ChangeRejected] = []
-            for one in wanted:
+            for one in requested:
                 problem = sharded_problem(self._settings, one)
                 if one.entity in repeated:
                     problem = "Ignoring duplicate entity"
@@ -300,20 +302,20 @@ class ClusterController(AclController):
                     plans.append(plan_change(self._image, one, unresolvable))
             return plans
 
-        return await self._keep_configs(plan, validate_only=validate_only)
+        return await self._store_configs(plan, validate_only=validate_only)
 
     async def alter_credentials(
-        self, wanted: Sequence[CredentialChange]
+        self, requested: Sequence[CredentialChange]
     ) -> tuple[dict[str, ChangeRejected | None], list[Update]]:
-        """Change the SCRAM credentials of users, each for itself: why not, and the updates."""
+        """Change SCRAM credentials; return the rejections by user, and the updates."""
         plans: dict[str, ConfigChanged | ChangeRejected] = {}
 
         def plan() -> Plans:
-            plans.update(plan_credentials(self._image, wanted))
+            plans.update(plan_credentials(self._image, requested))
             return list(plans.values())
 
-        outcome = await self._keep_configs(plan)
-        return dict(zip(plans, outcome.refusals, strict=True)), outcome.updates
+        outcome = await self._store_configs(plan)
+        return dict(zip(plans, outcome.rejections, strict=True)), outcome.updates
 
     async def apply_config(self, kind: str, name: str) -> list[Update]:
         """Read the stored config of a resource, which another program may have written."""
@@ -338,11 +340,11 @@ class ClusterController(AclController):
                 )
             )
 
-    async def apply_topics(self, names: Collection[str]) -> TopicsTaken:
-        """Look again at topics that others may have made, changed or deleted."""
+    async def apply_topics(self, names: Collection[str]) -> AppliedTopics:
+        """Apply the stored topics, which other programs may have created, changed or deleted."""
         async with self._lock:
             problems = {name: await self._apply_topic(name) for name in names}
-            return TopicsTaken(self._advance([]), problems)
+            return AppliedTopics(self._advance([]), problems)
 
     async def write_leaders(self, names: Collection[str]) -> None:
         """Write the leaders of topics' partitions to the store, for tools that read them there."""
@@ -358,13 +360,13 @@ class ClusterController(AclController):
                     for first in range(0, len(steps), stored_topics.STEPS_MAX):
                         await self._store.multi(steps[first : first + stored_topics.STEPS_MAX])
 
-    async def carry_out_deletion(self, name: str) -> TopicsTaken:
+    async def delete_marked_topic(self, name: str) -> AppliedTopics:
         """Delete a topic that a tool marked for deletion with a node, which is deleted too."""
         request = Delete(layout.deletion_path(name))
 
-        async def attempt() -> TopicsTaken:
+        async def attempt() -> AppliedTopics:
             if not await self._store.exists(request.path):
-                return TopicsTaken(self._advance([]), {})
+                return AppliedTopics(self._advance([]), {})
             problem = await self._apply_topic(name)
             plan = plan_deletion(self._image, name)
             steps, changes = list[Operation]([request]), list[Change]()
@@ -372,13 +374,13 @@ class ClusterController(AclController):
                 steps = [*await stored_topics.deletion(self._store, name), request]
                 changes = [TopicDeleted(name, plan.topic_id)]
             elif isinstance(plan, Topic):
-                problem = f"{request.path}: is not done, as delete.topic.enable=false"
+                problem = f"{request.path}: is ignored, because delete.topic.enable=false"
             else:
                 problem = problem or f"{request.path}: {plan.text}"
             await self._store.multi(steps)
-            return TopicsTaken(self._advance(changes), {name: problem})
+            return AppliedTopics(self._advance(changes), {name: problem})
 
-        return await self._against_others([name], attempt)
+        return await self._retry_on_conflict([name], attempt)
 
     async def allocate_producer_ids(self) -> layout.ProducerIdBlock:
         """Return a block of producer ids that was never returned before."""
@@ -386,33 +388,35 @@ class ClusterController(AclController):
             return await producer_ids.allocate(self._store, self._settings[NODE_ID])
 
     async def reset(self) -> list[Update]:
-        """Drop every topic; the internal ones are there again at once, empty and with new ids.
+        """Delete every topic; recreate the internal ones at once, empty and with new ids.
 
-        Producer ids go on, so that a producer from before cannot be taken for a new one.
+        Producer ids are not reset, so that no id is used by two producers.
         """
 
-        async def attempt() -> TopicsTaken:
+        async def attempt() -> AppliedTopics:
             internal, operations = list[Topic](), list[Operation]()
             for topic in self._image.topics.values():
                 if not topic.internal:
                     operations += await stored_topics.deletion(self._store, topic.name)
                     continue
-                fresh = topic._replace(topic_id=self._new_topic_id())
-                internal.append(fresh)
-                operations.append(Set(layout.topic_path(fresh.name), layout.encode_topic(fresh)))
-            return TopicsTaken(await self._commit(operations, [Reset(tuple(internal))]), {})
+                replacement = topic._replace(topic_id=self._new_topic_id())
+                internal.append(replacement)
+                operations.append(
+                    Set(layout.topic_path(replacement.name), layout.encode_topic(replacement))
+                )
+            return AppliedTopics(await self._commit(operations, [Reset(tuple(internal))]), {})
 
-        return (await self._against_others(list(self._image.topics), attempt)).updates
+        return (await self._retry_on_conflict(list(self._image.topics), attempt)).updates
 
-    async def _against_others(
+    async def _retry_on_conflict(
         self,
         names: Collection[str],
-        attempt: Callable[[], Awaitable[Done]],
-        refused: Callable[[ChangeRejected], Done] | None = None,
-    ) -> Done:
+        attempt: Callable[[], Awaitable[Result]],
+        reject: Callable[[ChangeRejected], Result] | None = None,
+    ) -> Result:
         """Change topics; after a conflict, apply what other programs wrote and try again.
 
-        ``refused`` makes the answer if the store cannot be written.
+        ``reject`` builds the result if the store cannot be written.
         """
         async with self._lock:
             try:
@@ -424,40 +428,40 @@ class ClusterController(AclController):
                             await self._apply_topic(name)
                 return await attempt()
             except UnwritableError as error:
-                if refused is None:
+                if reject is None:
                     raise
-                return refused(ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+                return reject(ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
 
     async def _apply_topic(self, name: str) -> str:
-        """Why a topic was not taken over, empty if it was; what changes waits to be returned."""
+        """Apply a stored topic; return why it was rejected, or an empty text."""
         for _ in range(ATTEMPTS_MAX):
-            seen = await stored_topics.sight(self._store, name)
+            stored = await stored_topics.load(self._store, name)
             broker_id = self._settings[NODE_ID]
-            taken = accept_topic(self._image, broker_id, name, seen, self._new_topic_id)
+            accepted = accept_topic(self._image, broker_id, name, stored, self._new_topic_id)
             try:
-                if taken.rewritten is not None:
-                    await self._store.multi([stored_topics.rewriting(taken.rewritten, seen)])
+                if accepted.rewritten is not None:
+                    await self._store.multi([stored_topics.rewriting(accepted.rewritten, stored)])
             except CONFLICTS:
                 continue
             except UnavailableError:
                 raise
             except StoreError as error:
-                return f"{error}; what is there cannot be taken over"
-            self._unreturned = self._advance(taken.changes)
-            return taken.problem
-        return f"{layout.topic_path(name)}: is changed faster than it can be read"
+                return f"{error}; the stored topic cannot be applied"
+            self._pending_updates = self._advance(accepted.changes)
+            return accepted.problem
+        return f"{layout.topic_path(name)}: changes faster than it can be read"
 
     async def _commit(
         self, operations: Sequence[Operation], changes: Sequence[Change]
     ) -> list[Update]:
-        """Keep changes in the store, then in the image; no change makes no update."""
+        """Write changes to the store, then apply them to the image; return the updates."""
         if changes:
             await self._store.multi(operations)
         return self._advance(changes)
 
     def _advance(self, changes: Sequence[Change]) -> list[Update]:
-        """Return an update with the changes, after the updates that wait for it."""
-        waiting, self._unreturned = self._unreturned, []
+        """Apply changes to the image; return the pending updates and the new one."""
+        waiting, self._pending_updates = self._pending_updates, []
         if not changes:
             return waiting
         image = self._image
@@ -465,30 +469,26 @@ class ClusterController(AclController):
         self._image = apply_update(image, update)
         return [*waiting, update]
 
-    async def _apply_configs(self, resources: Iterable[tuple[str, str]]) -> list[Update]:
-        found = await stored_configs.differences(self._store, self._image, resources)
-        return self._advance(found)
-
-    async def _keep_configs(
+    async def _store_configs(
         self, plan: Callable[[], Plans], *, validate_only: bool = False
     ) -> ConfigOutcome:
         """Store planned changes, on top of recent changes by other programs."""
 
         async def attempt() -> ConfigOutcome:
             planned = [one[:2] for one in plan() if isinstance(one, ConfigChanged)]
-            self._unreturned = self._advance(
+            self._pending_updates = self._advance(
                 await stored_configs.differences(self._store, self._image, planned)
             )
             plans = plan()
-            refusals = tuple(one if isinstance(one, ChangeRejected) else None for one in plans)
+            rejections = tuple(one if isinstance(one, ChangeRejected) else None for one in plans)
             changes = [one for one in plans if isinstance(one, ConfigChanged)]
             if validate_only:
-                return ConfigOutcome(refusals, self._advance([]))
-            operations = await stored_configs.told_steps(self._store, changes)
-            return ConfigOutcome(refusals, await self._commit(operations, changes))
+                return ConfigOutcome(rejections, self._advance([]))
+            operations = await stored_configs.steps_with_notifications(self._store, changes)
+            return ConfigOutcome(rejections, await self._commit(operations, changes))
 
-        return await self._against_others(
-            (), attempt, lambda refusal: ConfigOutcome((refusal,) * len(plan()), [])
+        return await self._retry_on_conflict(
+            (), attempt, lambda rejection: ConfigOutcome((rejection,) * len(plan()), [])
         )
 
     def _new_topic_id(self) -> Uuid:
@@ -496,4 +496,4 @@ class ClusterController(AclController):
 
 
 def _repeated(names: Iterable[str]) -> set[str]:
-    return {name for name, times in Counter(names).items() if times > 1}
+    return {name for name, count in Counter(names).items() if count > 1}

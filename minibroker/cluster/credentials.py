@@ -28,7 +28,7 @@ from minibroker.security.scram import (
 from protocol.errors import ErrorCode
 
 SHAPES_MAX: Final = 16
-"""Shapes of credentials that unknown users may show."""
+"""Shapes of credentials that may be shown for unknown users."""
 
 
 class CredentialChange(NamedTuple):
@@ -45,7 +45,7 @@ class CredentialChange(NamedTuple):
 def plan_credentials(
     image: Image, wanted: Sequence[CredentialChange]
 ) -> dict[str, ConfigChanged | ChangeRejected]:
-    """Return by user the new config, or why nothing changes."""
+    """Return the new config of each user, or the reason of the rejection."""
     by_user: dict[str, list[CredentialChange]] = {}
     for change in wanted:
         by_user.setdefault(change.user, []).append(change)
@@ -58,9 +58,9 @@ def _plan(
     key = sanitize(user)
     config = image.configs.get((USER, key), EMPTY)
     # Errors in this order: invalid, duplicate, not found.
-    for refusal in (*map(_invalid, changes), _twice(changes)):
-        if refusal is not None:
-            return refusal
+    for rejection in (*map(_invalid, changes), _twice(changes)):
+        if rejection is not None:
+            return rejection
     for change in changes:
         mechanism = MECHANISM_NUMBERS[change.mechanism]
         if change.credential is None and mechanism not in config:
@@ -109,7 +109,7 @@ def _changed(change: CredentialChange, config: Mapping[str, str]) -> dict[str, s
 
 
 def iterations(image: Image, user: str) -> dict[int, int]:
-    """The iterations of a user's credentials, by the number of their mechanism."""
+    """Return the iterations of a user's credentials by mechanism number."""
     config = image.configs.get((USER, sanitize(user)), EMPTY)
     found = {
         number: parse_credential(config.get(name, "")) for number, name in MECHANISM_NUMBERS.items()

@@ -36,8 +36,8 @@ from minibroker.cluster.topics import (
 )
 
 
-class Sight(NamedTuple):
-    """Node of a topic in the store, and the topic's config."""
+class StoredTopic(NamedTuple):
+    """Content of a topic's node, and the topic's config."""
 
     data: bytes
     version: int
@@ -55,94 +55,96 @@ class AcceptedTopic(NamedTuple):
     problem: str = ""
 
 
-class TopicsTaken(NamedTuple):
-    """The updates to publish, and by topic why it was not taken over, empty where it was."""
+class AppliedTopics(NamedTuple):
+    """The updates to publish, and by topic why it was not applied, empty if it was."""
 
     updates: list[Update]
     problems: Mapping[str, str]
 
 
 def accept_topic(
-    image: Image, broker_id: int, name: str, sight: Sight | None, fresh_id: Callable[[], Uuid]
+    image: Image, broker_id: int, name: str, stored: StoredTopic | None, new_id: Callable[[], Uuid]
 ) -> AcceptedTopic:
-    """Decide how a topic node changes the image; without a sight, the node does not exist."""
-    known = image.topics.get(name)
-    if sight is None:
-        return _take_deletion(known)
+    """Decide how a topic node changes the image; ``stored`` is None if the node does not exist."""
+    current = image.topics.get(name)
+    if stored is None:
+        return _accept_deletion(current)
     problem = _name_problem(name)
     if problem is not None:
-        return AcceptedTopic(problem=f"{layout.topic_path(name)}: is no topic: {problem}")
+        return AcceptedTopic(problem=f"{layout.topic_path(name)}: is not a topic: {problem}")
     try:
-        node = layout.decode_topic(name, sight.data)
+        node = layout.decode_topic(name, stored.data)
     except layout.LayoutError as error:
-        return AcceptedTopic(rewritten=known, problem=f"{error}{_as_it_was(known)}")
-    if known is not None and known.internal:
-        return _restore(known, node)
+        return AcceptedTopic(rewritten=current, problem=f"{error}{_unchanged_text(current)}")
+    if current is not None and current.internal:
+        return _restore(current, node)
     problem = _node_problem(image, broker_id, name, node)
     if problem:
-        text = f"{layout.topic_path(name)}: {problem}{_as_it_was(known)}"
-        return AcceptedTopic(rewritten=known, problem=text)
-    if known is not None and not _is_replaced(known, node, sight):
-        return _take_growth(known, broker_id, node)
-    made = topic_of(name, node, node.topic_id or fresh_id(), broker_id)
-    gone = () if known is None else (TopicDeleted(name, known.topic_id),)
-    rewritten = made if node.topic_id is None else None
-    return AcceptedTopic((*gone, TopicCreated(made, sight.config)), rewritten)
+        text = f"{layout.topic_path(name)}: {problem}{_unchanged_text(current)}"
+        return AcceptedTopic(rewritten=current, problem=text)
+    if current is not None and not _is_replaced(current, node, stored):
+        return _accept_new_partitions(current, broker_id, node)
+    created = topic_of(name, node, node.topic_id or new_id(), broker_id)
+    deletion = () if current is None else (TopicDeleted(name, current.topic_id),)
+    rewritten = created if node.topic_id is None else None
+    return AcceptedTopic((*deletion, TopicCreated(created, stored.config)), rewritten)
 
 
-def _take_deletion(known: Topic | None) -> AcceptedTopic:
-    if known is None:
+def _accept_deletion(current: Topic | None) -> AcceptedTopic:
+    if current is None:
         return AcceptedTopic()
-    if known.internal:
-        path = layout.topic_path(known.name)
+    if current.internal:
+        path = layout.topic_path(current.name)
         return AcceptedTopic(
-            rewritten=known, problem=f"{path}: was deleted, but is needed: created again"
+            rewritten=current, problem=f"{path}: was deleted, but is needed: created again"
         )
-    return AcceptedTopic((TopicDeleted(known.name, known.topic_id),))
+    return AcceptedTopic((TopicDeleted(current.name, current.topic_id),))
 
 
 def _name_problem(name: str) -> str | None:
     return "that name is Kafka's own" if name in RESERVED_TOPICS else name_problem(name)
 
 
-def _as_it_was(known: Topic | None) -> str:
-    return "; it is ignored" if known is None else "; the topic stays as it was"
+def _unchanged_text(current: Topic | None) -> str:
+    return "; it is ignored" if current is None else "; the topic stays as it was"
 
 
-def _restore(known: Topic, node: layout.TopicNode) -> AcceptedTopic:
-    replicas = tuple(partition.replicas for partition in known.partitions)
-    if node == (known.topic_id, replicas):
+def _restore(current: Topic, node: layout.TopicNode) -> AcceptedTopic:
+    replicas = tuple(partition.replicas for partition in current.partitions)
+    if node == (current.topic_id, replicas):
         return AcceptedTopic()
-    path = layout.topic_path(known.name)
-    return AcceptedTopic(rewritten=known, problem=f"{path}: was changed, but is internal: restored")
+    path = layout.topic_path(current.name)
+    return AcceptedTopic(
+        rewritten=current, problem=f"{path}: was changed, but is internal: restored"
+    )
 
 
 def _node_problem(image: Image, broker_id: int, name: str, node: layout.TopicNode) -> str:
     if len(node.replicas) > PARTITIONS_MAX:
         count = len(node.replicas)
         return f"{count} partitions are more than the {PARTITIONS_MAX} that a topic may have"
-    away = [i for i, ids in enumerate(node.replicas) if broker_id not in ids]
-    if away and name not in INTERNAL_TOPICS:
-        return f"partition {away[0]} has no replica at broker {broker_id}, the only one there is"
+    unassigned = [i for i, ids in enumerate(node.replicas) if broker_id not in ids]
+    if unassigned and name not in INTERNAL_TOPICS:
+        return f"partition {unassigned[0]} has no replica at broker {broker_id}, the only broker"
     other = image.topic_names.get(node.topic_id) if node.topic_id is not None else None
     if other not in (None, name):
         return f"its topic_id is that of topic '{other}'"
     return ""
 
 
-def _is_replaced(known: Topic, node: layout.TopicNode, sight: Sight) -> bool:
+def _is_replaced(current: Topic, node: layout.TopicNode, stored: StoredTopic) -> bool:
     if node.topic_id is None:
-        return sight.version == 0
-    return bool(node.topic_id != known.topic_id)
+        return stored.version == 0
+    return bool(node.topic_id != current.topic_id)
 
 
-def _take_growth(known: Topic, broker_id: int, node: layout.TopicNode) -> AcceptedTopic:
-    grown = topic_of(known.name, node, known.topic_id, broker_id)
-    before, after = known.partitions, grown.partitions
+def _accept_new_partitions(current: Topic, broker_id: int, node: layout.TopicNode) -> AcceptedTopic:
+    extended = topic_of(current.name, node, current.topic_id, broker_id)
+    before, after = current.partitions, extended.partitions
     if [each.replicas for each in before] != [each.replicas for each in after[: len(before)]]:
-        path = layout.topic_path(known.name)
+        path = layout.topic_path(current.name)
         text = "partitions can be added, but not taken away or moved; the topic stays as it was"
-        return AcceptedTopic(rewritten=known, problem=f"{path}: {text}")
+        return AcceptedTopic(rewritten=current, problem=f"{path}: {text}")
     added = after[len(before) :]
-    changes = (PartitionsAdded(known.name, added),) if added else ()
-    return AcceptedTopic(changes, grown if node.topic_id is None else None)
+    changes = (PartitionsAdded(current.name, added),) if added else ()
+    return AcceptedTopic(changes, extended if node.topic_id is None else None)

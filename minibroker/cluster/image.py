@@ -52,7 +52,7 @@ class Topic(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """One broker; ``endpoints`` says what clients of each listener dial: name -> (host, port)."""
+    """One broker; ``endpoints`` maps listeners to addresses: name -> (host, port)."""
 
     broker_id: int
     rack: str | None
@@ -96,7 +96,7 @@ class Image:
         return self.configs.get((TOPIC, topic), EMPTY)
 
     def brokers_at(self, listener: str) -> Iterator[tuple[Broker, str, int]]:
-        """The brokers that have a listener of this name, each with the host and port to dial."""
+        """Return the brokers with a listener of this name, each with its host and port."""
         for broker in self.brokers.values():
             endpoint = broker.endpoints.get(listener)
             if endpoint is not None:
@@ -120,14 +120,14 @@ class TopicDeleted(NamedTuple):
 
 
 class PartitionsAdded(NamedTuple):
-    """A topic has further partitions, numbered on from those it had."""
+    """Partitions were added to a topic, with the next indexes."""
 
     name: str
     partitions: tuple[PartitionRegistration, ...]
 
 
 class ConfigChanged(NamedTuple):
-    """All that is set for a resource from now on; an empty mapping means nothing is."""
+    """The new config of a resource; empty if nothing is set."""
 
     kind: str
     name: str
@@ -135,14 +135,14 @@ class ConfigChanged(NamedTuple):
 
 
 class AclsChanged(NamedTuple):
-    """All access rules of a pattern from now on; none means that there are none."""
+    """The new ACLs of a pattern; empty if it has none."""
 
     pattern: Pattern
     rules: tuple[AclRule, ...]
 
 
 class BrokerChanged(NamedTuple):
-    """A broker is there, for the first time or with other endpoints."""
+    """A broker registered, for the first time or with other endpoints."""
 
     broker: Broker
 
@@ -154,7 +154,7 @@ class BrokerGone(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Every topic is gone, with its config and all that groups have committed.
+    """Every topic was deleted, with its config and all committed offsets.
 
     ``internal`` are the internal topics as they exist from now on: empty, with new ids, and with
     the configs that they had.
@@ -176,7 +176,7 @@ Change: TypeAlias = (
 
 
 class Update(NamedTuple):
-    """Changes that are taken over together, as the controller numbers and broadcasts them."""
+    """Changes that are applied together, numbered and published by the controller."""
 
     controller_epoch: int
     number: int
@@ -184,11 +184,11 @@ class Update(NamedTuple):
 
 
 class ImageGapError(Exception):
-    """An update that does not follow the image at hand; ask the controller for a whole image."""
+    """An update does not follow the current image; request a complete image."""
 
 
 def apply_update(image: Image, update: Update) -> Image:
-    """The image after an update; one that is already contained changes nothing.
+    """Return the image after an update; an update that it already contains changes nothing.
 
     Raises `ImageGapError` if updates between the two are missing or the controller is another.
     """
@@ -213,7 +213,7 @@ def image_of(image: Image, kinds: Collection[str]) -> Image:
 
 
 def update_of(update: Update, kinds: Collection[str]) -> Update:
-    """The update for an image that has configs only of these kinds."""
+    """Return the update for an image that has only configs of these kinds."""
     changes = tuple(
         change
         for change in update.changes
@@ -223,7 +223,7 @@ def update_of(update: Update, kinds: Collection[str]) -> Update:
 
 
 def apply(image: Image, change: Change) -> Image:
-    """The image after one change; the number is left as it is."""
+    """Return the image after one change, with the same number."""
     match change:
         case TopicCreated(topic, config):
             return _with_topic(image, topic, config)

@@ -50,7 +50,7 @@ FIRST_LEADER_EPOCH = 0
 
 
 class LayoutError(Exception):
-    """A node's data is not what belongs there; the message names the path."""
+    """Invalid data of a node; the message names the path."""
 
 
 class ProducerIdBlock(NamedTuple):
@@ -70,12 +70,12 @@ class TopicNode(NamedTuple):
 
 
 def broker_path(broker_id: int) -> str:
-    """The ephemeral node of a broker that is there."""
+    """Return the path of a registered broker's ephemeral node."""
     return f"{BROKERS}/{broker_id}"
 
 
 def topic_path(name: str) -> str:
-    """The node that says that a topic exists, with its id and replicas."""
+    """Return the path of a topic's node, which has its id and replicas."""
     return f"{TOPICS}/{name}"
 
 
@@ -86,12 +86,12 @@ def topic_in(path: str) -> str | None:
 
 
 def deletion_path(name: str) -> str:
-    """The node by which a tool asks for a topic to be deleted."""
+    """Return the path of the node with which a tool requests a topic's deletion."""
     return f"{DELETE_TOPICS}/{name}"
 
 
 def configs_path(kind: str) -> str:
-    """The node above the configs of all resources of a kind."""
+    """Return the parent path of the configs of all resources of a kind."""
     return f"/config/{kind}"
 
 
@@ -110,7 +110,7 @@ def _load(path: str, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise LayoutError(f"{path}: is not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise LayoutError(f"{path}: is no JSON object")
+        raise LayoutError(f"{path}: is not a JSON object")
     return fields
 
 
@@ -233,7 +233,7 @@ def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
         case {"version": 2, "entity_path": str(entity)} if "/" in entity:
             kind, _, name = entity.partition("/")
             return kind, name
-    raise LayoutError(f"{path}: does not say whose config was written")
+    raise LayoutError(f"{path}: does not name the changed config")
 
 
 def encode_producer_ids(broker_id: int, block: ProducerIdBlock) -> bytes:
@@ -259,4 +259,4 @@ def decode_epoch(data: bytes) -> int:
     try:
         return int(data)
     except ValueError:
-        raise LayoutError(f"{CONTROLLER_EPOCH}: is no number") from None
+        raise LayoutError(f"{CONTROLLER_EPOCH}: is not a number") from None

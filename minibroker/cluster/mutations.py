@@ -15,10 +15,10 @@ from protocol.errors import ErrorCode
 
 Plan = TypeVar("Plan")
 
-Take = Callable[[int], bool]
+Allow = Callable[[int], bool]
 """Called with a number of partitions; returns whether they may be created or deleted."""
 
-TOO_MUCH: Final = ChangeRejected(
+QUOTA_EXCEEDED: Final = ChangeRejected(
     ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
 )
 
@@ -29,8 +29,8 @@ FreeBytes = Callable[[], int]
 PARTITION_BYTES: Final = 16 * 1024
 """Size of an empty partition's files, in whole pages."""
 
-KEPT_FREE_BYTES: Final = 256 * 1024
-"""What must be left for appends to the partitions that exist."""
+RESERVED_BYTES: Final = 256 * 1024
+"""Space that must stay free for appends to existing partitions."""
 
 
 def unlimited() -> int:
@@ -38,32 +38,32 @@ def unlimited() -> int:
     return 2**62
 
 
-def freely(partitions: int) -> bool:
-    """What lets everything be done."""
+def allow_all(partitions: int) -> bool:
+    """Accept every mutation."""
     del partitions
     return True
 
 
-class Allowance:
-    """What one request may change."""
+class MutationLimits:
+    """Limits on the mutations of one request: quota and disk space."""
 
     def __init__(
-        self, take: Take, *, counts: bool = True, free_bytes: FreeBytes = unlimited
+        self, allow: Allow, *, counts: bool = True, free_bytes: FreeBytes = unlimited
     ) -> None:
         """Without ``counts`` nothing is recorded for the quota."""
-        self._take = take if counts else freely
+        self._allow = allow if counts else allow_all
         self._free_bytes = free_bytes
-        self._answers: dict[str, bool] = {}
+        self._decisions: dict[str, bool] = {}
         self._needed_bytes: dict[str, int] = {}
 
     def check(self, name: str, plan: Plan, partitions: int) -> Plan | ChangeRejected:
-        """A plan for a topic, or why it is too much now."""
+        """Return the plan for a topic, or a rejection if it exceeds a limit."""
         self._needed_bytes[name] = partitions * PARTITION_BYTES
-        needed, free = sum(self._needed_bytes.values()) + KEPT_FREE_BYTES, self._free_bytes()
+        needed, free = sum(self._needed_bytes.values()) + RESERVED_BYTES, self._free_bytes()
         if 0 <= free < needed:
             del self._needed_bytes[name]
             text = f"{partitions} partitions need {needed} bytes, and {free} are free"
             return ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, text)
-        if name not in self._answers:
-            self._answers[name] = self._take(partitions)
-        return plan if self._answers[name] else TOO_MUCH
+        if name not in self._decisions:
+            self._decisions[name] = self._allow(partitions)
+        return plan if self._decisions[name] else QUOTA_EXCEEDED

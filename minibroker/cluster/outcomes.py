@@ -1,4 +1,4 @@
-"""What became of a request that changes topics or configs.
+"""Outcomes of requests that change topics or configs.
 
 Owns the shapes of the answers. It must never decide anything. Invariant: there is one outcome for
 each item of a request, in the order of the request.
@@ -15,13 +15,13 @@ from protocol.errors import ErrorCode
 
 
 class TopicOutcome(NamedTuple):
-    """Outcome of one topic: the topic as it is now, or why nothing was done.
+    """Outcome of one topic: the current topic, or why it was rejected.
 
     A deleted topic is as it was before; ``config`` is the config of a created one.
     """
 
     name: str
-    refusal: ChangeRejected | None
+    rejection: ChangeRejected | None
     topic: Topic | None = None
     config: Mapping[str, str] = EMPTY
 
@@ -36,15 +36,15 @@ class TopicOutcomes(NamedTuple):
 class ConfigOutcome(NamedTuple):
     """Why each of several configs was not changed, None if it was, and the updates to publish."""
 
-    refusals: tuple[ChangeRejected | None, ...]
+    rejections: tuple[ChangeRejected | None, ...]
     updates: list[Update]
 
 
-def refused_repetition(name: str) -> TopicOutcome:
-    """The outcome for a topic that a request names twice."""
+def duplicate_topic_outcome(name: str) -> TopicOutcome:
+    """Return the outcome of a topic that a request names twice."""
     return TopicOutcome(name, ChangeRejected(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
 
 
-def all_refused(names: Iterable[str], refusal: ChangeRejected) -> TopicOutcomes:
+def reject_all(names: Iterable[str], rejection: ChangeRejected) -> TopicOutcomes:
     """Return the outcome if all topics are rejected for the same reason."""
-    return TopicOutcomes(tuple(TopicOutcome(name, refusal) for name in names), [])
+    return TopicOutcomes(tuple(TopicOutcome(name, rejection) for name in names), [])

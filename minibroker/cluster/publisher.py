@@ -29,21 +29,21 @@ class Publisher:
 
     @property
     def complete(self) -> int:
-        """The number up to which every subscriber has taken over all updates."""
+        """The number up to which every subscriber has applied all updates."""
         return self._complete
 
     @property
     def behind(self) -> Mapping[str, int]:
-        """How many updates each subscriber has yet to acknowledge."""
+        """Number of updates that each subscriber has not acknowledged yet."""
         return {name: self._newest - number for name, number in self._acknowledged.items()}
 
     def join(self, subscriber: str) -> None:
-        """A subscriber takes the newest whole image, which it counts as having acknowledged."""
+        """Add a subscriber that gets the newest image, which counts as acknowledged."""
         self._acknowledged[subscriber] = self._newest
         self._settle()
 
     def leave(self, subscriber: str) -> None:
-        """A subscriber is gone, or was never there; nothing waits for it any more."""
+        """Remove a subscriber, if it exists; nothing waits for it any more."""
         self._acknowledged.pop(subscriber, None)
         self._settle()
 
@@ -59,7 +59,7 @@ class Publisher:
         """Note that a subscriber has the image of ``number`` or a later one."""
         known = self._acknowledged.get(subscriber)
         if known is None:
-            return  # it left while its answer was under way
+            return  # It left before its response arrived.
         if number > self._newest:
             raise ValueError(f"{subscriber} acknowledged {number}, the newest is {self._newest}")
         self._acknowledged[subscriber] = max(known, number)

@@ -64,7 +64,7 @@ class QuotaChange(NamedTuple):
 def plan_change(
     image: Image, wanted: QuotaChange, unresolvable: Collection[str]
 ) -> ConfigChanged | ChangeRejected:
-    """Return the new config of an entity, or why nothing changes.
+    """Return the new config of an entity, or the reason of the rejection.
 
     ``unresolvable`` are the hosts in it that have no address.
     """
@@ -101,7 +101,7 @@ def sharded_problem(settings: Settings, wanted: QuotaChange) -> str | None:
 
 
 def config_key(names: Names) -> tuple[str, str]:
-    """Under which kind and name the quotas of an entity are kept."""
+    """Return the type and name under which the quotas of an entity are stored."""
     if IP_TYPE in names:
         name = names[IP_TYPE]
         return IP, DEFAULT_NAME if name is None else name
@@ -165,7 +165,7 @@ def _value_problem(names: Names, quota: str, value: float | None) -> str | None:
 
 
 def filter_problem(components: Sequence[Component]) -> ChangeRejected | None:
-    """Why a filter is none, or None if it is one."""
+    """Return why a filter is invalid, or None if it is valid."""
     types: set[str] = set()
     for entity_type, match_type, match in components:
         if not entity_type:
@@ -200,7 +200,7 @@ def _match_problem(match_type: int, match: str | None) -> str | None:
 def find(
     image: Image, components: Sequence[Component], *, strict: bool
 ) -> Iterator[tuple[Names, Mapping[str, float]]]:
-    """The entities that a filter finds, in a stable order, with their quotas.
+    """Return the matching entities in a stable order, with their quotas.
 
     A strict filter finds the entities that have exactly its types; any other those that have them
     at least, which is everything if it has none.

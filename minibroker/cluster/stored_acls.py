@@ -48,7 +48,7 @@ def _from_word(kind: type[E], word: str) -> E:
     for value in kind:
         if word.upper() in (_word(value).upper(), value.name):
             return value
-    raise ValueError(f"{word} is no {kind.__name__}")
+    raise ValueError(f"{word} is not a {kind.__name__}")
 
 
 def path_of(pattern: Pattern) -> str:
@@ -60,7 +60,7 @@ def path_of(pattern: Pattern) -> str:
 
 
 def encode(rules: Sequence[AclRule]) -> bytes:
-    """The data of such a node."""
+    """Encode the data of such a node."""
     acls = [
         {
             "principal": rule.principal,
@@ -74,7 +74,7 @@ def encode(rules: Sequence[AclRule]) -> bytes:
 
 
 def decode(path: str, data: bytes) -> tuple[AclRule, ...]:
-    """The rules in it; raises `LayoutError`."""
+    """Decode the rules in such data. Raises `LayoutError`."""
     try:
         return tuple(
             AclRule(
@@ -90,7 +90,7 @@ def decode(path: str, data: bytes) -> tuple[AclRule, ...]:
 
 
 def encode_change(pattern: Pattern) -> bytes:
-    """The data of a notice that a pattern's rules were written."""
+    """Encode the notification that a pattern's rules were written."""
     if pattern.type is PatternType.LITERAL:
         return f"{pattern.resource.name}:{pattern.name}".encode()
     fields = {
@@ -103,7 +103,7 @@ def encode_change(pattern: Pattern) -> bytes:
 
 
 def decode_change(path: str, data: bytes) -> Pattern:
-    """The pattern in such a notice; raises `LayoutError`."""
+    """Decode the pattern in such a notification. Raises `LayoutError`."""
     try:
         if data.startswith(b"{"):
             fields = json.loads(data)
@@ -114,11 +114,11 @@ def decode_change(path: str, data: bytes) -> Pattern:
             pattern_type = PatternType.LITERAL
         return Pattern(_from_word(Resource, resource), str(name), pattern_type)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LayoutError(f"{path}: does not say whose rules were written: {error!r}") from None
+        raise LayoutError(f"{path}: does not name a pattern: {error!r}") from None
 
 
 async def load(store: Store, pattern: Pattern) -> tuple[AclRule, ...]:
-    """A pattern's rules; none if there are none. Raises `LayoutError`."""
+    """Read the rules of a pattern, which may be empty. Raises `LayoutError`."""
     path = path_of(pattern)
     try:
         return decode(path, (await store.get(path)).data)
@@ -127,7 +127,7 @@ async def load(store: Store, pattern: Pattern) -> tuple[AclRule, ...]:
 
 
 async def load_all(store: Store) -> AsyncIterator[AclsChanged]:
-    """All rules that there are. Raises `LayoutError`."""
+    """Read all rules. Raises `LayoutError`."""
     for pattern_type, root in ROOTS.items():
         for resource in RESOURCES:
             try:
@@ -140,7 +140,7 @@ async def load_all(store: Store) -> AsyncIterator[AclsChanged]:
                 yield AclsChanged(pattern, await load(store, pattern))
 
 
-async def told_steps(store: Store, changes: Sequence[AclsChanged]) -> list[Step]:
+async def steps_with_notifications(store: Store, changes: Sequence[AclsChanged]) -> list[Step]:
     """Return the operations that store the last of several changes of each pattern, and notify
     of it.
     """
@@ -153,6 +153,6 @@ async def told_steps(store: Store, changes: Sequence[AclsChanged]) -> list[Step]
             steps.append(Set(path, encode(rules)) if is_there else Create(path, encode(rules)))
         elif is_there:
             steps.append(Delete(path))
-        notice = f"{CHANGES[pattern.type]}/acl_changes_"
-        steps.append(Create(notice, encode_change(pattern), sequential=True))
+        path = f"{CHANGES[pattern.type]}/acl_changes_"
+        steps.append(Create(path, encode_change(pattern), sequential=True))
     return steps

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from minibroker.cluster import layout
-from minibroker.cluster.configs import usable_config
+from minibroker.cluster.configs import valid_config
 from minibroker.cluster.image import EMPTY, TOPIC, USER, ConfigChanged, Image
 from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
 from minibroker.quotas.entity import CLIENTS_OF
@@ -36,10 +36,10 @@ async def names(store: Store, kind: str) -> list[str]:
 
 
 async def load(store: Store, kind: str, name: str) -> Mapping[str, str]:
-    """What of a resource's config is valid; nothing if nothing is set or it cannot be read."""
+    """Read the valid entries of a resource's config; empty if it is missing or unreadable."""
     path = layout.config_path(kind, name)
     try:
-        return usable_config(kind, layout.decode_config(path, (await store.get(path)).data))
+        return valid_config(kind, layout.decode_config(path, (await store.get(path)).data))
     except (NoNodeError, layout.LayoutError):
         return EMPTY
 
@@ -59,27 +59,29 @@ async def differences(
 
 
 async def steps(store: Store, kind: str, name: str, config: Mapping[str, str]) -> list[Operation]:
-    """What makes the store hold a config."""
-    return await _Writing(store).steps(ConfigChanged(kind, name, config))
+    """Return the operations that store a config."""
+    return await _ConfigWriter(store).steps(ConfigChanged(kind, name, config))
 
 
-async def told_steps(store: Store, changes: Sequence[ConfigChanged]) -> list[Operation]:
+async def steps_with_notifications(
+    store: Store, changes: Sequence[ConfigChanged]
+) -> list[Operation]:
     """Return the operations that store several configs, with a notification of each."""
-    writing = _Writing(store)
+    writer = _ConfigWriter(store)
     operations: list[Operation] = []
     for change in changes:
-        operations += await writing.steps(change)
-        notice = layout.encode_config_change(change.kind, change.name)
-        operations.append(Create(layout.CONFIG_CHANGE, notice, sequential=True))
+        operations += await writer.steps(change)
+        notification = layout.encode_config_change(change.kind, change.name)
+        operations.append(Create(layout.CONFIG_CHANGE, notification, sequential=True))
     return operations
 
 
-class _Writing:
-    """Steps that follow one another, each seeing the store as those before it will leave it."""
+class _ConfigWriter:
+    """Plans operations; each takes the effect of the previous ones into account."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._there: dict[str, bool] = {}
+        self._existing: dict[str, bool] = {}
         self._children: dict[str, set[str]] = {}
         self._has_config: dict[str, bool] = {}
 
@@ -91,12 +93,12 @@ class _Writing:
         data = layout.encode_config(change.config)
         if await self._exists(path):
             return [Set(path, data)]
-        above = await self._ancestors_to_make(change.kind, path)
-        for made in (*above, path):
-            await self._note(made, there=True)
-        return [*(Create(made) for made in above), Create(path, data)]
+        ancestors = await self._missing_ancestors(change.kind, path)
+        for created in (*ancestors, path):
+            await self._note(created, there=True)
+        return [*(Create(created) for created in ancestors), Create(path, data)]
 
-    async def _ancestors_to_make(self, kind: str, path: str) -> list[str]:
+    async def _missing_ancestors(self, kind: str, path: str) -> list[str]:
         missing: list[str] = []
         parent = _parent(path)
         while parent != layout.configs_path(kind) and not await self._exists(parent):
@@ -108,25 +110,25 @@ class _Writing:
         """Delete a node and empty nodes above it; a node with children stays, without data."""
         if not await self._exists(path):
             return []
-        if await self._below(path):
+        if await self._child_names(path):
             return [Set(path, layout.encode_config(EMPTY))]
-        gone: list[Operation] = []
+        deletions: list[Operation] = []
         while path != layout.configs_path(kind):
-            gone.append(Delete(path))
+            deletions.append(Delete(path))
             await self._note(path, there=False)
             path = _parent(path)
             if path == layout.configs_path(kind):
                 break
-            if await self._below(path) or await self._is_set(path):
+            if await self._child_names(path) or await self._is_set(path):
                 break
-        return gone
+        return deletions
 
     async def _exists(self, path: str) -> bool:
-        if path not in self._there:
-            self._there[path] = await self._store.exists(path)
-        return self._there[path]
+        if path not in self._existing:
+            self._existing[path] = await self._store.exists(path)
+        return self._existing[path]
 
-    async def _below(self, path: str) -> set[str]:
+    async def _child_names(self, path: str) -> set[str]:
         if path not in self._children:
             there = await self._store.exists(path)
             self._children[path] = set(await self._store.children(path)) if there else set()
@@ -143,8 +145,8 @@ class _Writing:
             return True  # Written by another program, so it is not deleted.
 
     async def _note(self, path: str, *, there: bool) -> None:
-        self._there[path] = there
-        below = await self._below(_parent(path))
+        self._existing[path] = there
+        below = await self._child_names(_parent(path))
         name = path.rpartition("/")[2]
         if there:
             below.add(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from minibroker.cluster import layout, stored_configs
-from minibroker.cluster.foreign_topics import Sight
+from minibroker.cluster.foreign_topics import StoredTopic
 from minibroker.cluster.image import EMPTY, TOPIC, Topic, TopicCreated
 from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
 
@@ -18,36 +18,38 @@ STEPS_MAX: Final = 1000
 """Operations in one transaction that deletes nodes below a topic, so that no server rejects it."""
 
 
-async def sight(store: Store, name: str) -> Sight | None:
-    """A topic's node and config as they are now, None without a node."""
+async def load(store: Store, name: str) -> StoredTopic | None:
+    """Read a topic's node and config; None if there is no node."""
     try:
         data, version = await store.get(layout.topic_path(name))
     except NoNodeError:
         return None
-    return Sight(data, version, await stored_configs.load(store, TOPIC, name))
+    return StoredTopic(data, version, await stored_configs.load(store, TOPIC, name))
 
 
-async def creation(store: Store, made: TopicCreated) -> list[Operation]:
-    """What makes the store hold a new topic and its config."""
-    topic, config = made
+async def creation(store: Store, created: TopicCreated) -> list[Operation]:
+    """Return the operations that store a new topic and its config."""
+    topic, config = created
     create = Create(layout.topic_path(topic.name), layout.encode_topic(topic))
     return [create, *await stored_configs.steps(store, TOPIC, topic.name, config)]
 
 
-def rewriting(topic: Topic, seen: Sight | None) -> Operation:
+def rewriting(topic: Topic, seen: StoredTopic | None) -> Operation:
     """Return the operation that rewrites a topic's node, if it is unchanged."""
     path, data = layout.topic_path(topic.name), layout.encode_topic(topic)
     return Create(path, data) if seen is None else Set(path, data, seen.version)
 
 
-async def growth(store: Store, topic: Topic, grown: Topic) -> Operation:
+async def addition(store: Store, topic: Topic, extended: Topic) -> Operation:
     """Return the operation that adds partitions to a topic's node, if it is unchanged."""
     path = layout.topic_path(topic.name)
     found = await store.get(path)
     stored = layout.decode_topic(topic.name, found.data)
-    is_ours = stored == (topic.topic_id, tuple(each.replicas for each in topic.partitions))
+    is_unchanged = stored == (topic.topic_id, tuple(each.replicas for each in topic.partitions))
     # Otherwise an impossible version, so that the change of the other program is read first.
-    return Set(path, layout.encode_topic(grown), found.version if is_ours else found.version + 1)
+    return Set(
+        path, layout.encode_topic(extended), found.version if is_unchanged else found.version + 1
+    )
 
 
 async def deletion(store: Store, name: str) -> list[Operation]:
@@ -61,21 +63,21 @@ async def deletion(store: Store, name: str) -> list[Operation]:
 
 async def states(store: Store, topic: Topic, controller_epoch: int) -> list[Operation]:
     """Return the operations that write the missing states of a topic's partitions."""
-    above = layout.partitions_path(topic.name)
+    parent = layout.partitions_path(topic.name)
     try:
-        there, operations = set(await store.children(above)), list[Operation]()
+        existing, operations = set(await store.children(parent)), list[Operation]()
     except NoNodeError:
-        there, operations = set(), [Create(above)]
+        existing, operations = set(), [Create(parent)]
     for partition in topic.partitions:
-        if str(partition.index) not in there:
-            path = f"{above}/{partition.index}"
+        if str(partition.index) not in existing:
+            path = f"{parent}/{partition.index}"
             state = layout.encode_state(partition, controller_epoch)
             operations += [Create(path), Create(f"{path}/state", state)]
     return operations
 
 
 async def _below(store: Store, path: str) -> list[str]:
-    """All nodes below one, children before their parents."""
+    """Return all nodes below a node, children before their parents."""
     try:
         children = await store.children(path)
     except NoNodeError:

@@ -42,7 +42,7 @@ class FoundLogs(NamedTuple):
 async def rebuild_topics(
     store: Store, settings: Settings, found_logs: FoundLogs, broker_id: int, now_ms: int
 ) -> None:
-    """Create every topic that has logs and that the store does not have, if the user wishes it."""
+    """Create each topic that has logs but is not in the store, if the user requested it."""
     if not found_logs.rebuild_topics:
         return
     known = set(await store.children(layout.TOPICS))

@@ -34,7 +34,7 @@ ACTIVITY_SEGMENTS = 8
 """Segments of a full activity topic: a complete segment is deleted at a time."""
 
 PARTITIONS_MAX = 10_000
-"""Of one topic; it keeps a topic's node in the store well below the size that one may have."""
+"""Maximum number of partitions of a topic, so that its node stays below the size limit."""
 
 INTERNAL_TOPICS = (OFFSETS_TOPIC, ACTIVITY_TOPIC)
 """Topics that only the broker itself creates and writes."""
@@ -50,7 +50,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class ChangeRejected(NamedTuple):
-    """Why something is not done: Kafka's error code, and a sentence for people."""
+    """Reason of a rejection: Kafka's error code and a message."""
 
     code: ErrorCode
     text: str
@@ -66,7 +66,7 @@ class NewTopic(NamedTuple):
     config: Sequence[tuple[str, str | None]] = ()
 
 
-class Growth(NamedTuple):
+class NewPartitions(NamedTuple):
     """Requested partitions: the new ``total``, and the replicas of each added one."""
 
     name: str
@@ -75,7 +75,7 @@ class Growth(NamedTuple):
 
 
 def name_problem(name: str) -> str | None:
-    """Why a text cannot be a topic's name, or None if it can."""
+    """Return why a text is not a valid topic name, or None if it is."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -100,63 +100,69 @@ def colliding(name: str, existing: Iterable[str]) -> str | None:
 def plan_creation(
     image: Image, settings: Settings, new: NewTopic, topic_id: Uuid
 ) -> TopicCreated | ChangeRejected:
-    """The change that creates one topic, or why it is not created."""
-    refusal = _refuse_name(image, new.name) or _refuse_config(new)
-    if refusal is not None:
-        return refusal
-    partitions = _assigned(image, new) if new.assignments else _placed(image, settings, new)
+    """Return the change that creates a topic, or the reason of its rejection."""
+    rejection = _reject_name(image, new.name) or _reject_config(new)
+    if rejection is not None:
+        return rejection
+    partitions = (
+        _place_as_requested(image, new)
+        if new.assignments
+        else _place_by_default(image, settings, new)
+    )
     if isinstance(partitions, ChangeRejected):
         return partitions
     config = {name: value for name, value in new.config if value is not None}
     return TopicCreated(Topic(new.name, topic_id, partitions), config)
 
 
-def plan_growth(image: Image, growth: Growth) -> tuple[PartitionRegistration, ...] | ChangeRejected:
-    """The partitions that a topic gets in addition, or why it gets none."""
-    topic = image.topics.get(growth.name)
+def plan_new_partitions(
+    image: Image, request: NewPartitions
+) -> tuple[PartitionRegistration, ...] | ChangeRejected:
+    """Return the partitions to add to a topic, or the reason of the rejection."""
+    topic = image.topics.get(request.name)
     if topic is None:
         return ChangeRejected(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{growth.name}'."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{request.name}'."
         )
     if topic.internal:
-        return _refuse_internal(growth.name)
+        return _reject_internal(request.name)
     present = len(topic.partitions)
-    if growth.total <= present:
+    if request.total <= present:
         return ChangeRejected(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{growth.name}' has {present} partition(s); {growth.total} is no increase.",
+            f"Topic '{request.name}' has {present} partition(s); {request.total} is no increase.",
         )
-    if growth.total > PARTITIONS_MAX:
-        return _refuse_many(growth.total)
-    indexes = range(present, growth.total)
+    if request.total > PARTITIONS_MAX:
+        return _reject_count(request.total)
+    indexes = range(present, request.total)
     factor = len(topic.partitions[0].replicas)
-    if growth.assignments is None:
-        return _place(image, indexes, factor)
-    if len(growth.assignments) != len(indexes):
+    if request.assignments is None:
+        return _place_replicas(image, indexes, factor)
+    if len(request.assignments) != len(indexes):
         return ChangeRejected(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{len(indexes)} partition(s) were to be added, but {len(growth.assignments)} "
+            f"{len(indexes)} partition(s) were to be added, but {len(request.assignments)} "
             "assignment(s) were given.",
         )
     made = []
-    for index, replicas in zip(indexes, growth.assignments, strict=True):
-        refusal = _refuse_replicas(image, replicas, factor)
-        if refusal is not None:
-            return refusal
+    for index, replicas in zip(indexes, request.assignments, strict=True):
+        rejection = _reject_replicas(image, replicas, factor)
+        if rejection is not None:
+            return rejection
         made.append(make_partition(index, tuple(replicas)))
     return tuple(made)
 
 
 def plan_deletion(image: Image, name: str) -> Topic | ChangeRejected:
-    """The topic to delete, or why it is not deleted."""
+    """Return the topic to delete, or the reason of the rejection."""
     topic = image.topics.get(name)
     if topic is None:
         return ChangeRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
-    return _refuse_internal(name) if topic.internal else topic
+    return _reject_internal(name) if topic.internal else topic
 
 
 def offsets_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
-    """The internal topic of committed offsets, as it is from the first start on."""
+    """Return the internal topic of committed offsets, created at the first start."""
     count = settings[OFFSETS_TOPIC_NUM_PARTITIONS]
     partitions = tuple(make_partition(index, (broker_id,)) for index in range(count))
     config = {
@@ -185,7 +191,7 @@ def activity_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicC
 def internal_topics(
     settings: Settings,
 ) -> Mapping[str, Callable[[Settings, int, Uuid], TopicCreated]]:
-    """How those are made that there must be, by name."""
+    """Return the functions that create the internal topics, by topic name."""
     made = {OFFSETS_TOPIC: offsets_topic}
     return made | ({ACTIVITY_TOPIC: activity_topic} if settings[ACTIVITY_ENABLE] else {})
 
@@ -204,7 +210,7 @@ def topic_of(name: str, node: TopicNode, topic_id: Uuid, broker_id: int) -> Topi
     return Topic(name, topic_id, partitions, internal=name in INTERNAL_TOPICS)
 
 
-def _refuse_name(image: Image, name: str) -> ChangeRejected | None:
+def _reject_name(image: Image, name: str) -> ChangeRejected | None:
     problem = name_problem(name)
     if problem is not None:
         return ChangeRejected(
@@ -223,7 +229,7 @@ def _refuse_name(image: Image, name: str) -> ChangeRejected | None:
     return None
 
 
-def _refuse_config(new: NewTopic) -> ChangeRejected | None:
+def _reject_config(new: NewTopic) -> ChangeRejected | None:
     for name, value in new.config:
         try:
             parse_topic_value(name, value)
@@ -232,7 +238,7 @@ def _refuse_config(new: NewTopic) -> ChangeRejected | None:
     return None
 
 
-def _refuse_internal(name: str) -> ChangeRejected:
+def _reject_internal(name: str) -> ChangeRejected:
     return ChangeRejected(
         ErrorCode.INVALID_REQUEST,
         f"Topic '{name}' is internal: the broker keeps its own records in it, so it stays as it "
@@ -240,14 +246,14 @@ def _refuse_internal(name: str) -> ChangeRejected:
     )
 
 
-def _refuse_many(count: int) -> ChangeRejected:
+def _reject_count(count: int) -> ChangeRejected:
     return ChangeRejected(
         ErrorCode.INVALID_PARTITIONS,
         f"{count} partitions are more than the {PARTITIONS_MAX} that a topic may have.",
     )
 
 
-def _placed(
+def _place_by_default(
     image: Image, settings: Settings, new: NewTopic
 ) -> tuple[PartitionRegistration, ...] | ChangeRejected:
     count, factor = new.num_partitions, new.replication_factor
@@ -263,15 +269,15 @@ def _placed(
         )
     count = settings[NUM_PARTITIONS] if count == -1 else count
     if count > PARTITIONS_MAX:
-        return _refuse_many(count)
+        return _reject_count(count)
     factor = settings[DEFAULT_REPLICATION_FACTOR] if factor == -1 else factor
-    return _place(image, range(count), factor)
+    return _place_replicas(image, range(count), factor)
 
 
-def _place(
+def _place_replicas(
     image: Image, indexes: range, factor: int
 ) -> tuple[PartitionRegistration, ...] | ChangeRejected:
-    """Replicas round robin over the brokers, so that each leads its share."""
+    """Place replicas round robin, so that each broker leads its share of partitions."""
     ids = sorted(image.brokers)
     if factor > len(ids):
         return ChangeRejected(
@@ -285,7 +291,9 @@ def _place(
     )
 
 
-def _assigned(image: Image, new: NewTopic) -> tuple[PartitionRegistration, ...] | ChangeRejected:
+def _place_as_requested(
+    image: Image, new: NewTopic
+) -> tuple[PartitionRegistration, ...] | ChangeRejected:
     if new.replication_factor != -1 or new.num_partitions != -1:
         return ChangeRejected(
             ErrorCode.INVALID_REQUEST,
@@ -299,19 +307,19 @@ def _assigned(image: Image, new: NewTopic) -> tuple[PartitionRegistration, ...] 
             "partitions should be a consecutive 0-based integer sequence, each assigned once",
         )
     if len(replicas_by_index) > PARTITIONS_MAX:
-        return _refuse_many(len(replicas_by_index))
+        return _reject_count(len(replicas_by_index))
     factor = len(replicas_by_index[0])
     for replicas in replicas_by_index.values():
-        refusal = _refuse_replicas(image, replicas, factor)
-        if refusal is not None:
-            return refusal
+        rejection = _reject_replicas(image, replicas, factor)
+        if rejection is not None:
+            return rejection
     return tuple(
         make_partition(index, tuple(replicas_by_index[index]))
         for index in range(len(replicas_by_index))
     )
 
 
-def _refuse_replicas(image: Image, replicas: Sequence[int], factor: int) -> ChangeRejected | None:
+def _reject_replicas(image: Image, replicas: Sequence[int], factor: int) -> ChangeRejected | None:
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     if not replicas:
         return ChangeRejected(

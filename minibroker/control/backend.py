@@ -338,7 +338,7 @@ class AddressView(NamedTuple):
     ]
 
 
-class RefusalView(NamedTuple):
+class RejectionView(NamedTuple):
     """A rejected connection with the reason."""
 
     ago_ms: int
@@ -348,7 +348,7 @@ class RefusalView(NamedTuple):
     text: Annotated[str, Doc("Description: which limit, its value, how to change it.")]
 
 
-class HappeningView(NamedTuple):
+class ConnectionEventView(NamedTuple):
     """An event of a connection."""
 
     seq: Annotated[int, Doc("Sequence number, for finding new events after another request.")]
@@ -405,8 +405,8 @@ class ConnectionsView(NamedTuple):
         Doc("The 100 addresses with most connections, or with the latest ones."),
     ]
     addresses_total: Annotated[int, Doc("Number of addresses that have connections.")]
-    refusals: Annotated[tuple[RefusalView, ...], Doc("The last 100, newest first.")]
-    happenings: Annotated[tuple[HappeningView, ...], Doc("The last 500, newest last.")]
+    refusals: Annotated[tuple[RejectionView, ...], Doc("The last 100, newest first.")]
+    happenings: Annotated[tuple[ConnectionEventView, ...], Doc("The last 500, newest last.")]
     unserved: Annotated[
         tuple[UnservedClientView, ...],
         Doc(

@@ -80,21 +80,21 @@ class ControllerBackend:
         scope: ControllerScope,
         subscribers: MetadataPublisher,
         *,
-        born: float,
+        started_at: float,
     ) -> None:
-        """``born`` is the start of the controller on the broker's clock."""
+        """``started_at`` is the start of the controller on the broker's clock."""
         self._env = env
         self._scope = scope
         self._subscribers = subscribers
-        self._born = born
-        self._chronicle = ConnectionEventLog(env.incarnation)
+        self._started_at = started_at
+        self._event_log = ConnectionEventLog(env.incarnation)
 
     @property
     def _image(self) -> Image:
         return self._scope.image
 
     async def _ask(self, role: str, index: int, question: object) -> Any:
-        """The answer of one role, or None while it is down."""
+        """Return the response of one role, or None while it is down."""
         name = role_name(role, index)
         return (await self._subscribers.request_all(question, [name])).get(name)
 
@@ -119,7 +119,7 @@ class ControllerBackend:
             status=("degraded" if conditions else "ready") if ready else "not_ready",
             conditions=conditions,
             version=__version__,
-            uptime_ms=int((self._env.clock.now() - self._born) * 1000),
+            uptime_ms=int((self._env.clock.now() - self._started_at) * 1000),
             processes=processes,
         )
 
@@ -213,9 +213,9 @@ class ControllerBackend:
         with _store_may_be_away():
             outcome = await self._scope.cluster.create_topics([wanted])
         await self._scope.publish(outcome.updates)
-        refusal = outcome.topics[0].refusal
-        if refusal is not None:
-            raise _refused(refusal)
+        rejection = outcome.topics[0].rejection
+        if rejection is not None:
+            raise _refused(rejection)
         return await self.topic(new.name)
 
     async def delete_topic(self, name: str) -> None:
@@ -223,9 +223,9 @@ class ControllerBackend:
         with _store_may_be_away():
             outcome = await self._scope.cluster.delete_topics([name])
         await self._scope.publish(outcome.updates)
-        refusal = outcome.topics[0].refusal
-        if refusal is not None:
-            raise _refused(refusal)
+        rejection = outcome.topics[0].rejection
+        if rejection is not None:
+            raise _refused(rejection)
 
     # Groups ---------------------------------------------------------------------------------------
 
@@ -289,21 +289,23 @@ class ControllerBackend:
     async def connections(self) -> shown.ConnectionsView:
         """All client connections, as the acceptor and the processors report them."""
         # Loaded by the first request, so that starts without one do not pay for it.
-        from minibroker.controller.connections import Place, Reports, connections
+        from minibroker.controller.connections import BrokerContext, Reports, connections
 
         env = self._env
         asked = env.clock.now()
         names = {index: role_name(PROCESSOR, index) for index in range(env.processors)}
         acceptor = role_name(ACCEPTOR, 0)
         reports = await self._subscribers.request_all(DetailsRequest(), [acceptor, *names.values()])
-        self._chronicle.take({name: report.recent for name, report in reports.items()}, asked)
+        self._event_log.take({name: report.recent for name, report in reports.items()}, asked)
         return connections(
-            Place(effective(env.settings, self._image.configs), env.endpoints, env.processors),
+            BrokerContext(
+                effective(env.settings, self._image.configs), env.endpoints, env.processors
+            ),
             Reports(
                 reports.get(acceptor),
                 {index: reports[name] for index, name in names.items() if name in reports},
             ),
-            self._chronicle,
+            self._event_log,
             env.clock.now(),
         )
 
@@ -372,14 +374,16 @@ def _no_topic(name: str) -> NotFound:
     return NotFound("UNKNOWN_TOPIC_OR_PARTITION", f"there is no topic {name!r}")
 
 
-def _refused(refusal: ChangeRejected) -> BackendError:
-    if refusal.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-        return Conflict(refusal.code.name, refusal.text)
-    if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return NotFound(refusal.code.name, refusal.text)
-    if refusal.code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return Unavailable(refusal.code.name, refusal.text, "Free space where the data is stored.")
-    return BackendError(refusal.code.name, refusal.text)
+def _refused(rejection: ChangeRejected) -> BackendError:
+    if rejection.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+        return Conflict(rejection.code.name, rejection.text)
+    if rejection.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return NotFound(rejection.code.name, rejection.text)
+    if rejection.code == ErrorCode.KAFKA_STORAGE_ERROR:
+        return Unavailable(
+            rejection.code.name, rejection.text, "Free space where the data is stored."
+        )
+    return BackendError(rejection.code.name, rejection.text)
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> Iterator[shown.AssignedTopic]:

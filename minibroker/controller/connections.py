@@ -46,19 +46,19 @@ class Reports(NamedTuple):
     acceptor: AcceptorReport | None
     processors: Mapping[int, ProcessorReport]
 
-    def doors(self) -> list[ConnectionFigures]:
+    def accepting(self) -> list[ConnectionFigures]:
         """The figures of all processes that accept connections."""
-        doors = [
+        accepting = [
             report.figures for report in self.processors.values() if report.figures is not None
         ]
-        return doors if self.acceptor is None else [self.acceptor.figures, *doors]
+        return accepting if self.acceptor is None else [self.acceptor.figures, *accepting]
 
 
-class Place(NamedTuple):
-    """The broker of the reports."""
+class BrokerContext(NamedTuple):
+    """The broker that the reports describe."""
 
     settings: Settings
-    """The settings now in force."""
+    """The effective settings."""
     endpoints: Mapping[str, tuple[str, int]]
     processors: int
 
@@ -69,50 +69,52 @@ class Place(NamedTuple):
 
 
 def connections(
-    place: Place, reports: Reports, chronicle: ConnectionEventLog, now: float
+    context: BrokerContext, reports: Reports, event_log: ConnectionEventLog, now: float
 ) -> shown.ConnectionsView:
-    """All figures of connections."""
-    doors = reports.doors()
-    addresses = _addresses(doors)
-    settings = place.settings
-    counted = sum(door.total for door in doors)
+    """Return all figures of connections."""
+    accepting = reports.accepting()
+    addresses = _addresses(accepting)
+    settings = context.settings
+    counted = sum(process.total for process in accepting)
     served = sum(report.connections_total for report in reports.processors.values())
     return shown.ConnectionsView(
-        mode="sharded" if place.is_sharded else "single",
+        mode="sharded" if context.is_sharded else "single",
         now=now,
-        total=counted if doors else served,
+        total=counted if accepting else served,
         limit=_smallest(settings[MAX_CONNECTIONS], settings[KAFKA_CONNECTIONS_MAX]),
-        rate=sum(door.rate for door in doors),
-        rate_limit=_limit(place.settings[MAX_CONNECTION_CREATION_RATE]),
-        listeners=tuple(_listeners(place, reports, doors)),
-        processors=tuple(_processors(place, reports, now)),
+        rate=sum(process.rate for process in accepting),
+        rate_limit=_limit(context.settings[MAX_CONNECTION_CREATION_RATE]),
+        listeners=tuple(_listeners(context, reports, accepting)),
+        processors=tuple(_processors(context, reports, now)),
         addresses=tuple(addresses[:ADDRESSES_SHOWN_MAX]),
-        addresses_total=_count_addresses(doors, addresses),
-        refusals=tuple(_refusal(each, now) for each in reversed(chronicle.rejections)),
-        happenings=tuple(_happening(seq, each, now) for seq, each in chronicle.events),
+        addresses_total=_count_addresses(accepting, addresses),
+        refusals=tuple(_rejection_view(each, now) for each in reversed(event_log.rejections)),
+        happenings=tuple(_event_view(seq, each, now) for seq, each in event_log.events),
         unserved=_unserved(reports.processors.values(), now),
     )
 
 
 def _listeners(
-    place: Place, reports: Reports, doors: Sequence[ConnectionFigures]
+    context: BrokerContext, reports: Reports, accepting: Sequence[ConnectionFigures]
 ) -> Iterator[shown.ListenerView]:
-    settings = place.settings
+    settings = context.settings
     found: defaultdict[str, list[ListenerFigures]] = defaultdict(list)
-    for door in doors:
-        for each in door.listeners:
+    for process in accepting:
+        for each in process.listeners:
             found[each.listener].append(each)
     served = Counter(
         view.listener for report in reports.processors.values() for view in report.connections
     )
-    protected = protected_listener(settings, list(place.endpoints))
-    for listener, (host, port) in place.endpoints.items():
+    protected = protected_listener(settings, list(context.endpoints))
+    for listener, (host, port) in context.endpoints.items():
         figures = found[listener]
         yield shown.ListenerView(
             listener,
             host,
             port,
-            connections=sum(each.connections for each in figures) if doors else served[listener],
+            connections=sum(each.connections for each in figures)
+            if accepting
+            else served[listener],
             limit=_own(settings, listener, MAX_CONNECTIONS, protected),
             rate=sum(each.rate for each in figures),
             rate_limit=_own(settings, listener, MAX_CONNECTION_CREATION_RATE, protected),
@@ -137,13 +139,15 @@ def _own(settings: Settings, listener: str, key: Setting[int], protected: str | 
     return _limit(settings.value_at(listener_name(listener, key.name), otherwise))
 
 
-def _processors(place: Place, reports: Reports, now: float) -> Iterator[shown.ProcessorView]:
-    used = (0,) * place.processors if reports.acceptor is None else reports.acceptor.slots
-    for index in range(place.processors):
+def _processors(
+    context: BrokerContext, reports: Reports, now: float
+) -> Iterator[shown.ProcessorView]:
+    used = (0,) * context.processors if reports.acceptor is None else reports.acceptor.slots
+    for index in range(context.processors):
         report = reports.processors.get(index)
         yield shown.ProcessorView(
             role_name(PROCESSOR, index),
-            slots_total=0 if place.is_sharded else SLOTS,
+            slots_total=0 if context.is_sharded else SLOTS,
             slots_used=used[index],
             connections_total=0 if report is None else report.connections_total,
             connections=tuple(
@@ -169,52 +173,54 @@ def _connection(view: ConnectionReport, now: float) -> shown.Connection:
     )
 
 
-def _addresses(doors: Iterable[ConnectionFigures]) -> list[shown.AddressView]:
+def _addresses(accepting: Iterable[ConnectionFigures]) -> list[shown.AddressView]:
     found: dict[str, AddressFigures] = {}
-    for door in doors:
-        for figures in door.addresses:
+    for process in accepting:
+        for figures in process.addresses:
             known = found.get(figures.ip)
-            found[figures.ip] = figures if known is None else _together(known, figures)
+            found[figures.ip] = figures if known is None else _sum_figures(known, figures)
     # Ties are sorted by name, so that the order is the same for every request.
-    most_first = sorted(
+    sorted_figures = sorted(
         found.values(), key=lambda each: (-each.connections, -(each.rate or 0), each.ip)
     )
-    return [shown.AddressView(*figures) for figures in most_first]
+    return [shown.AddressView(*figures) for figures in sorted_figures]
 
 
-def _count_addresses(doors: Sequence[ConnectionFigures], known: Iterable[shown.AddressView]) -> int:
+def _count_addresses(
+    accepting: Sequence[ConnectionFigures], known: Iterable[shown.AddressView]
+) -> int:
     """Connections by address, as far as known: each process reports a bounded number."""
     named = sum(each.connections > 0 for each in known)
-    return max(named, *(door.addresses_total for door in doors), 0)
+    return max(named, *(process.addresses_total for process in accepting), 0)
 
 
-def _together(one: AddressFigures, other: AddressFigures) -> AddressFigures:
+def _sum_figures(one: AddressFigures, other: AddressFigures) -> AddressFigures:
     rate = None if one.rate is None or other.rate is None else one.rate + other.rate
     return one._replace(connections=one.connections + other.connections, rate=rate)
 
 
-def _refusal(refusal: Rejection, now: float) -> shown.RefusalView:
-    happening = refusal.event
-    return shown.RefusalView(
-        ago_ms=_ago_ms(happening.at, now),
-        listener=happening.listener,
-        client_address=_address(happening.host, happening.port),
-        reason=happening.reason or "",
-        text=sentence(refusal),
+def _rejection_view(rejection: Rejection, now: float) -> shown.RejectionView:
+    occurred = rejection.event
+    return shown.RejectionView(
+        ago_ms=_ago_ms(occurred.at, now),
+        listener=occurred.listener,
+        client_address=_address(occurred.host, occurred.port),
+        reason=occurred.reason or "",
+        text=sentence(rejection),
     )
 
 
-def _happening(seq: int, happening: ConnectionEvent, now: float) -> shown.HappeningView:
-    processor = happening.processor
-    return shown.HappeningView(
+def _event_view(seq: int, occurred: ConnectionEvent, now: float) -> shown.ConnectionEventView:
+    processor = occurred.processor
+    return shown.ConnectionEventView(
         seq=seq,
-        ago_ms=_ago_ms(happening.at, now),
-        kind=happening.kind,
-        number=happening.number,
-        listener=happening.listener,
-        client_address=_address(happening.host, happening.port),
+        ago_ms=_ago_ms(occurred.at, now),
+        kind=occurred.kind,
+        number=occurred.number,
+        listener=occurred.listener,
+        client_address=_address(occurred.host, occurred.port),
         processor=None if processor is None else role_name(PROCESSOR, processor),
-        reason=happening.reason,
+        reason=occurred.reason,
     )
 
 

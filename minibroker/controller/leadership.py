@@ -20,43 +20,43 @@ from minibroker.cluster.store.tree import (
 )
 
 
-async def hold_leadership(store: Store, broker_id: int) -> str:
+async def watch_leadership(store: Store, broker_id: int) -> str:
     """Wait until this controller is not active any more; returns why, empty if the store closed."""
     reasons: list[str] = []
     async with trio.open_nursery() as nursery:
 
-        async def hold(path: str) -> None:
+        async def watch_node(path: str) -> None:
             try:
-                reasons.append(await _hold(store, path, (await store.get(path)).data))
+                reasons.append(await _watch_node(store, path, (await store.get(path)).data))
             except StoreError as error:
                 reasons.append(str(error))
             nursery.cancel_scope.cancel()
 
         for path in (layout.CONTROLLER, layout.broker_path(broker_id)):
-            nursery.start_soon(hold, path)
+            nursery.start_soon(watch_node, path)
     return reasons[0]
 
 
-async def _hold(store: Store, path: str, data: bytes) -> str:
+async def _watch_node(store: Store, path: str, data: bytes) -> str:
     """Wait until a node is not this broker's; returns why, empty if the store was closed."""
     while True:
         with store.watch(path) as events:
             try:
-                if reason := await _look(store, path, data):
+                if reason := await _loss_reason(store, path, data):
                     return reason
                 async for _ in events:
-                    if reason := await _look(store, path, data):
+                    if reason := await _loss_reason(store, path, data):
                         return reason
                 return ""
             except EventsLostError:
                 continue  # The store was unavailable: the node shows what happened.
 
 
-async def _look(store: Store, path: str, data: bytes) -> str:
+async def _loss_reason(store: Store, path: str, data: bytes) -> str:
     try:
         found = (await store.get(path)).data
     except UnavailableError:
         return ""  # Once it is available, the watch is lost and the node is read again.
     except NoNodeError:
         return f"{path} was deleted"
-    return "" if found == data else f"{path} is somebody else's now: {found!r}"
+    return "" if found == data else f"{path} belongs to another broker now: {found!r}"

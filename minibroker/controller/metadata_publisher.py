@@ -49,7 +49,7 @@ class MetadataPublisher:
         self._pending: deque[Update] = deque()
         self._more = trio.Event()
         self._completed = trio.Event()
-        self._stale = set(expected)
+        self._not_current = set(expected)
         """Roles that may serve with an image of another incarnation, or that missed an update."""
         self._log = EventLog("controller")
 
@@ -72,7 +72,7 @@ class MetadataPublisher:
                 names.append(name)
                 return self._register(name, rpc)
             if isinstance(request, ImageApplied):
-                self._stale.difference_update(names)
+                self._not_current.difference_update(names)
                 self._wake_publishers()
                 return None
             return self._answer(request)
@@ -99,7 +99,7 @@ class MetadataPublisher:
         """The answer of one role. Raises ``PeerLost``, also if it is not connected."""
         rpc = self._connections.get(name)
         if rpc is None:
-            raise PeerLost(f"{name} is not there")
+            raise PeerLost(f"{name} is not connected")
         return await rpc.request(request)
 
     async def request_all(self, request: object, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class MetadataPublisher:
         names = self.names()
         async with trio.open_nursery() as nursery:
 
-            async def give_up() -> None:
+            async def cancel_at_bound() -> None:
                 await bound()
                 nursery.cancel_scope.cancel()
 
@@ -140,7 +140,7 @@ class MetadataPublisher:
             async def request_one(name: str) -> None:
                 answers.update(await self.request_all(request, [name]))
 
-            nursery.start_soon(give_up)
+            nursery.start_soon(cancel_at_bound)
             nursery.start_soon(request_each)
         missing = [name for name in names if name not in answers and name in self._connections]
         return {name: answers[name] for name in sorted(answers)}, missing
@@ -151,7 +151,7 @@ class MetadataPublisher:
             return
         self._pending.extend(updates)
         self._more.set()
-        while self._stale or self._publisher.complete < updates[-1].number:
+        while self._not_current or self._publisher.complete < updates[-1].number:
             await self._completed.wait()
 
     async def run(self) -> None:
@@ -178,8 +178,8 @@ class MetadataPublisher:
             return  # As above, or ``serve_role`` soon will.
         except PeerFailed as failed:
             # It may have applied a part of it: let it reconnect and get the complete image.
-            self._log.error("an update was not taken over", process=name, why=failed)
-            self._stale.add(name)
+            self._log.error("an update was not applied", process=name, why=failed)
+            self._not_current.add(name)
             rpc.close()
             return
         if self._connections.get(name) is rpc:

@@ -17,55 +17,57 @@ from minibroker.process.environment import PROCESSOR, role_name
 from minibroker.quotas.values import limit_text
 
 
-def sentence(refusal: Rejection) -> str:
+def sentence(rejection: Rejection) -> str:
     """Describe why a connection was rejected or closed."""
-    event, limit, why = refusal
+    event, limit, why = rejection
     host = client_ip(event.host)
     if limit is None:
-        return _distrusted(event, why) or _without_limit(event)
+        return _security_text(event, why) or _resource_text(event)
     match event.reason:
         case CloseReason.DROPPED:
             return (
-                f"{host} was rejected: the broker had {_connections(limit)}, the most that "
-                f"{_given(limit)} allows; close some, or raise the limit."
+                f"{host} was rejected: the broker had {_connections_text(limit)}, the most that "
+                f"{_setting_text(limit)} allows; close some, or raise the limit."
             )
         case CloseReason.MAX_CONNECTIONS:
             return (
-                f"{host} was disconnected: the broker had more connections than {_given(limit)} "
-                f"allows, and this one was the least recently used; close some, or raise the limit."
+                f"{host} was disconnected: the broker had more connections than "
+                f"{_setting_text(limit)} allows, and this one was the least recently "
+                "used; close some, or raise the limit."
             )
         case CloseReason.IP_RATE if limit.value == 0:
-            return f"{host} was rejected: {_quota(limit)} allows no connection; raise or remove it."
+            text = f"{_quota_text(limit)} allows no connection; raise or remove it."
+            return f"{host} was rejected: {text}"
         case CloseReason.IP_RATE:
             return (
-                f"{host} was rejected: its connection rate exceeded {_quota(limit)}; keep "
+                f"{host} was rejected: its connection rate exceeded {_quota_text(limit)}; keep "
                 f"connections open, or raise the quota."
             )
         case _:
             return (
-                f"{host} was rejected: it had {_connections(limit)}, the most that "
-                f"{_given(limit)} allows; close some, or raise the limit."
+                f"{host} was rejected: it had {_connections_text(limit)}, the most that "
+                f"{_setting_text(limit)} allows; close some, or raise the limit."
             )
 
 
-def _connections(limit: ExceededLimit) -> str:
+def _connections_text(limit: ExceededLimit) -> str:
     if limit.value == 0:
         return "no connection"
     return "1 connection" if limit.value == 1 else f"{limit.value} connections"
 
 
-def _given(limit: ExceededLimit) -> str:
-    """The setting as it was given; of an override only the entry of this host."""
+def _setting_text(limit: ExceededLimit) -> str:
+    """Format the setting as configured; of an override only the entry of this host."""
     entry = str(limit.value) if limit.whose is None else f"{limit.whose}:{limit.value}"
     return f"{limit.setting}={entry}"
 
 
-def _quota(limit: ExceededLimit) -> str:
+def _quota_text(limit: ExceededLimit) -> str:
     whose = "of all addresses" if limit.whose == DEFAULT_NAME else f"of the ip {limit.whose}"
     return f"the quota {limit.setting}={limit_text(limit.value)} {whose}"
 
 
-_DISTRUSTED: Final = {
+_SECURITY_TEXTS: Final = {
     CloseReason.TLS_FAILED: (
         "the TLS handshake failed",
         "check that the client speaks TLS, trusts the broker's certificate and has one if it must.",
@@ -81,8 +83,8 @@ _DISTRUSTED: Final = {
 }
 
 
-def _distrusted(event: ConnectionEvent, why: str) -> str:
-    for reason, (what, advice) in _DISTRUSTED.items():
+def _security_text(event: ConnectionEvent, why: str) -> str:
+    for reason, (what, advice) in _SECURITY_TEXTS.items():
         if reason == event.reason:
             # The client chose this text, so it may contain terminal escapes.
             plain = "".join(character if character.isprintable() else "?" for character in why)
@@ -90,7 +92,7 @@ def _distrusted(event: ConnectionEvent, why: str) -> str:
     return ""
 
 
-def _without_limit(event: ConnectionEvent) -> str:
+def _resource_text(event: ConnectionEvent) -> str:
     process = role_name(PROCESSOR, event.processor or 0)
     if event.reason == CloseReason.PROCESS_DIED:
         return (

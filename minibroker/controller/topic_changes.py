@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from minibroker.cluster.controller import ClusterController
-from minibroker.cluster.foreign_topics import TopicsTaken
+from minibroker.cluster.foreign_topics import AppliedTopics
 from minibroker.cluster.image import Update
 from minibroker.cluster.layout import DELETE_TOPICS, TOPICS, topic_in
 from minibroker.cluster.store.tree import Store, StoreEvent, StoreEventKind
@@ -44,7 +44,7 @@ class TopicChanges:
         self._cluster = cluster
         self._publish = publish
         self._pause = pause
-        self._writes_leaders = writes_leaders
+        self._write_leaders = writes_leaders
         self._log = EventLog("controller")
         self._logged: dict[str, str] = {}
         """The last logged problem of each topic, until it is solved."""
@@ -78,10 +78,10 @@ class TopicChanges:
             await self._apply([name])
 
     async def _apply(self, names: Collection[str]) -> None:
-        taken = await self._cluster.apply_topics(names)
-        await self._publish_topics(taken)
-        if self._writes_leaders:
-            await self._cluster.write_leaders(taken.problems.keys())
+        applied = await self._cluster.apply_topics(names)
+        await self._publish_topics(applied)
+        if self._write_leaders:
+            await self._cluster.write_leaders(applied.problems.keys())
 
     async def _delete_all(self) -> None:
         for name in await self._store.children(DELETE_TOPICS):
@@ -92,14 +92,14 @@ class TopicChanges:
             await self._delete(event.path.rpartition("/")[2])
 
     async def _delete(self, name: str) -> None:
-        await self._publish_topics(await self._cluster.carry_out_deletion(name))
+        await self._publish_topics(await self._cluster.delete_marked_topic(name))
 
-    async def _publish_topics(self, taken: TopicsTaken) -> None:
-        for name, problem in taken.problems.items():
+    async def _publish_topics(self, applied: AppliedTopics) -> None:
+        for name, problem in applied.problems.items():
             if problem and self._logged.get(name) != problem:
                 self._log.warning("a topic in the config store cannot be applied", why=problem)
             if problem:
                 self._logged[name] = problem
             else:
                 self._logged.pop(name, None)
-        await self._publish(taken.updates)
+        await self._publish(applied.updates)

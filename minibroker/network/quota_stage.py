@@ -18,8 +18,8 @@ import trio
 from minibroker.apis.base import Context
 from minibroker.apis.fetch import is_follower_fetch
 from minibroker.apis.registry import APIS
+from minibroker.cluster.effective_quotas import EffectiveQuotas
 from minibroker.cluster.image import Image
-from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.config import QUOTA_THROTTLE_MODE
 from minibroker.config.quota_definitions import DELAY
 from minibroker.network.client_connection import ClientConnection
@@ -58,7 +58,7 @@ class QuotaStage:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
-        self._in_force = QuotasInForce(env.settings, env.ledger)
+        self._in_force = EffectiveQuotas(env.settings, env.ledger)
         self.quotas = self._in_force.quotas
         self.throttled: ThrottleQueue[ClientConnection] = ThrottleQueue()
         self._sooner = trio.Event()

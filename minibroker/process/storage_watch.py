@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from minibroker.cluster.mutations import KEPT_FREE_BYTES
+from minibroker.cluster.mutations import RESERVED_BYTES
 from minibroker.observability.log import EventLog
 from minibroker.observability.storage_health import StorageHealth
 from minibroker.process.environment import Environment
@@ -63,7 +63,7 @@ class StorageWatch:
     def free_bytes(self) -> int:
         """Free bytes on the disk; too few for a new partition count as a failure."""
         free = free_bytes(self._directory)
-        if 0 <= free < KEPT_FREE_BYTES:
+        if 0 <= free < RESERVED_BYTES:
             self.failed(self._directory, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         return free
 

@@ -21,9 +21,9 @@ from minibroker.apis.base import Mutations, Mutator
 from minibroker.apis.registry import APIS
 from minibroker.cluster.bootstrap import ControllerStartError
 from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.effective_quotas import EffectiveQuotas
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
-from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.tree import Store, StoreError, UnwritableError
 from minibroker.cluster.topic_recovery import FoundLogs
 from minibroker.config import (
@@ -39,7 +39,7 @@ from minibroker.config import (
 )
 from minibroker.control.serve import serve
 from minibroker.controller.config_changes import AclChanges, ConfigChanges, PrefixedAclChanges
-from minibroker.controller.leadership import hold_leadership
+from minibroker.controller.leadership import watch_leadership
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.controller.stores import open_store
 from minibroker.controller.topic_changes import TopicChanges
@@ -158,7 +158,7 @@ class _Controller:
         self._publisher = MetadataPublisher(
             self._image, self._handle_request, cluster.image.number, _subscriber_names(env)
         )
-        self._in_force = QuotasInForce(env.settings, env.ledger)
+        self._in_force = EffectiveQuotas(env.settings, env.ledger)
         self._ssl_contexts = ssl_contexts(env.settings)
         if self._ssl_contexts is not None:
             self._ssl_contexts.follow(cluster.image.configs)
@@ -245,10 +245,10 @@ class _Controller:
         # Loaded by the first request: most brokers in tests get none.
         from minibroker.controller.backend import ControllerBackend
 
-        return ControllerBackend(self._env, self, self._publisher, born=self._started_at)
+        return ControllerBackend(self._env, self, self._publisher, started_at=self._started_at)
 
     async def _hold_leadership(self, scope: trio.CancelScope) -> None:
-        self._leadership_lost = await hold_leadership(self._store, self.settings[NODE_ID])
+        self._leadership_lost = await watch_leadership(self._store, self.settings[NODE_ID])
         scope.cancel()
 
     async def _accept_roles(self, nursery: trio.Nursery) -> None:

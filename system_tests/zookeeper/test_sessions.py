@@ -29,7 +29,7 @@ from system_tests.zookeeper.conftest import access
 
 pytestmark = pytest.mark.minibroker
 
-LOOK_AGAIN = "look at the tree again"
+LOOK_AGAIN = "read the tree again"
 
 
 def end_session_of(store: ZooKeeperStore, server: ZooKeeper) -> None:
@@ -165,9 +165,9 @@ async def test_ephemeral_node_taken_by_another_session_fails_store(
         store._recreate = make_again  # type: ignore[method-assign]
     with store.watch("/e") as events:
         make_again("/e", store._own["/e"])
-        with pytest.raises(StoreError, match="somebody else's now"):
+        with pytest.raises(StoreError, match="now belongs to another session"):
             await read_to_the_end(events)
-    with pytest.raises(StoreError, match="somebody else's now"):
+    with pytest.raises(StoreError, match="now belongs to another session"):
         await store.get("/e")
     await store.close()
     assert (await rival.get("/e")).data == b"theirs"

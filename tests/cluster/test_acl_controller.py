@@ -41,9 +41,9 @@ async def test_acls_survive_a_restart() -> None:
     store = SqliteStore(MEMORY)
     cluster = await started(store, ON)
     before = cluster.image
-    refusals, updates = await cluster.create_acls([READ, READ._replace(operation=0)])
-    assert refusals[0] is None
-    assert isinstance(refusals[1], ChangeRejected)
+    rejections, updates = await cluster.create_acls([READ, READ._replace(operation=0)])
+    assert rejections[0] is None
+    assert isinstance(rejections[1], ChangeRejected)
     for update in updates:
         before = apply_update(before, update)
     assert before.acls == cluster.image.acls
@@ -98,8 +98,8 @@ async def test_failed_acl_writes_are_rejected_and_keep_image(
 
     monkeypatch.setattr(store, "multi", full)
     bad = READ._replace(operation=0)
-    refusals, updates = await cluster.create_acls([READ._replace(name="dogs"), bad])
-    assert [refusal and refusal.code for refusal in refusals] == [
+    rejections, updates = await cluster.create_acls([READ._replace(name="dogs"), bad])
+    assert [refusal and refusal.code for refusal in rejections] == [
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.INVALID_REQUEST,
     ]

@@ -80,12 +80,12 @@ def test_unmarked_directory_with_a_known_topic_fits(
     settings: Settings, found_logs: FoundLogs
 ) -> None:
     topic = Topic("users", b"\x02" * 16, (PartitionRegistration(0, 1, 0, (1,), (1,)),))
-    bootstrap.check_fit(apply(IMAGE, TopicCreated(topic, {})), settings, found_logs)
+    bootstrap.check_data_directory(apply(IMAGE, TopicCreated(topic, {})), settings, found_logs)
 
 
 def test_unmarked_log_dir_with_unknown_topics_is_rejected() -> None:
     text = "has partitions of 2 topics, and cluster c has none of them"
     with pytest.raises(ControllerStartError, match=text):
-        bootstrap.check_fit(
+        bootstrap.check_data_directory(
             dataclasses.replace(IMAGE, cluster_id="c"), WITH_ZOOKEEPER, FoundLogs(None, LOGGED)
         )

@@ -11,7 +11,7 @@ from minibroker.cluster.configs import (
     ConfigOperation,
     Op,
     plan_alteration,
-    usable_config,
+    valid_config,
 )
 from minibroker.cluster.image import (
     ConfigChanged,
@@ -230,7 +230,7 @@ def test_alteration_drops_invalid_foreign_configs() -> None:
 def test_invalid_stored_configs_are_ignored(
     kind: str, config: dict[str, str], usable: dict[str, str]
 ) -> None:
-    assert usable_config(kind, config) == usable
+    assert valid_config(kind, config) == usable
 
 
 NAMES = st.sampled_from(["cleanup.policy", "retention.ms", "log.cleanup.policy", "max.connections"])
@@ -249,4 +249,4 @@ def test_altered_configs_are_always_valid(
             image = apply(image, changed)
     topic_config(effective(SETTINGS, image.configs), image.topic_overrides("t"))
     for (kind, _), config in image.configs.items():
-        assert usable_config(kind, config) == config
+        assert valid_config(kind, config) == config

@@ -21,7 +21,7 @@ from minibroker.cluster.producer_ids import PRODUCER_IDS_PER_BLOCK
 from minibroker.cluster.quotas import QuotaChange
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import Store
-from minibroker.cluster.topics import Growth, NewTopic
+from minibroker.cluster.topics import NewPartitions, NewTopic
 from minibroker.config import Settings
 from protocol.errors import ErrorCode
 
@@ -84,7 +84,7 @@ async def test_restart_restores_image_and_increments_epoch(tmp_path: Path) -> No
     store = SqliteStore(tmp_path / "store")
     before = await started(store)
     await before.create_topics([NewTopic("a", 3, config=[("retention.ms", "5")]), NewTopic("b")])
-    await before.create_partitions([Growth("b", 2)])
+    await before.create_partitions([NewPartitions("b", 2)])
     await store.close()
     store = SqliteStore(tmp_path / "store")
     after = await started(store, seed=2)
@@ -133,7 +133,7 @@ async def test_created_topic_is_stored_and_update_is_numbered(
     before = controller.image
     outcome = await controller.create_topics([NewTopic("a", 2, config=[("retention.ms", "5")])])
     [made] = outcome.topics
-    assert made.refusal is None
+    assert made.rejection is None
     assert made.topic == controller.image.topics["a"]
     assert made.config == {"retention.ms": "5"}
     assert [update.number for update in outcome.updates] == [1]
@@ -149,7 +149,7 @@ async def test_one_failed_topic_does_not_fail_others_of_the_request(
         NewTopic("good"), NewTopic("bad name"), NewTopic("x.y"), NewTopic("x_y"),
         NewTopic("twice"), NewTopic("twice"),
     ])  # fmt: skip
-    codes = [made.refusal.code if made.refusal else None for made in outcome.topics]
+    codes = [made.rejection.code if made.rejection else None for made in outcome.topics]
     assert codes == [
         None,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -176,7 +176,7 @@ async def test_deleted_topics_are_removed_from_store(
     await controller.create_topics([NewTopic("a", config=[("retention.ms", "5")]), NewTopic("b")])
     kept = controller.image
     outcome = await controller.delete_topics(["a", "missing", OFFSETS, "b"])
-    codes = [gone.refusal.code if gone.refusal else None for gone in outcome.topics]
+    codes = [gone.rejection.code if gone.rejection else None for gone in outcome.topics]
     assert codes == [
         None,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -204,16 +204,16 @@ async def test_create_partitions_adds_partitions(
 ) -> None:
     await controller.create_topics([NewTopic("a", 1)])
     before = controller.image
-    dry = await controller.create_partitions([Growth("a", 3)], validate_only=True)
+    dry = await controller.create_partitions([NewPartitions("a", 3)], validate_only=True)
     assert dry.updates == []
     assert controller.image is before
-    outcome = await controller.create_partitions([Growth("a", 3), Growth("b", 3)])
-    assert outcome.topics[1].refusal is not None
+    outcome = await controller.create_partitions([NewPartitions("a", 3), NewPartitions("b", 3)])
+    assert outcome.topics[1].rejection is not None
     assert follow(before, outcome.updates) == controller.image
     assert len(controller.image.topics["a"].partitions) == 3
     assert len(json.loads((await store.get("/brokers/topics/a")).data)["partitions"]) == 3
-    twice = await controller.create_partitions([Growth("a", 4), Growth("a", 5)])
-    assert {made.refusal and made.refusal.code for made in twice.topics} == {
+    twice = await controller.create_partitions([NewPartitions("a", 4), NewPartitions("a", 5)])
+    assert {made.rejection and made.rejection.code for made in twice.topics} == {
         ErrorCode.INVALID_REQUEST
     }
 
@@ -298,8 +298,8 @@ async def test_altered_configs_are_stored_notified_and_reloaded(tmp_path: Path) 
             QuotaChange((("ip", None),), ((RATE, 9.0),)),
         ]
     )
-    assert done.refusals == (None, None, None)
-    assert quotas.refusals == (None, None)
+    assert done.rejections == (None, None, None)
+    assert quotas.rejections == (None, None)
     wanted = {
         ("topics", "t"): {"retention.ms": "5"},
         ("brokers", "1"): {"max.connections": "6"},
@@ -345,7 +345,7 @@ async def test_rejected_alteration_is_atomic_and_others_apply(
     )
     good = setting("brokers", "", "max.connections", "7")
     outcome = await controller.alter_configs([bad, good])
-    refusal, fine = outcome.refusals
+    refusal, fine = outcome.rejections
     assert refusal is not None
     assert refusal.code == ErrorCode.INVALID_CONFIG
     assert fine is None
@@ -373,7 +373,7 @@ async def test_ip_rate_quota_with_sharded_acceptor_is_rejected(store: Store) -> 
         QuotaChange((("ip", "::2"),), ((RATE, None),)),
         QuotaChange(user, (("request_percentage", 8.0),)),
     ]
-    refusal, removed, other = (await sharded.alter_quotas(wanted)).refusals
+    refusal, removed, other = (await sharded.alter_quotas(wanted)).rejections
     assert refusal is not None
     assert refusal.code == ErrorCode.INVALID_REQUEST
     assert "set acceptor.mode=single" in refusal.text
@@ -383,7 +383,7 @@ async def test_ip_rate_quota_with_sharded_acceptor_is_rejected(store: Store) -> 
 async def test_duplicate_entity_in_request_is_rejected(controller: ClusterController) -> None:
     quota = QuotaChange((("ip", "::1"),), ((RATE, 8.0),))
     outcome = await controller.alter_quotas([quota, quota])
-    assert [refusal.code for refusal in outcome.refusals if refusal] == [
+    assert [refusal.code for refusal in outcome.rejections if refusal] == [
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
     ]
@@ -392,7 +392,7 @@ async def test_duplicate_entity_in_request_is_rejected(controller: ClusterContro
 
 async def test_ip_quota_for_unresolvable_host_is_rejected(controller: ClusterController) -> None:
     quota = QuotaChange((("ip", "nowhere"),), ((RATE, 8.0),))
-    [refusal] = (await controller.alter_quotas([quota], unresolvable={"nowhere"})).refusals
+    [refusal] = (await controller.alter_quotas([quota], unresolvable={"nowhere"})).rejections
     assert refusal is not None
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.cluster import layout
-from minibroker.cluster.foreign_topics import AcceptedTopic, Sight, accept_topic
+from minibroker.cluster.foreign_topics import AcceptedTopic, StoredTopic, accept_topic
 from minibroker.cluster.image import (
     Image,
     PartitionRegistration,
@@ -31,34 +31,34 @@ IMAGE = apply(apply(Image(), TopicCreated(KNOWN)), TopicCreated(OFFSETS))
 PATH = "/brokers/topics/"
 
 
-def node(partitions: Any, topic_id: bytes | None = None, version: int = 0) -> Sight:
+def node(partitions: Any, topic_id: bytes | None = None, version: int = 0) -> StoredTopic:
     fields = {"version": 2, "partitions": partitions}
     if topic_id is not None:
         fields |= {"version": 3, "topic_id": uuid_text(topic_id)}
-    return Sight(json.dumps(fields).encode(), version)
+    return StoredTopic(json.dumps(fields).encode(), version)
 
 
-def taken(name: str, sight: Sight | None, image: Image = IMAGE) -> AcceptedTopic:
-    return accept_topic(image, US, name, sight, lambda: FRESH)
+def taken(name: str, stored: StoredTopic | None, image: Image = IMAGE) -> AcceptedTopic:
+    return accept_topic(image, US, name, stored, lambda: FRESH)
 
 
 def test_own_topic_node_causes_no_change() -> None:
     for topic in IMAGE.topics.values():
-        assert taken(topic.name, Sight(layout.encode_topic(topic), 0)) == AcceptedTopic()
-        assert taken(topic.name, Sight(layout.encode_topic(topic), 7)) == AcceptedTopic()
+        assert taken(topic.name, StoredTopic(layout.encode_topic(topic), 0)) == AcceptedTopic()
+        assert taken(topic.name, StoredTopic(layout.encode_topic(topic), 7)) == AcceptedTopic()
     assert taken("nobody-knows-it", None) == AcceptedTopic()
 
 
 def test_new_topic_node_with_id_is_created_unchanged() -> None:
-    made = Topic("new", NEW, (LED, LED.__class__(1, US, 0, (2, US), (US,))))
+    created = Topic("new", NEW, (LED, LED.__class__(1, US, 0, (2, US), (US,))))
     seen = node({"1": [2, 1], "0": [1]}, NEW)._replace(config={"retention.ms": "5"})
     found = taken("new", seen)
-    assert found == AcceptedTopic((TopicCreated(made, {"retention.ms": "5"}),))
+    assert found == AcceptedTopic((TopicCreated(created, {"retention.ms": "5"}),))
 
 
 def test_new_topic_node_without_id_gets_generated_id() -> None:
-    made = Topic("new", FRESH, (LED,))
-    assert taken("new", node({"0": [1]})) == AcceptedTopic((TopicCreated(made),), made)
+    created = Topic("new", FRESH, (LED,))
+    assert taken("new", node({"0": [1]})) == AcceptedTopic((TopicCreated(created),), created)
 
 
 def test_removed_topic_node_deletes_topic() -> None:
@@ -66,19 +66,19 @@ def test_removed_topic_node_deletes_topic() -> None:
 
 
 def test_node_with_other_topic_id_recreates_topic() -> None:
-    gone = TopicDeleted("t", OLD)
+    deletion = TopicDeleted("t", OLD)
     other = Topic("t", NEW, (LED,))
-    assert taken("t", node({"0": [1]}, NEW, 3)) == AcceptedTopic((gone, TopicCreated(other)))
+    assert taken("t", node({"0": [1]}, NEW, 3)) == AcceptedTopic((deletion, TopicCreated(other)))
     fresh = Topic("t", FRESH, (LED,))
-    assert taken("t", node({"0": [1]})) == AcceptedTopic((gone, TopicCreated(fresh)), fresh)
+    assert taken("t", node({"0": [1]})) == AcceptedTopic((deletion, TopicCreated(fresh)), fresh)
 
 
 def test_added_partitions_are_created_and_missing_id_is_rewritten() -> None:
     second = PartitionRegistration(1, US, 0, (US,), (US,))
-    grown = KNOWN._replace(partitions=(LED, second))
+    extended = KNOWN._replace(partitions=(LED, second))
     change = PartitionsAdded("t", (second,))
     assert taken("t", node({"0": [1], "1": [1]}, OLD, 4)) == AcceptedTopic((change,))
-    assert taken("t", node({"0": [1], "1": [1]}, None, 4)) == AcceptedTopic((change,), grown)
+    assert taken("t", node({"0": [1], "1": [1]}, None, 4)) == AcceptedTopic((change,), extended)
     assert taken("t", node({"0": [1]}, None, 4)) == AcceptedTopic((), KNOWN)
 
 
@@ -90,22 +90,22 @@ def test_moved_partitions_are_rejected(partitions: Any) -> None:
 
 
 def test_removed_partitions_are_rejected() -> None:
-    grown = KNOWN._replace(partitions=(LED, PartitionRegistration(1, US, 0, (US,), (US,))))
-    image = apply(Image(), TopicCreated(grown))
+    extended = KNOWN._replace(partitions=(LED, PartitionRegistration(1, US, 0, (US,), (US,))))
+    image = apply(Image(), TopicCreated(extended))
     found = taken("t", node({"0": [1]}, OLD, 1), image)
-    assert (found.changes, found.rewritten) == ((), grown)
+    assert (found.changes, found.rewritten) == ((), extended)
 
 
 @pytest.mark.parametrize(
-    ("name", "sight", "text"),
+    ("name", "stored", "text"),
     [
-        ("a b", node({"0": [1]}), "/a b: is no topic: it has characters other than"),
-        ("..", node({"0": [1]}), "/..: is no topic: '..' is not allowed"),
+        ("a b", node({"0": [1]}), "/a b: is not a topic: it has characters other than"),
+        ("..", node({"0": [1]}), "/..: is not a topic: '..' is not allowed"),
         ("x" * 250, node({"0": [1]}), "its length of 250 exceeds"),
         ("__cluster_metadata", node({"0": [1]}), "that name is Kafka's own"),
-        ("n", Sight(b"", 0), "/n: is not JSON: "),
-        ("n", Sight(b"\xff", 0), "/n: is not JSON: "),
-        ("n", Sight(b"[]", 0), "/n: is no JSON object; it is ignored"),
+        ("n", StoredTopic(b"", 0), "/n: is not JSON: "),
+        ("n", StoredTopic(b"\xff", 0), "/n: is not JSON: "),
+        ("n", StoredTopic(b"[]", 0), "/n: is not a JSON object; it is ignored"),
         ("n", node([]), "/n: cannot be read as a topic"),
         ("n", node({"1": [1]}), "/n: cannot be read as a topic"),
         ("n", node({}), "/n: has no partitions"),
@@ -115,22 +115,24 @@ def test_removed_partitions_are_rejected() -> None:
         ("n", node({"0": [1]}, OLD), "/n: its topic_id is that of topic 't'"),
     ],
 )
-def test_invalid_topic_node_is_skipped_with_reason(name: str, sight: Sight, text: str) -> None:
-    found = taken(name, sight)
+def test_invalid_topic_node_is_skipped_with_reason(
+    name: str, stored: StoredTopic, text: str
+) -> None:
+    found = taken(name, stored)
     assert (found.changes, found.rewritten) == ((), None)
     assert text in found.problem
 
 
 def test_invalid_node_does_not_delete_known_topic() -> None:
-    for sight in (Sight(b"{", 3), node({"0": [5]}, OLD, 3)):
-        found = taken("t", sight)
+    for stored in (StoredTopic(b"{", 3), node({"0": [5]}, OLD, 3)):
+        found = taken("t", stored)
         assert (found.changes, found.rewritten) == ((), KNOWN)
         assert found.problem.endswith("; the topic stays as it was")
 
 
-@pytest.mark.parametrize("sight", [None, node({"0": [1], "1": [1]}), node({"0": [1]}, NEW, 2)])
-def test_changed_internal_topic_node_is_restored(sight: Sight | None) -> None:
-    found = taken("__consumer_offsets", sight)
+@pytest.mark.parametrize("stored", [None, node({"0": [1], "1": [1]}), node({"0": [1]}, NEW, 2)])
+def test_changed_internal_topic_node_is_restored(stored: StoredTopic | None) -> None:
+    found = taken("__consumer_offsets", stored)
     assert (found.changes, found.rewritten) == ((), OFFSETS)
     assert "/__consumer_offsets: was " in found.problem
 
@@ -139,7 +141,7 @@ def test_changed_internal_topic_node_is_restored(sight: Sight | None) -> None:
     st.sampled_from(["t", "new", "__consumer_offsets"]),
     st.none()
     | st.builds(
-        Sight,
+        StoredTopic,
         st.binary(max_size=20)
         | st.builds(
             lambda replicas, topic_id: json.dumps(
@@ -151,14 +153,16 @@ def test_changed_internal_topic_node_is_restored(sight: Sight | None) -> None:
         st.integers(0, 3),
     ),
 )
-def test_any_topic_node_yields_valid_idempotent_changes(name: str, sight: Sight | None) -> None:
-    found = taken(name, sight)
+def test_any_topic_node_yields_valid_idempotent_changes(
+    name: str, stored: StoredTopic | None
+) -> None:
+    found = taken(name, stored)
     image = IMAGE
     for change in found.changes:
         image = apply(image, change)
     assert image.topics["__consumer_offsets"] == OFFSETS
     if found.rewritten is not None:
         assert image.topics[name] == found.rewritten
-        sight = Sight(layout.encode_topic(found.rewritten), 5)
-    again = taken(name, sight, image)
+        stored = StoredTopic(layout.encode_topic(found.rewritten), 5)
+    again = taken(name, stored, image)
     assert (again.changes, again.rewritten) == ((), None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from minibroker.cluster.mutations import (
-    KEPT_FREE_BYTES,
     PARTITION_BYTES,
-    TOO_MUCH,
-    Allowance,
-    freely,
+    QUOTA_EXCEEDED,
+    RESERVED_BYTES,
+    MutationLimits,
+    allow_all,
 )
 from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
@@ -20,18 +20,18 @@ def test_mutation_quota_is_charged_once_per_topic() -> None:
         asked.append(partitions)
         return len(asked) == 1
 
-    allowance = Allowance(take)
+    allowance = MutationLimits(take)
     assert [allowance.check("a", "plan", 3) for _ in range(3)] == ["plan"] * 3
-    assert [allowance.check("b", "plan", 4) for _ in range(2)] == [TOO_MUCH] * 2
+    assert [allowance.check("b", "plan", 4) for _ in range(2)] == [QUOTA_EXCEEDED] * 2
     assert asked == [3, 4]
-    assert Allowance(take, counts=False).check("c", "plan", 5) == "plan"
+    assert MutationLimits(take, counts=False).check("c", "plan", 5) == "plan"
     assert asked == [3, 4]
-    assert freely(10**9)
+    assert allow_all(10**9)
 
 
 def test_partitions_exceeding_free_disk_space_are_rejected() -> None:
-    free = KEPT_FREE_BYTES + 3 * PARTITION_BYTES
-    allowance = Allowance(freely, free_bytes=lambda: free)
+    free = RESERVED_BYTES + 3 * PARTITION_BYTES
+    allowance = MutationLimits(allow_all, free_bytes=lambda: free)
     assert allowance.check("a", "plan", 3) == "plan"
     refused = allowance.check("b", "plan", 4)
     assert isinstance(refused, ChangeRejected)
@@ -40,12 +40,12 @@ def test_partitions_exceeding_free_disk_space_are_rejected() -> None:
 
 
 def test_unknown_free_disk_space_accepts_partitions() -> None:
-    assert Allowance(freely, free_bytes=lambda: -1).check("a", "plan", 10**6) == "plan"
+    assert MutationLimits(allow_all, free_bytes=lambda: -1).check("a", "plan", 10**6) == "plan"
 
 
 def test_topics_of_one_request_need_room_together() -> None:
-    free = KEPT_FREE_BYTES + 3 * PARTITION_BYTES
-    allowance = Allowance(freely, free_bytes=lambda: free)
+    free = RESERVED_BYTES + 3 * PARTITION_BYTES
+    allowance = MutationLimits(allow_all, free_bytes=lambda: free)
     assert allowance.check("a", "plan", 2) == "plan"
     assert isinstance(allowance.check("b", "plan", 2), ChangeRejected)
     assert allowance.check("a", "plan", 2) == "plan"  # tried again

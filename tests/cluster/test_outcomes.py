@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from minibroker.cluster.outcomes import all_refused, refused_repetition
+from minibroker.cluster.outcomes import duplicate_topic_outcome, reject_all
 from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
 
 def test_rejected_topics_are_reported_in_request_order() -> None:
     refusal = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, "full")
-    topics, updates = all_refused(["b", "a"], refusal)
-    assert [(each.name, each.refusal) for each in topics] == [("b", refusal), ("a", refusal)]
+    topics, updates = reject_all(["b", "a"], refusal)
+    assert [(each.name, each.rejection) for each in topics] == [("b", refusal), ("a", refusal)]
     assert updates == []
 
 
 def test_duplicate_topic_is_reported_as_invalid_request() -> None:
-    outcome = refused_repetition("a")
-    assert outcome.refusal is not None
-    assert outcome.refusal.code is ErrorCode.INVALID_REQUEST
+    outcome = duplicate_topic_outcome("a")
+    assert outcome.rejection is not None
+    assert outcome.rejection.code is ErrorCode.INVALID_REQUEST

@@ -17,7 +17,7 @@ from minibroker.cluster.stored_acls import (
     encode_change,
     load_all,
     path_of,
-    told_steps,
+    steps_with_notifications,
 )
 from minibroker.security.acl import AclRule, Operation, Pattern, PatternType, Permission, Resource
 
@@ -71,12 +71,12 @@ async def test_acl_changes_are_stored_and_notified() -> None:
         await store.ensure(path)
     slashed = Pattern(Resource.GROUP, "a/b%2F")
     changes = [AclsChanged(pattern, (RULE,)) for pattern in (LITERAL, PREFIXED, slashed)]
-    await store.multi(await told_steps(store, changes))
+    await store.multi(await steps_with_notifications(store, changes))
     assert [change async for change in load_all(store)] == [changes[2], changes[0], changes[1]]
     assert len(await store.children("/kafka-acl-changes")) == 2
     assert len(await store.children("/kafka-acl-extended-changes")) == 1
     twice = [AclsChanged(LITERAL, (RULE, RULE)), AclsChanged(LITERAL, ())]
-    await store.multi(await told_steps(store, [*twice, AclsChanged(slashed, ())]))
+    await store.multi(await steps_with_notifications(store, [*twice, AclsChanged(slashed, ())]))
     assert [change async for change in load_all(store)] == [changes[1]]
     await store.close()
 
@@ -87,6 +87,6 @@ async def test_acl_of_a_name_that_is_no_part_of_a_path_is_stored(name: str) -> N
     for path in PERSISTENT_PATHS:
         await store.ensure(path)
     change = AclsChanged(Pattern(Resource.GROUP, name), (RULE,))
-    await store.multi(await told_steps(store, [change]))
+    await store.multi(await steps_with_notifications(store, [change]))
     assert [found async for found in load_all(store)] == [change]
     await store.close()

@@ -41,7 +41,9 @@ async def test_config_node_is_created_updated_and_deleted(store: Store) -> None:
 
 
 async def test_notice_is_printed_last(store: Store) -> None:
-    steps = await stored_configs.told_steps(store, [ConfigChanged("ips", "::1", RATE)])
+    steps = await stored_configs.steps_with_notifications(
+        store, [ConfigChanged("ips", "::1", RATE)]
+    )
     await store.multi(steps)
     [notice] = await store.children("/config/changes")
     data = (await store.get(f"/config/changes/{notice}")).data
@@ -64,7 +66,7 @@ QUOTA = {"producer_byte_rate": "5"}
 async def test_client_quotas_of_user_are_child_nodes(store: Store) -> None:
     async def write(*changes: tuple[str, dict[str, str]]) -> None:
         made = [ConfigChanged("users", name, config) for name, config in changes]
-        await store.multi(await stored_configs.told_steps(store, made))
+        await store.multi(await stored_configs.steps_with_notifications(store, made))
 
     await write(("u/clients/c", QUOTA), ("u/clients/d", QUOTA), ("v", QUOTA))
     assert sorted(await stored_configs.names(store, "users")) == [
@@ -90,5 +92,5 @@ async def test_user_and_last_client_may_be_removed_together(store: Store) -> Non
     both = ["u", "u/clients/c"]
     for config in (QUOTA, {}):
         changes = [ConfigChanged("users", name, config) for name in both]
-        await store.multi(await stored_configs.told_steps(store, changes))
+        await store.multi(await stored_configs.steps_with_notifications(store, changes))
     assert await store.children("/config/users") == []

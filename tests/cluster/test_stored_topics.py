@@ -16,39 +16,39 @@ TOPIC = Topic("t", b"T" * 16, (PartitionRegistration(0, 1, 0, (1,), (1,)),))
 
 @pytest.fixture
 async def store() -> AsyncIterator[Store]:
-    made = SqliteStore(MEMORY)
+    created = SqliteStore(MEMORY)
     for path in layout.PERSISTENT_PATHS:
-        await made.ensure(path)
-    yield made
-    await made.close()
+        await created.ensure(path)
+    yield created
+    await created.close()
 
 
 async def test_topic_is_seen_with_its_config(store: Store) -> None:
-    assert await stored_topics.sight(store, "t") is None
+    assert await stored_topics.load(store, "t") is None
     steps = await stored_topics.creation(store, TopicCreated(TOPIC, {"retention.ms": "5"}))
     await store.multi(steps)
-    seen = await stored_topics.sight(store, "t")
-    assert seen == (layout.encode_topic(TOPIC), 0, {"retention.ms": "5"})
+    stored = await stored_topics.load(store, "t")
+    assert stored == (layout.encode_topic(TOPIC), 0, {"retention.ms": "5"})
 
 
 async def test_node_is_rewritten_only_if_version_is_unchanged(store: Store) -> None:
     await store.multi([stored_topics.rewriting(TOPIC, None)])
-    seen = await stored_topics.sight(store, "t")
+    stored = await stored_topics.load(store, "t")
     await store.set("/brokers/topics/t", b"somebody else")
     with pytest.raises(BadVersionError):
-        await store.multi([stored_topics.rewriting(TOPIC, seen)])
+        await store.multi([stored_topics.rewriting(TOPIC, stored)])
     with pytest.raises(NodeExistsError):
         await store.multi([stored_topics.rewriting(TOPIC, None)])
 
 
 async def test_partition_growth_from_stale_topic_is_rejected(store: Store) -> None:
-    grown = TOPIC._replace(
+    extended = TOPIC._replace(
         partitions=(*TOPIC.partitions, PartitionRegistration(1, 1, 0, (1,), (1,)))
     )
     await store.multi([stored_topics.rewriting(TOPIC, None)])
-    await store.multi([await stored_topics.growth(store, TOPIC, grown)])
+    await store.multi([await stored_topics.addition(store, TOPIC, extended)])
     with pytest.raises(BadVersionError):
-        await store.multi([await stored_topics.growth(store, TOPIC, grown)])
+        await store.multi([await stored_topics.addition(store, TOPIC, extended)])
 
 
 async def test_topic_deletion_removes_child_and_config_nodes(

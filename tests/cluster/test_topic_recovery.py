@@ -69,7 +69,7 @@ async def test_interrupted_recovery_leaves_a_store_that_counts_as_new(
         raise Killed
 
     with monkeypatch.context() as context:
-        context.setattr("minibroker.cluster.bootstrap.keep_cluster_id", die)
+        context.setattr("minibroker.cluster.bootstrap.store_cluster_id", die)
         with pytest.raises(Killed):
             await start(store, FoundLogs(CLUSTER_ID, TOPICS, rebuild_topics=True))
     with pytest.raises(ControllerStartError, match="--recover-topics-from-logs"):

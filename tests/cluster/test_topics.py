@@ -10,14 +10,14 @@ from minibroker.cluster.image import Broker, BrokerChanged, Image, TopicCreated,
 from minibroker.cluster.topics import (
     PARTITIONS_MAX,
     ChangeRejected,
-    Growth,
+    NewPartitions,
     NewTopic,
     colliding,
     name_problem,
     offsets_topic,
     plan_creation,
     plan_deletion,
-    plan_growth,
+    plan_new_partitions,
 )
 from minibroker.config import Settings
 from protocol.errors import ErrorCode
@@ -150,10 +150,10 @@ def test_invalid_replica_assignment_is_rejected(new: NewTopic, code: ErrorCode) 
 
 def test_generate_adds_missing_partitions() -> None:
     image = with_topic(cluster(1, 2), "a", 2)
-    grown = plan_growth(image, Growth("a", 4))
+    grown = plan_new_partitions(image, NewPartitions("a", 4))
     assert not isinstance(grown, ChangeRejected)
     assert [(p.index, p.replicas) for p in grown] == [(2, (1,)), (3, (2,))]
-    by_hand = plan_growth(image, Growth("a", 4, [[2], [2]]))
+    by_hand = plan_new_partitions(image, NewPartitions("a", 4, [[2], [2]]))
     assert not isinstance(by_hand, ChangeRejected)
     assert [(p.index, p.replicas) for p in by_hand] == [(2, (2,)), (3, (2,))]
 
@@ -161,20 +161,20 @@ def test_generate_adds_missing_partitions() -> None:
 @pytest.mark.parametrize(
     ("growth", "code"),
     [
-        (Growth("b", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (Growth("a", 2), ErrorCode.INVALID_PARTITIONS),
-        (Growth("a", 1), ErrorCode.INVALID_PARTITIONS),
-        (Growth("a", -1), ErrorCode.INVALID_PARTITIONS),
-        (Growth("a", PARTITIONS_MAX + 1), ErrorCode.INVALID_PARTITIONS),
-        (Growth("a", 4, [[1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (Growth("a", 3, [[9]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (Growth("a", 3, [[1, 2]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (Growth("__consumer_offsets", 60), ErrorCode.INVALID_REQUEST),
+        (NewPartitions("b", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (NewPartitions("a", 2), ErrorCode.INVALID_PARTITIONS),
+        (NewPartitions("a", 1), ErrorCode.INVALID_PARTITIONS),
+        (NewPartitions("a", -1), ErrorCode.INVALID_PARTITIONS),
+        (NewPartitions("a", PARTITIONS_MAX + 1), ErrorCode.INVALID_PARTITIONS),
+        (NewPartitions("a", 4, [[1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewPartitions("a", 3, [[9]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewPartitions("a", 3, [[1, 2]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewPartitions("__consumer_offsets", 60), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_invalid_partition_growth_is_rejected(growth: Growth, code: ErrorCode) -> None:
+def test_invalid_partition_growth_is_rejected(growth: NewPartitions, code: ErrorCode) -> None:
     image = with_topic(apply(cluster(1, 2), offsets_topic(SETTINGS, 1, ID)), "a", 2)
-    refusal = plan_growth(image, growth)
+    refusal = plan_new_partitions(image, growth)
     assert isinstance(refusal, ChangeRejected)
     assert refusal.code == code
 

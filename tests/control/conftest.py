@@ -19,12 +19,12 @@ from minibroker.control.backend import (
     CommittedOffsetView,
     Conflict,
     Connection,
+    ConnectionEventView,
     ConnectionsView,
     Endpoint,
     GroupList,
     GroupSummary,
     GroupView,
-    HappeningView,
     Health,
     ListenerView,
     Member,
@@ -32,7 +32,7 @@ from minibroker.control.backend import (
     PartitionView,
     ProcessHealth,
     ProcessorView,
-    RefusalView,
+    RejectionView,
     ResetDone,
     TopicCreation,
     TopicList,
@@ -157,10 +157,12 @@ class FakeBackend:
                 AddressView("10.0.0.1", 0, None, None, None),
             ),
             addresses_total=2,
-            refusals=(RefusalView(7, "PLAINTEXT", "127.0.0.1:6", "limit", "No file was left."),),
+            refusals=(RejectionView(7, "PLAINTEXT", "127.0.0.1:6", "limit", "No file was left."),),
             happenings=(
-                HappeningView(4, 9, "handed", 3, "PLAINTEXT", "127.0.0.1:5", "processor-0", None),
-                HappeningView(5, 7, "refused", 4, "PLAINTEXT", "127.0.0.1:6", None, "limit"),
+                ConnectionEventView(
+                    4, 9, "handed", 3, "PLAINTEXT", "127.0.0.1:5", "processor-0", None
+                ),
+                ConnectionEventView(5, 7, "refused", 4, "PLAINTEXT", "127.0.0.1:6", None, "limit"),
             ),
             unserved=(
                 UnservedClientView(3, "10.0.0.9", "app", "lib", "1", "transactions", "none", 2),

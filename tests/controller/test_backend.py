@@ -19,9 +19,9 @@ from minibroker.admission.connection_figures import ConnectionFigures
 from minibroker.apis.base import Mutations, Mutator
 from minibroker.cluster.configs import Alteration, ConfigOperation, Op
 from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.effective_quotas import EffectiveQuotas
 from minibroker.cluster.image import BROKER, Image, Update
 from minibroker.cluster.quotas import QuotaChange
-from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import UnavailableError
 from minibroker.config import Settings
@@ -81,7 +81,7 @@ class Scope:
         self.settings = settings
         self.cluster = cluster
         self.ledger = QuotaLedger(11, 1000, shared=False)
-        self.in_force = QuotasInForce(settings, self.ledger)
+        self.in_force = EffectiveQuotas(settings, self.ledger)
 
         def answer(question: Any) -> Any:
             raise AssertionError(f"nobody should ask {question}")
@@ -140,7 +140,7 @@ class At:
         self.scope = scope
         self.roles = roles
         self.backend = ControllerBackend(
-            self.env, scope, scope.subscribers, born=self.env.clock.now()
+            self.env, scope, scope.subscribers, started_at=self.env.clock.now()
         )
 
     async def configure(self, config: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ from minibroker.apis.unserved import TRANSACTIONS
 from minibroker.config import Settings
 from minibroker.control import backend as shown
 from minibroker.controller.connection_event_log import ConnectionEventLog
-from minibroker.controller.connections import Place, Reports, connections
+from minibroker.controller.connections import BrokerContext, Reports, connections
 from minibroker.network.client_connection import ConnectionReport
 from minibroker.network.reports import AcceptorReport, ProcessorReport
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClient
@@ -37,12 +37,12 @@ SETTINGS = Settings.from_sources(
     ]
 )
 ENDPOINTS = {"INSIDE": ("::1", 9092), "OUTSIDE": ("127.0.0.1", 9093)}
-PLACE = Place(SETTINGS, ENDPOINTS, 2)
+PLACE = BrokerContext(SETTINGS, ENDPOINTS, 2)
 NOTHING = RecentConnectionEvents(1, 0, (), 0, ())
 NOW = 100.0
 
 
-def door(*addresses: AddressFigures, share: float = 0.5) -> ConnectionFigures:
+def figures(*addresses: AddressFigures, share: float = 0.5) -> ConnectionFigures:
     listeners = (
         ListenerFigures("INSIDE", 1, 0.5, 0.0, 0, 0),
         ListenerFigures("OUTSIDE", 3, 1.5, share, 1, 2),
@@ -73,14 +73,14 @@ def view(listener: str = "OUTSIDE", host: str = "10.0.0.7") -> ConnectionReport:
 def look(
     acceptor: AcceptorReport | None,
     *processors: ProcessorReport,
-    chronicle: ConnectionEventLog | None = None,
+    event_log: ConnectionEventLog | None = None,
 ) -> shown.ConnectionsView:
     reports = Reports(acceptor, dict(enumerate(processors)))
-    return connections(PLACE, reports, chronicle or ConnectionEventLog(1), NOW)
+    return connections(PLACE, reports, event_log or ConnectionEventLog(1), NOW)
 
 
 def test_view_combines_acceptor_and_processor_reports() -> None:
-    acceptor = AcceptorReport((4, 0), door(AddressFigures("10.0.0.7", 4, 5, 1.0, 2.0)), NOTHING)
+    acceptor = AcceptorReport((4, 0), figures(AddressFigures("10.0.0.7", 4, 5, 1.0, 2.0)), NOTHING)
     found = look(acceptor, ProcessorReport((view(),), 1, NOTHING))
     assert (found.mode, found.now, found.total, found.limit) == ("single", NOW, 4, 40)
     assert (found.rate, found.rate_limit) == (2.0, None)
@@ -114,7 +114,7 @@ def test_sharded_connections_are_counted_in_their_processor() -> None:
     assert found.processors[0].connections[1].client_address == "[::1]:5"
 
 
-SHARDED = Place(
+SHARDED = BrokerContext(
     Settings.from_sources(pairs=["acceptor.mode=sharded", "kafka_connections_max=30"]),
     {"PLAINTEXT": ("127.0.0.1", 9092)},
     2,
@@ -153,8 +153,8 @@ def test_processors_that_accept_for_themselves_are_added_up() -> None:
     ],
 )
 def test_smaller_limit_of_the_broker_is_shown(pairs: list[str], limit: int | None) -> None:
-    place = Place(Settings.from_sources(pairs=pairs), {}, 1)
-    assert connections(place, Reports(None, {}), ConnectionEventLog(1), NOW).limit == limit
+    context = BrokerContext(Settings.from_sources(pairs=pairs), {}, 1)
+    assert connections(context, Reports(None, {}), ConnectionEventLog(1), NOW).limit == limit
 
 
 def test_rejections_are_newest_first_and_events_newest_last() -> None:
@@ -164,15 +164,15 @@ def test_rejections_are_newest_first_and_events_newest_last() -> None:
     kept.reject(who, "max_connections_per_ip", ExceededLimit("max.connections.per.ip", 2))
     kept.reject(who, "process_died", processor=1)
     kept.note("waiting", who, reason="processors")
-    chronicle = ConnectionEventLog(1)
-    chronicle.take({"acceptor": kept.recent()}, NOW)
-    found = look(None, chronicle=chronicle)
+    event_log = ConnectionEventLog(1)
+    event_log.take({"acceptor": kept.recent()}, NOW)
+    found = look(None, event_log=event_log)
     assert [(each.reason, each.ago_ms) for each in found.refusals] == [
         ("process_died", 2000),
         ("max_connections_per_ip", 3000),
     ]
     assert "max.connections.per.ip=2" in found.refusals[1].text
-    assert found.happenings[-1] == shown.HappeningView(
+    assert found.happenings[-1] == shown.ConnectionEventView(
         *((1 << 32) + 2, 1000, "waiting", 9, "OUTSIDE", "10.0.0.7:5", None, "processors")
     )
     assert [each.processor for each in found.happenings] == [None, "processor-1", None]
@@ -187,7 +187,7 @@ def test_connection_opened_after_query_has_age_zero() -> None:
 @pytest.mark.parametrize("addresses", [0, 150])
 def test_addresses_are_bounded_and_those_with_most_connections_come_first(addresses: int) -> None:
     many = [AddressFigures(f"10.0.0.{n}", n % 7, None, None, None) for n in range(addresses)]
-    found = look(AcceptorReport((0, 0), door(*many), NOTHING)).addresses
+    found = look(AcceptorReport((0, 0), figures(*many), NOTHING)).addresses
     assert len(found) == min(addresses, 100)
     counts = [each.connections for each in found]
     assert counts == sorted(counts, reverse=True)

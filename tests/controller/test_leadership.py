@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from minibroker.cluster import layout
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.store.tree import EventsLostError, StoreError, StoreNode, UnavailableError
-from minibroker.controller.leadership import hold_leadership
+from minibroker.controller.leadership import watch_leadership
 
 MINE = layout.broker_path(1)
 
@@ -50,7 +50,7 @@ class Holder:
         nursery.start_soon(self._hold, store)
 
     async def _hold(self, store: FlakyStore) -> None:
-        self.reason = await hold_leadership(store, 1)
+        self.reason = await watch_leadership(store, 1)
         self.ended.set()
 
 
@@ -76,7 +76,7 @@ async def test_controller_resigns_if_replaced_during_store_outage(
     assert holder.reason is None
     store.return_from_away()
     await holder.ended.wait()
-    assert holder.reason == "/controller is somebody else's now: b'another'"
+    assert holder.reason == "/controller belongs to another broker now: b'another'"
 
 
 async def test_store_that_has_failed_ends_the_office(

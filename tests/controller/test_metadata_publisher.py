@@ -221,7 +221,7 @@ async def test_request_to_subscribers_skips_lost_ones(controller: Controller) ->
     roles["worker-0"].conversation.close()
     await wait_all_tasks_blocked()
     assert sorted(await controller.subscribers.request_all("hello")) == ["acceptor", "worker-1"]
-    with pytest.raises(PeerLost, match="worker-0 is not there"):
+    with pytest.raises(PeerLost, match="worker-0 is not connected"):
         await controller.subscribers.request("worker-0", "hello")
 
 

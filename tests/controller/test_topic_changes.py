@@ -25,7 +25,7 @@ from minibroker.cluster.store.tree import (
     Result,
     Set,
 )
-from minibroker.cluster.topics import Growth, NewTopic
+from minibroker.cluster.topics import NewPartitions, NewTopic
 from minibroker.config import Settings
 from minibroker.controller import topic_changes
 from minibroker.controller.topic_changes import TopicChanges
@@ -182,7 +182,7 @@ async def test_disabled_topic_deletion_rejects_delete_requests(
     assert desk.partitions("t") == 1
     assert await desk.store.children("/admin/delete_topics") == []
     assert complaints(caplog) == [
-        "/admin/delete_topics/t: is not done, as delete.topic.enable=false"
+        "/admin/delete_topics/t: is ignored, because delete.topic.enable=false"
     ]
     await desk.store.close()
 
@@ -212,7 +212,7 @@ async def test_invalid_topic_node_is_logged_once_and_applied_if_fixed(
     await desk.store.set("/brokers/topics/bad", b"{")
     await wait_all_tasks_blocked()
     first, second = complaints(caplog)
-    assert first.startswith("/brokers/topics/bad name: is no topic")
+    assert first.startswith("/brokers/topics/bad name: is not a topic")
     assert second.startswith("/brokers/topics/bad: is not JSON")
     assert desk.partitions("good") == 1
     await desk.put("bad", 2)
@@ -249,7 +249,7 @@ async def test_partition_leaders_are_written_to_store(nursery: trio.Nursery) -> 
 async def test_own_topics_are_not_reported_as_foreign(desk: Desk) -> None:
     outcome = await desk.cluster.create_topics([NewTopic("a"), NewTopic("b")])
     await desk.publish(outcome.updates)
-    await desk.publish((await desk.cluster.create_partitions([Growth("a", 4)])).updates)
+    await desk.publish((await desk.cluster.create_partitions([NewPartitions("a", 4)])).updates)
     await desk.publish((await desk.cluster.delete_topics(["b"])).updates)
     await desk.publish((await desk.cluster.create_topics([NewTopic("b")])).updates)
     made = desk.image.topics["b"].topic_id
@@ -266,8 +266,8 @@ async def test_creating_foreign_topic_reports_topic_already_exists(desk: Desk) -
     desk.store.before = [lambda: desk.put("t", 3)]
     outcome = await desk.cluster.create_topics([NewTopic("t", 1)])
     await desk.publish(outcome.updates)
-    assert outcome.topics[0].refusal is not None
-    assert outcome.topics[0].refusal.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert outcome.topics[0].rejection is not None
+    assert outcome.topics[0].rejection.code == ErrorCode.TOPIC_ALREADY_EXISTS
     assert desk.partitions("t") == 3
 
 
@@ -275,15 +275,15 @@ async def test_delete_and_growth_apply_foreign_changes_first(desk: Desk) -> None
     for name in ("t", "u"):
         await desk.publish((await desk.cluster.create_topics([NewTopic(name, 1)])).updates)
     desk.store.before = [lambda: desk.put("t", 3)]
-    outcome = await desk.cluster.create_partitions([Growth("t", 2)])
+    outcome = await desk.cluster.create_partitions([NewPartitions("t", 2)])
     await desk.publish(outcome.updates)
-    assert outcome.topics[0].refusal is not None
-    assert outcome.topics[0].refusal.code == ErrorCode.INVALID_PARTITIONS
+    assert outcome.topics[0].rejection is not None
+    assert outcome.topics[0].rejection.code == ErrorCode.INVALID_PARTITIONS
     assert desk.partitions("t") == 3
     desk.store.before = [lambda: SqliteStore.multi(desk.store, [Delete("/brokers/topics/u")])]
     outcome = await desk.cluster.delete_topics(["u", "t"])
     await desk.publish(outcome.updates)
-    assert [one.refusal and one.refusal.code for one in outcome.topics] == [3, None]
+    assert [one.rejection and one.rejection.code for one in outcome.topics] == [3, None]
     assert list(desk.image.topics) == [OFFSETS]
 
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.cluster.mutations import KEPT_FREE_BYTES
+from minibroker.cluster.mutations import RESERVED_BYTES
 from minibroker.observability import storage_health
 from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import EventLog
@@ -76,7 +76,7 @@ async def test_storage_watch_of_failed_storage_probes_until_it_is_writable(
 
 @pytest.mark.parametrize(
     ("free", "fails"),
-    [(KEPT_FREE_BYTES - 1, True), (0, True), (KEPT_FREE_BYTES, False), (-1, False)],
+    [(RESERVED_BYTES - 1, True), (0, True), (RESERVED_BYTES, False), (-1, False)],
 )
 async def test_storage_watch_without_room_for_a_partition_reports_a_failure(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, free: int, fails: bool, tmp_path: Path

@@ -40,9 +40,9 @@ def add_row() -> None:
 def use() -> None:
     """Alter, describe, record, enforce, show and explain a quota of the toy type."""
     # Imported after the row was added.
+    from minibroker.cluster.effective_quotas import EffectiveQuotas
     from minibroker.cluster.image import Image, apply
     from minibroker.cluster.quotas import Component, Match, QuotaChange, find, plan_change
-    from minibroker.cluster.quotas_in_force import QuotasInForce
     from minibroker.cluster.topics import ChangeRejected
     from minibroker.config import Settings
     from minibroker.control.quota_shapes import QuotaQuestion
@@ -65,7 +65,7 @@ def use() -> None:
     assert isinstance(refused, ChangeRejected)
 
     ledger = QuotaLedger(11, 1000, shared=True)
-    in_force = QuotasInForce(Settings.from_entries([]), ledger)
+    in_force = EffectiveQuotas(Settings.from_entries([]), ledger)
     in_force.follow(image)
     quotas = in_force.quotas
     assert quotas.record(number, who, 50, 0).ms == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.cluster.store.sqlite import SqliteStore
-from minibroker.cluster.store.zookeeper_session import keep_session
+from minibroker.cluster.store.zookeeper_session import save_session
 from minibroker.storage.checkpoint import Checkpoint, write_checkpoint, write_topic_id
 from minibroker.storage.data_directory import (
     META_PROPERTIES,
@@ -206,7 +206,7 @@ def test_directory_of_broker_killed_during_first_start_is_accepted(tmp_path: Pat
 
 
 def test_directory_of_an_earlier_version_with_zookeeper_is_accepted(tmp_path: Path) -> None:
-    keep_session(tmp_path / SESSION_FILE, (1, b"secret"))
+    save_session(tmp_path / SESSION_FILE, (1, b"secret"))
     check(tmp_path, needs_store=False)
     (tmp_path / SESSION_FILE).unlink()
     make_partition(tmp_path, "orders-0")

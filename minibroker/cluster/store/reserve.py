@@ -1,6 +1,6 @@
 """Space that is kept free for deletions on a full disk.
 
-Owns one file that takes up space and says nothing. It must never know the store. Invariant: it is
+Owns one file that only takes up space. It must never know the store. Invariant: it is
 never larger than ``RESERVE_BYTES``, and it is missing only while the disk is full.
 """
 

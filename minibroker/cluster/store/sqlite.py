@@ -53,7 +53,7 @@ MEMORY = ":memory:"
 _COMPANIONS = ("-wal", "-shm")
 _MODE = 0o600
 FORMAT = 1
-"""Kept as SQLite's user_version; a file of another format is refused."""
+"""Stored as SQLite's user_version; a file with another format is rejected."""
 
 _SCHEMA = """
 CREATE TABLE node (
@@ -76,7 +76,7 @@ _SYSTEM_ERRORS: Final = {
 
 
 def _system_error(error: sqlite3.OperationalError) -> OSError:
-    """The error of the file system behind SQLite's, which keeps it to itself."""
+    """Return the file system's error, which SQLite does not report."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
     number = _SYSTEM_ERRORS.get(code & 0xFF, errno.EIO)
     return OSError(number, os.strerror(number))

@@ -1,7 +1,7 @@
 """The tree of nodes that stores metadata: the interface, and its guarantees.
 
 Owns the operations, their errors and the rules for paths. It must never know the implementation.
-Invariant: ZooKeeper provides everything here, and a user of a store cannot tell which one it is.
+Invariant: ZooKeeper provides everything here, and both implementations behave alike.
 Like ZooKeeper's client API (kazoo's ``KazooClient``): versions count from 0 with each change of a
 node's data, ephemeral nodes are deleted when the store is closed, sequential ones end in ten
 digits, `Store.multi` is atomic, a watch reports changes of its node and all below it.
@@ -20,7 +20,7 @@ NODE_MAX_BYTES = 1_000_000
 """The most data that one node holds; ZooKeeper's own bound is jute.maxbuffer, 0xfffff."""
 
 WATCH_MAX_EVENTS = 4096
-"""How many events a watch keeps for its reader before it gives up and says so."""
+"""Maximum number of queued events of a watch; more cause `EventsLostError`."""
 
 
 class StoreError(Exception):
@@ -53,7 +53,7 @@ class EphemeralParentError(StoreError):
 
 
 class BadPathError(StoreError):
-    """The text is no path, or the root was to be created or deleted."""
+    """The path is invalid, or the root was to be created or deleted."""
 
 
 class TooLargeError(StoreError):
@@ -80,7 +80,7 @@ class StoreNode(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Create a node below an existing one; gives the path, which for a sequential one is longer."""
+    """Create a node; the result is its path, with a number appended if it is sequential."""
 
     path: str
     data: bytes = b""
@@ -89,7 +89,7 @@ class Create(NamedTuple):
 
 
 class Set(NamedTuple):
-    """Replace a node's data if its version is as expected; gives the new version."""
+    """Replace a node's data if its version is as expected; the result is the new version."""
 
     path: str
     data: bytes
@@ -104,7 +104,7 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Nothing but the condition that a node exists with this version."""
+    """Check that a node exists with this version."""
 
     path: str
     version: int = ANY_VERSION
@@ -124,7 +124,7 @@ class StoreEventKind(enum.Enum):
 
 
 class StoreEvent(NamedTuple):
-    """Something happened to a node at or below the watched one."""
+    """A change of the watched node or of one below it."""
 
     kind: StoreEventKind
     path: str
@@ -147,7 +147,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        """All operations in order, or none: then the first one's error is raised."""
+        """Execute all operations in order, or none and raise the error of the one that failed."""
 
     @abc.abstractmethod
     def watch(self, path: str) -> AbstractContextManager[AsyncIterator[StoreEvent]]:
@@ -159,7 +159,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """End the session: its ephemeral nodes go, its watches end."""
+        """End the session: delete its ephemeral nodes and end its watches."""
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -180,7 +180,7 @@ class Store(abc.ABC):
         await self.multi([Delete(path, version)])
 
     async def ensure(self, path: str) -> None:
-        """Create a node and those above it, without data, where they do not exist."""
+        """Create a node and its parents, without data, if they do not exist."""
         check_path(path)
         parts = path.split("/")[1:]
         for depth in range(1, len(parts) + 1):
@@ -200,7 +200,7 @@ def check_path(path: str) -> None:
         raise BadPathError(path, "a path begins with a slash and does not end with one")
     for part in path.split("/")[1:]:
         if part in ("", ".", ".."):
-            raise BadPathError(path, f"a path has no part '{part}'")
+            raise BadPathError(path, f"a path must not contain the part '{part}'")
     if "\0" in path:
         raise BadPathError(path, "a path has no null character")
 
@@ -217,5 +217,5 @@ def parent_of(path: str) -> str:
 
 
 def sequence_text(number: int) -> str:
-    """How the number of a sequential node is written."""
+    """Format the number of a sequential node."""
     return f"{number:010d}"

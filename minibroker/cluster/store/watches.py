@@ -16,7 +16,7 @@ from minibroker.cluster.store.tree import WATCH_MAX_EVENTS, EventsLostError, Sto
 
 
 class Watch(AsyncIterator[StoreEvent]):
-    """One reader's view of what happens at and below a path."""
+    """One reader's queue of events at and below a path."""
 
     def __init__(self, path: str) -> None:
         self.path = path

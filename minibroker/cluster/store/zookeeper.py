@@ -55,9 +55,13 @@ from minibroker.cluster.store.zookeeper_client import (
     make_client,
     receive_watch_events,
 )
-from minibroker.cluster.store.zookeeper_errors import AWAY, at_fault, translated
+from minibroker.cluster.store.zookeeper_errors import (
+    CONNECTION_ERRORS,
+    failed_operation_error,
+    to_store_error,
+)
 from minibroker.cluster.store.zookeeper_outcome import FoundNode, Tree, find_outcome
-from minibroker.cluster.store.zookeeper_session import end_former_session, keep_session
+from minibroker.cluster.store.zookeeper_session import close_previous_session, save_session
 
 REQUEST_MAX_BYTES: Final = 0xFFFFF
 """Largest request of a server (jute.maxbuffer); it disconnects on a larger one."""
@@ -67,7 +71,7 @@ OPERATION_BYTES: Final = 100
 
 
 class ZooKeeperStore(Store):
-    """A `Store` in ZooKeeper; `open` is the way to get one."""
+    """A `Store` in ZooKeeper; create it with `open`."""
 
     def __init__(self, access: ZooKeeperAccess, session_file: Path | None) -> None:
         self._access = access
@@ -82,7 +86,7 @@ class ZooKeeperStore(Store):
         """The latest transaction that an answer reported."""
         self._up = False
         self._failure: StoreError | None = None
-        """Why nothing can be done; gone again with the connection's return, unless final."""
+        """Why operations fail; cleared when the connection returns, unless it is final."""
         self._final = False
         self._closed = False
         self._changed = trio.Event()
@@ -104,7 +108,7 @@ class ZooKeeperStore(Store):
         """
         if session_file is not None:
             await trio.to_thread.run_sync(
-                end_former_session, access, session_file, abandon_on_cancel=True
+                close_previous_session, access, session_file, abandon_on_cancel=True
             )
         store = cls(access, session_file)
         store._lose_patience_later()
@@ -152,12 +156,12 @@ class ZooKeeperStore(Store):
             before = self._newest
             try:
                 answers = await self._ask(lambda: self._commit(operations))
-            except AWAY:
+            except CONNECTION_ERRORS:
                 since = before if since is None else since
                 continue
             except zk.KazooException as error:
-                raise translated(error, first) from None
-            failed = at_fault(operations, answers)
+                raise to_store_error(error, first) from None
+            failed = failed_operation_error(operations, answers)
             if failed is None:
                 return self._done(operations, [self._result(answer) for answer in answers])
             if since is not None and (found := await self._find(operations, since)) is not None:
@@ -170,10 +174,10 @@ class ZooKeeperStore(Store):
         with self._watches.open(path) as watch:
 
             def added(answer: Any) -> None:
-                if isinstance(answer.exception, AWAY):
+                if isinstance(answer.exception, CONNECTION_ERRORS):
                     watch.end(_lost())
                 elif answer.exception is not None:
-                    watch.end(translated(answer.exception, path))
+                    watch.end(to_store_error(answer.exception, path))
 
             if self._reachable:
                 # Requests are executed in order, so later ones see this watch.
@@ -204,7 +208,7 @@ class ZooKeeperStore(Store):
     # The connection -------------------------------------------------------------------------------
 
     def _soon(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have trio's loop call it; the one thing that kazoo's threads do here."""
+        """Schedule a call in trio's loop; kazoo's threads do nothing else here."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(function, *arguments)
 
@@ -235,7 +239,7 @@ class ZooKeeperStore(Store):
         self._failure = None
         self._up = True
         if self._session_file is not None:
-            keep_session(self._session_file, client_id)
+            save_session(self._session_file, client_id)
         for path, own in self._own.items():
             if own.session != self._session:
                 self._recreate(path, own)  # before any waiting operation is sent
@@ -284,7 +288,7 @@ class ZooKeeperStore(Store):
             await self._changed.wait()
 
     async def _ask(self, send: Callable[[], Any]) -> Any:
-        """The answer to one request; raises what kazoo raises."""
+        """Return the response to one request. Raises kazoo's errors."""
         event = trio.Event()
         answer = send()
         answer.rawlink(lambda _: self._soon(event.set))
@@ -303,10 +307,10 @@ class ZooKeeperStore(Store):
             await self._available(path)
             try:
                 return await self._ask(send)
-            except AWAY:
+            except CONNECTION_ERRORS:
                 continue
             except zk.KazooException as error:
-                raise translated(error, path) from None
+                raise to_store_error(error, path) from None
 
     # Transactions ---------------------------------------------------------------------------------
 
@@ -386,7 +390,7 @@ class ZooKeeperStore(Store):
                 if answer.value.ephemeralOwner == session:
                     own.session = session
                 else:
-                    text = "was ours until the session was lost, and is somebody else's now"
+                    text = "was ours until the session was lost, and now belongs to another session"
                     self._fail(StoreError(path, text), final=True)
 
         def made(answer: Any) -> None:
@@ -396,14 +400,14 @@ class ZooKeeperStore(Store):
             elif isinstance(error, zk.NodeExistsError):
                 look = self._client.exists_async(self._full(path))
                 look.rawlink(lambda answer: self._soon(looked_at, answer))
-            elif not isinstance(error, AWAY):  # else the next connection tries again
-                self._fail(translated(error, path), final=True)
+            elif not isinstance(error, CONNECTION_ERRORS):  # else the next connection tries again
+                self._fail(to_store_error(error, path), final=True)
 
         answer.rawlink(lambda answer: self._soon(made, answer))
 
 
 class _Ephemeral:
-    """A node of ours, and the session in which it was last known to be there."""
+    """One of our nodes, and the session in which it was last known to exist."""
 
     __slots__ = ("data", "session")
 
@@ -413,7 +417,7 @@ class _Ephemeral:
 
 
 def _check(operation: Operation) -> int:
-    """The bytes that an operation takes; raises for what no server takes."""
+    """Return the size of an operation. Raises an error if no server accepts it."""
     path = operation.path
     check_path(path)
     if path == "/" and isinstance(operation, Create | Delete):
@@ -424,4 +428,4 @@ def _check(operation: Operation) -> int:
 
 
 def _lost() -> EventsLostError:
-    return EventsLostError("the connection to ZooKeeper was lost; look at the tree again")
+    return EventsLostError("the connection to ZooKeeper was lost; read the tree again")

@@ -37,7 +37,7 @@ _KINDS: Final = {1: StoreEventKind.CREATED, 2: StoreEventKind.DELETED, 3: StoreE
 
 
 class ZooKeeperAccess(NamedTuple):
-    """How to get at ZooKeeper; ``protect`` makes nodes that only we may change."""
+    """Address and credentials of ZooKeeper; ``protect`` creates nodes that only we may change."""
 
     connect: ConnectString
     session_timeout_s: float
@@ -58,7 +58,7 @@ class ConnectionAttempts:
         handler.create_connection = self._try
 
     def _try(self, *, hostname: str, **kwargs: Any) -> Any:
-        # Kept until the next attempt has ended, because it may be read meanwhile.
+        # Kept until the next attempt has ended, because another thread may read it.
         problem = ""
         try:
             return self._secure(self._connect(hostname=hostname, **kwargs), hostname)
@@ -117,7 +117,7 @@ def access_from(settings: Settings) -> ZooKeeperAccess | None:
 def make_client(
     access: ZooKeeperAccess, session: tuple[int, bytes] | None = None
 ) -> tuple[KazooClient, ConnectionAttempts]:
-    """A client that has not started, which will take up ``session`` if one is given.
+    """Create a client, not started yet, which continues ``session`` if one is given.
 
     Paths are whole ones: the chroot is the store's to add.  Raises `StoreError` for certificates
     that can't be read.
@@ -173,7 +173,7 @@ class AddWatch:
 
     @staticmethod
     def deserialize(_answer: bytes, _offset: int) -> bool:
-        """There is nothing in the answer but that it came."""
+        """Ignore the response, which has no content."""
         return True
 
 

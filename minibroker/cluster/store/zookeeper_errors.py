@@ -2,7 +2,7 @@
 
 Owns the table, and the choice of the operation that a transaction failed for. It must never know
 how an error is handled. Invariant: every error of a server becomes a `StoreError` with its path,
-except for `AWAY`, whose outcome is unknown. ZooKeeper's ``KeeperException.Code``.
+except for `CONNECTION_ERRORS`, whose outcome is unknown. ZooKeeper's ``KeeperException.Code``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minibroker.cluster.store.tree import (
     parent_of,
 )
 
-AWAY: Final = (
+CONNECTION_ERRORS: Final = (
     zk.ConnectionLoss,
     zk.SessionExpiredError,  # kazoo's ConnectionClosedError is one too
     zk.SessionMovedError,
@@ -37,8 +37,10 @@ _ROLLED_BACK: Final = (zk.RolledBackError, zk.RuntimeInconsistency)
 """Results of operations in a failed transaction that did not cause the failure."""
 
 
-def at_fault(operations: Sequence[Operation], answers: Sequence[Any]) -> StoreError | None:
-    """The error of the operation for which a transaction failed; None if it did not."""
+def failed_operation_error(
+    operations: Sequence[Operation], answers: Sequence[Any]
+) -> StoreError | None:
+    """Return the error of the operation that failed a transaction; None if it succeeded."""
     wrong = [
         (isinstance(answer, _ROLLED_BACK), number)
         for number, answer in enumerate(answers)
@@ -51,7 +53,7 @@ def at_fault(operations: Sequence[Operation], answers: Sequence[Any]) -> StoreEr
     path = operation.path
     if isinstance(operation, Create) and not isinstance(error, zk.NodeExistsError):
         path = parent_of(path)
-    return translated(error, path)
+    return to_store_error(error, path)
 
 
 _ERRORS: Final[dict[type[Exception], tuple[type[StoreError], str]]] = {
@@ -76,7 +78,7 @@ _ERRORS: Final[dict[type[Exception], tuple[type[StoreError], str]]] = {
 }
 
 
-def translated(error: Exception, path: str) -> StoreError:
-    """The error of an operation on ``path``."""
+def to_store_error(error: Exception, path: str) -> StoreError:
+    """Convert the error of an operation on ``path``."""
     kind, text = _ERRORS.get(type(error), (StoreError, f"ZooKeeper answered {error!r}"))
     return kind(path, text)

@@ -35,7 +35,7 @@ class FoundNode(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """How to look: at one node (None if it is not there), and at the names below one."""
+    """Reads one node (None if it does not exist), and the names of its children."""
 
     look: Callable[[str], Awaitable[FoundNode | None]]
     children: Callable[[str], Awaitable[list[str]]]
@@ -96,7 +96,7 @@ def _deletes_after(operations: Sequence[Operation], number: int) -> bool:
 
 
 async def _numbered(path: str, data: bytes, tree: Tree, since: int, owner: int) -> str | None:
-    """The sequential node that only this operation can have made."""
+    """Find the sequential node that only this operation can have created."""
     parent, _, start = path.rpartition("/")
     for name in await tree.children(parent_of(path)):
         if name.startswith(start) and name.removeprefix(start).isdigit():

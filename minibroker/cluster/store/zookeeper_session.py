@@ -19,7 +19,7 @@ Session: TypeAlias = tuple[int, bytes]
 """A session's number and its password."""
 
 
-def keep_session(file: Path, session: Session) -> None:
+def save_session(file: Path, session: Session) -> None:
     """Write the file; only its owner can read it, because it gives access to the session."""
     number, password = session
     fresh = file.with_suffix(".part")
@@ -29,8 +29,8 @@ def keep_session(file: Path, session: Session) -> None:
     os.replace(fresh, file)
 
 
-def kept_session(file: Path) -> Session | None:
-    """The session in the file; None if there is none, or nothing that can be read."""
+def load_session(file: Path) -> Session | None:
+    """Read the session in the file; None if it is missing or unreadable."""
     try:
         kept = json.loads(file.read_text())
         return int(kept["session"]), bytes.fromhex(kept["password"])
@@ -38,12 +38,12 @@ def kept_session(file: Path) -> Session | None:
         return None
 
 
-def end_former_session(access: ZooKeeperAccess, file: Path) -> None:
-    """End the kept session and so its ephemeral nodes; blocks up to ``access.patience_s``.
+def close_previous_session(access: ZooKeeperAccess, file: Path) -> None:
+    """End the saved session and so its ephemeral nodes; blocks up to ``access.patience_s``.
 
     Without an answer nothing is lost: opening the new session reports the problem.
     """
-    former = kept_session(file)
+    former = load_session(file)
     if former is None:
         return
     client, _ = make_client(access, former)

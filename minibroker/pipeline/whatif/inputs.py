@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from minibroker.cluster.quotas_in_force import defaults
+from minibroker.cluster.effective_quotas import defaults
 from minibroker.config import (
     CONNECTION_IP_THROTTLE_RECHECK,
     CONTROLLER_QUOTA_WINDOW_NUM,

@@ -10,7 +10,7 @@ import pytest
 from minibroker.cluster.store.tree import NODE_MAX_BYTES, Create, StoreError, TooLargeError
 from minibroker.cluster.store.zookeeper import ZooKeeperStore
 from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess
-from minibroker.cluster.store.zookeeper_session import keep_session
+from minibroker.cluster.store.zookeeper_session import save_session
 from minibroker.config.types import parse_connect_string
 
 NOBODY = ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2)
@@ -18,7 +18,7 @@ NOBODY = ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2)
 
 async def test_open_fails_at_its_timeout(tmp_path: Path) -> None:
     threads = threading.active_count()
-    keep_session(tmp_path / "session", (7, b"p" * 16))
+    save_session(tmp_path / "session", (7, b"p" * 16))
     with pytest.raises(StoreError, match=r"no ZooKeeper answered at 127\.0\.0\.1:1 for"):
         await ZooKeeperStore.open(NOBODY, tmp_path / "session")
     assert threading.active_count() <= threads + 1  # trio keeps one for its next call

@@ -13,23 +13,23 @@ from minibroker.cluster.store.tree import (
     Set,
     StoreError,
 )
-from minibroker.cluster.store.zookeeper_errors import at_fault, translated
+from minibroker.cluster.store.zookeeper_errors import failed_operation_error, to_store_error
 
 
 def test_successful_transaction_yields_no_error() -> None:
-    assert at_fault([Create("/a")], ["/a"]) is None
+    assert failed_operation_error([Create("/a")], ["/a"]) is None
 
 
 def test_failing_operation_is_identified_among_rolled_back_ones() -> None:
     operations: list[Operation] = [Create("/a"), Create("/b/c"), Set("/d", b"")]
     answers = [zk.RolledBackError(), zk.NoNodeError(), zk.RuntimeInconsistency()]
-    error = at_fault(operations, answers)
+    error = failed_operation_error(operations, answers)
     assert isinstance(error, NoNodeError)
     assert str(error) == "/b: does not exist"
 
 
 def test_existing_node_error_names_the_node() -> None:
-    error = at_fault([Create("/b/c")], [zk.NodeExistsError()])
+    error = failed_operation_error([Create("/b/c")], [zk.NodeExistsError()])
     assert isinstance(error, NodeExistsError)
     assert error.path == "/b/c"
 
@@ -43,6 +43,6 @@ def test_existing_node_error_names_the_node() -> None:
     ],
 )
 def test_other_zookeeper_errors_become_explained_store_errors(error: Exception, said: str) -> None:
-    found = translated(error, "/a")
+    found = to_store_error(error, "/a")
     assert type(found) is StoreError
     assert said in str(found)

@@ -9,19 +9,19 @@ import pytest
 
 from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess
 from minibroker.cluster.store.zookeeper_session import (
-    end_former_session,
-    keep_session,
-    kept_session,
+    close_previous_session,
+    load_session,
+    save_session,
 )
 from minibroker.config.types import parse_connect_string
 
 
 def test_session_file_round_trip_is_private(tmp_path: Path) -> None:
     file = tmp_path / "session"
-    assert kept_session(file) is None
+    assert load_session(file) is None
     for number in (-5, 7):
-        keep_session(file, (number, b"p" * 16))
-        assert kept_session(file) == (number, b"p" * 16)
+        save_session(file, (number, b"p" * 16))
+        assert load_session(file) == (number, b"p" * 16)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [file]
 
@@ -30,10 +30,10 @@ def test_session_file_round_trip_is_private(tmp_path: Path) -> None:
 def test_damaged_file_is_treated_as_missing(tmp_path: Path, text: str) -> None:
     file = tmp_path / "session"
     file.write_text(text)
-    assert kept_session(file) is None
+    assert load_session(file) is None
 
 
 def test_unreachable_server_is_retried(tmp_path: Path) -> None:
     file = tmp_path / "session"
-    keep_session(file, (7, b"p" * 16))
-    end_former_session(ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2), file)
+    save_session(file, (7, b"p" * 16))
+    close_previous_session(ZooKeeperAccess(parse_connect_string("127.0.0.1:1"), 5.0, 0.2), file)

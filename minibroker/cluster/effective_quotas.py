@@ -1,4 +1,4 @@
-"""Quotas in force: those of the latest image, over the defaults of the settings.
+"""Effective quotas: those of the latest image on top of the defaults of the settings.
 
 Owns when the table of quotas is rebuilt, which takes long if there are many. It must never know its
 readers. Invariant: an image that changes no quotas keeps the table. Kafka's
@@ -17,8 +17,8 @@ from minibroker.quotas.manager import AnyLedger, ClientQuotaManager
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 
 
-class QuotasInForce:
-    """One process's quotas; `follow` every image."""
+class EffectiveQuotas:
+    """Quotas of one process; call `follow` with every new image."""
 
     def __init__(self, settings: Settings, ledger: AnyLedger) -> None:
         self._configs: Mapping[tuple[str, str], Mapping[str, str]] = {}
@@ -26,7 +26,7 @@ class QuotasInForce:
         self.quotas.set_table(QuotaTable(defaults=defaults(settings)))
 
     def follow(self, image: Image) -> None:
-        """From now on the quotas of an image hold."""
+        """Apply the quotas of a new image."""
         before, self._configs = self._configs, image.configs
         if before is self._configs:
             return
@@ -44,10 +44,10 @@ class QuotasInForce:
 
 
 def defaults(settings: Settings) -> dict[QuotaType, float]:
-    """The defaults among the settings."""
-    given = {
+    """Return the default quotas from the settings."""
+    settings_given = {
         kind: settings.value_at(kind.row.default_setting, LONG_MAX)
         for kind in CLIENT_QUOTA_TYPES
         if kind.row.default_setting
     }
-    return {kind: float(value) for kind, value in given.items() if value < LONG_MAX}
+    return {kind: float(value) for kind, value in settings_given.items() if value < LONG_MAX}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from minibroker.cluster.effective_quotas import EffectiveQuotas
 from minibroker.cluster.image import ConfigChanged, Image, apply
-from minibroker.cluster.quotas_in_force import QuotasInForce
 from minibroker.config import Settings
 from minibroker.quotas.entity import Entity
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.quotas.types import QuotaType
 
 
-def make(*pairs: str) -> QuotasInForce:
-    return QuotasInForce(Settings.from_sources(pairs=pairs), QuotaLedger(11, 1000, shared=False))
+def make(*pairs: str) -> EffectiveQuotas:
+    return EffectiveQuotas(Settings.from_sources(pairs=pairs), QuotaLedger(11, 1000, shared=False))
 
 
 def test_quotas_follow_the_image() -> None:
