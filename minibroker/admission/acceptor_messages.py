@@ -63,8 +63,8 @@ class ConnectionsClosed(NamedTuple):
 class LeastRecentlyUsedRequest(NamedTuple):
     """Request for a processor's least recently used connections, except those of one listener."""
 
-    at_most: int
-    spared: str | None
+    count_max: int
+    protected: str | None
 
 
 class LeastRecentlyUsed(NamedTuple):

@@ -24,11 +24,11 @@ class AcceptorNotices:
 
     def __init__(self, first: Iterable[object]) -> None:
         """``first`` is sent before all other messages."""
-        self._due = deque(first)
+        self._queue = deque(first)
         self._taken = 0
         self._closed: list[int] = []
         self._more = trio.Event()
-        if self._due:
+        if self._queue:
             self._more.set()
 
     def taken(self) -> None:
@@ -46,12 +46,12 @@ class AcceptorNotices:
     def report(self, message: object) -> None:
         """Add any other message."""
         self._pack()
-        self._due.append(message)
+        self._queue.append(message)
         self._more.set()
 
     def _pack(self) -> None:
         if self._taken or self._closed:
-            self._due.append(ConnectionsClosed(self._taken, tuple(self._closed)))
+            self._queue.append(ConnectionsClosed(self._taken, tuple(self._closed)))
             self._taken = 0
             self._closed.clear()
 
@@ -62,7 +62,7 @@ class AcceptorNotices:
                 await self._more.wait()
                 self._more = trio.Event()
                 self._pack()
-                while self._due:
-                    await handoff.send(self._due.popleft())
+                while self._queue:
+                    await handoff.send(self._queue.popleft())
         except ChannelClosed:
             pass  # A restarted acceptor is sent all open connections first.

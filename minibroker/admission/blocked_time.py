@@ -26,23 +26,23 @@ class BlockedTime:
         self._held: Counter[str] = Counter()
 
     def begin(self, listener: str, now: float, *, blocks: bool) -> None:
-        """A connection starts to wait; ``blocks``: later connections of the listener wait too."""
+        """Note that a connection waits; with ``blocks`` later ones of its listener wait too."""
         self._waiting[listener] += 1
         if blocks:
             self._blocked[listener].begin(now)
 
     def end(self, listener: str, now: float, *, blocks: bool) -> None:
-        """A connection stops waiting."""
+        """Note that a connection stops waiting."""
         self._waiting[listener] -= 1
         if blocks:
             self._blocked[listener].end(now)
 
-    def hold(self, listener: str) -> None:
-        """A connection is delayed by the rate of its address."""
+    def start_delay(self, listener: str) -> None:
+        """Note that a connection is delayed by the rate of its address."""
         self._held[listener] += 1
 
-    def release(self, listener: str) -> None:
-        """A connection is no longer delayed."""
+    def end_delay(self, listener: str) -> None:
+        """Note that a connection is no longer delayed."""
         self._held[listener] -= 1
 
     def waiting(self, listener: str) -> int:
@@ -55,7 +55,7 @@ class BlockedTime:
         """Number of connections of a listener that are delayed by their address's rate."""
         return self._held[listener]
 
-    def all_held(self) -> int:
+    def all_delayed(self) -> int:
         """Number of delayed connections of all listeners."""
         return self._held.total()
 

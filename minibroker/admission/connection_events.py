@@ -1,7 +1,7 @@
 """Recent connection events, kept for the console and the control API.
 
 Owns the last events and, separately, the last rejections, so that many accepted connections do not
-push out why others were rejected. It must never decide about a connection, or word a message.
+push out rejections. It must never decide about a connection, or format a message.
 Invariant: recording costs well below a microsecond and never waits; memory is bounded; events are
 numbered, so that a reader can ask for new ones only. Kafka at most writes a log line.
 """
@@ -27,7 +27,7 @@ WHY_MAX: Final = 200
 ConnectionEventKind: TypeAlias = Literal[
     "accepted", "waiting", "held", "handed", "refused", "closed"
 ]
-"""What can happen to a connection, in order.
+"""Events of a connection, in order.
 
 ``waiting``: for a free slot of a limit or a processor. ``held``: delayed by the rate of its
 address. ``refused``: rejected before a processor got it; closed at once or, in a connection storm,
@@ -92,13 +92,13 @@ class Rejection(NamedTuple):
 class RecentConnectionEvents(NamedTuple):
     """Events that one process remembers since its start, oldest first.
 
-    ``happened`` and ``refused`` are the totals since the start, including events no longer kept.
+    ``events_total`` and ``rejections_total`` count since the start, also what is no longer kept.
     """
 
-    life: int
-    happened: int
+    incarnation: int
+    events_total: int
     events: tuple[ConnectionEvent, ...]
-    refused: int
+    rejections_total: int
     rejections: tuple[Rejection, ...]
 
 
@@ -113,32 +113,32 @@ class ConnectionEvents:
 
     __slots__ = (
         "_events",
-        "_happened",
-        "_life",
+        "_events_total",
+        "_incarnation",
         "_now",
         "_record_activity",
-        "_refused",
         "_rejections",
+        "_rejections_total",
     )
 
     def __init__(
-        self, life: int, now: Callable[[], float], on_event: ActivityListener | None = None
+        self, incarnation: int, now: Callable[[], float], on_event: ActivityListener | None = None
     ) -> None:
         """``on_event`` is called with each change of a connection."""
-        self._life = life
+        self._incarnation = incarnation
         self._now = now
         self._record_activity = on_event
-        self._happened = 0
-        self._events: deque[_Noted] = deque(maxlen=EVENTS_MAX)
-        self._refused = 0
-        self._rejections: deque[tuple[_Noted, ExceededLimit | None, str]] = deque(
+        self._events_total = 0
+        self._events: deque[_RecordedEvent] = deque(maxlen=EVENTS_MAX)
+        self._rejections_total = 0
+        self._rejections: deque[tuple[_RecordedEvent, ExceededLimit | None, str]] = deque(
             maxlen=REJECTIONS_MAX
         )
 
     def note(
         self,
         kind: ConnectionEventKind,
-        who: ConnectionFacts,
+        connection: ConnectionFacts,
         processor: int | None = None,
         reason: str | None = None,
         *,
@@ -148,63 +148,67 @@ class ConnectionEvents:
         """Record an event, now or at a time that was read from the clock already."""
         # Converted to ``ConnectionEvent`` when it is read, which is rare: this runs for each
         # connection.
-        self._happened += 1
+        self._events_total += 1
         now = self._now() if at is None else at
-        self._events.append((now, kind, who, processor, reason))
-        if self._record_activity is not None and (happened := _TOLD.get(kind)) is not None:
-            self._record_activity(happened, who, now, reason, delay_ms)
+        self._events.append((now, kind, connection, processor, reason))
+        if (
+            self._record_activity is not None
+            and (activity_kind := _ACTIVITY_KINDS.get(kind)) is not None
+        ):
+            self._record_activity(activity_kind, connection, now, reason, delay_ms)
 
-    def admit(self, who: ConnectionFacts, at: float) -> None:
+    def admit(self, connection: ConnectionFacts, at: float) -> None:
         """Report that a waiting or delayed connection is admitted.
 
         Not kept: it is passed on next.
         """
         if self._record_activity is not None:
-            self._record_activity(Happened.ADMITTED, who, at, None, None)
+            self._record_activity(Happened.ADMITTED, connection, at, None, None)
 
     def reject(
         self,
-        who: ConnectionFacts,
+        connection: ConnectionFacts,
         reason: str,
         limit: ExceededLimit | None = None,
         processor: int | None = None,
     ) -> None:
         """Record that a connection is rejected."""
-        self.note("refused", who, processor, reason)
-        self._keep(limit, "")
+        self.note("refused", connection, processor, reason)
+        self._keep_rejection(limit, "")
 
     def evict(
-        self, who: ConnectionFacts, reason: str, limit: ExceededLimit, processor: int
+        self, connection: ConnectionFacts, reason: str, limit: ExceededLimit, processor: int
     ) -> None:
         """Record that an open connection is closed because of a limit."""
-        self.note("closed", who, processor, reason)
-        self._keep(limit, "")
+        self.note("closed", connection, processor, reason)
+        self._keep_rejection(limit, "")
 
     def fail_authentication(
-        self, who: ConnectionFacts, reason: str, why: str, processor: int
+        self, connection: ConnectionFacts, reason: str, why: str, processor: int
     ) -> None:
         """Record that an open connection is closed because its authentication failed."""
-        self.note("closed", who, processor, reason)
-        self._keep(None, why[:WHY_MAX])
+        self.note("closed", connection, processor, reason)
+        self._keep_rejection(None, why[:WHY_MAX])
 
-    def _keep(self, limit: ExceededLimit | None, why: str) -> None:
-        self._refused += 1
+    def _keep_rejection(self, limit: ExceededLimit | None, why: str) -> None:
+        self._rejections_total += 1
         self._rejections.append((self._events[-1], limit, why))
 
     def recent(self) -> RecentConnectionEvents:
         """Return all events and rejections that are kept."""
         return RecentConnectionEvents(
-            self._life,
-            self._happened,
-            tuple(map(_happening, self._events)),
-            self._refused,
+            self._incarnation,
+            self._events_total,
+            tuple(map(_connection_event, self._events)),
+            self._rejections_total,
             tuple(
-                Rejection(_happening(noted), limit, why) for noted, limit, why in self._rejections
+                Rejection(_connection_event(recorded), limit, why)
+                for recorded, limit, why in self._rejections
             ),
         )
 
 
-_TOLD: Final[Mapping[ConnectionEventKind, Happened]] = {
+_ACTIVITY_KINDS: Final[Mapping[ConnectionEventKind, Happened]] = {
     "accepted": Happened.ACCEPTED,
     "waiting": Happened.DELAYED,
     "held": Happened.HELD,
@@ -212,10 +216,14 @@ _TOLD: Final[Mapping[ConnectionEventKind, Happened]] = {
     "closed": Happened.CLOSED,
 }
 
-_Noted: TypeAlias = tuple[float, ConnectionEventKind, ConnectionFacts, int | None, str | None]
+_RecordedEvent: TypeAlias = tuple[
+    float, ConnectionEventKind, ConnectionFacts, int | None, str | None
+]
 
 
-def _happening(noted: _Noted) -> ConnectionEvent:
-    at, kind, who, processor, reason = noted
-    host, port = who.peer
-    return ConnectionEvent(who.number, at, kind, who.listener, host, port, processor, reason)
+def _connection_event(recorded: _RecordedEvent) -> ConnectionEvent:
+    at, kind, connection, processor, reason = recorded
+    host, port = connection.peer
+    return ConnectionEvent(
+        connection.number, at, kind, connection.listener, host, port, processor, reason
+    )

@@ -33,7 +33,7 @@ IP_RATE_KEY: Final = "connection_creation_rate"
 N = TypeVar("N", int, float)
 
 Find = Callable[[str], Sequence[str]]
-"""Returns the known addresses of a host; an address is its own."""
+"""Returns the known addresses of a host; of an address, the address itself."""
 
 
 def protected_listener(settings: Settings, listeners: Sequence[str]) -> str | None:

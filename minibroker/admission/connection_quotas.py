@@ -61,7 +61,7 @@ from minibroker.process.environment import Environment
 from minibroker.runtime.clock import now_ms, whole_ms
 from minibroker.runtime.stream import Address
 
-HELD_MAX: Final = 1000
+DELAYED_MAX: Final = 1000
 """Connections delayed by the rate of their address; further ones are closed at once."""
 
 
@@ -101,14 +101,14 @@ class ConnectionQuotas:
         self._log = log
         self._listeners = list(env.listeners)
         settings = env.settings
-        self.hosts = HostAddresses(self._limit, self._unknown)
+        self.hosts = HostAddresses(self._update_limits, self._log_unknown_host)
         self.counts = ConnectionCounts(ConnectionCountLimits())
         self._rates = ConnectionRates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
         self.events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
-        self._for_slots = trio.lowlevel.ParkingLot()
-        """New connections that wait for a slot; leaving costs nothing if none waits."""
+        self._slot_waiters = trio.lowlevel.ParkingLot()
+        """New connections that wait for a slot."""
         self._blocked_time = BlockedTime(self._listeners)
         self.changed = trio.Event()
         """Set, and replaced, when there may be too many connections."""
@@ -119,15 +119,15 @@ class ConnectionQuotas:
         """Apply changed configs; return an awaitable until all hosts with limits are resolved."""
         if after.configs is not before.configs:
             self._apply(effective(self._env.settings, after.configs), after.configs)
-        return None if self.hosts.are_settled else self.hosts.settled()
+        return None if self.hosts.are_resolved else self.hosts.wait_resolved()
 
     def _apply(self, settings: Settings, configs: Configs) -> None:
         self._settings, self._configs = settings, configs
-        self.hosts.want(hosts_of(settings, configs))
-        self._limit()
+        self.hosts.set_hosts(hosts_of(settings, configs))
+        self._update_limits()
 
-    def _limit(self) -> None:
-        """Apply the limits; those of hosts as far as their addresses are known."""
+    def _update_limits(self) -> None:
+        """Apply the limits; those of a host only if its addresses are known."""
         settings, find = self._settings, self.hosts.addresses
         self.counts.limits = count_limits(settings, self._listeners, find)
         self._rates.limits = rate_limits(settings, self._configs, self._listeners, find)
@@ -140,7 +140,7 @@ class ConnectionQuotas:
 
         Waits until all hosts were looked up.
         """
-        await self.hosts.settled()
+        await self.hosts.wait_resolved()
         overrides, started = MAX_CONNECTIONS_PER_IP_OVERRIDES, self._env.settings
         unknown = self.hosts.unknown([limit.host for limit in started[overrides]])
         if not unknown or self._settings[overrides] != started[overrides]:
@@ -150,14 +150,14 @@ class ConnectionQuotas:
             f"resolve {', '.join(unknown)}; name hosts that can be looked up, or their addresses"
         )
 
-    def _unknown(self, host: str, error: OSError) -> None:
+    def _log_unknown_host(self, host: str, error: OSError) -> None:
         self._log.warning(
             "a limit is not applied, as its host cannot be resolved", host=host, why=error
         )
 
     def notify(self) -> None:
         """Wake connections that wait for a slot, and the task that closes excess connections."""
-        self._for_slots.unpark_all()
+        self._slot_waiters.unpark_all()
         self.changed.set()
         self.changed = trio.Event()
 
@@ -171,14 +171,14 @@ class ConnectionQuotas:
         """Stop counting closed connections."""
         for number in numbers:
             self.counts.left(number)
-        self._for_slots.unpark_all()
+        self._slot_waiters.unpark_all()
 
     def processor_died(self, processor: int) -> None:
         """Stop counting the connections of a dead processor."""
         self.counts.processor_died(processor)
         self.notify()
 
-    async def admit(self, who: NewConnection) -> float | None:
+    async def admit(self, connection: NewConnection) -> float | None:
         """Admit a connection: return None when it is counted.
 
         If the rate of its address is exceeded, return at once the time until which it must be
@@ -186,47 +186,49 @@ class ConnectionQuotas:
         not a duration: the clock may be advanced between the return and the wait.
         """
         now = self._env.clock.now()
-        self.events.note("accepted", who, at=now)
-        refusal = self.counts.arrive(who.number, who.listener, who.ip)
-        if refusal is not None:
-            met = self._count_limit(refusal, who)
-            raise ConnectionRejected(CloseReason(refusal.value), met)
-        turn_ms = self._rates.accepted(who.listener, whole_ms(now))
-        waits = turn_ms > 0 or not self.counts.has_slot(who.listener)
-        if waits:
-            await self._wait_turn(who, now, turn_ms)
+        self.events.note("accepted", connection, at=now)
+        exceeded = self.counts.arrive(connection.number, connection.listener, connection.ip)
+        if exceeded is not None:
+            limit = self._count_limit(exceeded, connection)
+            raise ConnectionRejected(CloseReason(exceeded.value), limit)
+        rate_delay_ms = self._rates.accepted(connection.listener, whole_ms(now))
+        must_wait = rate_delay_ms > 0 or not self.counts.has_slot(connection.listener)
+        if must_wait:
+            await self._wait_rate_and_slot(connection, now, rate_delay_ms)
             now = self._env.clock.now()
-        delay_ms = self._rates.from_ip(who.listener, who.ip, whole_ms(now))
+        delay_ms = self._rates.from_ip(connection.listener, connection.ip, whole_ms(now))
         if delay_ms == 0:
-            if waits:
-                self.events.admit(who, now)
-            self._admit(who)
+            if must_wait:
+                self.events.admit(connection, now)
+            self._admit(connection)
             return None
-        if self._blocked_time.all_held() >= HELD_MAX:
-            self._refuse_rate(who)
-        self._blocked_time.hold(who.listener)
-        self.events.note("held", who, at=now, delay_ms=delay_ms)
+        if self._blocked_time.all_delayed() >= DELAYED_MAX:
+            self._reject_rate(connection)
+        self._blocked_time.start_delay(connection.listener)
+        self.events.note("held", connection, at=now, delay_ms=delay_ms)
         return now + delay_ms / 1000
 
-    async def admit_delayed(self, who: NewConnection) -> None:
+    async def admit_delayed(self, connection: NewConnection) -> None:
         """Admit a delayed connection if the rate of its address allows it now.
 
         Raises ``ConnectionRejected``.
         """
-        self._blocked_time.release(who.listener)
+        self._blocked_time.end_delay(connection.listener)
         recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
         now = self._env.clock.now()
-        if not recheck or not self._rates.again(who.listener, who.ip, whole_ms(now)):
-            self._refuse_rate(who)
-        self.events.admit(who, now)
-        if not self.counts.has_slot(who.listener):
-            with self._waiting(who, self._reason(who.listener, 0), blocks=False):
-                await self._wait_slot(who.listener)
-        self._admit(who)
+        if not recheck or not self._rates.again(connection.listener, connection.ip, whole_ms(now)):
+            self._reject_rate(connection)
+        self.events.admit(connection, now)
+        if not self.counts.has_slot(connection.listener):
+            with self._waiting(connection, self._reason(connection.listener, 0), blocks=False):
+                await self._wait_slot(connection.listener)
+        self._admit(connection)
 
-    async def _wait_turn(self, who: NewConnection, now: float, delay_ms: int) -> None:
-        listener = who.listener
-        with self.blocked(who, self._reason(listener, delay_ms), delay_ms):
+    async def _wait_rate_and_slot(
+        self, connection: NewConnection, now: float, delay_ms: int
+    ) -> None:
+        listener = connection.listener
+        with self.blocked(connection, self._reason(listener, delay_ms), delay_ms):
             # The rate was recorded, so both are needed: the delay and a free slot.
             await trio.sleep_until(now + delay_ms / 1000)
             await self._wait_slot(listener)
@@ -238,50 +240,54 @@ class ConnectionQuotas:
         return slot_setting(self._settings, listener, own=self.counts.is_full(listener))
 
     @contextmanager
-    def blocked(self, who: ConnectionFacts, reason: str, delay_ms: int = 0) -> Iterator[None]:
-        """While this connection waits, later ones of its listener wait too."""
-        began = self._env.clock.now()
+    def blocked(
+        self, connection: ConnectionFacts, reason: str, delay_ms: int = 0
+    ) -> Iterator[None]:
+        """Context in which a connection waits, and later ones of its listener wait too."""
+        started = self._env.clock.now()
         try:
-            with self._waiting(who, reason, delay_ms, blocks=True):
+            with self._waiting(connection, reason, delay_ms, blocks=True):
                 yield
         finally:
-            blocked_s = self._env.clock.now() - began
-            self._env.metrics.acceptor_blocked(who.listener, blocked_s)
+            blocked_s = self._env.clock.now() - started
+            self._env.metrics.acceptor_blocked(connection.listener, blocked_s)
 
     @contextmanager
     def _waiting(
-        self, who: ConnectionFacts, reason: str, delay_ms: int = 0, *, blocks: bool
+        self, connection: ConnectionFacts, reason: str, delay_ms: int = 0, *, blocks: bool
     ) -> Iterator[None]:
         now = self._env.clock.now
-        self.events.note("waiting", who, reason=reason, delay_ms=delay_ms)
-        self._blocked_time.begin(who.listener, now(), blocks=blocks)
+        self.events.note("waiting", connection, reason=reason, delay_ms=delay_ms)
+        self._blocked_time.begin(connection.listener, now(), blocks=blocks)
         try:
             yield
         finally:
-            self._blocked_time.end(who.listener, now(), blocks=blocks)
+            self._blocked_time.end(connection.listener, now(), blocks=blocks)
 
     async def _wait_slot(self, listener: str) -> None:
         while not self.counts.has_slot(listener):
-            await self._for_slots.park()
+            await self._slot_waiters.park()
 
-    def _admit(self, who: NewConnection) -> None:
-        refusal: ExceededCount | None = self.counts.admit(who.number)
-        if refusal is not None:
-            met = self._count_limit(refusal, who)
-            self._reject(who, CloseReason(refusal.value), met)
+    def _admit(self, connection: NewConnection) -> None:
+        exceeded: ExceededCount | None = self.counts.admit(connection.number)
+        if exceeded is not None:
+            limit = self._count_limit(exceeded, connection)
+            self._reject(connection, CloseReason(exceeded.value), limit)
         if self.counts.excess():
             self.notify()
 
-    def _refuse_rate(self, who: NewConnection) -> NoReturn:
-        met = rate_limit(self._rates.limits, who.ip, self._quota_hosts)
-        self._reject(who, CloseReason.IP_RATE, met)
+    def _reject_rate(self, connection: NewConnection) -> NoReturn:
+        limit = rate_limit(self._rates.limits, connection.ip, self._quota_hosts)
+        self._reject(connection, CloseReason.IP_RATE, limit)
 
-    def _count_limit(self, refusal: ExceededCount, who: NewConnection) -> ExceededLimit:
-        return count_limit(self.counts.limits, refusal, who.ip, self._override_hosts)
+    def _count_limit(self, exceeded: ExceededCount, connection: NewConnection) -> ExceededLimit:
+        return count_limit(self.counts.limits, exceeded, connection.ip, self._override_hosts)
 
-    def _reject(self, who: NewConnection, reason: CloseReason, met: ExceededLimit) -> NoReturn:
-        self.left((who.number,))
-        raise ConnectionRejected(reason, met)
+    def _reject(
+        self, connection: NewConnection, reason: CloseReason, limit: ExceededLimit
+    ) -> NoReturn:
+        self.left((connection.number,))
+        raise ConnectionRejected(reason, limit)
 
     def _now_ms(self) -> int:
         return now_ms(self._env.clock)

@@ -36,7 +36,7 @@ class DescriptorHealth:
         self._env = env
         self._log = log
         self._failed_at_s: float | None = None
-        self._began = trio.Event()
+        self._is_exhausted = trio.Event()
 
     async def accept_failed(self, listener: str, error: OSError) -> None:
         """Note a failed ``accept``, and wait before the next one."""
@@ -46,32 +46,32 @@ class DescriptorHealth:
             self._log.warning("connections wait", listener=listener, error=error)
         await self._env.clock.sleep_real(RETRY_S)
 
-    def exhausted(self, whose: str = THIS_PROCESS) -> None:
+    def exhausted(self, owner: str = THIS_PROCESS) -> None:
         """Note that no descriptor was left for a connection, and in which process."""
         began = self._failed_at_s is None
         self._failed_at_s = self._env.clock.real_s()
         if not began:
             return
         text = (
-            f"connections cannot be accepted because {whose} has no descriptor left; this process "
+            f"connections cannot be accepted because {owner} has no descriptor left; this process "
             f"may open {descriptors_max()} files: raise the limit (ulimit -n) or lower "
             "max.connections"
         )
         now_ms = self._env.clock.wall_ms()
         self._env.conditions.set(ConditionKind.DESCRIPTORS_EXHAUSTED, SUBJECT, text, now_ms)
         self._log.error("descriptors are exhausted", why=text)
-        self._began.set()
+        self._is_exhausted.set()
 
     async def run(self) -> None:
         """End each shortage when it is over; runs until cancelled."""
         clock = self._env.clock
         while True:
-            await self._began.wait()
+            await self._is_exhausted.wait()
             await clock.sleep_real(CALM_S)
             assert self._failed_at_s is not None
             if clock.real_s() - self._failed_at_s < CALM_S or not has_descriptor():
                 continue
             self._failed_at_s = None
-            self._began = trio.Event()
+            self._is_exhausted = trio.Event()
             self._env.conditions.clear(ConditionKind.DESCRIPTORS_EXHAUSTED, SUBJECT)
             self._log.warning("descriptors are available again")

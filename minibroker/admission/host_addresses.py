@@ -25,19 +25,19 @@ class HostAddresses:
         self._changed = changed
         self._unknown = unknown
         self._known: dict[str, Sequence[str]] = {}
-        self._wanted: set[str] = set()
-        self._asked: set[str] = set()
-        self._more = trio.Event()
-        self._settled = trio.Event()
+        self._hosts: set[str] = set()
+        self._in_progress: set[str] = set()
+        self._hosts_changed = trio.Event()
+        self._resolved = trio.Event()
 
-    def want(self, hosts: Collection[str]) -> None:
+    def set_hosts(self, hosts: Collection[str]) -> None:
         """Resolve these hosts if they are not known, and forget all others."""
-        self._wanted = {host for host in hosts if not is_address(host)}
-        self._known = {host: self._known[host] for host in self._wanted & set(self._known)}
-        self._more.set()
+        self._hosts = {host for host in hosts if not is_address(host)}
+        self._known = {host: self._known[host] for host in self._hosts & set(self._known)}
+        self._hosts_changed.set()
 
     def addresses(self, host: str) -> Sequence[str]:
-        """Return the known addresses of a host; an address is its own."""
+        """Return the known addresses of a host; of an address, the address itself."""
         return [host] if is_address(host) else self._known.get(host, ())
 
     def unknown(self, hosts: Collection[str]) -> list[str]:
@@ -45,37 +45,37 @@ class HostAddresses:
         return sorted({host for host in hosts if not self.addresses(host)})
 
     @property
-    def are_settled(self) -> bool:
+    def are_resolved(self) -> bool:
         """Whether all hosts have been looked up."""
-        return self._wanted <= self._known.keys()
+        return self._hosts <= self._known.keys()
 
-    async def settled(self) -> None:
+    async def wait_resolved(self) -> None:
         """Wait until all hosts have been looked up."""
-        while not self.are_settled:
-            await self._settled.wait()
+        while not self.are_resolved:
+            await self._resolved.wait()
 
     async def run(self) -> None:
         """Look up hosts until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                for host in sorted(self._wanted - set(self._known) - self._asked):
-                    self._asked.add(host)
+                for host in sorted(self._hosts - set(self._known) - self._in_progress):
+                    self._in_progress.add(host)
                     nursery.start_soon(self._look_up, host)
-                self._more = trio.Event()
-                await self._more.wait()
+                self._hosts_changed = trio.Event()
+                await self._hosts_changed.wait()
 
     async def _look_up(self, host: str) -> None:
         try:
             found: Sequence[str] = await look_up(host)
         except OSError as error:
             found = ()
-            if host in self._wanted:
+            if host in self._hosts:
                 self._unknown(host, error)
-        self._asked.discard(host)
-        if host in self._wanted:
+        self._in_progress.discard(host)
+        if host in self._hosts:
             self._known[host] = found
         if found:
             self._changed()
-        self._more.set()
-        self._settled.set()
-        self._settled = trio.Event()
+        self._hosts_changed.set()
+        self._resolved.set()
+        self._resolved = trio.Event()

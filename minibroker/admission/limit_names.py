@@ -46,12 +46,12 @@ NO_HOSTS: Final[Hosts] = MappingProxyType({})
 
 
 def override_hosts(settings: Settings, find: Find) -> Hosts:
-    """Hosts of ``max.connections.per.ip.overrides``."""
+    """Return the hosts of ``max.connections.per.ip.overrides`` by address."""
     return _hosts((limit.host for limit in settings[MAX_CONNECTIONS_PER_IP_OVERRIDES]), find)
 
 
 def quota_hosts(configs: Configs, find: Find) -> Hosts:
-    """Hosts of the quotas of addresses."""
+    """Return the hosts of per-IP quotas by address."""
     return _hosts((name for kind, name in configs if kind == IP), find)
 
 

@@ -5,7 +5,7 @@ connections that start or end together take tens of milliseconds; a request on a
 must not wait for more than a few of them. If no other connection was served recently, all proceed
 at once, which takes a third less time in total. Invariant: in each turn at least one waiting
 connection proceeds; while other connections are served, at most ``PER_TURN`` do, or twice that when
-the queue gets empty.
+the queue becomes empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PER_TURN: Final = 2
 
 RECENT_TURNS: Final = 2000
 """Turns after its last request in which a connection still counts as served: some seconds under
-load, and longer without load, when it does not matter."""
+load; without load it is longer, which does no harm."""
 
 
 class NewConnectionPacer:
@@ -36,7 +36,7 @@ class NewConnectionPacer:
         self._has_waiting = trio.Event()
 
     def note_served(self) -> None:
-        """Note that a connection was served that is not new."""
+        """Note that a request of a connection that is not new was served."""
         self._busy_until_turn = self._turns() + RECENT_TURNS
 
     @property
@@ -45,7 +45,7 @@ class NewConnectionPacer:
         return self._turns() < self._busy_until_turn
 
     async def wait_turn(self) -> None:
-        """Wait for the turn to proceed; returns at once if few did in this turn."""
+        """Wait for the turn to proceed; return at once if few others did in this turn."""
         turn = self._turns()
         if turn != self._turn:
             self._turn = turn

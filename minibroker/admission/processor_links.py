@@ -1,9 +1,9 @@
 """Links between processors that accept connections themselves: one channel to each other processor.
 
 Owns connecting, the handshake and the order of messages. It must never know their content. The
-processor with the higher number connects. Invariant: for each process of a peer, ``up`` is called
-once before its first message and ``down`` once after its last one; messages to a peer arrive in
-order, or the link breaks. Kafka's threads share their counts instead.
+processor with the higher number connects. Invariant: for each process of a peer, ``on_up`` is
+called once before its first message and ``on_down`` once after its last one; messages to a peer
+arrive in order, or the link breaks. Kafka's threads share their counts instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minibroker.process.environment import Environment, tokens_name
 from minibroker.runtime.channel import Channel, ChannelClosed
 
 BATCH_MESSAGES_MAX: Final = 100
-"""Messages sent as one."""
+"""Messages sent together as one."""
 
 
 class ProcessorHello(NamedTuple):
@@ -59,18 +59,18 @@ class ProcessorLinks:
     def __init__(
         self,
         env: Environment,
-        up: Callable[[int], None],
-        down: Callable[[int], None],
-        received: Callable[[int, Any], None],
+        on_up: Callable[[int], None],
+        on_down: Callable[[int], None],
+        on_message: Callable[[int, Any], None],
     ) -> None:
         self._env = env
-        self._up = up
-        self._down = down
-        self._received = received
+        self._on_up = on_up
+        self._on_down = on_down
+        self._on_message = on_message
         self._links: dict[int, _Link] = {}
 
     def send(self, peer: int, message: object) -> None:
-        """Send a message soon, without waiting; does nothing if the peer is away.
+        """Send a message soon, without waiting; does nothing if the peer is disconnected.
 
         The queue is bounded, because messages are answers or changes of limits.
         """
@@ -123,7 +123,7 @@ class ProcessorLinks:
         """Receive until the link breaks."""
         peer, incarnation = hello
         link = self._links[peer] = _Link(channel, incarnation)
-        self._up(peer)
+        self._on_up(peer)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.deliver)
             try:
@@ -132,7 +132,7 @@ class ProcessorLinks:
                     if self._links.get(peer) is not link:
                         break  # The peer restarted before its last messages arrived.
                     for message in messages:
-                        self._received(peer, message)
+                        self._on_message(peer, message)
             except ChannelClosed:
                 pass
             nursery.cancel_scope.cancel()
@@ -142,4 +142,4 @@ class ProcessorLinks:
     def _end(self, peer: int, link: _Link) -> None:
         link.channel.close()
         del self._links[peer]
-        self._down(peer)
+        self._on_down(peer)

@@ -30,7 +30,7 @@ ACCEPTED_IN_STORM: Final = 4
 """Connections accepted in a row during a storm of rejected connections."""
 
 
-class _Refused(NamedTuple):
+class _Rejected(NamedTuple):
     accepted: AcceptedConnection
     connection: Connection
     reason: CloseReason
@@ -55,7 +55,7 @@ class RejectedConnections:
         self._events = events
         self._closes = closes
         self._processor = processor
-        self._rejections: DelayedCloses[_Refused] = DelayedCloses(sharing)
+        self._rejections: DelayedCloses[_Rejected] = DelayedCloses(sharing)
         self._more = trio.Event()
         env.metrics.watch_queue(QUEUE, self._fill)
 
@@ -71,15 +71,15 @@ class RejectedConnections:
     ) -> None:
         """Reject a connection, with the limit that it exceeded, if any."""
         self._events.reject(accepted, reason.value, limit, self._processor)
-        refused = _Refused(accepted, connection, reason)
-        if self._rejections.add(refused):
-            self._close(refused)
+        rejected = _Rejected(accepted, connection, reason)
+        if self._rejections.add(rejected):
+            self._close(rejected)
         self._more.set()
 
-    def _close(self, refused: _Refused) -> None:
-        accepted = refused.accepted
-        refused.connection.close()
-        self._closes.refused(accepted.listener, refused.reason, client=accepted.peer)
+    def _close(self, rejected: _Rejected) -> None:
+        accepted = rejected.accepted
+        rejected.connection.close()
+        self._closes.refused(accepted.listener, rejected.reason, client=accepted.peer)
 
     @property
     def is_storm(self) -> bool:
@@ -102,8 +102,8 @@ class RejectedConnections:
 
     def close_all(self) -> None:
         """Close all delayed connections, at shutdown or when descriptors are needed."""
-        for refused in self._rejections.let_go():
-            self._close(refused)
+        for rejected in self._rejections.let_go():
+            self._close(rejected)
 
     async def run(self) -> None:
         """Close delayed connections when due; runs until cancelled, then closes all."""
@@ -112,8 +112,8 @@ class RejectedConnections:
                 await self._more.wait()
                 while not self._rejections.are_calm:
                     await self._env.clock.sleep_real(TICK_S)
-                    for refused in self._rejections.tick():
-                        self._close(refused)
+                    for rejected in self._rejections.tick():
+                        self._close(rejected)
                 self._more = trio.Event()
         finally:
             self.close_all()

@@ -55,7 +55,7 @@ WAITING_MAX: Final = 1000
 ACCEPTED_BEFORE_YIELD: Final = 8
 """Connections accepted in a row before other connections are served."""
 
-Take = Callable[[AcceptedConnection, Connection], None]
+OnAdmitted = Callable[[AcceptedConnection, Connection], None]
 
 
 class ShardedAcceptor:
@@ -67,17 +67,17 @@ class ShardedAcceptor:
         events: ConnectionEvents,
         closes: ConnectionCloses,
         log: EventLog,
-        take: Take,
+        on_admitted: OnAdmitted,
         *,
         descriptor_health: DescriptorHealth,
     ) -> None:
-        """``take`` is called with each admitted connection."""
+        """``on_admitted`` is called with each admitted connection."""
         self._env = env
         self._events = events
         self._closes = closes
         self._log = log
         self._descriptor_health = descriptor_health
-        self._take = take
+        self._on_admitted = on_admitted
         self._listeners = list(env.listeners)
         settings = env.settings
         self._counts = ConnectionCounts(drop_limits(settings))
@@ -89,15 +89,15 @@ class ShardedAcceptor:
         self._rejected = RejectedConnections(
             env, events, closes, processor=env.index, sharing=env.processors
         )
-        self._peers = ProcessorLinks(env, self._up, self._down, self._received)
+        self._peers = ProcessorLinks(env, self._peer_up, self._peer_down, self._receive)
         self._accepted = 0
         self._waiting: dict[int, tuple[AcceptedConnection, Connection]] = {}
         self._delayed: set[int] = set()
         """Waiting connections whose token was not available at once."""
-        self._most_waited = 0
-        self._somebody_came = False
+        self._waiting_peak = 0
+        self._admitted_since_pause = False
         """Whether a connection was admitted since accepting was resumed."""
-        self._room = trio.Event()
+        self._has_capacity = trio.Event()
         self._reported: set[str] = set()
         """Limits without effect that were logged already."""
         env.metrics.watch_queue("connections", self._fill)
@@ -112,18 +112,18 @@ class ShardedAcceptor:
         term = (image.controller_epoch, image.broker_configs_number)
         if term != self._tokens.term:
             shared = DropLimits(limits.drop_total, limits.drop_per_ip, limits.drop_overrides)
-            self._do(self._tokens.enter(term, shared))
+            self._execute(self._tokens.enter(term, shared))
         if self._env.index == 0:
-            self._tell_of_limits_without_effect(image)
+            self._log_limits_without_effect(image)
 
-    def _tell_of_limits_without_effect(self, image: Image) -> None:
+    def _log_limits_without_effect(self, image: Image) -> None:
         own, default = layers(self._env.settings, image.configs)
         names = {name for name in {**default, **own} if broker_setting(name) in ONE_ACCEPTOR_ONLY}
         quotas = {f"the quota of {name}" for kind, name in image.configs if kind == IP}
         found = names | quotas
         if found - self._reported:
-            news = ", ".join(sorted(found - self._reported))
-            self._log.warning("limits have no effect here", limits=news, why=SHARDED_ADVICE)
+            new = ", ".join(sorted(found - self._reported))
+            self._log.warning("limits have no effect here", limits=new, why=SHARDED_ADVICE)
         self._reported = found
 
     async def run(self) -> None:
@@ -144,7 +144,7 @@ class ShardedAcceptor:
                     self._closes.refused(
                         accepted.listener, CloseReason.STOPPING, client=accepted.peer
                     )
-                    self._do(self._tokens.release(number))
+                    self._execute(self._tokens.release(number))
         finally:
             for _, connection in self._waiting.values():
                 connection.close()
@@ -153,35 +153,35 @@ class ShardedAcceptor:
         in_a_row = 0
         while True:
             if len(self._waiting) >= WAITING_MAX:
-                await self._wait_for_room(listener)
+                await self._wait_for_capacity(listener)
             try:
                 connection = await source.accept()
             except OSError as error:
                 self._rejected.close_all()
                 await self._descriptor_health.accept_failed(listener, error)
                 continue
-            self._begin(listener, connection)
-            if self._somebody_came:
-                self._somebody_came = False
+            self._start_admission(listener, connection)
+            if self._admitted_since_pause:
+                self._admitted_since_pause = False
                 await self._rejected.pause()
             in_a_row += 1
             if in_a_row >= self._rejected.most_in_a_row(ACCEPTED_BEFORE_YIELD):
                 in_a_row = 0
                 await trio.lowlevel.checkpoint()
 
-    async def _wait_for_room(self, listener: str) -> None:
+    async def _wait_for_capacity(self, listener: str) -> None:
         now = self._env.clock.now
-        began = now()
-        self._blocked_time.begin(listener, began, blocks=True)
+        started = now()
+        self._blocked_time.begin(listener, started, blocks=True)
         try:
             while len(self._waiting) >= WAITING_MAX:
-                self._room = trio.Event()
-                await self._room.wait()
+                self._has_capacity = trio.Event()
+                await self._has_capacity.wait()
         finally:
             self._blocked_time.end(listener, now(), blocks=True)
-            self._env.metrics.acceptor_blocked(listener, now() - began)
+            self._env.metrics.acceptor_blocked(listener, now() - started)
 
-    def _begin(self, listener: str, connection: Connection) -> None:
+    def _start_admission(self, listener: str, connection: Connection) -> None:
         env = self._env
         local, peer = addresses(connection)
         self._accepted += 1
@@ -193,9 +193,9 @@ class ShardedAcceptor:
         self._events.note("accepted", accepted, at=now)
         self._rates.accepted(listener, whole_ms(now))
         self._waiting[number] = accepted, connection
-        self._do(self._tokens.admit(number, client_ip(peer[0])))
+        self._execute(self._tokens.admit(number, client_ip(peer[0])))
         if number in self._waiting:
-            self._most_waited = max(self._most_waited, len(self._waiting))
+            self._waiting_peak = max(self._waiting_peak, len(self._waiting))
             self._delayed.add(number)
             self._events.note("waiting", accepted, reason=TOKENS, delay_ms=0)
             self._blocked_time.begin(listener, env.clock.now(), blocks=False)
@@ -206,48 +206,48 @@ class ShardedAcceptor:
         if number in self._delayed:
             self._delayed.remove(number)
             self._blocked_time.end(accepted.listener, self._env.clock.now(), blocks=False)
-        self._room.set()
+        self._has_capacity.set()
         return accepted, connection
 
     def closed(self, number: int) -> None:
         """Note that an admitted connection is closed."""
         self._counts.left(number)
-        self._do(self._tokens.release(number))
+        self._execute(self._tokens.release(number))
 
-    def _up(self, peer: int) -> None:
-        self._do(self._tokens.peer_up(peer))
+    def _peer_up(self, peer: int) -> None:
+        self._execute(self._tokens.peer_up(peer))
 
-    def _down(self, peer: int) -> None:
-        self._do(self._tokens.peer_down(peer))
+    def _peer_down(self, peer: int) -> None:
+        self._execute(self._tokens.peer_down(peer))
 
-    def _received(self, peer: int, message: TokenMessage) -> None:
-        self._do(self._tokens.receive(peer, message))
+    def _receive(self, peer: int, message: TokenMessage) -> None:
+        self._execute(self._tokens.receive(peer, message))
 
-    def _do(self, actions: Iterable[Action]) -> None:
+    def _execute(self, actions: Iterable[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
                 self._peers.send(action.peer, action.message)
             elif isinstance(action, Admit):
                 if action.number in self._delayed:
-                    who, _ = self._waiting[action.number]
-                    self._events.admit(who, self._env.clock.now())
-                self._let_in(*self._leave_queue(action.number))
+                    accepted, _ = self._waiting[action.number]
+                    self._events.admit(accepted, self._env.clock.now())
+                self._start_connection(*self._leave_queue(action.number))
             else:
-                self._turn_away(action.refusal, *self._leave_queue(action.number))
+                self._reject(action.refusal, *self._leave_queue(action.number))
 
-    def _let_in(self, accepted: AcceptedConnection, connection: Connection) -> None:
-        me = self._env.index
+    def _start_connection(self, accepted: AcceptedConnection, connection: Connection) -> None:
+        processor = self._env.index
         ip = client_ip(accepted.peer[0])
-        self._counts.found(accepted.number, accepted.listener, ip, me)
-        self._events.note("handed", accepted, me)
-        self._take(accepted, connection)
-        self._somebody_came = True
+        self._counts.found(accepted.number, accepted.listener, ip, processor)
+        self._events.note("handed", accepted, processor)
+        self._on_admitted(accepted, connection)
+        self._admitted_since_pause = True
 
-    def _turn_away(
-        self, refusal: ExceededCount, accepted: AcceptedConnection, connection: Connection
+    def _reject(
+        self, exceeded: ExceededCount, accepted: AcceptedConnection, connection: Connection
     ) -> None:
-        met = count_limit(self._counts.limits, refusal, client_ip(accepted.peer[0]))
-        self._rejected.reject(accepted, connection, CloseReason(refusal.value), met)
+        limit = count_limit(self._counts.limits, exceeded, client_ip(accepted.peer[0]))
+        self._rejected.reject(accepted, connection, CloseReason(exceeded.value), limit)
 
     def _now_ms(self) -> int:
         return now_ms(self._env.clock)
@@ -260,7 +260,7 @@ class ShardedAcceptor:
         )
 
     def _fill(self) -> Fill:
-        return Fill(len(self._waiting), WAITING_MAX, self._most_waited)
+        return Fill(len(self._waiting), WAITING_MAX, self._waiting_peak)
 
     def _gauges(self) -> dict[Series, float]:
         figures = self._rates.figures(self._now_ms(), 0)

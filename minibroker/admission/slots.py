@@ -2,7 +2,7 @@
 
 Pure: events in (a slot was freed, a processor joined or left), decisions out (which processor).
 Invariant: a processor has at most ``SLOTS`` connections that it has not taken yet, and is passed
-over only while it is full or away. KIP-402; Kafka's ``Acceptor.assignNewConnection`` and
+over only while it is full or disconnected. KIP-402; Kafka's ``Acceptor.assignNewConnection`` and
 ``Processor.newConnections``.
 """
 
@@ -24,22 +24,22 @@ class Slots:
         self._turn = 0
 
     def joined(self, processor: int) -> None:
-        """A processor has started: all of its slots are free."""
+        """Add a processor that has started: all of its slots are free."""
         self._free[processor] = self._slots
 
     def left(self, processor: int) -> None:
-        """A processor is gone, with the connections in its slots."""
+        """Remove a processor that died, with the connections in its slots."""
         self._free[processor] = None
 
     def freed(self, processor: int, taken: int = 1) -> None:
-        """A processor has taken ``taken`` connections from its queue."""
+        """Free the slots of ``taken`` connections that a processor took from its queue."""
         free = self._free[processor]
         if free is None or free + taken > self._slots:
             raise ValueError(f"processor {processor} freed a slot that was not in use")
         self._free[processor] = free + taken
 
     def take(self) -> int | None:
-        """Return the processor that gets the next connection, or None if all are full or away.
+        """Return the processor that gets the next connection, or None if all are full or dead.
 
         Each attempt advances the turn, as in Kafka, so a full processor loses its turn.
         """

@@ -23,17 +23,17 @@ T = TypeVar("T")
 
 
 class _Seen(NamedTuple):
-    life: int = 0
-    happened: int = 0
-    refused: int = 0
+    incarnation: int = 0
+    events_total: int = 0
+    rejections_total: int = 0
 
 
 class ConnectionEventLog:
     """The recent connection events and rejections of a broker, oldest first."""
 
-    def __init__(self, life: int) -> None:
-        """``life`` is the controller's incarnation: a later one has higher numbers."""
-        self._next = life << 32
+    def __init__(self, incarnation: int) -> None:
+        """``incarnation`` is the controller's: a later one numbers its events higher."""
+        self._next = incarnation << 32
         self._seen: dict[str, _Seen] = {}
         self.events: deque[tuple[int, ConnectionEvent]] = deque(maxlen=EVENTS_MAX)
         self.rejections: deque[Rejection] = deque(maxlen=REJECTIONS_MAX)
@@ -48,18 +48,20 @@ class ConnectionEventLog:
         rejections: list[Rejection] = []
         for process, report in reports.items():
             seen = self._seen.get(process, _Seen())
-            if seen.life > report.life:
+            if seen.incarnation > report.incarnation:
                 continue  # The answers to two concurrent requests arrived in reverse order.
-            if seen.life < report.life:
-                seen = _Seen(report.life)
+            if seen.incarnation < report.incarnation:
+                seen = _Seen(report.incarnation)
             settled = [each for each in report.events if each.at <= until]
-            happened = report.happened - len(report.events) + len(settled)
-            events += _newest(settled, happened - seen.happened)
+            events_total = report.events_total - len(report.events) + len(settled)
+            events += _newest(settled, events_total - seen.events_total)
             rejected = [each for each in report.rejections if each.event.at <= until]
-            refused = report.refused - len(report.rejections) + len(rejected)
-            rejections += _newest(rejected, refused - seen.refused)
+            rejections_total = report.rejections_total - len(report.rejections) + len(rejected)
+            rejections += _newest(rejected, rejections_total - seen.rejections_total)
             self._seen[process] = _Seen(
-                report.life, max(happened, seen.happened), max(refused, seen.refused)
+                report.incarnation,
+                max(events_total, seen.events_total),
+                max(rejections_total, seen.rejections_total),
             )
         # Events of one process keep their order, after those of earlier processes: sorting
         # is stable.

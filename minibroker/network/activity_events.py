@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from minibroker.quotas.manager import QuotaCheck
     from protocol.messages.produce import ProduceRequest
 
-LOOKED_AT_MAX: Final = 1000
+SEARCHED_MAX: Final = 1000
 """Elements of a list that are searched for an error or a batch: bounds the cost of an event."""
 
 _COUNT: Final = Layout(">i").unpack_from
@@ -45,7 +45,7 @@ def request_event(time_us: int, cost: RequestCost) -> Request:
             wanted = mutated.wanted, mutated.refused, mutated.strict
     checks = places = None
     if quota_checks.request or quota_checks.produce or quota_checks.fetch or mutation:
-        checks, places = _checks(quota_checks, mutation), _places(quota_checks, mutation)
+        checks, places = _packed_checks(quota_checks, mutation), _places(quota_checks, mutation)
     return (
         time_us,
         whole_ms(cost.now),
@@ -83,15 +83,15 @@ def activity_client(client: ClientConnection, client_id: str) -> ActivityClient:
     return known
 
 
-def _checks(
+def _packed_checks(
     quota_checks: QuotaChecks, mutation: QuotaCheck | None
 ) -> tuple[Check | None, Check | None, Check | None, Check | None]:
     produce, fetch, request = quota_checks.produce, quota_checks.fetch, quota_checks.request
     return (
-        None if produce is None else _check(produce),
-        None if fetch is None else _check(fetch),
-        None if request is None else _check(request),
-        None if mutation is None else _check(mutation),
+        None if produce is None else _packed_check(produce),
+        None if fetch is None else _packed_check(fetch),
+        None if request is None else _packed_check(request),
+        None if mutation is None else _packed_check(mutation),
     )
 
 
@@ -100,12 +100,12 @@ def _places(quota_checks: QuotaChecks, mutation: QuotaCheck | None) -> Places:
     if first is None:
         assert time is not None  # One of them exists.
         return time.ordinal, None, None
-    apart = None if time is None or time.ordinal == first.ordinal else time.ordinal
-    return first.ordinal, apart, quota_checks.back
+    separate = None if time is None or time.ordinal == first.ordinal else time.ordinal
+    return first.ordinal, separate, quota_checks.back
 
 
-def _check(look: QuotaCheck) -> Check:
-    _, (user, client_id), rate, bound, throttle_ms, now_ms, _ = look
+def _packed_check(check: QuotaCheck) -> Check:
+    _, (user, client_id), rate, bound, throttle_ms, now_ms, _ = check
     user, client_id = user[: 3 * NAME_CHARACTERS_MAX], client_id[:NAME_CHARACTERS_MAX]
     return user, client_id, rate, None if bound is None else bound.value, throttle_ms, now_ms
 
@@ -115,8 +115,8 @@ def count_records(request: ProduceRequest, body: memoryview) -> int:
     total = 0
     for topic in request.topic_data:
         partitions = topic.partition_data
-        if len(partitions) > LOOKED_AT_MAX:
-            partitions = partitions[:LOOKED_AT_MAX]
+        if len(partitions) > SEARCHED_MAX:
+            partitions = partitions[:SEARCHED_MAX]
         for data in partitions:
             batch: Any = data.records  # a range of positions
             if batch is not None and batch.stop - batch.start >= HEADER_BYTES:
@@ -151,8 +151,8 @@ def _finder(of: type[Struct]) -> Callable[[Any], int] | None:
             return int(found.error_code)
         for name, find in lists:
             entries = getattr(found, name) or ()
-            if len(entries) > LOOKED_AT_MAX:
-                entries = entries[:LOOKED_AT_MAX]
+            if len(entries) > SEARCHED_MAX:
+                entries = entries[:SEARCHED_MAX]
             for entry in entries:
                 # Most are lists of these; a call for each element would take twice the time.
                 code = entry.error_code if find is _own_error else find(entry)

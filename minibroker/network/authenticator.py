@@ -50,7 +50,7 @@ class ConnectionNotAuthenticated(Exception):
 def check_authentication(settings: Settings) -> None:
     """Read what listeners need, above all keys. Raises ``ConfigError``."""
     ssl_contexts(settings)
-    _principal_builder(settings)
+    _create_principal_builder(settings)
     for name, protocol in _protocols(settings).items():
         if has_sasl(protocol):
             from minibroker.network.sasl import token_rules
@@ -71,10 +71,10 @@ def _protocols(settings: Settings) -> dict[str, str]:
     return {one.name: settings.security_protocol(one.name) for one in settings.client_listeners}
 
 
-def _principal_builder(settings: Settings) -> PrincipalBuilder | None:
+def _create_principal_builder(settings: Settings) -> PrincipalBuilder | None:
     """Return None if every client is ANONYMOUS."""
-    asks = any(protocol != "PLAINTEXT" for protocol in _protocols(settings).values())
-    if not asks and settings[PRINCIPAL_BUILDER_CLASS] is None:
+    has_authentication = any(protocol != "PLAINTEXT" for protocol in _protocols(settings).values())
+    if not has_authentication and settings[PRINCIPAL_BUILDER_CLASS] is None:
         return None
     from minibroker.network.principal_builder import PrincipalBuilder
 
@@ -95,20 +95,20 @@ class Authenticator:
         make_context: MakeContext,
         secret: bytes,
     ) -> None:
-        """Raises ``ConfigError`` for keys that cannot be used."""
+        """Create the contexts of all listeners. Raises ``ConfigError`` for unusable keys."""
         self._settings = settings
         self._clock = clock
         self._make_context = make_context
         self._ssl_contexts = ssl_contexts(settings)
         self._handshakes = tls_handshakes(clock)
         self._authentications = authentications(clock)
-        self._proofs: dict[str, SaslAuthenticator] = {}
-        self._names = _principal_builder(settings)
+        self._sasl_authenticators: dict[str, SaslAuthenticator] = {}
+        self._builder = _create_principal_builder(settings)
         protocols = _protocols(settings)
         if any(map(has_sasl, protocols.values())):
             from minibroker.network.sasl import SaslAuthenticator
 
-            self._proofs = {
+            self._sasl_authenticators = {
                 name: SaslAuthenticator(settings, name, clock=clock, image=image, secret=secret)
                 for name, protocol in protocols.items()
                 if has_sasl(protocol)
@@ -119,11 +119,11 @@ class Authenticator:
         if self._ssl_contexts is not None:
             self._ssl_contexts.follow(after.configs)
 
-    async def close_late(self) -> None:
+    async def close_overdue(self) -> None:
         """Close connections whose authentication takes too long. Runs until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._handshakes.close_late)
-            nursery.start_soon(self._authentications.close_late)
+            nursery.start_soon(self._handshakes.close_overdue)
+            nursery.start_soon(self._authentications.close_overdue)
 
     async def begin(self, client: ClientConnection) -> None:
         """Do all that precedes the first request.
@@ -133,21 +133,23 @@ class Authenticator:
         if self._ssl_contexts is not None:
             context = self._ssl_contexts.context(client.caller.listener)
             if context is not None:
-                await self._agree_on_tls(client, context)
+                await self._handshake_tls(client, context)
 
-    async def prove(self, client: ClientConnection, reader: RequestReader) -> bool:
+    async def authenticate(self, client: ClientConnection, reader: RequestReader) -> bool:
         """Authenticate the client and set its principal; return False if it disconnected."""
-        proofs = self._proofs.get(client.caller.listener)
-        if proofs is not None:
-            client.authentication = proofs.begin()
-            with self._authentications.under_way(client):
-                if not await self._go_on(client, reader, proofs):
+        sasl = self._sasl_authenticators.get(client.caller.listener)
+        if sasl is not None:
+            client.authentication = sasl.begin()
+            with self._authentications.track(client):
+                if not await self._authenticate_sasl(client, reader, sasl):
                     return False
-        if self._names is not None:
-            await self._name(client, self._names)
+        if self._builder is not None:
+            await self._set_principal(client, self._builder)
         return True
 
-    async def takes(self, client: ClientConnection, reader: RequestReader, block: Block) -> bool:
+    async def reauthenticate(
+        self, client: ClientConnection, reader: RequestReader, block: Block
+    ) -> bool:
         """Handle a request if it is a step of a reauthentication; return whether it was one.
 
         If so, the block is released. Raises ``ConnectionNotAuthenticated`` if the session has
@@ -160,15 +162,15 @@ class Authenticator:
             if self._clock.now() < client.session_expires_at:
                 return False
             block.release()
-            text = "the client did not prove again in time who it is"
+            text = "the client did not reauthenticate in time"
             raise ConnectionNotAuthenticated(CloseReason.SESSION_EXPIRED, text)
-        proofs = self._proofs[client.caller.listener]
-        await self._step(client, proofs, block)
-        await self._go_on(client, reader, proofs)
+        sasl = self._sasl_authenticators[client.caller.listener]
+        await self._handle_sasl_request(client, sasl, block)
+        await self._authenticate_sasl(client, reader, sasl)
         return True
 
-    async def _go_on(
-        self, client: ClientConnection, reader: RequestReader, proofs: SaslAuthenticator
+    async def _authenticate_sasl(
+        self, client: ClientConnection, reader: RequestReader, sasl: SaslAuthenticator
     ) -> bool:
         from minibroker.security.authentication import AuthenticationState
 
@@ -180,10 +182,10 @@ class Authenticator:
                 block = await reader.next()
                 if block is None:
                     return False
-                await self._step(client, proofs, block)
+                await self._handle_sasl_request(client, sasl, block)
         return True
 
-    async def _name(self, client: ClientConnection, names: PrincipalBuilder) -> None:
+    async def _set_principal(self, client: ClientConnection, builder: PrincipalBuilder) -> None:
         from minibroker.network.principal_builder import PrincipalNotBuilt
 
         listener, host = client.caller.listener, client.caller.client_host
@@ -195,21 +197,21 @@ class Authenticator:
             assert isinstance(client.stream, TlsStream)
             subject = client.stream.subject()
         try:
-            principal = names.principal(listener, host, user, subject)
-        except PrincipalNotBuilt as unnamed:
+            principal = builder.principal(listener, host, user, subject)
+        except PrincipalNotBuilt as error:
             await self._delay_failure()
             raise ConnectionNotAuthenticated(
-                CloseReason.AUTHENTICATION_FAILED, str(unnamed)
+                CloseReason.AUTHENTICATION_FAILED, str(error)
             ) from None
         client.caller = client.caller._replace(principal=principal)
 
-    async def _step(
-        self, client: ClientConnection, proofs: SaslAuthenticator, block: Block
+    async def _handle_sasl_request(
+        self, client: ClientConnection, sasl: SaslAuthenticator, block: Block
     ) -> None:
         from minibroker.network.sasl import SaslFailed
 
         try:
-            await proofs.step(client, block, self._make_context)
+            await sasl.step(client, block, self._make_context)
             return
         except SaslFailed as why:
             failure = why
@@ -221,13 +223,13 @@ class Authenticator:
             await client.stream.send_all(failure.response)
         raise ConnectionNotAuthenticated(CloseReason.AUTHENTICATION_FAILED, str(failure))
 
-    async def _agree_on_tls(self, client: ClientConnection, context: SSLContext) -> None:
+    async def _handshake_tls(self, client: ClientConnection, context: SSLContext) -> None:
         from minibroker.network.tls import TlsHandshakeFailed, TlsStream
 
         stream = TlsStream(client.stream, context)
         client.stream = stream
         try:
-            with self._handshakes.under_way(client):
+            with self._handshakes.track(client):
                 await stream.handshake()
         except TlsHandshakeFailed as failure:
             await self._delay_failure()

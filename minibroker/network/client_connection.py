@@ -68,7 +68,7 @@ class ClientConnection:
         "software",
         "state",
         "stream",
-        "throttle_over",
+        "throttle_end",
     )
 
     def __init__(self, accepted: AcceptedConnection, stream: ByteStream, now: float) -> None:
@@ -90,7 +90,7 @@ class ClientConnection:
         self.client_id: str | None = None
         self.software: tuple[str, str] | None = None
         self.in_flight: int | None = None
-        self.throttle_over: trio.Event | None = None
+        self.throttle_end: trio.Event | None = None
         """Set when the current throttle ends."""
         self.interruptible = True
         """Whether closing the connection now would interrupt nothing but a wait."""
@@ -106,20 +106,20 @@ class ClientConnection:
         """Number that identifies the connection in all processes."""
         return self.accepted.number
 
-    def introduce(self, name: str, version: str) -> None:
+    def set_software(self, name: str, version: str) -> None:
         """Keep the client software's name and version (ApiVersions, KIP-511)."""
         self.software = (name[:SHOWN_MAX], version[:SHOWN_MAX])
 
     def throttle(self) -> None:
-        """Mute the connection until `throttle_ended`."""
+        """Mute the connection until `end_throttle`."""
         self.state.on(ChannelEvent.THROTTLE_STARTED)
-        self.throttle_over = trio.Event()
+        self.throttle_end = trio.Event()
 
-    def throttle_ended(self) -> None:
+    def end_throttle(self) -> None:
         """End the throttle."""
-        assert self.throttle_over is not None
+        assert self.throttle_end is not None
         self.state.on(ChannelEvent.THROTTLE_ENDED)
-        self.throttle_over.set()
+        self.throttle_end.set()
 
     def close(self, reason: CloseReason, text: str = "") -> None:
         """Close the connection for a reason of the broker; its tasks are cancelled."""

@@ -1,7 +1,7 @@
 """Close connections whose requests arrive too slowly while others wait for their memory.
 
 The shell around `RequestMemory.evict`. Real time counts: a frozen clock must not let a slow client
-hold up others.
+delay others.
 """
 
 from __future__ import annotations

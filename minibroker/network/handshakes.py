@@ -33,14 +33,14 @@ class Handshakes:
         self._limit_s = limit_s
         self._reason = reason
         self._text = text
-        self._began: IdleConnections[ClientConnection] = IdleConnections()
-        self._some = trio.Event()
+        self._started: IdleConnections[ClientConnection] = IdleConnections()
+        self._has_handshakes = trio.Event()
 
     @contextmanager
-    def under_way(self, client: ClientConnection) -> Iterator[None]:
-        """Context in which the handshake of a client must end."""
-        self._began.use(client, self._clock.real_s())
-        self._some.set()
+    def track(self, client: ClientConnection) -> Iterator[None]:
+        """Context in which the handshake of a client must complete."""
+        self._started.use(client, self._clock.real_s())
+        self._has_handshakes.set()
         try:
             yield
         finally:
@@ -48,29 +48,29 @@ class Handshakes:
 
     def ended(self, client: ClientConnection) -> None:
         """Note that the handshake has ended."""
-        self._began.forget(client)
+        self._started.forget(client)
 
-    async def close_late(self) -> None:
-        """Run until cancelled."""
+    async def close_overdue(self) -> None:
+        """Close overdue connections. Run until cancelled."""
         while True:
-            oldest = self._began.oldest_use()
+            oldest = self._started.oldest_use()
             if oldest is None:
-                self._some = trio.Event()
-                await self._some.wait()
+                self._has_handshakes = trio.Event()
+                await self._has_handshakes.wait()
                 continue
             await self._clock.sleep_real(oldest + self._limit_s - self._clock.real_s())
-            for client in self._began.idle_since(oldest):
+            for client in self._started.idle_since(oldest):
                 client.close(self._reason, self._text)
                 self.ended(client)
 
 
 def tls_handshakes(clock: Clock) -> Handshakes:
-    """TLS handshakes, with their limit."""
-    text = f"TLS was not agreed within {TLS_S:g} s"
+    """Return the tracker of TLS handshakes, with their time limit."""
+    text = f"the TLS handshake was not completed within {TLS_S:g} s"
     return Handshakes(clock, TLS_S, CloseReason.TLS_FAILED, text)
 
 
 def authentications(clock: Clock) -> Handshakes:
-    """SASL authentications, with their limit."""
+    """Return the tracker of SASL authentications, with their time limit."""
     text = f"the client was not authenticated within {SASL_S:g} s"
     return Handshakes(clock, SASL_S, CloseReason.AUTHENTICATION_FAILED, text)

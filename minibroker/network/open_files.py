@@ -108,13 +108,13 @@ class OpenFiles:
 
     def _open(self, path: str) -> OpenFile:
         """Open a file, if necessary with the descriptor of another file or the reserve."""
-        for give_up in (self._files.clear, self._use_reserve):
+        for free_descriptor in (self._files.clear, self._use_reserve):
             try:
                 return OpenFile(path, self._count)
             except OSError as error:
                 if error.errno not in OUT_OF_DESCRIPTORS:
                     raise
-            give_up()
+            free_descriptor()
         return OpenFile(path, self._count)
 
     def _use_reserve(self) -> None:

@@ -58,9 +58,9 @@ class PrincipalBuilder:
             if has_tls(settings.security_protocol(listener.name)):
                 try:
                     self._rules[listener.name] = parse_rules(text)
-                except BadRules as bad:
+                except BadRules as error:
                     name = SSL_PRINCIPAL_MAPPING_RULES.name
-                    raise ConfigError([f"{name} ({listener.name}): {bad}"]) from None
+                    raise ConfigError([f"{name} ({listener.name}): {error}"]) from None
 
     def principal(
         self, listener: str, client_host: str, sasl_user: str | None, subject: Subject | None
@@ -73,15 +73,15 @@ class PrincipalBuilder:
         introduction = Introduction(listener, protocol, client_host, sasl_user, shown)
         name = PRINCIPAL_BUILDER_CLASS.name
         try:
-            made = self._builder(introduction)
+            result = self._builder(introduction)
         except Exception as error:
             raise PrincipalNotBuilt(f"{name} failed: {type(error).__name__}: {error}") from error
-        if isinstance(made, Principal):
-            return made
+        if isinstance(result, Principal):
+            return result
         try:
-            return parse(str(made))
-        except BadPrincipal as bad:
-            raise PrincipalNotBuilt(f"{name} gave no principal: {bad}") from None
+            return parse(str(result))
+        except BadPrincipal as error:
+            raise PrincipalNotBuilt(f"{name} returned no principal: {error}") from None
 
     def _default(self, listener: str, sasl_user: str | None, subject: str | None) -> Principal:
         if sasl_user is not None:
@@ -90,24 +90,24 @@ class PrincipalBuilder:
             return ANONYMOUS
         try:
             return Principal(USER, user_name(subject, self._rules[listener]))
-        except NoName as none:
-            raise PrincipalNotBuilt(str(none)) from None
+        except NoName as error:
+            raise PrincipalNotBuilt(str(error)) from None
 
 
 def _load(settings: Settings) -> Builder | None:
-    wanted = settings[PRINCIPAL_BUILDER_CLASS]
-    if wanted is None or wanted == KAFKA_DEFAULT_BUILDER:
+    class_name = settings[PRINCIPAL_BUILDER_CLASS]
+    if class_name is None or class_name == KAFKA_DEFAULT_BUILDER:
         return None
     name = PRINCIPAL_BUILDER_CLASS.name
-    module, _, attribute = wanted.partition(":")
+    module, _, attribute = class_name.partition(":")
     if not (module and attribute):
-        raise ConfigError([f"{name}={wanted}: must be package.module:callable, of Python"])
+        raise ConfigError([f"{name}={class_name}: must be a Python package.module:callable"])
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        text = f"{name}={wanted}: can't be loaded: {type(error).__name__}: {error}"
+        text = f"{name}={class_name}: can't be loaded: {type(error).__name__}: {error}"
         raise ConfigError([text]) from error
     if not callable(found):
-        raise ConfigError([f"{name}={wanted}: can't be called"])
+        raise ConfigError([f"{name}={class_name}: is not callable"])
     builder: Builder = found
     return builder

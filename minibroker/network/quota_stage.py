@@ -57,11 +57,11 @@ class QuotaStage:
 
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._delays = env.settings[QUOTA_THROTTLE_MODE] == DELAY
+        self._delays_responses = env.settings[QUOTA_THROTTLE_MODE] == DELAY
         self._in_force = EffectiveQuotas(env.settings, env.ledger)
         self.quotas = self._in_force.quotas
         self.throttled: ThrottleQueue[ClientConnection] = ThrottleQueue()
-        self._sooner = trio.Event()
+        self._deadline_changed = trio.Event()
         env.metrics.watch_gauges(self._gauges)
 
     def _gauges(self) -> dict[Series, float]:
@@ -95,7 +95,7 @@ class QuotaStage:
         if (
             number is not None
             and not client.is_sampled
-            and not self._delays
+            and not self._delays_responses
             and _cannot_be_exempt(number, cost.request)
         ):
             cost.deferred = self.quotas.defer(number, quota_user(client, cost.header))
@@ -115,12 +115,12 @@ class QuotaStage:
         cost.deferred = None
         cost.is_recorded = True
         cost.exempt = is_exempt(ctx, cost.request, cost.response)
-        cost.who = quota_user(client, cost.header)
+        cost.quota_user = quota_user(client, cost.header)
         if client.is_sampled:
             cost.checks = QuotaChecks()
         if not self.active:
             return None
-        if self._delays:
+        if self._delays_responses:
             return await self._throttle_before_response(cost)
         return self._throttle_after_response(cost)
 
@@ -143,10 +143,10 @@ class QuotaStage:
                 if cost.exempt:
                     self.quotas.exempt(cost.late_ns, now_ms)
                 else:
-                    ordinal = self.quotas.worked_on(cost.who, cost.late_ns, now_ms)
+                    ordinal = self.quotas.worked_on(cost.quota_user, cost.late_ns, now_ms)
             cost.late = cost.late_ns, now_ms, ordinal
 
-    def not_sent(self) -> None:
+    def response_failed(self) -> None:
         """Record a request whose response could not be sent, if it was not recorded before."""
         self.quotas.complete_deferred()
 
@@ -155,78 +155,78 @@ class QuotaStage:
         quotas, checks = self.quotas, cost.checks
         quotas.looked = None if checks is None else checks.note
         now_ms = whole_ms(cost.now)
-        throttle = self._charged(cost, now_ms)
+        throttle = self._record_and_check(cost, now_ms)
         if throttle is None:
             return None
-        self._start(cost, throttle, now_ms)
+        self._start_throttle(cost, throttle, now_ms)
         response = cost.response
         if cost.header.api_key == _FETCH and not cost.exempt:
-            back = quotas.not_fetched(cost.who, cost.response_bytes + LENGTH_BYTES, now_ms)
+            back = quotas.not_fetched(cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms)
             if checks is not None:
                 checks.back = back
             response = FetchResponse()
         return _with_throttle_time(response, throttle.ms)
 
-    def _charged(self, cost: RequestCost, now_ms: int) -> Throttle | None:
+    def _record_and_check(self, cost: RequestCost, now_ms: int) -> Throttle | None:
         """Record bytes and time in one step for Produce and Fetch, the most frequent requests."""
         if not cost.exempt:
-            key, who = cost.header.api_key, cost.who
+            key, user = cost.header.api_key, cost.quota_user
             if key == _PRODUCE:
                 return self.quotas.moved_and_worked(
-                    BYTES_PRODUCED, who, cost.request_bytes, cost.worked_ns, now_ms
+                    BYTES_PRODUCED, user, cost.request_bytes, cost.worked_ns, now_ms
                 )
             if key == _FETCH:
                 size = cost.response_bytes + LENGTH_BYTES
                 return self.quotas.moved_and_worked(
-                    BYTES_FETCHED, who, size, cost.worked_ns, now_ms
+                    BYTES_FETCHED, user, size, cost.worked_ns, now_ms
                 )
-        return larger(self._first(cost, now_ms), self._worked(cost, now_ms))
+        return larger(self._record_bytes(cost, now_ms), self._record_time(cost, now_ms))
 
     async def _throttle_before_response(self, cost: RequestCost) -> Any | None:
         """Throttle as in KIP-55 and KIP-124: delay the response, first for bytes, then for time."""
         checks, now_ms, total_ms = cost.checks, whole_ms(cost.now), 0
-        for record in (self._first, self._worked):
+        for record in (self._record_bytes, self._record_time):
             self.quotas.looked = None if checks is None else checks.note
             throttle = record(cost, now_ms)
             if throttle.ms > 0:
-                self._start(cost, throttle, now_ms)
-                assert cost.client.throttle_over is not None
-                await cost.client.throttle_over.wait()
+                self._start_throttle(cost, throttle, now_ms)
+                assert cost.client.throttle_end is not None
+                await cost.client.throttle_end.wait()
                 total_ms += throttle.ms
                 now_ms = self._now_ms()
         return _with_throttle_time(cost.response, total_ms) if total_ms else None
 
-    def _first(self, cost: RequestCost, now_ms: int) -> Throttle:
+    def _record_bytes(self, cost: RequestCost, now_ms: int) -> Throttle:
         """Record all but time: a request uses at most one other quota."""
         if cost.header.api_key == _PRODUCE:
-            return self.quotas.produced(cost.who, cost.request_bytes, now_ms)
+            return self.quotas.produced(cost.quota_user, cost.request_bytes, now_ms)
         if cost.header.api_key == _FETCH:
             if cost.exempt:
                 return Throttle(QuotaType.FETCH, 0)
-            return self.quotas.fetched(cost.who, cost.response_bytes + LENGTH_BYTES, now_ms)
+            return self.quotas.fetched(cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms)
         throttle_ms = getattr(cost.response, "throttle_time_ms", 0)
         mutated = cost.ctx.mutated
-        look = mutated.look if mutated else None
+        check = mutated.look if mutated else None
         cause = NO_CAUSE
-        if look is not None and look.bound is not None:
-            cause = Cause(look.rate, 0, look.bound.value)
+        if check is not None and check.bound is not None:
+            cause = Cause(check.rate, 0, check.bound.value)
         return Throttle(QuotaType.CONTROLLER_MUTATION, throttle_ms, cause)
 
-    def _worked(self, cost: RequestCost, now_ms: int) -> Throttle:
+    def _record_time(self, cost: RequestCost, now_ms: int) -> Throttle:
         if cost.exempt:
             self.quotas.exempt(cost.worked_ns, now_ms)
             return Throttle(QuotaType.REQUEST, 0)
-        return self.quotas.worked(cost.who, cost.worked_ns, now_ms)
+        return self.quotas.worked(cost.quota_user, cost.worked_ns, now_ms)
 
-    def _start(self, cost: RequestCost, throttle: Throttle, now_ms: int) -> None:
+    def _start_throttle(self, cost: RequestCost, throttle: Throttle, now_ms: int) -> None:
         api_key, client = cost.header.api_key, cost.client
         if cost.checks is not None:
             cost.checks.throttle_ms += throttle.ms
-        self.quotas.throttled(throttle, cost.who, api_key, now_ms)
+        self.quotas.throttled(throttle, cost.quota_user, api_key, now_ms)
         client.throttle()
         self._env.metrics.throttled(api_key, throttle.ms * NS_PER_MS)
         if self.throttled.hold(client, throttle.kind, now_ms + throttle.ms):
-            self._sooner.set()
+            self._deadline_changed.set()
 
     def forget(self, client: ClientConnection) -> None:
         """Forget a closed connection."""
@@ -236,13 +236,13 @@ class QuotaStage:
         """End throttles when due."""
         while True:
             for client in self.throttled.due(self._now_ms()):
-                client.throttle_ended()
+                client.end_throttle()
             next_ms = self.throttled.next_ms()
-            self._sooner = trio.Event()
+            self._deadline_changed = trio.Event()
             with trio.CancelScope() as scope:
                 if next_ms is not None:
                     scope.deadline = next_ms / 1000
-                await self._sooner.wait()
+                await self._deadline_changed.wait()
 
 
 def quota_user(client: ClientConnection, header: RequestHeader) -> QuotaUser:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protocol.headers import RequestHeader
 
 # Used by every request: attribute access of an enumeration takes ten times as long.
-_OF_TIME, _OF_PRODUCERS = QuotaType.REQUEST, QuotaType.PRODUCE
+_REQUEST, _PRODUCE = QuotaType.REQUEST, QuotaType.PRODUCE
 
 
 class QuotaChecks:
@@ -33,15 +33,15 @@ class QuotaChecks:
     back: int | None = None
     """Ordinal of the record that gives back bytes that were not fetched."""
 
-    def note(self, look: QuotaCheck) -> None:
+    def note(self, check: QuotaCheck) -> None:
         """Keep the result of a check."""
         # A dictionary by type would take twice the time, because the hash of a type is Python code.
-        if look.kind is _OF_TIME:
-            self.request = look
-        elif look.kind is _OF_PRODUCERS:
-            self.produce = look
+        if check.kind is _REQUEST:
+            self.request = check
+        elif check.kind is _PRODUCE:
+            self.produce = check
         else:
-            self.fetch = look
+            self.fetch = check
 
 
 class RequestCost:
@@ -74,7 +74,7 @@ class RequestCost:
     """Whether quotas record the request, or its activity event needs what they would record."""
     exempt = False
     """See `quota_stage.is_exempt`."""
-    who: QuotaUser
+    quota_user: QuotaUser
     """The user and client id whose quotas the request counts for."""
     checks: QuotaChecks | None = None
     """Results of quota checks, if activity is recorded."""

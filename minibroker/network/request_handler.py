@@ -84,7 +84,7 @@ class RequestHandler:
         self._in_force = InForce(env.settings)
         self._log = EventLog(env.name)
         self.quick_requests = 0
-        """Requests in flight whose owners answer without waiting."""
+        """Requests in flight that never wait at their owners."""
 
     async def serve(self, client: ClientConnection, block: Block) -> None:
         """Handle one request. Any exception closes the connection."""
@@ -104,7 +104,7 @@ class RequestHandler:
                 chunks = _encoded(cost.header, throttled)
             await self._send(cost, chunks)
         except BaseException:
-            self.quota_stage.not_sent()
+            self.quota_stage.response_failed()
             cost.failed(time.perf_counter_ns())
             self._report(cost)
             raise
@@ -258,8 +258,10 @@ class _Execution:
         if client.is_sampled and header.api_key == ApiKey.PRODUCE:
             cost.records = count_records(cast("ProduceRequest", request), block.view)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
-            introduced = cast("ApiVersionsRequest", request)
-            client.introduce(introduced.client_software_name, introduced.client_software_version)
+            versions_request = cast("ApiVersionsRequest", request)
+            client.set_software(
+                versions_request.client_software_name, versions_request.client_software_version
+            )
         if api.may_wait:
             # Only records are read in place, and the client chooses how long the request waits.
             self.free()

@@ -46,8 +46,8 @@ class RequestReader:
 
     __slots__ = (
         "_address",
+        "_buffered",
         "_filled",
-        "_left",
         "_now",
         "_number",
         "_part",
@@ -76,7 +76,7 @@ class RequestReader:
         self._setting = SOCKET_REQUEST_MAX_BYTES.name
         self._scratch = scratch
         self._now = now
-        self._left = b""
+        self._buffered = b""
         self._filled = 0
 
     @contextmanager
@@ -95,25 +95,25 @@ class RequestReader:
 
         Raises ``InvalidRequestSize``, or ``StreamClosed`` from the stream.
         """
-        data = self._left
+        data = self._buffered
         while len(data) < LENGTH_BYTES:
             count = await self._stream.receive_into(self._scratch)
             if count == 0:
                 if data:
-                    raise _cut_short(len(data), LENGTH_BYTES)
+                    raise _partial_request(len(data), LENGTH_BYTES)
                 return None
             data += self._scratch[:count]
-        size = self._checked(data)
+        size = self._checked_size(data)
         end = LENGTH_BYTES + size
         if len(data) < end:
-            self._left = data  # Kept if a wait is cancelled.
+            self._buffered = data  # Kept if a wait is cancelled.
             return await self._receive(size)
         block = self._part.allocate_nowait(size)
         if block is None:
-            self._left = data
+            self._buffered = data
             block = await self._allocate(Claim(self._number, self._address, size, is_complete=True))
         block.view[:] = data[LENGTH_BYTES:end]
-        self._left = data[end:]
+        self._buffered = data[end:]
         return block
 
     def arrived(self) -> int:
@@ -125,14 +125,14 @@ class RequestReader:
         claim = Claim(self._number, self._address, size)
         block = await self._allocate(claim)
         try:
-            body = self._left[LENGTH_BYTES:]
-            self._left = b""
+            body = self._buffered[LENGTH_BYTES:]
+            self._buffered = b""
             self._filled = filled = len(body)
             block.view[:filled] = body
             claim.since = self._now()
             filled += await self._stream.receive_exactly(block.view[filled:])
             if filled < size:
-                raise _cut_short(filled, size)
+                raise _partial_request(filled, size)
         except BaseException:
             self._part.finish(claim)
             block.release()
@@ -147,7 +147,7 @@ class RequestReader:
             raise InvalidRequestSize(CloseReason.LIMIT, str(error)) from None
         return await self._part.wait_granted(claim) if block is None else block
 
-    def _checked(self, data: bytes) -> int:
+    def _checked_size(self, data: bytes) -> int:
         size = int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
         if 0 < size <= self._request_bytes_max:
             return size
@@ -157,7 +157,7 @@ class RequestReader:
             )
         if data.startswith(_HTTP_STARTS):
             raise InvalidRequestSize(
-                CloseReason.BAD_FRAME, "an HTTP request: this port speaks Kafka"
+                CloseReason.BAD_FRAME, "an HTTP request: this port serves the Kafka protocol"
             )
         if size <= 0:
             raise InvalidRequestSize(CloseReason.BAD_FRAME, f"a request claims {size} bytes")
@@ -167,7 +167,8 @@ class RequestReader:
         )
 
 
-def _cut_short(have: int, wanted: int) -> InvalidRequestSize:
+def _partial_request(received: int, expected: int) -> InvalidRequestSize:
     return InvalidRequestSize(
-        CloseReason.PARTIAL_REQUEST, f"the client ended {wanted - have} bytes before its request"
+        CloseReason.PARTIAL_REQUEST,
+        f"the client disconnected {expected - received} bytes before the end of its request",
     )

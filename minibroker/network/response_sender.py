@@ -44,13 +44,13 @@ async def send_response(
 ) -> int:
     """Send length, header and chunks; return the number of bytes.
 
-    Raises ``StreamClosed``, ``RecordsGone`` if a file is not as its owner said, or
+    Raises ``StreamClosed``, ``RecordsGone`` if a file is not as its owner reported, or
     ``RecordsUnreadable``.
     """
     size = len(header) + sum(map(len, chunks))
     start = _LENGTH.pack(size) + header
     if size <= COPIED_BYTES_MAX or not any(isinstance(chunk, FileSlice) for chunk in chunks):
-        await stream.send_all(_together(start, chunks, files))
+        await stream.send_all(_joined(start, chunks, files))
     else:
         await _send_pieces(stream, start, chunks, files)
     return size + _LENGTH.size
@@ -79,7 +79,7 @@ def _read(file: OpenFile, piece: FileSlice, start: int, length: int) -> bytes:
     return data
 
 
-def _together(start: bytes, chunks: Sequence[Chunk], files: OpenFiles) -> bytes:
+def _joined(start: bytes, chunks: Sequence[Chunk], files: OpenFiles) -> bytes:
     parts: list[bytes | bytearray | memoryview] = [start]
     for chunk in chunks:
         if isinstance(chunk, FileSlice):

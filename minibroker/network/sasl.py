@@ -89,8 +89,9 @@ class SaslAuthenticator:
         image: Callable[[], Image],
         secret: bytes,
     ) -> None:
-        """Raises ``ConfigError``; ``secret`` is the same in every process that serves this
-        listener.
+        """``secret`` is the same in every process that serves this listener.
+
+        Raises ``ConfigError``.
         """
         self._settings = settings
         self._listener = listener
@@ -106,9 +107,9 @@ class SaslAuthenticator:
 
     def begin(self) -> Authentication:
         """Start the authentication of a new connection."""
-        return Authentication(self._mechanisms, self._exchange, self._reauth_max_ms)
+        return Authentication(self._mechanisms, self._create_mechanism, self._reauth_max_ms)
 
-    def _exchange(self, mechanism: str) -> Mechanism:
+    def _create_mechanism(self, mechanism: str) -> Mechanism:
         if mechanism == PLAIN:
             return Plain(self._passwords)
         if mechanism == OAUTHBEARER:
@@ -116,8 +117,12 @@ class SaslAuthenticator:
 
         def find(user: str) -> Credential | None:
             config = self._image().configs.get((USER, sanitize(user)), EMPTY)
-            kept = parse_credential(config.get(mechanism, ""))
-            return kept if kept is not None and kept.iterations >= ITERATIONS_MIN else None
+            credential = parse_credential(config.get(mechanism, ""))
+            return (
+                credential
+                if credential is not None and credential.iterations >= ITERATIONS_MIN
+                else None
+            )
 
         nonce = secrets.token_urlsafe(NONCE_BYTES)
         return Scram(
@@ -154,23 +159,23 @@ class SaslAuthenticator:
             if answer.failure is not None:
                 raise SaslFailed(answer.failure)
             await client.stream.send_all(_framed(answer.data))
-            self._note_worth(client, answer.lifetime_ms)
+            self._set_session_expiry(client, answer.lifetime_ms)
             return
         header, at = decode_request_header(block.view)
         if header.api_key not in SERVED:
             name = ApiKey(header.api_key).name
-            raise SaslFailed(f"{name} was asked for before the client had proven who it is")
+            raise SaslFailed(f"{name} was requested before the client was authenticated")
         client.client_id = header.client_id
         context = make_context(client, header, block)
-        response, version, failure = self._answer(authentication, context, block.view, at)
+        response, version, failure = self._respond(authentication, context, block.view, at)
         frame = _response(header, response, version)
         if failure is not None:
             raise SaslFailed(failure, frame)
         await client.stream.send_all(frame)
         if header.api_key == ApiKey.SASL_AUTHENTICATE:
-            self._note_worth(client, response.session_lifetime_ms)
+            self._set_session_expiry(client, response.session_lifetime_ms)
 
-    def _answer(
+    def _respond(
         self, authentication: Authentication, context: Context, body: memoryview, at: int
     ) -> tuple[Any, int, str | None]:
         """Return the response, its version, and the reason why it is the last one, if it is."""
@@ -179,9 +184,9 @@ class SaslAuthenticator:
         low, high = SERVED[key]
         if key != ApiKey.API_VERSIONS:
             if not low <= version <= high:
-                raise UnsupportedVersion(f"version {version} of a request of SASL is not served")
+                raise UnsupportedVersion(f"version {version} of a SASL request is not served")
             request: Any = decode(registry.schema(key).request, version, body, at)
-            answer = self._take(authentication, header, request)
+            answer = self._handle_request(authentication, header, request)
             return _as_response(header, answer, authentication), version, answer.failure
         response: Any = api_versions.unsupported_version(SERVED)
         if low <= version <= high:
@@ -193,7 +198,7 @@ class SaslAuthenticator:
             return ApiVersionsResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE), 0, str(illegal)
         return response, version if low <= version <= high else 0, None
 
-    def _take(
+    def _handle_request(
         self, authentication: Authentication, header: RequestHeader, request: Any
     ) -> AuthenticationAnswer:
         try:
@@ -205,12 +210,12 @@ class SaslAuthenticator:
                 ErrorCode.ILLEGAL_SASL_STATE, str(illegal), failure=str(illegal)
             )
 
-    def _note_worth(self, client: ClientConnection, lifetime_ms: int) -> None:
+    def _set_session_expiry(self, client: ClientConnection, lifetime_ms: int) -> None:
         authentication = client.authentication
         assert authentication is not None
         if authentication.state is AuthenticationState.COMPLETE:
-            ends = self._clock.now() + lifetime_ms / 1000
-            client.session_expires_at = ends if authentication.expires else None
+            expires_at = self._clock.now() + lifetime_ms / 1000
+            client.session_expires_at = expires_at if authentication.expires else None
 
 
 def token_rules(settings: Settings, listener: str) -> tuple[Verifier, TokenRules]:

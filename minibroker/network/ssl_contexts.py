@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 _FILES: Final = (SSL_KEYSTORE_LOCATION, SSL_TRUSTSTORE_LOCATION)
 
-_NOTHING: Final[Mapping[str, str]] = {}
+_NO_CONFIG: Final[Mapping[str, str]] = {}
 
 
-class _Held(NamedTuple):
+class _ListenerContext(NamedTuple):
     """TLS context of a listener, the settings it was made from, and the files' state when read."""
 
     tls_context: TlsContext
-    given: tuple[Any, ...]
+    settings_used: tuple[Any, ...]
     files: Mapping[str, tuple[int, ...]]
     trusts: bool
 
@@ -53,13 +53,13 @@ class SslContexts:
     """TLS contexts of one process; ``settings`` are those of the broker's start."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ``ConfigError`` for keys that cannot be used."""
+        """Read the keys of all listeners. Raises ``ConfigError`` for unusable keys."""
         self._settings = settings
-        self._own = (BROKERS, str(settings[NODE_ID]))
+        self._config_key = (BROKERS, str(settings[NODE_ID]))
         self._log = EventLog("network")
         self._config: Mapping[str, str] | None = None
         """Configs of this broker when the files were last checked."""
-        self._held = {
+        self._contexts = {
             listener.name: _read(settings, listener.name)
             for listener in settings.client_listeners
             if has_tls(settings.security_protocol(listener.name))
@@ -67,14 +67,14 @@ class SslContexts:
 
     def context(self, listener: str) -> SSLContext | None:
         """Return the context for new connections of a listener; None if it does not use TLS."""
-        held = self._held.get(listener)
-        return None if held is None else held.tls_context.context
+        current = self._contexts.get(listener)
+        return None if current is None else current.tls_context.context
 
     def problems(self, configs: Configs) -> list[str]:
         """Return why listeners cannot use these configs, one sentence each. Changes nothing."""
         settings = effective(self._settings, configs)
         found: list[str] = []
-        for listener in self._held:
+        for listener in self._contexts:
             try:
                 self._renewed(settings, listener)
             except ConfigError as error:
@@ -86,21 +86,21 @@ class SslContexts:
 
         Files are checked whenever configs of this broker are set, even to the same values.
         """
-        config = configs.get(self._own, _NOTHING)
+        config = configs.get(self._config_key, _NO_CONFIG)
         is_first, before = self._config is None, self._config
         if config is before:
             return
         self._config = config
         settings = effective(self._settings, configs)
-        for listener in self._held:
+        for listener in self._contexts:
             try:
                 renewed = self._renewed(settings, listener, compare=not is_first)
             except ConfigError as error:
-                text = "a listener's key or certificates can't be renewed; what it had stays"
+                text = "a listener's key or certificates can't be renewed; the old ones stay in use"
                 self._log.warning(text, listener=listener, why="; ".join(error.problems))
                 continue
             if renewed is not None:
-                self._held[listener] = renewed
+                self._contexts[listener] = renewed
                 name = distinguished_name(renewed.tls_context.identity.subject)
                 self._log.info(
                     "a listener's key or certificates are renewed",
@@ -108,32 +108,38 @@ class SslContexts:
                     certificate=name,
                 )
 
-    def _renewed(self, settings: Settings, listener: str, *, compare: bool = True) -> _Held | None:
+    def _renewed(
+        self, settings: Settings, listener: str, *, compare: bool = True
+    ) -> _ListenerContext | None:
         """Return the new context of a listener, or None if it is unchanged.
 
         Raises ``ConfigError``.
         """
-        held = self._held[listener]
-        if _given(settings, listener) == held.given and not _are_changed(held.files):
+        current = self._contexts[listener]
+        if _settings_used(settings, listener) == current.settings_used and not _have_changed(
+            current.files
+        ):
             return None
         renewed = _read(settings, listener)
         # Keys found in the store at start were compared when they were set.
-        if compare and (problems := list(_differences(settings, listener, held, renewed))):
+        if compare and (problems := list(_differences(settings, listener, current, renewed))):
             raise ConfigError(problems)
         return renewed
 
 
-def _read(settings: Settings, listener: str) -> _Held:
+def _read(settings: Settings, listener: str) -> _ListenerContext:
     # Checked before they are read, so that a change in between is detected next time.
     locations = (settings.at_listener(listener, key) for key in _FILES)
     files = {location: _state(location) for location in locations if location is not None}
     trusted = settings.at_listener(listener, SSL_TRUSTSTORE_LOCATION)
     inline = settings.at_listener(listener, SSL_TRUSTSTORE_CERTIFICATES)
     trusts = trusted is not None or bool(inline)
-    return _Held(tls_context(settings, listener), _given(settings, listener), files, trusts)
+    return _ListenerContext(
+        tls_context(settings, listener), _settings_used(settings, listener), files, trusts
+    )
 
 
-def _given(settings: Settings, listener: str) -> tuple[Any, ...]:
+def _settings_used(settings: Settings, listener: str) -> tuple[Any, ...]:
     return tuple(settings.at_listener(listener, key) for key in SSL_RENEWED)
 
 
@@ -146,29 +152,31 @@ def _state(location: str) -> tuple[int, ...]:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _are_changed(files: Mapping[str, tuple[int, ...]]) -> bool:
-    """A missing file is no problem, because its former content is in force."""
+def _have_changed(files: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether files have changed. A missing file is ignored: its old content stays in use."""
     now = {location: _state(location) for location in files}
     return any(state and state != files[location] for location, state in now.items())
 
 
-def _differences(settings: Settings, listener: str, held: _Held, renewed: _Held) -> Iterator[str]:
+def _differences(
+    settings: Settings, listener: str, current: _ListenerContext, renewed: _ListenerContext
+) -> Iterator[str]:
     """Yield the reasons why one context may not replace the other."""
-    old, new = held.tls_context.identity, renewed.tls_context.identity
+    old, new = current.tls_context.identity, renewed.tls_context.identity
     if not settings.at_listener(listener, SSL_ALLOW_DN_CHANGES) and _name(old) != _name(new):
         text = "Keystore DistinguishedName does not match: existing="
         text += f"{distinguished_name(old.subject)}, new={distinguished_name(new.subject)}"
-        yield _refused(listener, text, "the same subject", SSL_ALLOW_DN_CHANGES)
-    lost = old.names - new.names
-    if not settings.at_listener(listener, SSL_ALLOW_SAN_CHANGES) and lost:
+        yield _rejection(listener, text, "the same subject", SSL_ALLOW_DN_CHANGES)
+    missing = old.names - new.names
+    if not settings.at_listener(listener, SSL_ALLOW_SAN_CHANGES) and missing:
         text = f"Keystore SubjectAltNames do not match: existing={_listed(old)}, new={_listed(new)}"
-        yield _refused(listener, text, ", ".join(sorted(lost)), SSL_ALLOW_SAN_CHANGES)
-    if renewed.trusts and not held.trusts:
+        yield _rejection(listener, text, ", ".join(sorted(missing)), SSL_ALLOW_SAN_CHANGES)
+    if renewed.trusts and not current.trusts:
         text = f"{listener}: Cannot add SSL truststore to an existing listener for which no "
         yield text + "truststore was configured; give it when the broker is started"
 
 
-def _refused(listener: str, text: str, needed: str, allowing: Setting[bool]) -> str:
+def _rejection(listener: str, text: str, needed: str, allowing: Setting[bool]) -> str:
     return (
         f"{listener}: {text}; renew it with a certificate for {needed}, or start the broker with "
         f"{allowing.name}=true"

@@ -72,10 +72,10 @@ def tls_context(settings: Settings, listener: str) -> TlsContext:
     # Sessions are not resumed: a ticket would be valid longer than its certificate.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
-    own = _load_key(context, settings, listener)
+    key_identity = _load_key(context, settings, listener)
     _load_trusted(context, settings, listener)
     context.verify_mode = _VERIFY[settings.at_listener(listener, SSL_CLIENT_AUTH)]
-    return TlsContext(context, own)
+    return TlsContext(context, key_identity)
 
 
 def _load_key(context: ssl.SSLContext, settings: Settings, listener: str) -> Identity:
@@ -96,9 +96,9 @@ def _load_key(context: ssl.SSLContext, settings: Settings, listener: str) -> Ide
     except BadCertificate as error:
         reason = f"it {error}"
     except (ssl.SSLError, ValueError) as error:
-        reason = getattr(error, "reason", None) or "they are no PEM"
+        reason = getattr(error, "reason", None) or "they are not PEM"
     text = f"{where} ({listener}): key and certificate can't be used ({reason})"
-    text += "; it takes a PEM private key, the certificate that belongs to it, then its signers"
+    text += "; give a PEM private key, its certificate, then the signers' certificates"
     raise ConfigError([text])
 
 
@@ -114,7 +114,7 @@ def _load_trusted(context: ssl.SSLContext, settings: Settings, listener: str) ->
     try:
         context.load_verify_locations(cadata=trusted)
     except (ssl.SSLError, ValueError):
-        text = f"{where} ({listener}): has no certificates; it takes those of signers, in PEM"
+        text = f"{where} ({listener}): has no certificates; give those of signers, in PEM"
         raise ConfigError([text]) from None
 
 
@@ -124,7 +124,7 @@ def _read(name: str, location: str) -> str:
     except OSError as error:
         raise ConfigError([f"{name}={location}: can't be read: {error.strerror}"]) from None
     if data.startswith((_JAVA_STORE, _DER)):
-        text = f"{name}={location}: is a Java store, PEM is what is served; convert it: keytool "
+        text = f"{name}={location}: is a Java key store, but PEM is required; convert it: keytool "
         text += f"-importkeystore -srckeystore {location} -destkeystore store.p12 -deststoretype "
         text += "PKCS12, then openssl pkcs12 -in store.p12 -out store.pem -nodes"
         raise ConfigError([text])
@@ -150,13 +150,13 @@ class TlsStream(ByteStream):
     ) -> None:
         self._inner = inner
         self._received = ssl.MemoryBIO()
-        self._due = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._received, self._due, server_side=server_side)
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._outgoing, server_side=server_side)
         self._closed = False
-        self._agreed = False
-        self._taken = 0
+        self._is_handshake_done = False
+        self._received_bytes = 0
         """Encrypted bytes received so far."""
-        self._taken_before = 0
+        self._received_before = 0
         self.waits = inner.waits
         self.peer = inner.peer
         self.local = inner.local
@@ -167,8 +167,8 @@ class TlsStream(ByteStream):
         return self._inner.before_waiting
 
     @before_waiting.setter
-    def before_waiting(self, do: Callable[[], object]) -> None:
-        self._inner.before_waiting = do
+    def before_waiting(self, callback: Callable[[], object]) -> None:
+        self._inner.before_waiting = callback
 
     async def handshake(self) -> None:
         """Perform the handshake. Raises ``TlsHandshakeFailed`` or ``StreamClosed``."""
@@ -178,14 +178,14 @@ class TlsStream(ByteStream):
             except ssl.SSLWantReadError:
                 await self._flush()
                 if not await self._receive():
-                    raise StreamClosed("the client ended within the TLS handshake") from None
+                    raise StreamClosed("the client disconnected during the TLS handshake") from None
             except ssl.SSLError as error:
                 with suppress(StreamClosed):
                     await self._flush()  # Sends the TLS alert.
-                raise TlsHandshakeFailed(_why(error)) from None
+                raise TlsHandshakeFailed(_describe(error)) from None
             else:
                 await self._flush()
-                self._agreed = True
+                self._is_handshake_done = True
                 return
 
     def subject(self) -> Subject | None:
@@ -205,15 +205,15 @@ class TlsStream(ByteStream):
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return 0
             except ssl.SSLError as error:
-                raise StreamClosed(_why(error)) from None
+                raise StreamClosed(_describe(error)) from None
 
     async def receive_exactly(self, view: memoryview) -> int:
-        self._taken_before = self._taken - self._received.pending
+        self._received_before = self._received_bytes - self._received.pending
         return await super().receive_exactly(view)
 
     def arrived(self) -> int:
         # Encrypted bytes are counted, because a record can be read only when it is complete.
-        return self._taken - self._taken_before + self._inner.unread()
+        return self._received_bytes - self._received_before + self._inner.unread()
 
     def unread(self) -> int:
         return self._received.pending + self._inner.unread()
@@ -224,14 +224,14 @@ class TlsStream(ByteStream):
             try:
                 self._tls.write(rest[:CIPHER_BYTES_MAX])
             except ssl.SSLError as error:
-                raise StreamClosed(_why(error)) from None
+                raise StreamClosed(_describe(error)) from None
             rest = rest[CIPHER_BYTES_MAX:]
             await self._flush(more=more or bool(rest))
 
     def try_send(self, data: bytes) -> None:
         with suppress(ssl.SSLError):
             self._tls.write(data)
-            self._inner.try_send(self._due.read())
+            self._inner.try_send(self._outgoing.read())
 
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
         # The kernel cannot send data that must be encrypted first.
@@ -246,11 +246,11 @@ class TlsStream(ByteStream):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            if self._agreed:
+            if self._is_handshake_done:
                 # Sends close_notify, without waiting for the client's.
                 with suppress(ssl.SSLError):
                     self._tls.unwrap()
-                self._inner.try_send(self._due.read())
+                self._inner.try_send(self._outgoing.read())
             self._inner.close()
 
     async def _receive(self) -> bool:
@@ -261,19 +261,19 @@ class TlsStream(ByteStream):
             self._received.write_eof()
             return False
         self._received.write(_scratch[:count])
-        self._taken += count
+        self._received_bytes += count
         return True
 
     async def _flush(self, *, more: bool = False) -> None:
-        if self._due.pending:
-            await self._inner.send_all(self._due.read(), more=more)
+        if self._outgoing.pending:
+            await self._inner.send_all(self._outgoing.read(), more=more)
             self.waits = self._inner.waits
 
 
-def _why(error: ssl.SSLError) -> str:
+def _describe(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS failed: the client's certificate is refused: {error.verify_message}"
+        return f"TLS failed: the client's certificate is rejected: {error.verify_message}"
     reason = (error.reason or "unknown").lower().replace("_", " ")
     if error.reason in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE"):
-        return f"TLS failed ({reason}): the client speaks no TLS, which this listener wants"
+        return f"TLS failed ({reason}): the client does not use TLS, which this listener requires"
     return f"TLS failed: {reason}"

@@ -22,7 +22,7 @@ CLIENTS_MAX: Final = 100
 
 
 class UnservedClient(NamedTuple):
-    """A client and what it asked for; ``last`` in seconds of the broker's clock."""
+    """A client and the protocol that it requested; ``last`` in seconds of the broker's clock."""
 
     client_id: str | None
     software_name: str | None
@@ -47,7 +47,7 @@ class UnservedClients:
         self._known: dict[ClientKey, UnservedClient] = {}
 
     def note(self, client: ClientConnection, unserved: Unserved) -> None:
-        """Remember that a client asked for something that is not served."""
+        """Remember that a client requested a protocol that is not served."""
         client_id = None if client.client_id is None else client.client_id[:SHOWN_MAX]
         protocol = unserved.protocol[:SHOWN_MAX]
         name, version = client.software or (None, None)
@@ -71,5 +71,5 @@ class UnservedClients:
         )
 
     def all(self) -> tuple[UnservedClient, ...]:
-        """The clients that are remembered, the one seen last at the end."""
+        """Return the remembered clients, the most recently seen last."""
         return tuple(self._known.values())

@@ -227,7 +227,7 @@ class _Processor:
                 nursery.start_soon(self._activity.run)
             nursery.start_soon(self._quota_stage.run)
             nursery.start_soon(self._close_idle)
-            nursery.start_soon(self._authenticator.close_late)
+            nursery.start_soon(self._authenticator.close_overdue)
             nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
             async with trio.open_nursery() as serving:
                 self._serving = serving
@@ -339,9 +339,9 @@ class _Processor:
         candidates = (
             LastUse(last_used, number)
             for number, last_used in self._idle.in_order()
-            if self._clients[number].caller.listener != request.spared
+            if self._clients[number].caller.listener != request.protected
         )
-        return islice(candidates, min(request.at_most, LEAST_RECENTLY_USED_MAX))
+        return islice(candidates, min(request.count_max, LEAST_RECENTLY_USED_MAX))
 
     def _close_excess(self, request: CloseConnections) -> None:
         self._connections_max = request.limit
@@ -423,7 +423,7 @@ class _Processor:
             address=client.caller.client_host,
         )
         client.reader = reader
-        if not await self._authenticator.prove(client, reader):
+        if not await self._authenticator.authenticate(client, reader):
             return
         stream, is_new = client.stream, True
         while True:
@@ -442,16 +442,16 @@ class _Processor:
                 await self._pace(block)
             is_new = False
             self._idle.use(client.number, now())
-            if await self._authenticator.takes(client, reader, block):
+            if await self._authenticator.reauthenticate(client, reader, block):
                 continue
             await self._request_handler.serve(client, block)
-            if client.throttle_over is not None:
+            if client.throttle_end is not None:
                 # Yields to other connections even if the throttle has ended.
-                await client.throttle_over.wait()
+                await client.throttle_end.wait()
             if self._env.stopping.is_set():
                 client.close_reason = CloseReason.STOPPING
                 return
-            if client.throttle_over is None and stream.waits == waits:
+            if client.throttle_end is None and stream.waits == waits:
                 # A client that pipelines requests may not have waited anywhere above, and would
                 # otherwise keep other connections from being served.
                 await trio.lowlevel.checkpoint()

@@ -17,13 +17,13 @@ def waits() -> BlockedTime:
 def test_waiting_and_delayed_connections_are_counted_by_listener(waits: BlockedTime) -> None:
     waits.begin(A, 1.0, blocks=True)
     waits.begin(A, 1.0, blocks=False)
-    waits.hold(A)
-    waits.hold(B)
+    waits.start_delay(A)
+    waits.start_delay(B)
     assert (waits.waiting(A), waits.held(A), waits.waiting(B), waits.held(B)) == (2, 1, 0, 1)
-    assert waits.all_held() == 2
+    assert waits.all_delayed() == 2
     waits.end(A, 2.0, blocks=True)
-    waits.release(A)
-    assert (waits.waiting(A), waits.held(A), waits.all_held()) == (1, 0, 1)
+    waits.end_delay(A)
+    assert (waits.waiting(A), waits.held(A), waits.all_delayed()) == (1, 0, 1)
 
 
 def test_share_is_that_of_the_last_seconds(waits: BlockedTime) -> None:

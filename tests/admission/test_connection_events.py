@@ -24,7 +24,7 @@ def test_events_are_reported_in_order_with_their_times(kept: ConnectionEvents) -
     kept.note("accepted", who(7))
     kept.note("handed", who(7), processor=1)
     recent = kept.recent()
-    assert (recent.life, recent.happened, recent.refused) == (3, 2, 0)
+    assert (recent.incarnation, recent.events_total, recent.rejections_total) == (3, 2, 0)
     assert recent.events == (
         ConnectionEvent(7, 100.0, "accepted", "PLAINTEXT", "10.0.0.1", 51234, None, None),
         ConnectionEvent(7, 101.0, "handed", "PLAINTEXT", "10.0.0.1", 51234, 1, None),
@@ -38,7 +38,7 @@ def test_many_accepted_connections_keep_the_rejections(kept: ConnectionEvents) -
         kept.note("accepted", who(number))
     recent = kept.recent()
     assert {each.kind for each in recent.events} == {"accepted"}
-    assert (recent.happened, recent.refused) == (connection_events.EVENTS_MAX + 1, 1)
+    assert (recent.events_total, recent.rejections_total) == (connection_events.EVENTS_MAX + 1, 1)
     (refusal,) = recent.rejections
     assert (refusal.event.at, refusal.event.kind) == (100.0, "refused")
     assert (refusal.event.reason, refusal.limit) == ("max_connections_per_ip", limit)
@@ -58,4 +58,4 @@ def test_number_of_kept_entries_is_bounded(kept: ConnectionEvents) -> None:
     assert len(recent.events) == connection_events.EVENTS_MAX
     assert len(recent.rejections) == connection_events.REJECTIONS_MAX
     assert recent.rejections[-1].event == recent.events[-1]
-    assert recent.happened == recent.refused == connection_events.EVENTS_MAX + 5
+    assert recent.events_total == recent.rejections_total == connection_events.EVENTS_MAX + 5

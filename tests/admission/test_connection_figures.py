@@ -50,7 +50,7 @@ def test_everything_is_counted_with_its_limit_and_its_rate() -> None:
         door.come(ip)
     door.come("10.0.0.2", "B")
     door.waits.begin("B", 1.0, blocks=True)
-    door.waits.hold("B")
+    door.waits.start_delay("B")
     figures = door.figures()
     assert figures.total == 5
     assert figures.rate == pytest.approx(0.5)

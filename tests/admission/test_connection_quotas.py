@@ -85,8 +85,8 @@ class Processor:
 
     def _offers(self, wanted: LeastRecentlyUsedRequest) -> list[LastUse]:
         # The older the number the longer it has not been used.
-        numbers = [n for n, (had, _) in self.open.items() if had.listener != wanted.spared]
-        return [LastUse(float(number), number) for number in sorted(numbers)[: wanted.at_most]]
+        numbers = [n for n, (had, _) in self.open.items() if had.listener != wanted.protected]
+        return [LastUse(float(number), number) for number in sorted(numbers)[: wanted.count_max]]
 
     async def close(self, number: int) -> None:
         _, connection = self.open.pop(number)
@@ -183,10 +183,10 @@ async def open_quotas(
     async with trio.open_nursery() as nursery:
         made = QuotasHarness(env, nursery)
 
-        def welcome(question: Any) -> RoleRegistered | None:
+        def welcome(request: Any) -> RoleRegistered | None:
             return (
                 None
-                if isinstance(question, ImageApplied)
+                if isinstance(request, ImageApplied)
                 else RoleRegistered(Image(controller_epoch=1))
             )
 
@@ -306,7 +306,7 @@ async def test_inter_broker_connection_evicts_least_recently_used(
         await wait_all_tasks_blocked()
         assert at.open == [3, 4, 5, 7]
         assert at.blocked_ms() == pytest.approx(2000)
-        assert {wanted.spared for each in at.processors for wanted in each.asked} == {PLAINTEXT}
+        assert {wanted.protected for each in at.processors for wanted in each.asked} == {PLAINTEXT}
 
 
 async def test_lowered_limit_closes_excess_connections(
@@ -472,7 +472,7 @@ async def test_zero_rate_rejects_address(
 async def test_delayed_connections_are_bounded(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_quotas, "HELD_MAX", 2)
+    monkeypatch.setattr(connection_quotas, "DELAYED_MAX", 2)
     async with open_quotas(make_env) as at:
         await at.processor()
         autojump_clock.autojump_threshold = float("inf")

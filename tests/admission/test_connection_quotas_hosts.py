@@ -121,7 +121,7 @@ async def test_broker_with_unresolvable_host_does_not_start(
 
 
 @pytest.mark.parametrize("life", [1, 2])
-async def test_acceptor_ends_over_an_unknown_host_in_its_first_life_only(
+async def test_acceptor_ends_due_to_unknown_host_in_first_incarnation_only(
     life: int, make_env: MakeEnvironment, resolver: Resolver
 ) -> None:
     resolver.answer("no.such")
@@ -138,11 +138,9 @@ async def test_acceptor_ends_over_an_unknown_host_in_its_first_life_only(
             rejections.append(str(refused))
         nursery.cancel_scope.cancel()
 
-    def welcome(question: Any) -> RoleRegistered | None:
+    def welcome(request: Any) -> RoleRegistered | None:
         return (
-            None
-            if isinstance(question, ImageApplied)
-            else RoleRegistered(Image(controller_epoch=1))
+            None if isinstance(request, ImageApplied) else RoleRegistered(Image(controller_epoch=1))
         )
 
     async with trio.open_nursery() as nursery:

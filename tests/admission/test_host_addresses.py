@@ -26,8 +26,8 @@ async def test_hosts_become_known_one_by_one_and_are_forgotten_with_their_limits
     made = HostAddresses(lambda: news.append(1), lambda host, _: unknown.append(host))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
-        await made.settled()
-        made.want({"fast", "slow", "none", "10.0.0.9"})
+        await made.wait_resolved()
+        made.set_hosts({"fast", "slow", "none", "10.0.0.9"})
         await wait_all_tasks_blocked()
         assert made.unknown(go_on) == ["fast", "none", "slow"]
         assert made.addresses("10.0.0.9") == ["10.0.0.9"]
@@ -35,10 +35,10 @@ async def test_hosts_become_known_one_by_one_and_are_forgotten_with_their_limits
         await wait_all_tasks_blocked()
         assert (made.addresses("fast"), made.addresses("slow")) == (["10.0.0.4"], ())
         assert len(news) == 1
-        made.want({"fast", "none"})  # an answer for "slow" is of no use any more
+        made.set_hosts({"fast", "none"})  # an answer for "slow" is of no use any more
         go_on["slow"].set()
         go_on["none"].set()
-        await made.settled()
+        await made.wait_resolved()
         await wait_all_tasks_blocked()
         assert made.unknown({"fast", "slow", "none"}) == ["none", "slow"]
         assert unknown == ["none"]

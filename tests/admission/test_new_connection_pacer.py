@@ -24,15 +24,15 @@ class Turns(trio.abc.Instrument):
 
 
 class Crowd:
-    """People at a turnstile, and in which turn each got past."""
+    """Waiting connections, and the turn in which each proceeded."""
 
     def __init__(self) -> None:
         self.turns = Turns()
-        self.turnstile = NewConnectionPacer(lambda: self.turns.count)
+        self.pacer = NewConnectionPacer(lambda: self.turns.count)
         self.past: list[tuple[int, int]] = []
 
     async def come(self, number: int) -> None:
-        await self.turnstile.wait_turn()
+        await self.pacer.wait_turn()
         self.past.append((self.turns.count, number))
 
     def most_in_a_turn(self) -> int:
@@ -45,9 +45,9 @@ def run(crowds: list[int], *, served: bool, pause: int = 0) -> Crowd:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(crowd.turnstile.run)
+            nursery.start_soon(crowd.pacer.run)
             if served:
-                crowd.turnstile.note_served()
+                crowd.pacer.note_served()
             crowd.turns.count += pause
             number = 0
             async with trio.open_nursery() as people:
@@ -96,13 +96,13 @@ async def test_waiting_connections_proceed_in_order_without_cancelled_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(new_connection_pacer, "PER_TURN", 1)
-    gate = NewConnectionPacer(lambda: 0)
-    gate.note_served()
-    await gate.wait_turn()
+    pacer = NewConnectionPacer(lambda: 0)
+    pacer.note_served()
+    await pacer.wait_turn()
     past: list[int] = []
 
     async def come(number: int) -> None:
-        await gate.wait_turn()
+        await pacer.wait_turn()
         past.append(number)
 
     async with trio.open_nursery() as nursery:
@@ -113,9 +113,9 @@ async def test_waiting_connections_proceed_in_order_without_cancelled_ones(
             await come(2)
         nursery.start_soon(come, 3)
         await trio.testing.wait_all_tasks_blocked()
-        assert gate.others_served_recently
+        assert pacer.others_served_recently
         assert not past
-        nursery.start_soon(gate.run)
+        nursery.start_soon(pacer.run)
         await trio.testing.wait_all_tasks_blocked()
         assert past == [0, 1, 3]
         nursery.cancel_scope.cancel()

@@ -92,7 +92,7 @@ async def test_delayed_rejections_are_recorded_at_once_and_counted_when_closed(
     async with at_work(make_env) as bouncer:
         bouncer.turn_away(AT_ONCE + held + 1)
         assert bouncer.hung_up() == bouncer.counted() == AT_ONCE
-        assert bouncer.events.recent().refused == AT_ONCE + held + 1
+        assert bouncer.events.recent().rejections_total == AT_ONCE + held + 1
         assert bouncer.queue() == (held + 1, held + 1)
         await trio.sleep(TICK_S * 1.5)
         left = bouncer.queue()[0]

@@ -15,7 +15,7 @@ from minibroker.admission import sharded_acceptor
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.admission.connection_events import ConnectionEvents
 from minibroker.admission.descriptor_health import DescriptorHealth
-from minibroker.admission.sharded_acceptor import ShardedAcceptor, Take
+from minibroker.admission.sharded_acceptor import OnAdmitted, ShardedAcceptor
 from minibroker.broker.tasks import TaskBroker
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
@@ -58,7 +58,7 @@ def gate_of(
     env: Environment,
     events: ConnectionEvents,
     log: EventLog,
-    take: Take,
+    take: OnAdmitted,
     health: DescriptorHealth | None = None,
 ) -> ShardedAcceptor:
     closes = ConnectionCloses(env.metrics, log)
@@ -118,7 +118,7 @@ async def test_connection_ids_are_unique_across_processes_and_incarnations(
             log, events = EventLog("test"), ConnectionEvents(life, lambda: 0.0)
             made = gate_of(env, events, log, print)
             for _ in range(4):
-                made._begin(LISTENER, memory_stream_pair()[1])
+                made._start_admission(LISTENER, memory_stream_pair()[1])
             happened = events.recent().events
             numbers += [each.number for each in happened if each.kind == "accepted"]
     assert len(set(numbers)) == len(numbers) == 24

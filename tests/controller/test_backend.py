@@ -83,8 +83,8 @@ class Scope:
         self.ledger = QuotaLedger(11, 1000, shared=False)
         self.in_force = EffectiveQuotas(settings, self.ledger)
 
-        def answer(question: Any) -> Any:
-            raise AssertionError(f"nobody should ask {question}")
+        def answer(request: Any) -> Any:
+            raise AssertionError(f"nobody should ask {request}")
 
         self.subscribers = MetadataPublisher(lambda: cluster.image, answer, cluster.image.number)
 
@@ -120,16 +120,16 @@ class Roles:
     async def join(self, name: str) -> None:
         here, there = memory_channel_pair()
 
-        def answer(question: Any) -> Any:
-            self.asked.append((name, question))
-            return self.answers.get((name, type(question)))
+        def answer(request: Any) -> Any:
+            self.asked.append((name, request))
+            return self.answers.get((name, type(request)))
 
-        conversation = self.conversations[name] = RpcConnection(here, answer)
-        self._nursery.start_soon(conversation.run)
+        rpc = self.conversations[name] = RpcConnection(here, answer)
+        self._nursery.start_soon(rpc.run)
         self._nursery.start_soon(self._subscribers.serve_role, there)
         role, _, number = name.partition("-")
-        await conversation.request(RegisterRole(role, int(number or 0), 1))
-        await conversation.request(ImageApplied())
+        await rpc.request(RegisterRole(role, int(number or 0), 1))
+        await rpc.request(ImageApplied())
 
 
 class At:
@@ -229,7 +229,7 @@ async def test_cluster_is_that_of_the_image(at: At) -> None:
 async def test_topic_is_created_for_all_and_shown_with_its_logs(at: At) -> None:
     made = await at.backend.create_topic(shown.TopicCreation("t", 2, {"retention.ms": "5"}))
     assert made.configs == {"retention.ms": "5"}
-    result = [name for name, question in at.roles.asked if isinstance(question, Update)]
+    result = [name for name, request in at.roles.asked if isinstance(request, Update)]
     assert sorted(result) == ["acceptor", "processor-0", "worker-0", "worker-1"]
     owners = [partition.owner for partition in made.partitions]
     assert sorted(owners) == ["worker-0", "worker-1"]
@@ -414,7 +414,7 @@ async def test_clock_advance_is_sent_to_all_processes(at: At, autojump_clock: Mo
     before = await at.backend.clock()
     after = await at.backend.turn_clock(shown.ClockChange(advance_ms=5000))
     assert after.now - before.now == pytest.approx(5)
-    woken = sorted(name for name, question in at.roles.asked if question == ClockAdvanced())
+    woken = sorted(name for name, request in at.roles.asked if request == ClockAdvanced())
     assert woken == ["acceptor", "processor-0", "worker-0", "worker-1"]
     frozen = await at.backend.turn_clock(shown.ClockChange(freeze=True, rate=2.0))
     assert (frozen.frozen, frozen.rate) == (True, 2.0)
@@ -461,8 +461,8 @@ async def test_unavailable_store_fails_topic_changes(at: At) -> None:
 
 async def test_quotas_are_seen_and_explained(at: At, autojump_clock: MockClock) -> None:
     assert (await at.backend.quotas()).counting is False
-    question = QuotaQuestion(client_id="c", type="produce")
-    assert "no quota was set" in (await at.backend.explain_quota(question)).sharing
+    request = QuotaQuestion(client_id="c", type="produce")
+    assert "no quota was set" in (await at.backend.explain_quota(request)).sharing
     change = QuotaChange((("client-id", "c"),), (("producer_byte_rate", 1024.0),))
     outcome = await at.scope.cluster.alter_quotas([change])
     await at.scope.publish(outcome.updates)
@@ -471,7 +471,7 @@ async def test_quotas_are_seen_and_explained(at: At, autojump_clock: MockClock) 
     [use] = found.uses
     assert (use.type, use.user, use.client_id) == ("produce", "", "c")
     assert (use.rate, use.quota, use.share, use.path) == (2048, 1024, 2, "/config/clients/c")
-    explained = await at.backend.explain_quota(question)
+    explained = await at.backend.explain_quota(request)
     assert (explained.throttle_ms, explained.window_ms) == (10_000, 10_000)
     assert explained.samples == ((0, 20480.0),)
     assert [level.path for level in explained.levels if level.holds] == ["/config/clients/c"]

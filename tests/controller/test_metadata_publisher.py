@@ -27,28 +27,26 @@ class Role:
         self.gate.set()
         self.breaks = False
         here, self.there = memory_channel_pair()
-        self.conversation = RpcConnection(here, self.answer)
+        self.rpc = RpcConnection(here, self.answer)
 
-    async def answer(self, question: Any) -> Any:
-        if isinstance(question, Update):
+    async def answer(self, request: Any) -> Any:
+        if isinstance(request, Update):
             await self.gate.wait()
             if self.breaks:
                 raise ZeroDivisionError
-            self.numbers.append(question.number)
+            self.numbers.append(request.number)
             return None
-        return (self.name, question)
+        return (self.name, request)
 
-    async def greet(self, *, takes: bool = True) -> RoleRegistered:
+    async def register(self, *, takes: bool = True) -> RoleRegistered:
         role, _, number = self.name.partition("-")
-        welcome: RoleRegistered = await self.conversation.request(
-            RegisterRole(role, int(number or 0), 1)
-        )
+        welcome: RoleRegistered = await self.rpc.request(RegisterRole(role, int(number or 0), 1))
         if takes:
             await self.take()
         return welcome
 
     async def take(self) -> None:
-        await self.conversation.request(ImageApplied())
+        await self.rpc.request(ImageApplied())
 
 
 class Controller:
@@ -61,18 +59,18 @@ class Controller:
         self.done: list[int] = []
         nursery.start_soon(self.subscribers.run)
 
-    def answer(self, question: Any) -> Any:
-        return ("controller", question)
+    def answer(self, request: Any) -> Any:
+        return ("controller", request)
 
     def dial(self, name: str) -> Role:
         role = Role(name)
         self.nursery.start_soon(self.subscribers.serve_role, role.there)
-        self.nursery.start_soon(role.conversation.run)
+        self.nursery.start_soon(role.rpc.run)
         return role
 
     async def role(self, name: str) -> Role:
         role = self.dial(name)
-        await role.greet()
+        await role.register()
         return role
 
     async def change(self, count: int = 1) -> None:
@@ -139,7 +137,7 @@ async def test_lost_subscriber_does_not_block_change(controller: Controller) -> 
     dying, other = await controller.role("worker-0"), await controller.role("worker-1")
     dying.gate = other.gate = trio.Event()
     await controller.change()
-    dying.conversation.close()
+    dying.rpc.close()
     await wait_all_tasks_blocked()
     assert controller.subscribers.names() == ["worker-1"]
     assert controller.done == []
@@ -156,7 +154,7 @@ async def test_late_subscriber_gets_newest_image_and_later_updates(
     await controller.change()
     await controller.change()
     late = controller.dial("worker-1")
-    assert (await late.greet()).image.number == 2
+    assert (await late.register()).image.number == 2
     slow.gate.set()
     await wait_all_tasks_blocked()
     await controller.change()
@@ -165,8 +163,8 @@ async def test_late_subscriber_gets_newest_image_and_later_updates(
 
 
 async def test_new_incarnation_replaces_the_previous_one(controller: Controller) -> None:
-    former = await controller.role("worker-0")
-    former.gate = trio.Event()
+    previous = await controller.role("worker-0")
+    previous.gate = trio.Event()
     await controller.change()
     reborn = await controller.role("worker-0")
     await wait_all_tasks_blocked()
@@ -175,7 +173,7 @@ async def test_new_incarnation_replaces_the_previous_one(controller: Controller)
     assert reborn.numbers == [2]
     assert controller.subscribers.names() == ["worker-0"]
     with pytest.raises(PeerLost):
-        await former.conversation.request("anything")
+        await previous.rpc.request("anything")
 
 
 async def test_subscriber_failing_an_update_must_rejoin(controller: Controller) -> None:
@@ -185,8 +183,8 @@ async def test_subscriber_failing_an_update_must_rejoin(controller: Controller) 
     # It lives on, with an image that can't be known.
     assert controller.done == []
     with pytest.raises(PeerLost):
-        await breaking.conversation.request("anything")
-    assert (await controller.dial("worker-0").greet()).image.number == 1
+        await breaking.rpc.request("anything")
+    assert (await controller.dial("worker-0").register()).image.number == 1
     await wait_all_tasks_blocked()
     assert controller.done == [1]
 
@@ -199,13 +197,13 @@ async def test_requests_wait_for_image_of_this_incarnation(
     await controller.change()
     assert controller.done == []
     late = controller.dial("worker-1")
-    await late.greet(takes=False)
+    await late.register(takes=False)
     await wait_all_tasks_blocked()
     assert controller.done == []  # The update may not have arrived yet.
     await late.take()
     await wait_all_tasks_blocked()
     assert controller.done == [1]
-    late.conversation.close()
+    late.rpc.close()
     await wait_all_tasks_blocked()
     await controller.change()
     assert controller.done == [1, 2]  # Its next process serves nothing before it has an image.
@@ -218,7 +216,7 @@ async def test_request_to_subscribers_skips_lost_ones(controller: Controller) ->
     assert list(everybody.items()) == [(name, (name, "hello")) for name in sorted(names)]
     some = await controller.subscribers.request_all("hello", ["worker-0", "worker-9"])
     assert list(some) == ["worker-0"]
-    roles["worker-0"].conversation.close()
+    roles["worker-0"].rpc.close()
     await wait_all_tasks_blocked()
     assert sorted(await controller.subscribers.request_all("hello")) == ["acceptor", "worker-1"]
     with pytest.raises(PeerLost, match="worker-0 is not connected"):
@@ -227,4 +225,4 @@ async def test_request_to_subscribers_skips_lost_ones(controller: Controller) ->
 
 async def test_roles_send_requests_to_each_other(controller: Controller) -> None:
     role = await controller.role("worker-0")
-    assert await role.conversation.request("why?") == ("controller", "why?")
+    assert await role.rpc.request("why?") == ("controller", "why?")

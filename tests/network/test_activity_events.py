@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.network.activity_events import (
-    LOOKED_AT_MAX,
+    SEARCHED_MAX,
     activity_client,
     count_records,
     first_error,
@@ -144,12 +144,12 @@ def test_first_error_is_found() -> None:
 
 
 def test_only_first_items_of_long_list_are_inspected() -> None:
-    fine, batch = [PartitionData()] * (LOOKED_AT_MAX - 1), build_batch([Record(value=b"v")])
+    fine, batch = [PartitionData()] * (SEARCHED_MAX - 1), build_batch([Record(value=b"v")])
     for before, code in ((fine, 6), ([*fine, PartitionData()], 0)):
         topic = FetchableTopicResponse(partitions=[*before, PartitionData(error_code=6)])
         assert first_error(FetchResponse(responses=[topic])) == code
-    data = [PartitionProduceData(records=batch)] * (LOOKED_AT_MAX + 1)
+    data = [PartitionProduceData(records=batch)] * (SEARCHED_MAX + 1)
     request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=data)])
     body = memoryview(encode(request, 9))
     located, _ = locating_decoder(ProduceRequest, 9)(body, 0)
-    assert count_records(located, body) == LOOKED_AT_MAX
+    assert count_records(located, body) == SEARCHED_MAX

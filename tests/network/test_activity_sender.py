@@ -61,7 +61,7 @@ async def harness(make_env: MakeEnvironment, nursery: trio.Nursery) -> SenderHar
 
 
 @contextmanager
-def takes(seconds: float) -> Iterator[None]:
+def reauthenticate(seconds: float) -> Iterator[None]:
     began = trio.current_time()
     yield
     assert trio.current_time() - began == pytest.approx(seconds)
@@ -74,10 +74,10 @@ def numbers(batch: ActivityBatch) -> list[int]:
 async def test_few_events_wait_for_more(harness: SenderHarness, autojump_clock: MockClock) -> None:
     channel = await harness.call()
     await wait_all_tasks_blocked()
-    with takes(DELAY_S):
+    with reauthenticate(DELAY_S):
         harness.record(3)
         assert numbers(await channel.receive()) == [0, 1, 2]
-    with takes(DELAY_S):
+    with reauthenticate(DELAY_S):
         harness.record(1, 3)
         assert numbers(await channel.receive()) == [3]
 
@@ -87,7 +87,7 @@ async def test_full_batch_is_sent_at_once(
 ) -> None:
     channel = await harness.call()
     await wait_all_tasks_blocked()
-    with takes(0):
+    with reauthenticate(0):
         harness.record(1)
         await wait_all_tasks_blocked()
         harness.record(CHUNK_EVENTS, 1)
@@ -159,7 +159,7 @@ async def test_last_events_are_sent_at_once(
 ) -> None:
     channel = await harness.call()
     harness.record(3)
-    with takes(0):
+    with reauthenticate(0):
         await harness.activity.finish()
     assert numbers(await channel.receive()) == [0, 1, 2]
 

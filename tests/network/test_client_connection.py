@@ -43,7 +43,7 @@ def test_request_in_flight_is_reported() -> None:
     one.in_flight = ApiKey.FETCH
     one.client_id = "me"
     one.caller = one.caller._replace(principal=Principal("User", "alice"))
-    one.introduce("librdkafka", "2.6")
+    one.set_software("librdkafka", "2.6")
     view = one.view(used=12.5)
     assert (view.state, view.in_flight, view.client_id) == ("muted", 1, "me")
     assert view.principal == "User:alice"
@@ -55,7 +55,7 @@ def test_client_software_name_is_truncated() -> None:
     one = client()
     one.client_id = "i" * 10_000
     one.caller = one.caller._replace(principal=Principal("User", "n" * 10_000))
-    one.introduce("n" * 10_000, "v" * 10_000)
+    one.set_software("n" * 10_000, "v" * 10_000)
     view = one.view(used=12.5)
     for words in (view.principal, view.client_id, view.software_name, view.software_version):
         assert words is not None

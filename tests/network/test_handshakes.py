@@ -23,11 +23,11 @@ async def test_handshake_that_takes_too_long_closes_only_its_connection(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     handshakes = tls_handshakes(SimulatedClock(autojump_clock))
-    nursery.start_soon(handshakes.close_late)
+    nursery.start_soon(handshakes.close_overdue)
     early, done, late = map(a_client, range(3))
 
     async def shake(client: ClientConnection, seconds: float) -> None:
-        with client.scope, handshakes.under_way(client):
+        with client.scope, handshakes.track(client):
             await trio.sleep(seconds)
 
     nursery.start_soon(shake, early, 100)
@@ -37,7 +37,7 @@ async def test_handshake_that_takes_too_long_closes_only_its_connection(
     await trio.sleep(TLS_S - 2)
     assert early.scope.cancelled_caught
     assert early.close_reason is CloseReason.TLS_FAILED
-    assert early.close_text == "TLS was not agreed within 10 s"
+    assert early.close_text == "the TLS handshake was not completed within 10 s"
     assert (done.scope.cancel_called, late.scope.cancel_called) == (False, False)
     await trio.sleep(3)
     assert late.scope.cancelled_caught
@@ -57,9 +57,9 @@ async def test_handshake_timeout_uses_real_time(
     monkeypatch.setattr(SimulatedClock, "real_s", lambda _clock: real_s)
     monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
     handshakes = tls_handshakes(SimulatedClock(autojump_clock))
-    nursery.start_soon(handshakes.close_late)
+    nursery.start_soon(handshakes.close_overdue)
     client = a_client(1)
-    with client.scope, handshakes.under_way(client):
+    with client.scope, handshakes.track(client):
         await trio.sleep(1000)
         assert not client.scope.cancel_called
         assert slept == [TLS_S]
@@ -71,11 +71,11 @@ async def test_handshake_timeout_uses_real_time(
 async def test_failed_authentication_is_answered_before_the_close(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    under_way = authentications(SimulatedClock(autojump_clock))
-    nursery.start_soon(under_way.close_late)
+    track = authentications(SimulatedClock(autojump_clock))
+    nursery.start_soon(track.close_overdue)
     failed, stuck = a_client(1), a_client(2)
-    with under_way.under_way(failed), under_way.under_way(stuck):
-        under_way.ended(failed)
+    with track.track(failed), track.track(stuck):
+        track.ended(failed)
         await trio.sleep(SASL_S + 1)
         assert not failed.scope.cancel_called
         assert stuck.close_reason is CloseReason.AUTHENTICATION_FAILED

@@ -79,17 +79,19 @@ def test_own_codec_is_fed_the_whole_input() -> None:
     assert named(BUILDER, shown=True) == "User:CN=Alice,O=Tests"
     with pytest.raises(PrincipalNotBuilt, match="failed: LookupError: nobody lives there"):
         named(BUILDER, host="10.0.0.9")
-    with pytest.raises(PrincipalNotBuilt, match="gave no principal: 'nobody' must be KIND:NAME"):
+    with pytest.raises(
+        PrincipalNotBuilt, match="returned no principal: 'nobody' must be KIND:NAME"
+    ):
         named(BUILDER, host="10.0.0.8")
 
 
 @pytest.mark.parametrize(
     ("pair", "text"),
     [
-        ("principal.builder.class=org.example.Builder", "must be package.module:callable"),
+        ("principal.builder.class=org.example.Builder", "must be a Python package.module:callable"),
         ("principal.builder.class=no_such_module:f", "can't be loaded: ModuleNotFoundError"),
         (f"principal.builder.class={__name__}:nothing", "can't be loaded: AttributeError"),
-        (f"principal.builder.class={__name__}:BUILDER", "can't be called"),
+        (f"principal.builder.class={__name__}:BUILDER", "is not callable"),
         ("ssl.principal.mapping.rules=RULE:x", r"rules \(SSL\): has 'RULE:x', which is no rule"),
     ],
 )

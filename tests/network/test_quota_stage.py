@@ -250,11 +250,11 @@ async def test_throttle_ends_when_due(
     await quota_stage.before_response(
         cost(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS, client=short)
     )
-    assert short.throttle_over is not None
-    assert long.throttle_over is not None
-    await short.throttle_over.wait()
+    assert short.throttle_end is not None
+    assert long.throttle_end is not None
+    await short.throttle_end.wait()
     assert trio.current_time() - began == pytest.approx(1)
-    await long.throttle_over.wait()
+    await long.throttle_end.wait()
     assert trio.current_time() - began == pytest.approx(10)
 
 

@@ -79,8 +79,8 @@ class Followed:
         self.image = apply(Image(), TopicCreated(Topic("t", b"t" * 16, partitions)))
 
 
-class Desk:
-    """A processor's exchanges with owners that the test plays, and one connection."""
+class RunningHandler:
+    """The request handler of a processor, with simulated owners and one connection."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self.env = env
@@ -90,7 +90,7 @@ class Desk:
         zero, one = (worker.link for worker in self.workers)
         owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
         self.activity = ActivitySender(env)
-        self.exchanges = RequestHandler(
+        self.request_handler = RequestHandler(
             *(env, cast("Any", Followed()), owners, OpenFiles(100), QuotaStage(env)),
             activity=self.activity,
             on_use=self._use,
@@ -107,11 +107,11 @@ class Desk:
         self.used.append((number, self.ours.state.state))
 
     async def take(self, body: bytes) -> None:
-        """Serves one request with this body."""
+        """Serve one request with this body."""
         block = self.part.allocate_nowait(len(body))
         assert block is not None
         block.view[:] = body
-        await self.exchanges.serve(self.ours, block)
+        await self.request_handler.serve(self.ours, block)
 
     async def ask(self, request: Message, version: int) -> Any:
         self.theirs._correlation_id = 1
@@ -124,8 +124,8 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(make_env: MakeEnvironment, nursery: trio.Nursery) -> Desk:
-    return Desk(make_env(PROCESSOR, workers=2), nursery)
+async def running(make_env: MakeEnvironment, nursery: trio.Nursery) -> RunningHandler:
+    return RunningHandler(make_env(PROCESSOR, workers=2), nursery)
 
 
 def produce(*partitions: int, acks: int = 1) -> ProduceRequest:
@@ -139,42 +139,42 @@ async def accept(part: ProducePart) -> dict[tuple[str, int], ProduceOutcome]:
     return {(batch.topic, batch.partition): ProduceOutcome(0, 7, -1, 0) for batch in part.batches}
 
 
-async def test_request_without_owners_is_answered(desk: Desk) -> None:
+async def test_request_without_owners_is_answered(running: RunningHandler) -> None:
     request = ApiVersionsRequest(client_software_name="me", client_software_version="1.2")
-    response = await desk.ask(request, 4)
+    response = await running.ask(request, 4)
     assert response.error_code == 0
     assert ApiKey.PRODUCE in {each.api_key for each in response.api_keys}
-    assert desk.ours.software == ("me", "1.2")
-    assert desk.ours.client_id == "t"
-    assert (desk.ours.state.state, desk.ours.in_flight) == (ChannelState.NOT_MUTED, None)
-    assert desk.memory_used == 0
+    assert running.ours.software == ("me", "1.2")
+    assert running.ours.client_id == "t"
+    assert (running.ours.state.state, running.ours.in_flight) == (ChannelState.NOT_MUTED, None)
+    assert running.memory_used == 0
 
 
-async def test_connection_is_used_before_its_answer_is_sent(desk: Desk) -> None:
-    await desk.ask(ApiVersionsRequest(), 0)
-    assert desk.used == [(1, ChannelState.RESPONSE_PENDING)]
+async def test_connection_is_used_before_its_answer_is_sent(running: RunningHandler) -> None:
+    await running.ask(ApiVersionsRequest(), 0)
+    assert running.used == [(1, ChannelState.RESPONSE_PENDING)]
 
 
-async def test_records_are_shown_in_place_and_freed_afterwards(desk: Desk) -> None:
+async def test_records_are_shown_in_place_and_freed_afterwards(running: RunningHandler) -> None:
     seen: list[bytes] = []
 
     async def look(part: ProducePart) -> Any:
         for batch in part.batches:
             assert batch.ref is not None
-            seen.append(bytes(desk.env.arena.view(batch.ref)))
+            seen.append(bytes(running.env.arena.view(batch.ref)))
         return await accept(part)
 
-    for worker in desk.workers:
+    for worker in running.workers:
         worker.handler = look
-    response = await desk.ask(produce(0, 1), 9)
+    response = await running.ask(produce(0, 1), 9)
     assert sorted(seen) == [b"records 0", b"records 1"]
     results = response.responses[0].partition_responses
     assert [(each.error_code, each.base_offset) for each in results] == [(0, 7), (0, 7)]
-    assert [len(worker.asked) for worker in desk.workers] == [1, 1]
-    assert desk.memory_used == 0
+    assert [len(worker.asked) for worker in running.workers] == [1, 1]
+    assert running.memory_used == 0
 
 
-async def test_error_of_a_single_partition_counts_as_an_error(desk: Desk) -> None:
+async def test_error_of_a_single_partition_counts_as_an_error(running: RunningHandler) -> None:
     async def reject_one(part: ProducePart) -> dict[tuple[str, int], ProduceOutcome]:
         return {
             (batch.topic, batch.partition): ProduceOutcome(87 if batch.partition else 0)
@@ -182,20 +182,20 @@ async def test_error_of_a_single_partition_counts_as_an_error(desk: Desk) -> Non
         }
 
     def counted() -> tuple[int, int]:
-        row = desk.env.metrics.snapshot().rows[ApiKey.PRODUCE]
+        row = running.env.metrics.snapshot().rows[ApiKey.PRODUCE]
         return row[OK_AT], row[ERRORS_AT]
 
-    for worker in desk.workers:
+    for worker in running.workers:
         worker.handler = accept
-    await desk.ask(produce(0, 1), 9)
+    await running.ask(produce(0, 1), 9)
     assert counted() == (1, 0)
-    for worker in desk.workers:
+    for worker in running.workers:
         worker.handler = reject_one
-    await desk.ask(produce(0, 1), 9)
+    await running.ask(produce(0, 1), 9)
     assert counted() == (1, 1)
 
 
-async def test_memory_stays_until_the_last_owner_has_answered(desk: Desk) -> None:
+async def test_memory_stays_until_the_last_owner_has_answered(running: RunningHandler) -> None:
     gate = trio.Event()
     used: list[int] = []
 
@@ -204,47 +204,47 @@ async def test_memory_stays_until_the_last_owner_has_answered(desk: Desk) -> Non
 
     async def tarry(part: Any) -> Any:
         await gate.wait()
-        used.append(desk.memory_used)
+        used.append(running.memory_used)
         return await accept(part)
 
-    desk.workers[0].handler, desk.workers[1].handler = die, tarry
+    running.workers[0].handler, running.workers[1].handler = die, tarry
 
     async def take() -> None:
         with pytest.raises(PeerLost):
-            await desk.take(frame(produce(0, 1), 9)[4:])
+            await running.take(frame(produce(0, 1), 9)[4:])
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
         await wait_all_tasks_blocked()
-        assert desk.memory_used > 0
+        assert running.memory_used > 0
         gate.set()
     assert used[0] > 0
-    assert desk.memory_used == 0
+    assert running.memory_used == 0
 
 
-async def test_close_waits_for_owner_reading_memory(desk: Desk) -> None:
+async def test_close_waits_for_owner_reading_memory(running: RunningHandler) -> None:
     gate = trio.Event()
 
     async def tarry(part: Any) -> Any:
         await gate.wait()
         return await accept(part)
 
-    for worker in desk.workers:
+    for worker in running.workers:
         worker.handler = tarry
 
     async def take() -> None:
-        with desk.ours.scope:
-            await desk.take(frame(produce(0), 9)[4:])
+        with running.ours.scope:
+            await running.take(frame(produce(0), 9)[4:])
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
         await wait_all_tasks_blocked()
-        assert not desk.ours.interruptible
-        desk.ours.scope.cancel()
+        assert not running.ours.interruptible
+        running.ours.scope.cancel()
         await wait_all_tasks_blocked()
-        assert desk.memory_used > 0
+        assert running.memory_used > 0
         gate.set()
-    assert desk.memory_used == 0
+    assert running.memory_used == 0
 
 
 def fetch(*partitions: int, min_bytes: int = 1) -> FetchRequest:
@@ -261,28 +261,28 @@ def nothing(part: Any, *, due: bool = True) -> FetchReply:
     return FetchReply(found, 0, failed=False, due=due)
 
 
-async def test_long_poll_ends_with_its_connection(desk: Desk) -> None:
+async def test_long_poll_ends_with_its_connection(running: RunningHandler) -> None:
     async def wait(part: Any) -> Any:
         await trio.sleep_forever()
 
-    for worker in desk.workers:
+    for worker in running.workers:
         worker.handler = wait
     async with trio.open_nursery() as nursery:
 
         async def take() -> None:
-            with desk.ours.scope:
-                await desk.take(frame(fetch(0), 12)[4:])
+            with running.ours.scope:
+                await running.take(frame(fetch(0), 12)[4:])
 
         nursery.start_soon(take)
         await wait_all_tasks_blocked()
-        assert desk.ours.interruptible
-        assert desk.ours.view(used=0.0).in_flight == ApiKey.FETCH
-        assert desk.memory_used == 0, "a request that waits would keep memory from others"
-        desk.ours.scope.cancel()
-    assert desk.memory_used == 0
+        assert running.ours.interruptible
+        assert running.ours.view(used=0.0).in_flight == ApiKey.FETCH
+        assert running.memory_used == 0, "a request that waits would keep memory from others"
+        running.ours.scope.cancel()
+    assert running.memory_used == 0
 
 
-async def test_first_owner_with_more_ends_the_wait_of_all(desk: Desk) -> None:
+async def test_first_owner_with_more_ends_the_wait_of_all(running: RunningHandler) -> None:
     cancelled: list[bool] = []
 
     async def wait(part: Any) -> Any:
@@ -298,53 +298,53 @@ async def test_first_owner_with_more_ends_the_wait_of_all(desk: Desk) -> None:
             return nothing(part)
         return nothing(part)._replace(size=1)
 
-    desk.workers[0].handler, desk.workers[1].handler = wait, grow
-    response = await desk.ask(fetch(0, 1), 12)
+    running.workers[0].handler, running.workers[1].handler = wait, grow
+    response = await running.ask(fetch(0, 1), 12)
     assert [each.error_code for each in response.responses[0].partitions] == [0, 0]
     await wait_all_tasks_blocked()
     assert cancelled == [True]
 
 
-async def test_image_is_the_newest_when_the_answer_is_put_together(desk: Desk) -> None:
+async def test_image_is_the_newest_when_the_answer_is_put_together(running: RunningHandler) -> None:
     async def create(part: Any) -> Any:
-        follower = desk.exchanges._metadata_client
+        follower = running.request_handler._metadata_client
         follower.image = apply(follower.image, TopicCreated(Topic("new", b"n" * 16, ())))
         return metadata.MetadataReply({}, UNCOUNTED)
 
-    desk.controller.handler = create
+    running.controller.handler = create
     request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
-    response = await desk.ask(request, 9)
+    response = await running.ask(request, 9)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [("new", 0)]
-    assert len(desk.controller.asked) == 1
+    assert len(running.controller.asked) == 1
 
 
-async def test_acks_zero_gets_no_response(desk: Desk) -> None:
-    for worker in desk.workers:
+async def test_acks_zero_gets_no_response(running: RunningHandler) -> None:
+    for worker in running.workers:
         worker.handler = accept
-    await desk.take(frame(produce(0, acks=0), 9)[4:])
-    assert desk.ours.state.state is ChannelState.NOT_MUTED
-    response = await desk.ask(ApiVersionsRequest(), 0)
+    await running.take(frame(produce(0, acks=0), 9)[4:])
+    assert running.ours.state.state is ChannelState.NOT_MUTED
+    response = await running.ask(ApiVersionsRequest(), 0)
     assert response.error_code == 0
 
 
-async def test_acks_zero_error_closes_the_connection(desk: Desk) -> None:
+async def test_acks_zero_error_closes_the_connection(running: RunningHandler) -> None:
     async def refuse(part: ProducePart) -> Any:
         refused = ProduceOutcome(ErrorCode.CORRUPT_MESSAGE)
         return {(batch.topic, batch.partition): refused for batch in part.batches}
 
-    for worker in desk.workers:
+    for worker in running.workers:
         worker.handler = refuse
     with pytest.raises(CloseConnection, match="CORRUPT_MESSAGE"):
-        await desk.take(frame(produce(0, acks=0), 9)[4:])
-    assert desk.memory_used == 0
+        await running.take(frame(produce(0, acks=0), 9)[4:])
+    assert running.memory_used == 0
 
 
-async def test_newer_api_versions_is_answered_in_version_0(desk: Desk) -> None:
+async def test_newer_api_versions_is_answered_in_version_0(running: RunningHandler) -> None:
     body = bytearray(frame(ApiVersionsRequest(), 4)[4:])
     body[2:4] = (99).to_bytes(2, "big")
-    desk.theirs._correlation_id = 1
-    await desk.take(bytes(body))
-    response = await desk.theirs.answer(ApiKey.API_VERSIONS, 0)
+    running.theirs._correlation_id = 1
+    await running.take(bytes(body))
+    response = await running.theirs.answer(ApiKey.API_VERSIONS, 0)
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert [each.api_key for each in response.api_keys] == [ApiKey.API_VERSIONS]
 
@@ -361,27 +361,27 @@ async def test_newer_api_versions_is_answered_in_version_0(desk: Desk) -> None:
     ],
 )
 async def test_unserved_api_closes_the_connection(
-    desk: Desk, key: int, version: int, text: str
+    running: RunningHandler, key: int, version: int, text: str
 ) -> None:
     head = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True)
     with pytest.raises(UnsupportedVersion, match=text):
-        await desk.take(head + bytes(20))
-    assert desk.memory_used == 0
+        await running.take(head + bytes(20))
+    assert running.memory_used == 0
 
 
 @pytest.mark.parametrize("cut", [1, 9, 14, -1])
-async def test_body_that_ends_early_ends_the_connection(desk: Desk, cut: int) -> None:
+async def test_body_that_ends_early_ends_the_connection(running: RunningHandler, cut: int) -> None:
     with pytest.raises(DecodeError):
-        await desk.take(frame(produce(0), 9)[4:][:cut])
-    assert desk.memory_used == 0
+        await running.take(frame(produce(0), 9)[4:][:cut])
+    assert running.memory_used == 0
 
 
-async def test_each_request_is_counted(desk: Desk, autojump_clock: MockClock) -> None:
-    for worker in desk.workers:
+async def test_each_request_is_counted(running: RunningHandler, autojump_clock: MockClock) -> None:
+    for worker in running.workers:
         worker.handler = accept
-    await desk.ask(produce(0, 1), 9)
-    await desk.ask(ApiVersionsRequest(client_software_name="!"), 3)
-    rows = desk.env.metrics.snapshot().rows
+    await running.ask(produce(0, 1), 9)
+    await running.ask(ApiVersionsRequest(client_software_name="!"), 3)
+    rows = running.env.metrics.snapshot().rows
     assert (rows[ApiKey.PRODUCE][OK_AT], rows[ApiKey.PRODUCE][ERRORS_AT]) == (1, 0)
     assert (rows[ApiKey.API_VERSIONS][OK_AT], rows[ApiKey.API_VERSIONS][ERRORS_AT]) == (0, 1)
     row = rows[ApiKey.PRODUCE]

@@ -145,7 +145,7 @@ async def test_invalid_request_is_rejected_before_memory_is_taken(
 async def test_request_that_is_cut_short(wire: Wire, data: bytes, missing: int) -> None:
     await wire.client.send_all(data)
     wire.end()
-    with pytest.raises(InvalidRequestSize, match=f"ended {missing} bytes before") as caught:
+    with pytest.raises(InvalidRequestSize, match=f"disconnected {missing} bytes before") as caught:
         await wire.reader.next()
     assert caught.value.reason is CloseReason.PARTIAL_REQUEST
 

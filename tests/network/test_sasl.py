@@ -91,7 +91,7 @@ async def test_password_opens_every_api(
         [broker] = (await client.ask(LOOK, 9)).brokers
         assert broker.node_id == 1
         assert str(at.principal(listener)) == "User:alice"
-        # Without an end to its proof's worth there is nothing to prove again.
+        # Without an expiry of the session the client need not reauthenticate.
         again = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
         assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert (await client.ask(LOOK, 9)).brokers
@@ -289,7 +289,7 @@ async def test_reauthentication_cannot_change_the_user(
         assert await client.wait_closed() == b""
 
 
-async def test_expired_token_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_expired_token_is_rejected(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with secured(tmp_path, autojump_clock, *SETTINGS) as at:
         client = await at.connect("SASL_PLAINTEXT")
         past = bearer(unsigned({"sub": "carol", "exp": at.wall_ms() / 1000 - 1}))

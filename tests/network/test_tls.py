@@ -80,7 +80,7 @@ def test_invalid_key_is_rejected_without_being_shown(tmp_path: Path) -> None:
     assert "has no certificates" in refusal(key, f"ssl.truststore.location={empty}")
 
 
-async def test_old_client_is_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_old_client_is_rejected_with_a_reason(tmp_path: Path) -> None:
     made = contexts(f"ssl.keystore.location={keystore(tmp_path)}", "ssl.enabled.protocols=TLSv1.3")
     old = client_context()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -88,7 +88,7 @@ async def test_old_client_is_refused_with_a_reason(tmp_path: Path) -> None:
     assert failure == "TLS failed: unsupported protocol"
 
 
-async def test_certificate_of_strangers_is_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_untrusted_certificate_is_rejected_with_a_reason(tmp_path: Path) -> None:
     made = contexts(
         f"ssl.keystore.location={keystore(tmp_path)}",
         f"ssl.truststore.location={truststore(tmp_path)}",
@@ -100,7 +100,7 @@ async def test_certificate_of_strangers_is_refused_with_a_reason(tmp_path: Path)
     assert subject is not None
     assert (("commonName", "alice"),) in subject
     _, _, failure = await agree(made["SSL"], client_context("alice", expired=True))
-    assert failure == "TLS failed: the client's certificate is refused: certificate has expired"
+    assert failure == "TLS failed: the client's certificate is rejected: certificate has expired"
     _, _, failure = await agree(made["SSL"], client_context())
     assert failure == "TLS failed: peer did not return a certificate"
 
@@ -117,7 +117,7 @@ async def test_large_message_is_sent_in_chunks(tmp_path: Path) -> None:
         filled = 0
         while filled < len(data):
             filled += await theirs.receive_into(memoryview(received)[filled:])
-            largest = max(largest, ours._due.pending, theirs._received.pending)
+            largest = max(largest, ours._outgoing.pending, theirs._received.pending)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(receive)

@@ -70,7 +70,7 @@ async def test_processor_reports_clients_that_it_disconnects_for_unserved_reques
         assert (unserved.client_id, unserved.protocol) == ("old", protocol)
 
 
-async def test_processor_reports_no_unserved_protocol_of_ordinary_refusals(
+async def test_processor_reports_no_unserved_protocol_for_ordinary_rejections(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with running_processor(make_env) as at:

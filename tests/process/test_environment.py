@@ -33,7 +33,7 @@ def test_socket_channel_has_its_own_name() -> None:
     assert handoff_name(1) not in (role_name(PROCESSOR, 1), handoff_name(0))
 
 
-def test_each_life_has_an_end_of_its_own(make_env: MakeEnvironment) -> None:
+def test_each_incarnation_has_its_own_stop_event(make_env: MakeEnvironment) -> None:
     first, second = make_env(WORKER), make_env(WORKER)
     first.stopping.set()
     assert not second.stopping.is_set()

@@ -61,34 +61,34 @@ class Controller:
         self.taken = 0
         self.welcome = welcome(5)
 
-    def answer(self, question: Any) -> Any:
-        if isinstance(question, RegisterRole):
-            self.greetings.append(question)
+    def answer(self, request: Any) -> Any:
+        if isinstance(request, RegisterRole):
+            self.greetings.append(request)
             return self.welcome
-        if isinstance(question, ImageApplied):
+        if isinstance(request, ImageApplied):
             self.taken += 1
             return None
-        return ("asked", question)
+        return ("asked", request)
 
     async def meet(self) -> RpcConnection:
         """The next conversation, which goes on by itself."""
-        conversation = RpcConnection(await self._listener.accept(), self.answer)
-        self._nursery.start_soon(conversation.run)
-        return conversation
+        rpc = RpcConnection(await self._listener.accept(), self.answer)
+        self._nursery.start_soon(rpc.run)
+        return rpc
 
 
 Play = Callable[[Controller, MetadataClient, trio.Nursery], Awaitable[None]]
 
 
-async def with_controller(env: Environment, follower: MetadataClient, play: Play) -> None:
+async def with_controller(env: Environment, client: MetadataClient, play: Play) -> None:
     async with trio.open_nursery() as nursery:
         controller = Controller(env, nursery)
-        nursery.start_soon(follower.run)
-        await play(controller, follower, nursery)
+        nursery.start_soon(client.run)
+        await play(controller, client, nursery)
         nursery.cancel_scope.cancel()
 
 
-async def test_client_greets_and_applies_the_image_then_each_update(
+async def test_client_registers_and_applies_the_image_then_each_update(
     make_env: MakeEnvironment,
 ) -> None:
     steps: list[tuple[int, int]] = []
@@ -97,19 +97,19 @@ async def test_client_greets_and_applies_the_image_then_each_update(
     def on_image(before: Image, after: Image) -> None:
         steps.append((before.number, after.number))
 
-    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
-        conversation = await controller.meet()
-        await follower.wait_image()
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
+        await client.wait_image()
         assert controller.greetings == [RegisterRole(WORKER, 1, 3)]
-        assert follower.image == controller.welcome.image
+        assert client.image == controller.welcome.image
         assert controller.taken == 1
-        assert await conversation.request(update(6)) is None
-        assert follower.image.number == 6
-        assert await conversation.request(update(6)) is None
+        assert await rpc.request(update(6)) is None
+        assert client.image.number == 6
+        assert await rpc.request(update(6)) is None
         assert steps == [(0, 5), (5, 6)]
         with pytest.raises(PeerFailed, match=ImageGapError.__name__):
-            await conversation.request(update(8))
-        assert follower.image.number == 6
+            await rpc.request(update(8))
+        assert client.image.number == 6
 
     await with_controller(env, MetadataClient(env, on_image=on_image), play)
 
@@ -118,7 +118,7 @@ async def test_client_greets_and_applies_the_image_then_each_update(
 async def test_update_after_snapshot_applies_to_it(make_env: MakeEnvironment, attempt: int) -> None:
     env = make_env(WORKER)
 
-    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
         channel = await env.transport.listen(CONTROLLER).accept()
         assert isinstance(channel, MemoryChannel)
         _, number, greeting = await channel.receive()
@@ -129,7 +129,7 @@ async def test_update_after_snapshot_applies_to_it(make_env: MakeEnvironment, at
         answers = [await channel.receive(), await channel.receive()]
         assert (1, 1, None) in answers
         assert (0, 2, ImageApplied()) in answers
-        assert follower.image.number == 6
+        assert client.image.number == 6
 
     await with_controller(env, MetadataClient(env), play)
 
@@ -141,13 +141,13 @@ async def test_image_of_restarted_controller_is_one_more_step(make_env: MakeEnvi
     def on_image(before: Image, after: Image) -> None:
         steps.append((before.controller_epoch, after.controller_epoch))
 
-    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
         first = await controller.meet()
-        await follower.wait_image()
+        await client.wait_image()
         first.close()
         controller.welcome = welcome(0, epoch=2)
         second = await controller.meet()
-        await follower.wait_image()
+        await client.wait_image()
         await second.request(update(1, epoch=2))
         assert steps == [(0, 1), (1, 2), (2, 2)]
 
@@ -156,33 +156,31 @@ async def test_image_of_restarted_controller_is_one_more_step(make_env: MakeEnvi
 
 async def test_requests_are_sent_and_answered(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
-    follower = MetadataClient(
-        env, details=lambda: ["mine"], on_request=lambda request: request.topic
-    )
+    client = MetadataClient(env, details=lambda: ["mine"], on_request=lambda request: request.topic)
 
-    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
-        conversation = await controller.meet()
-        assert await follower.request("what") == ("asked", "what")
-        snapshot = await conversation.request(MetricsRequest())
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
+        assert await client.request("what") == ("asked", "what")
+        snapshot = await rpc.request(MetricsRequest())
         assert isinstance(snapshot, Snapshot)
         assert snapshot.process == "worker-0"
-        assert await conversation.request(DetailsRequest()) == ["mine"]
-        assert await conversation.request(ClockAdvanced()) is None
-        assert await conversation.request(LogsRequest("t")) == "t"
+        assert await rpc.request(DetailsRequest()) == ["mine"]
+        assert await rpc.request(ClockAdvanced()) is None
+        assert await rpc.request(LogsRequest("t")) == "t"
 
-    await with_controller(env, follower, play)
+    await with_controller(env, client, play)
 
 
-async def test_questions_wait_for_restarted_controller(make_env: MakeEnvironment) -> None:
+async def test_requests_wait_for_restarted_controller(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
     answers: list[Any] = []
 
-    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
         (await controller.meet()).close()
         await wait_all_tasks_blocked()
 
         async def ask() -> None:
-            answers.append(await follower.request("now?"))
+            answers.append(await client.request("now?"))
 
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
@@ -197,10 +195,10 @@ async def test_questions_wait_for_restarted_controller(make_env: MakeEnvironment
 async def test_role_without_handlers_reports_error(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER, 1)
 
-    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
-        conversation = await controller.meet()
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
         with pytest.raises(PeerFailed, match="worker-1 cannot handle LogsRequest"):
-            await conversation.request(LogsRequest("t"))
+            await rpc.request(LogsRequest("t"))
 
     await with_controller(env, MetadataClient(env), play)
 
@@ -208,19 +206,19 @@ async def test_role_without_handlers_reports_error(make_env: MakeEnvironment) ->
 async def test_role_receives_only_configs_it_uses(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
 
-    async def play(controller: Controller, follower: MetadataClient, nursery: trio.Nursery) -> None:
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
         known = {(kind, "x"): {"k": "v"} for kind in ALL_KINDS}
         controller.welcome = welcome(5)._replace(image=replace(welcome(5).image, configs=known))
-        conversation = await controller.meet()
-        await follower.wait_image()
-        assert follower.image.configs == {(TOPIC, "x"): {"k": "v"}, (BROKER, "x"): {"k": "v"}}
-        held = follower.image.configs
+        rpc = await controller.meet()
+        await client.wait_image()
+        assert client.image.configs == {(TOPIC, "x"): {"k": "v"}, (BROKER, "x"): {"k": "v"}}
+        held = client.image.configs
         changes = tuple(ConfigChanged(kind, "y", {}) for kind in (USER, CLIENT, IP))
-        await conversation.request(update(6)._replace(changes=changes))
-        assert (follower.image.number, follower.image.configs) == (6, held)
-        assert follower.image.configs is held
-        await conversation.request(update(7)._replace(changes=(ConfigChanged(TOPIC, "x", {}),)))
-        assert follower.image.configs == {(BROKER, "x"): {"k": "v"}}
+        await rpc.request(update(6)._replace(changes=changes))
+        assert (client.image.number, client.image.configs) == (6, held)
+        assert client.image.configs is held
+        await rpc.request(update(7)._replace(changes=(ConfigChanged(TOPIC, "x", {}),)))
+        assert client.image.configs == {(BROKER, "x"): {"k": "v"}}
 
     await with_controller(env, MetadataClient(env, configs=(TOPIC, BROKER)), play)
 
@@ -240,14 +238,14 @@ async def test_metadata_client_whose_image_step_fails_ends(
             return fail()
         raise error
 
-    follower = MetadataClient(make_env(WORKER), on_image=on_image)
+    client = MetadataClient(make_env(WORKER), on_image=on_image)
 
     async def play(controller: Controller, _: MetadataClient, nursery: trio.Nursery) -> None:
-        conversation = await controller.meet()
-        await follower.wait_image()
+        rpc = await controller.meet()
+        await client.wait_image()
         with pytest.raises(PeerFailed):
-            await conversation.request(update(6))
+            await rpc.request(update(6))
         await trio.sleep_forever()
 
     with pytest.RaisesGroup(type(error), flatten_subgroups=True):
-        await with_controller(follower._env, follower, play)
+        await with_controller(client._env, client, play)

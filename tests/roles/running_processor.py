@@ -91,26 +91,26 @@ class RunningProcessor:
             channel = await listener.accept()
             is_controller = name == CONTROLLER
             answer = self._welcome if is_controller else self._answer
-            conversation = RpcConnection(channel, answer)
+            rpc = RpcConnection(channel, answer)
             if is_controller:
-                self.controller = conversation
+                self.controller = rpc
             else:
-                self.workers.append(conversation)
-            self.nursery.start_soon(conversation.run)
+                self.workers.append(rpc)
+            self.nursery.start_soon(rpc.run)
 
-    def _welcome(self, question: Any) -> Any:
-        if isinstance(question, ImageApplied):
+    def _welcome(self, request: Any) -> Any:
+        if isinstance(request, ImageApplied):
             return None
-        assert question == RegisterRole(PROCESSOR, 0, self.env.incarnation)
+        assert request == RegisterRole(PROCESSOR, 0, self.env.incarnation)
         return RoleRegistered(IMAGE)
 
-    async def _answer(self, question: Any) -> Any:
-        if isinstance(question, RegisterRole):
+    async def _answer(self, request: Any) -> Any:
+        if isinstance(request, RegisterRole):
             await self.let_go.wait()
             self.greeted += 1
             return None
-        assert isinstance(question, ApiPart)
-        self.asked.append(question.part)
+        assert isinstance(request, ApiPart)
+        self.asked.append(request.part)
         await self.answering.wait()
         return ApiReply(self.reply, 0)
 

@@ -93,10 +93,10 @@ async def running_acceptor(
     )
     made = RunningAcceptor(env, source)
 
-    def welcome(question: Any) -> RoleRegistered | None:
-        if isinstance(question, ImageApplied):
+    def welcome(request: Any) -> RoleRegistered | None:
+        if isinstance(request, ImageApplied):
             return None
-        assert isinstance(question, RegisterRole)
+        assert isinstance(request, RegisterRole)
         return RoleRegistered(Image(controller_epoch=1))
 
     async with trio.open_nursery() as nursery:

@@ -60,18 +60,18 @@ class RunningController:
         self.gate.set()
 
     async def follow(self, name: str) -> tuple[RpcConnection, Image]:
-        async def answer(question: Any) -> None:
-            assert isinstance(question, Update)
+        async def answer(request: Any) -> None:
+            assert isinstance(request, Update)
             await self.gate.wait()
-            self.updates.append((name, question))
+            self.updates.append((name, request))
 
-        conversation = RpcConnection(await self.env.transport.connect(CONTROLLER), answer)
-        self.nursery.start_soon(conversation.run)
+        rpc = RpcConnection(await self.env.transport.connect(CONTROLLER), answer)
+        self.nursery.start_soon(rpc.run)
         role, _, number = name.partition("-")
-        welcome = await conversation.request(RegisterRole(role, int(number or 0), 1))
+        welcome = await rpc.request(RegisterRole(role, int(number or 0), 1))
         assert isinstance(welcome, RoleRegistered)
-        await conversation.request(ImageApplied())
-        return conversation, welcome.image
+        await rpc.request(ImageApplied())
+        return rpc, welcome.image
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ async def running_controller(
         nursery.cancel_scope.cancel()
 
 
-async def test_greeting_is_answered_with_the_image(
+async def test_registration_is_answered_with_the_image(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with running_controller(make_env) as at:
@@ -130,7 +130,7 @@ async def test_change_is_answered_when_all_processes_applied_it(
 
 
 @pytest.mark.parametrize("kill", [False, True])
-async def test_next_life_keeps_the_topics_and_counts_its_epoch(
+async def test_next_incarnation_keeps_the_topics_and_increments_its_epoch(
     make_env: MakeEnvironment, autojump_clock: MockClock, kill: bool, tmp_path: Path
 ) -> None:
     async with running_controller(make_env, kill=kill) as at:

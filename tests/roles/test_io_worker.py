@@ -105,12 +105,12 @@ class RunningWorker:
             self.controller = RpcConnection(await listener.accept(), self._answer)
             self.nursery.start_soon(self.controller.run)
 
-    def _answer(self, question: Any) -> Any:
-        if isinstance(question, RegisterRole):
+    def _answer(self, request: Any) -> Any:
+        if isinstance(request, RegisterRole):
             return RoleRegistered(self.image)
-        if isinstance(question, ImageApplied):
+        if isinstance(request, ImageApplied):
             return None
-        assert isinstance(question, ProducerIdsRequest)
+        assert isinstance(request, ProducerIdsRequest)
         if not self.has_ids:
             return None
         self.blocks += 1
@@ -118,14 +118,14 @@ class RunningWorker:
 
     async def processor(self, number: int = 0, incarnation: int = 1) -> RpcConnection:
         """A life of a processor that has greeted."""
-        conversation = await self.dial()
-        await conversation.request(RegisterRole(PROCESSOR, number, incarnation))
-        return conversation
+        rpc = await self.dial()
+        await rpc.request(RegisterRole(PROCESSOR, number, incarnation))
+        return rpc
 
     async def dial(self) -> RpcConnection:
-        conversation = RpcConnection(await self.env.transport.connect(self.env.name))
-        self.nursery.start_soon(conversation.run)
-        return conversation
+        rpc = RpcConnection(await self.env.transport.connect(self.env.name))
+        self.nursery.start_soon(rpc.run)
+        return rpc
 
     async def change(self, change: Any) -> None:
         update = Update(1, self.image.number + 1, (change,))
@@ -133,9 +133,9 @@ class RunningWorker:
         assert self.controller is not None
         await self.controller.request(update)
 
-    async def ask(self, question: Any) -> Any:
+    async def ask(self, request: Any) -> Any:
         assert self.controller is not None
-        return await self.controller.request(question)
+        return await self.controller.request(request)
 
     async def block(self, value: bytes = b"v") -> Block:
         records = build_batch([Record(0, 0, None, value)])
@@ -270,7 +270,7 @@ async def test_waiting_part_does_not_block_others(
         assert reply.reply.size > 0
 
 
-async def test_question_that_is_withdrawn_waits_no_more(
+async def test_cancelled_request_stops_waiting(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with running_worker(make_env) as at:
@@ -285,12 +285,12 @@ async def test_restarted_processor_is_answered_when_its_former_requests_ended(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with running_worker(make_env) as at:
-        former, other = await at.processor(0), await at.processor(1)
+        previous, other = await at.processor(0), await at.processor(1)
         lost: list[str] = []
 
         async def wait() -> None:
             try:
-                await former.request(wait_for(0, 50))
+                await previous.request(wait_for(0, 50))
             except PeerLost:
                 lost.append("former")
 
@@ -305,16 +305,16 @@ async def test_restarted_processor_is_answered_when_its_former_requests_ended(
                 assert outcome(await processor.request(at.append(block))).error == 0
 
 
-async def test_former_lifes_reference_is_not_read(
+async def test_reference_of_previous_incarnation_is_not_read(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with running_worker(make_env) as at:
-        former = await at.processor()
+        previous = await at.processor()
         with await_block(await at.block()) as block:
             part = at.append(block)
         at.part = at.env.arena.open_part(0)
         with pytest.raises(PeerFailed, match="StaleReferenceError"):
-            await former.request(part)
+            await previous.request(part)
         assert at.env.metrics.snapshot().logs[0].end_offset == 0
 
 

@@ -166,8 +166,8 @@ async def test_dead_worker_closes_the_connections_that_wait_for_it(
 async def test_failing_worker_closes_the_connection_that_waits_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: RunningProcessor, question: Any) -> Any:
-        if isinstance(question, RegisterRole):
+    async def fail(self: RunningProcessor, request: Any) -> Any:
+        if isinstance(request, RegisterRole):
             return None
         raise ZeroDivisionError
 

@@ -94,12 +94,12 @@ async def test_least_recently_used_connections_are_offered_and_closed_on_request
         clients = [await at.connect() for _ in range(4)]
         await clients[0].ask(HELLO, 4)
         assert at.handoff is not None
-        await at.handoff.send(LeastRecentlyUsedRequest(2, spared=None))
+        await at.handoff.send(LeastRecentlyUsedRequest(2, protected=None))
         await at.listen()
         (offers,) = at.told
         assert isinstance(offers, LeastRecentlyUsed)
         assert [use.number for use in offers.uses] == [2, 3]
-        await at.handoff.send(LeastRecentlyUsedRequest(2, spared=LISTENER))
+        await at.handoff.send(LeastRecentlyUsedRequest(2, protected=LISTENER))
         await at.listen()
         assert at.told[1] == LeastRecentlyUsed(())
         await at.handoff.send(CloseConnections((2, 99), 3))

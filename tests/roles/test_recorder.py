@@ -98,13 +98,13 @@ class RunningRecorder:
     async def be(self, name: str) -> None:
         listener = self.env.transport.listen(name)
         while True:
-            conversation = RpcConnection(await listener.accept(), self._answer)
+            rpc = RpcConnection(await listener.accept(), self._answer)
             if name != CONTROLLER:
-                self.owner = conversation
-            self.nursery.start_soon(conversation.run)
+                self.owner = rpc
+            self.nursery.start_soon(rpc.run)
 
-    def _answer(self, question: Any) -> Any:
-        match question:
+    def _answer(self, request: Any) -> Any:
+        match request:
             case RegisterRole(role):
                 assert role == RECORDER
                 return RoleRegistered(Image(controller_epoch=1))
@@ -121,7 +121,7 @@ class RunningRecorder:
             case ActivityAppend(topic, partition, batch):
                 assert (topic, partition) == (TOPIC, 0)
                 return self._append(batch)
-        raise AssertionError(question)
+        raise AssertionError(request)
 
     def _append(self, batch: bytes) -> str:
         if self.refusal:

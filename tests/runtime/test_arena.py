@@ -71,7 +71,7 @@ def test_reference_leads_to_the_same_bytes(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 2), (0, 101), (100, 1), (3, -1)])
-def test_reference_outside_of_its_block_is_refused(
+def test_reference_outside_of_its_block_is_rejected(
     part: ArenaPart, start: int, length: int
 ) -> None:
     with pytest.raises(ArenaError, match="not in a block of 100"):
@@ -79,14 +79,14 @@ def test_reference_outside_of_its_block_is_refused(
 
 
 @pytest.mark.parametrize("ref", [(2, 0, 1), (-1, 0, 1), (0, -1, 1), (0, WHOLE, 1), (0, 0, -1)])
-def test_reference_outside_of_the_arena_is_refused(
+def test_reference_outside_of_the_arena_is_rejected(
     arena: Arena, part: ArenaPart, ref: tuple[int, int, int]
 ) -> None:
     with pytest.raises(ArenaError, match="is outside"):
         arena.view(ArenaRef(*ref, incarnation=1))
 
 
-def test_references_of_a_former_life_are_stale(arena: Arena) -> None:
+def test_references_of_previous_incarnation_are_stale(arena: Arena) -> None:
     ref = take(arena.open_part(0), 100).ref(0, 100)
     reborn = arena.open_part(0)
     assert reborn.statistics().used == 0
@@ -114,7 +114,7 @@ def test_released_block_cannot_be_used(part: ArenaPart) -> None:
         block.ref(0, 1)
 
 
-def test_more_than_a_part_is_refused_at_once(part: ArenaPart) -> None:
+def test_request_larger_than_a_part_is_rejected_at_once(part: ArenaPart) -> None:
     take(part, PART).release()
     with pytest.raises(RequestTooLargeError, match=f"{PART + 1} bytes were asked for"):
         part.allocate_nowait(PART + 1)
@@ -131,13 +131,13 @@ def test_block_has_at_least_a_byte(part: ArenaPart, size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "parts"), [(PART_BYTES_MIN, 2), (PART, 0), (PART, PARTS_MAX + 1), (0, 1)]
 )
-def test_absurd_arena_is_refused(size: int, parts: int) -> None:
+def test_invalid_arena_is_rejected(size: int, parts: int) -> None:
     with pytest.raises(ValueError, match="part"):
         Arena.create(size, parts)
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_part_that_is_not_there_is_refused(arena: Arena, index: int) -> None:
+def test_unknown_part_is_rejected(arena: Arena, index: int) -> None:
     with pytest.raises(ValueError, match="0 to 1"):
         arena.open_part(index)
 

@@ -63,7 +63,7 @@ def test_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         DirLock(tmp_path / "missing", "x")
 
 
-def test_lock_file_that_is_a_link_is_refused_and_its_target_unchanged(tmp_path: Path) -> None:
+def test_lock_file_that_is_a_link_is_rejected_and_its_target_unchanged(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     (tmp_path / LOCK_FILE).symlink_to(tmp_path / "notes")
     with pytest.raises(OSError, match="symbolic links"):

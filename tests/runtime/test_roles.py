@@ -46,7 +46,7 @@ def test_peer_process_reads_later_writes() -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["a", "a"], [str(n) for n in range(ROLES_MAX + 1)]])
-def test_absurd_tables_are_refused(names: list[str]) -> None:
+def test_invalid_tables_are_rejected(names: list[str]) -> None:
     with pytest.raises(ValueError, match="different names"):
         RoleTable(names)
 

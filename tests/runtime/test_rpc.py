@@ -27,10 +27,10 @@ class Peers:
         self, handler: Callable[[Any], Any], requests_max: int = 10
     ) -> tuple[RpcConnection, Channel]:
         here, there = memory_channel_pair()
-        asker = RpcConnection(here, requests_max=requests_max)
-        self.nursery.start_soon(asker.run)
+        caller = RpcConnection(here, requests_max=requests_max)
+        self.nursery.start_soon(caller.run)
         self.nursery.start_soon(RpcConnection(there, handler).run)
-        return asker, there
+        return caller, there
 
 
 @pytest.fixture
@@ -40,41 +40,41 @@ async def peers() -> AsyncIterator[Peers]:
         nursery.cancel_scope.cancel()
 
 
-async def test_question_gets_its_answer(peers: Peers) -> None:
-    asker, _ = peers.join(lambda payload: payload * 2)
-    assert await asker.request(21) == 42
+async def test_request_gets_its_answer(peers: Peers) -> None:
+    caller, _ = peers.join(lambda payload: payload * 2)
+    assert await caller.request(21) == 42
 
 
 async def test_something_else_is_done_once_the_peer_can_work(peers: Peers) -> None:
     done: list[str] = []
-    asker, channel = peers.join(lambda payload: done.append(f"answers {payload}"))
-    await asker.request("one", on_sent=lambda: done.append("meanwhile"))
+    caller, channel = peers.join(lambda payload: done.append(f"answers {payload}"))
+    await caller.request("one", on_sent=lambda: done.append("meanwhile"))
     assert done == ["meanwhile", "answers one"]
     assert channel.statistics().received == 1
 
 
-async def test_awaitable_answers_do_not_hold_up_later_questions(peers: Peers) -> None:
+async def test_awaitable_answers_do_not_delay_later_requests(peers: Peers) -> None:
     gate = trio.Event()
 
     async def slow() -> str:
         await gate.wait()
         return "slow"
 
-    asker, _ = peers.join(lambda payload: slow() if payload == "slow" else payload)
+    caller, _ = peers.join(lambda payload: slow() if payload == "slow" else payload)
     answers = []
 
     async def ask_slow() -> None:
-        answers.append(await asker.request("slow"))
+        answers.append(await caller.request("slow"))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask_slow)
         await wait_all_tasks_blocked()
-        answers.append(await asker.request("quick"))
+        answers.append(await caller.request("quick"))
         gate.set()
     assert answers == ["quick", "slow"]
 
 
-async def test_failed_handler_is_reported_and_the_conversation_continues(
+async def test_failed_handler_is_reported_and_the_connection_continues(
     peers: Peers, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handler(payload: Any) -> Any:
@@ -82,10 +82,10 @@ async def test_failed_handler_is_reported_and_the_conversation_continues(
             raise ValueError("no such thing")
         return payload
 
-    asker, _ = peers.join(handler)
+    caller, _ = peers.join(handler)
     with pytest.raises(PeerFailed, match="ValueError: no such thing"):
-        await asker.request("bad")
-    assert await asker.request("good") == "good"
+        await caller.request("bad")
+    assert await caller.request("good") == "good"
     assert "a request handler failed" in caplog.text
 
 
@@ -96,12 +96,12 @@ async def test_stale_reference_of_dead_peer_is_not_logged(
 ) -> None:
     def handler(_payload: Any) -> Any:
         if not lives:
-            asker.close()
+            caller.close()
         raise error
 
-    asker, _ = peers.join(handler)
+    caller, _ = peers.join(handler)
     with pytest.raises(PeerFailed if lives else PeerLost):
-        await asker.request("where are the bytes?")
+        await caller.request("where are the bytes?")
     await wait_all_tasks_blocked()
     expected = isinstance(error, StaleReferenceError) and not lives
     assert ("a request handler failed" in caplog.text) == (not expected)
@@ -111,21 +111,21 @@ async def test_requests_in_flight_fail_when_the_peer_is_gone(peers: Peers) -> No
     async def handler() -> None:
         await trio.sleep_forever()
 
-    asker, there = peers.join(lambda _payload: handler())
+    caller, there = peers.join(lambda _payload: handler())
     async with trio.open_nursery() as nursery:
 
         async def expect_lost() -> None:
             with pytest.raises(PeerLost):
-                await asker.request("never answered")
+                await caller.request("never answered")
 
         nursery.start_soon(expect_lost)
         await wait_all_tasks_blocked()
         there.close()
     with pytest.raises(PeerLost):
-        await asker.request("too late")
+        await caller.request("too late")
 
 
-async def test_cancelled_question_is_withdrawn_at_the_peer(peers: Peers) -> None:
+async def test_cancelled_request_is_cancelled_at_the_peer(peers: Peers) -> None:
     withdrawn = trio.Event()
 
     async def handler() -> None:
@@ -134,17 +134,17 @@ async def test_cancelled_question_is_withdrawn_at_the_peer(peers: Peers) -> None
         finally:
             withdrawn.set()
 
-    asker, _ = peers.join(lambda _payload: handler())
+    caller, _ = peers.join(lambda _payload: handler())
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(asker.request, "slow")
+            nursery.start_soon(caller.request, "slow")
             await wait_all_tasks_blocked()
             scope.cancel()
     await wait_all_tasks_blocked()
     assert withdrawn.is_set()
 
 
-async def test_questions_beyond_the_limit_wait(peers: Peers) -> None:
+async def test_requests_beyond_the_limit_wait(peers: Peers) -> None:
     seen: list[int] = []
     gate = trio.Event()
 
@@ -152,10 +152,10 @@ async def test_questions_beyond_the_limit_wait(peers: Peers) -> None:
         seen.append(payload)
         await gate.wait()
 
-    asker, _ = peers.join(handler, requests_max=2)
+    caller, _ = peers.join(handler, requests_max=2)
     async with trio.open_nursery() as nursery:
         for number in range(4):
-            nursery.start_soon(asker.request, number)
+            nursery.start_soon(caller.request, number)
         await wait_all_tasks_blocked()
         assert len(seen) == 2
         gate.set()
@@ -168,13 +168,13 @@ async def test_request_that_may_wait_does_not_count_for_the_limit(peers: Peers) 
             await trio.sleep_forever()
         return payload
 
-    asker, _ = peers.join(handler, requests_max=1)
+    caller, _ = peers.join(handler, requests_max=1)
     async with trio.open_nursery() as nursery:
         for _ in range(3):
-            nursery.start_soon(partial(asker.request, "waits", may_wait=True))
+            nursery.start_soon(partial(caller.request, "waits", may_wait=True))
         await wait_all_tasks_blocked()
         with trio.fail_after(1):
-            assert await asker.request("soon") == "soon"
+            assert await caller.request("soon") == "soon"
         nursery.cancel_scope.cancel()
 
 
@@ -208,7 +208,7 @@ async def _hello(connection: RpcConnection) -> None:
     await connection.request("hello")
 
 
-async def test_link_greets_first_and_reconnects_to_a_restarted_peer() -> None:
+async def test_link_registers_first_and_reconnects_to_a_restarted_peer() -> None:
     async with trio.open_nursery() as nursery:
         peer = Reborn(nursery)
         link = Link(peer.connect, _hello)
@@ -482,10 +482,10 @@ async def test_polling_gives_up_and_sleeps_until_the_answer_arrives(nursery: tri
     assert answers == ["slow"]
 
 
-async def test_unsendable_answer_is_a_failure_and_the_conversation_continues(
+async def test_unsendable_answer_is_a_failure_and_the_connection_continues(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asker, channel = peers.join(lambda payload: payload)
+    caller, channel = peers.join(lambda payload: payload)
     send = channel.send
 
     async def fail_once(message: Any) -> None:
@@ -495,5 +495,5 @@ async def test_unsendable_answer_is_a_failure_and_the_conversation_continues(
 
     monkeypatch.setattr(channel, "send", fail_once)
     with pytest.raises(PeerFailed, match="TypeError: it cannot be pickled"):
-        await asker.request("unsendable")
-    assert await asker.request("fine") == "fine"
+        await caller.request("unsendable")
+    assert await caller.request("fine") == "fine"

@@ -301,7 +301,7 @@ def test_signal_handlers_of_caller_are_restored(run_supervised: Run) -> None:
     assert supervised.until("back")["same"]
 
 
-def test_process_with_threads_is_refused(run_supervised: Run) -> None:
+def test_process_with_threads_is_rejected(run_supervised: Run) -> None:
     supervised = run_supervised("""
         children = [ChildSpec("a", serve)]
         threading.Thread(target=threading.Event().wait, name="a-thread", daemon=True).start()

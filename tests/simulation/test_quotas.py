@@ -150,9 +150,7 @@ async def test_pipelined_request_is_served_in_the_turn_after_the_throttle(
 
         await it.set({"client-id": "t"}, **{PRODUCER: 1024})
         monkeypatch.setattr(QuotaStage, "before_response", log(QuotaStage.before_response))
-        monkeypatch.setattr(
-            ClientConnection, "throttle_ended", log(ClientConnection.throttle_ended)
-        )
+        monkeypatch.setattr(ClientConnection, "end_throttle", log(ClientConnection.end_throttle))
         client = await it.connect("t")
         await client.stream.send_all(frame(sized(20480, 9), 9) + frame(ApiVersionsRequest(), 0))
         await client.receive_frame(), await client.receive_frame()
