@@ -22,6 +22,8 @@ from minibroker.security.acl import CLUSTER_NAME
 from minibroker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from minibroker.apis.unserved import Unserved
     from minibroker.cluster.controller import ClusterController
     from minibroker.cluster.image import Image, Update
@@ -185,6 +187,15 @@ class WorkerScope(Protocol):
 
         Raises ``LogError`` if its log cannot be opened.
         """
+        ...
+
+    @property
+    def data_dir(self) -> Path:
+        """The directory of the logs."""
+        ...
+
+    def log_size(self, topic: str, index: int) -> int:
+        """Bytes of a partition's log; 0 if no log was created yet."""
         ...
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:

@@ -21,6 +21,9 @@ from protocol.errors import ErrorCode
 
 TOPIC_TYPE: Final = 2
 BROKER_TYPE: Final = 4
+BROKER_LOGGER_TYPE: Final = 8
+CLIENT_METRICS_TYPE: Final = 16
+GROUP_TYPE: Final = 32
 
 _KINDS: Final = {TOPIC_TYPE: TOPIC, BROKER_TYPE: BROKER}
 

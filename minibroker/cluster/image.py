@@ -24,6 +24,8 @@ BROKER = BROKERS
 IP = "ips"
 USER = "users"
 CLIENT = "clients"
+GROUP = "groups"
+CLIENT_METRICS = "client-metrics"
 """Kinds of resources that have configs: the first half of a key of `Image.configs`."""
 
 ALL_KINDS: Final = frozenset((TOPIC, BROKER, IP, USER, CLIENT))

@@ -32,7 +32,7 @@ KNOWN_UNSERVED = frozenset().union(
         kafka.metrics.reporters leader.imbalance.check.interval.seconds
         leader.imbalance.per.broker.percentage leader.replication.throttled.rate
         max.incremental.fetch.session.cache.slots
-        max.request.partition.size.limit metric.reporters metrics.num.samples
+        metric.reporters metrics.num.samples
         metrics.recording.level metrics.sample.window.ms num.recovery.threads.per.data.dir
         num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks
         offsets.commit.timeout.ms offsets.load.buffer.size offsets.topic.compression.codec

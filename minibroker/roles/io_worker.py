@@ -13,6 +13,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import trio
@@ -136,6 +137,13 @@ class _Worker:
                 why = error.text
                 self._log.error("a log can't be opened", topic=topic, partition=index, why=why)
             raise
+
+    @property
+    def data_dir(self) -> Path:
+        return self._env.data_dir
+
+    def log_size(self, topic: str, index: int) -> int:
+        return self._logs.size(topic, index)
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
         self._env.metrics.produced(size_bytes, records)

@@ -307,6 +307,11 @@ class LogManager:
             log.abandon()
         self._logs.clear()
 
+    def size(self, topic: str, partition: int) -> int:
+        """Bytes of an open log; 0 if it is not open, as without records it has no files."""
+        log = self._logs.get((topic, partition))
+        return 0 if log is None else log.size
+
     def items(self) -> Iterator[tuple[Partition, Log]]:
         """The open logs."""
         return iter(self._logs.items())

@@ -245,6 +245,7 @@ class LogWorker:
         self.counted: list[tuple[str, int, int, int]] = []
         self.off_loop_calls = 0
         self._desk = desk
+        self.data_dir = directory
         self._logs = LogManager(directory, desk.settings, self._owns, SegmentFiles())
         self._replicas = ReplicaManager(self._logs, desk.settings[NODE_ID])
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
@@ -271,6 +272,9 @@ class LogWorker:
 
     def partition(self, topic: str, index: int) -> Partition | None:
         return self._replicas.get(self.image, topic, index, now_ms=self.wall_ms())
+
+    def log_size(self, topic: str, index: int) -> int:
+        return self._logs.size(topic, index)
 
     def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
         self.counted.append((topic, partition, size_bytes, records))

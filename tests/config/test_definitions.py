@@ -14,6 +14,7 @@ from minibroker.config import (
     Setting,
     access_definitions,
     activity_definitions,
+    admin_definitions,
     connection_definitions,
     definitions,
     group_definitions,
@@ -30,6 +31,7 @@ PACKAGE = Path(__file__).parents[2] / "minibroker"
 DECLARATIONS = (
     "access_definitions.py",
     "activity_definitions.py",
+    "admin_definitions.py",
     "connection_definitions.py",
     "definitions.py",
     "group_definitions.py",
@@ -64,6 +66,7 @@ def constants(*modules: Any) -> dict[str, Setting[Any]]:
 BROKER = constants(
     access_definitions,
     activity_definitions,
+    admin_definitions,
     connection_definitions,
     definitions,
     group_definitions,

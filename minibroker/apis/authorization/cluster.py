@@ -16,7 +16,7 @@ from minibroker.apis import update_metadata as update
 from minibroker.apis.authorization.authorizer_check import ERRORS, Finish, require_cluster
 from minibroker.apis.authorization.topics import cluster_operations
 from minibroker.apis.base import Context
-from minibroker.apis.config_alteration import TOPIC_TYPE
+from minibroker.apis.config_alteration import GROUP_TYPE, TOPIC_TYPE
 from minibroker.apis.operations import NOT_ASKED
 from minibroker.security.acl import CLUSTER_NAME, Operation, Resource
 from protocol.messages.alter_client_quotas import (
@@ -38,7 +38,6 @@ from protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
 )
 
-GROUP_TYPE: Final = 32
 _TEXT: Final = "Cluster authorization failed."
 
 

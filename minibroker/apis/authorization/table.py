@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.apis.authorization import cluster, groups, records, topics
+from minibroker.apis.authorization import cluster, groups, operations, records, topics
 from minibroker.apis.authorization.authorizer_check import AuthorizationCheck, allow_all
 from protocol.registry import ApiKey
 
@@ -55,4 +55,13 @@ CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster.alter_user_scram_credentials,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: allow_all,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: operations.alter_replica_log_dirs,
+    ApiKey.DESCRIBE_LOG_DIRS: operations.describe_log_dirs,
+    ApiKey.ELECT_LEADERS: operations.elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: operations.alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: operations.list_partition_reassignments,
+    ApiKey.DESCRIBE_QUORUM: operations.describe_quorum,
+    ApiKey.UNREGISTER_BROKER: operations.unregister_broker,
+    ApiKey.LIST_CONFIG_RESOURCES: operations.list_config_resources,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,
 }

@@ -1,4 +1,4 @@
-"""Authorization checks of Metadata, CreateTopics, DeleteTopics and CreatePartitions.
+"""Authorization checks of requests that describe, create, grow or delete topics.
 
 Defines the operation that each request requires on a topic or on the cluster, and the errors of
 denied topics. Invariant: if the caller may not describe a topic, the response does not reveal
@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from minibroker.apis import describe_topic_partitions as pages
 from minibroker.apis.authorization.authorizer_check import Finish, allowed, authorized
-from minibroker.apis.base import Context
+from minibroker.apis.base import Context, Denied
 from minibroker.apis.operations import NOT_ASKED
 from minibroker.config import AUTO_CREATE_TOPICS_ENABLE, DELETE_TOPIC_ENABLE
 from minibroker.security.acl import Operation, Resource
@@ -21,6 +22,11 @@ from protocol.errors import ErrorCode
 from protocol.messages.create_partitions import CreatePartitionsTopicResult
 from protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
 from protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from protocol.types import ZERO_UUID
 
@@ -64,6 +70,41 @@ def metadata(ctx: Context, request: Any) -> Finish:
         response.topics = topics + refused
         if response.cluster_authorized_operations != NOT_ASKED:
             response.cluster_authorized_operations = cluster_operations(ctx)
+        return response
+
+    return finish
+
+
+def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | None:
+    """Require DESCRIBE on each topic; without topics in the request, describe the allowed ones."""
+    if pages.has_invalid_cursor(request):
+        return None  # The API rejects it.
+    wants_all = not request.topics
+    fine, hidden = allowed(
+        ctx,
+        Operation.DESCRIBE,
+        Resource.TOPIC,
+        pages.names_from_cursor(ctx, request),
+        lambda name: name,
+        quietly=wants_all,
+    )
+    refused = [
+        DescribeTopicPartitionsResponseTopic(error_code=_REFUSED, name=name) for name in hidden
+    ]
+    if not fine:
+        topics = [] if wants_all else refused
+        return Denied(DescribeTopicPartitionsResponse(topics=topics))
+    if refused or not wants_all:
+        request.topics = [TopicRequest(name=name) for name in fine]
+        if request.cursor is not None and request.cursor.topic_name not in fine:
+            request.cursor = None
+
+    def finish(response: DescribeTopicPartitionsResponse) -> DescribeTopicPartitionsResponse:
+        for topic in response.topics:
+            assert topic.name is not None
+            topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
+        if not wants_all:
+            response.topics += refused
         return response
 
     return finish

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from trio.testing import MockClock
@@ -13,8 +13,7 @@ from minibroker.apis.authorization.authorizer_check import allow_all
 from minibroker.apis.authorization.table import CHECKS
 from minibroker.apis.registry import APIS
 from minibroker.runtime.stream import StreamClosed
-from minibroker.security.acl import CLUSTER_NAME, Operation, PatternType, Permission, Resource
-from protocol.errors import ErrorCode
+from minibroker.security.acl import Operation, PatternType, Permission, Resource
 from protocol.messages import alter_configs as ac
 from protocol.messages import create_acls as ca
 from protocol.messages import delete_acls as da
@@ -70,10 +69,23 @@ from protocol.messages.update_metadata import UpdateMetadataRequest
 from protocol.records import Record, build_batch
 from protocol.registry import ApiKey
 from protocol.schema import Struct
+from tests.apis.authorization.rows import (
+    DENIALS,
+    GROUP,
+    NO_CLUSTER,
+    NO_GROUP,
+    NO_TOPIC,
+    OPERATION_ROWS,
+    TOPIC,
+    Row,
+    always,
+    cluster,
+    group,
+    topic,
+)
 from tests.network.secured import SecuredBroker, secured
 from tests.simulation.client import SimulatedClient
 
-TOPIC, GROUP = "secret-topic", "secret-group"
 ADMIN, NOBODY = "10.0.0.1", "10.0.0.2"
 SETTINGS = (
     "principal.builder.class=tests.network.secured:by_host",
@@ -81,36 +93,6 @@ SETTINGS = (
     f"super.users=User:{ADMIN};User:somebody",
     "group.initial.rebalance.delay.ms=0",
 )
-NO_TOPIC, NO_GROUP, NO_CLUSTER = (
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-)
-DENIALS = {NO_TOPIC, NO_GROUP, NO_CLUSTER, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
-
-Right = tuple[Operation, Resource, str]
-Make = Callable[[int, bytes], Any]
-"""A request of a version; the other argument is the topic's id."""
-
-
-class Row(NamedTuple):
-    """A request, the error of a client without rights, and the rights that suffice."""
-
-    make: Make
-    error: ErrorCode
-    rights: tuple[Right, ...]
-
-
-def topic(*operations: Operation) -> tuple[Right, ...]:
-    return tuple((operation, Resource.TOPIC, TOPIC) for operation in operations)
-
-
-def group(*operations: Operation) -> tuple[Right, ...]:
-    return tuple((operation, Resource.GROUP, GROUP) for operation in operations)
-
-
-def cluster(*operations: Operation) -> tuple[Right, ...]:
-    return tuple((operation, Resource.CLUSTER, CLUSTER_NAME) for operation in operations)
 
 
 def produce(version: int, topic_id: bytes) -> Any:
@@ -249,10 +231,6 @@ CREDENTIAL = ScramCredentialUpsertion(
 )
 
 
-def always(request: Any) -> Make:
-    return lambda _version, _topic_id: request
-
-
 ROWS: dict[ApiKey, Row] = {
     ApiKey.PRODUCE: Row(produce, NO_TOPIC, topic(Operation.WRITE)),
     ApiKey.FETCH: Row(fetch, NO_TOPIC, topic(Operation.READ)),
@@ -382,7 +360,10 @@ ROWS: dict[ApiKey, Row] = {
         NO_CLUSTER,
         cluster(Operation.ALTER),
     ),
+    **OPERATION_ROWS,
 }
+DENIED_WITHOUT_ERROR = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
+"""Their responses have no field for the error, and are empty instead."""
 SHOWN_IN_PART = {ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_CLUSTER}
 """Their responses depend on rights, but no client is rejected."""
 
@@ -429,7 +410,8 @@ async def test_api_requires_its_permissions(
     versions = range(api.served_from or api.versions[0], api.versions[1] + 1)
     for version in versions:
         refused = await nobody.ask(row.make(version, await topic_id(admin)), version)
-        assert set(error_codes(refused)) - {0} == {row.error}, version
+        if (key, version) not in DENIED_WITHOUT_ERROR:
+            assert set(error_codes(refused)) - {0} == {row.error}, version
         granted = [rule(*right) for right in row.rights]
         response = await admin.ask(ca.CreateAclsRequest(creations=granted), 3)
         assert set(error_codes(response)) == {0}

@@ -13,6 +13,11 @@ from protocol.errors import ErrorCode
 from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.apis.authorization.callers import ALICE, ROOT, SETTINGS, ask_as, grant
 from tests.apis.conftest import DeskMaker
@@ -159,3 +164,40 @@ async def test_delete_by_id_does_not_reveal_name_of_unauthorized_topic(desk: Any
     assert found == [("seen", REFUSED), (None, REFUSED)]
     response = await ask_as(desk, ROOT, DeleteTopicsRequest(topics=topics), 6)
     assert {result.error_code for result in response.responses} == {0}
+
+
+async def pages(desk: Any, *names: str, at: str | None = None) -> dict[Any, int]:
+    request = DescribeTopicPartitionsRequest(
+        topics=[TopicRequest(name=name) for name in names],
+        cursor=None if at is None else Cursor(topic_name=at, partition_index=0),
+    )
+    response = await ask_as(desk, ALICE, request, 0)
+    return {topic.name: topic.error_code for topic in response.topics}
+
+
+async def test_partitions_of_unauthorized_topics_are_not_described(desk: Any) -> None:
+    found = await pages(desk, "seen", "hidden", "absent", "nowhere")
+    assert found == {"seen": 0, "hidden": REFUSED, "absent": UNKNOWN, "nowhere": REFUSED}
+    assert await pages(desk, "hidden") == {"hidden": REFUSED}
+
+
+async def test_partitions_of_all_topics_omit_unauthorized_topics(desk: Any) -> None:
+    assert await pages(desk) == {"seen": 0}
+    assert await pages(desk, at="t") == {}
+
+
+async def test_cursor_at_an_unauthorized_topic_continues_after_it(desk: Any) -> None:
+    assert await pages(desk, "seen", "hidden", "absent", at="hidden") == {
+        "seen": 0,
+        "hidden": REFUSED,
+    }
+
+
+async def test_invalid_cursor_is_rejected_before_authorization(desk: Any) -> None:
+    assert await pages(desk, "hidden", at="seen") == {"hidden": ErrorCode.INVALID_REQUEST}
+
+
+async def test_partitions_show_the_operations_of_the_caller(desk: Any) -> None:
+    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="seen")])
+    [topic] = (await ask_as(desk, ALICE, request, 0)).topics
+    assert topic.topic_authorized_operations == 1 << Operation.DESCRIBE

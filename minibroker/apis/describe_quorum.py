@@ -1,0 +1,98 @@
+"""DescribeQuorum (55): the state of the metadata log's quorum (KIP-595, KIP-836).
+
+Versions 0-2. The quorum of this broker is its own controller: the leader and only voter, whose
+epoch is that of the controller. The log end offset and the high watermark are the number of the
+last metadata change. The only partition is 0 of ``__cluster_metadata``; a request for anything else
+gets UNKNOWN_TOPIC_OR_PARTITION. In Kafka: ``KafkaRaftClient.handleDescribeQuorumRequest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from minibroker.apis.base import Api, Context, Owner
+from protocol.errors import ErrorCode
+from protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+    Listener,
+    Node,
+    ReplicaState,
+)
+from protocol.registry import ApiKey
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+METADATA_PARTITION: Final = 0
+
+
+def split(_ctx: Context, _request: DescribeQuorumRequest) -> Mapping[Owner, None]:
+    """No owner is involved: every process has the image."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: DescribeQuorumRequest, _replies: Mapping[Owner, None]
+) -> DescribeQuorumResponse:
+    """Describe the controller as a quorum of one."""
+    wanted = [
+        (topic.topic_name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    if wanted != [(METADATA_TOPIC, METADATA_PARTITION)] or len(request.topics) != 1:
+        return _unknown(request)
+    image = ctx.image
+    own = ReplicaState(
+        replica_id=image.controller_id,
+        log_end_offset=image.number,
+        last_fetch_timestamp=ctx.wall_ms,
+        last_caught_up_timestamp=ctx.wall_ms,
+    )
+    partition = DescribeQuorumResponsePartitionData(
+        partition_index=METADATA_PARTITION,
+        leader_id=image.controller_id,
+        leader_epoch=image.controller_epoch,
+        high_watermark=image.number,
+        current_voters=[own],
+    )
+    topic = DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    nodes = [
+        Node(
+            node_id=broker.broker_id,
+            listeners=[Listener(name=ctx.caller.listener, host=host, port=port)],
+        )
+        for broker, host, port in image.brokers_at(ctx.caller.listener)
+        if broker.broker_id == image.controller_id
+    ]
+    return DescribeQuorumResponse(topics=[topic], nodes=nodes)
+
+
+def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(
+        topics=[
+            DescribeQuorumResponseTopicData(
+                topic_name=topic.topic_name,
+                partitions=[
+                    DescribeQuorumResponsePartitionData(
+                        partition_index=partition.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        error_message="This server does not host this topic-partition.",
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+API: Api[DescribeQuorumRequest, None, None, DescribeQuorumResponse] = Api(
+    key=ApiKey.DESCRIBE_QUORUM,
+    versions=(0, 2),
+    split=split,
+    merge=merge,
+    left_out=("directory ids of voters: they are zero, as no raft log is in the directory",),
+)

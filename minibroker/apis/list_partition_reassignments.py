@@ -1,0 +1,36 @@
+"""ListPartitionReassignments (46): reassignments of partitions that are in progress (KIP-455).
+
+Version 0. With one broker no partition moves, so the response is always empty. In Kafka:
+``ReplicationControlManager.listPartitionReassignments``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.apis.base import Api, Context, Owner
+from protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from protocol.registry import ApiKey
+
+
+def split(_ctx: Context, _request: ListPartitionReassignmentsRequest) -> Mapping[Owner, None]:
+    """No owner is involved."""
+    return {}
+
+
+def merge(
+    _ctx: Context, _request: ListPartitionReassignmentsRequest, _replies: Mapping[Owner, None]
+) -> ListPartitionReassignmentsResponse:
+    """Return the empty list."""
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+API: Api[ListPartitionReassignmentsRequest, None, None, ListPartitionReassignmentsResponse] = Api(
+    key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    versions=(0, 0),
+    split=split,
+    merge=merge,
+)

@@ -1,0 +1,101 @@
+"""Requests of the table test: the error without rights, and the rights that suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from minibroker.security.acl import CLUSTER_NAME, Operation, Resource
+from protocol.errors import ErrorCode
+from protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from protocol.messages.describe_quorum import DescribeQuorumRequest
+from protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from protocol.messages.list_config_resources import ListConfigResourcesRequest
+from protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from protocol.messages.unregister_broker import UnregisterBrokerRequest
+from protocol.registry import ApiKey
+
+TOPIC, GROUP = "secret-topic", "secret-group"
+NO_TOPIC, NO_GROUP, NO_CLUSTER = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+)
+DENIALS = {NO_TOPIC, NO_GROUP, NO_CLUSTER, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+
+Right = tuple[Operation, Resource, str]
+Make = Callable[[int, bytes], Any]
+"""A request of a version; the other argument is the topic's id."""
+
+
+class Row(NamedTuple):
+    """A request, the error of a client without rights, and the rights that suffice."""
+
+    make: Make
+    error: ErrorCode
+    rights: tuple[Right, ...]
+
+
+def topic(*operations: Operation) -> tuple[Right, ...]:
+    return tuple((operation, Resource.TOPIC, TOPIC) for operation in operations)
+
+
+def group(*operations: Operation) -> tuple[Right, ...]:
+    return tuple((operation, Resource.GROUP, GROUP) for operation in operations)
+
+
+def cluster(*operations: Operation) -> tuple[Right, ...]:
+    return tuple((operation, Resource.CLUSTER, CLUSTER_NAME) for operation in operations)
+
+
+def always(request: Any) -> Make:
+    return lambda _version, _topic_id: request
+
+
+MOVED = AlterReplicaLogDir(path="/", topics=[AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])])
+
+OPERATION_ROWS: dict[ApiKey, Row] = {
+    ApiKey.DESCRIBE_LOG_DIRS: Row(
+        always(DescribeLogDirsRequest(topics=None)), NO_CLUSTER, cluster(Operation.DESCRIBE)
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Row(
+        always(AlterReplicaLogDirsRequest(dirs=[MOVED])), NO_CLUSTER, cluster(Operation.ALTER)
+    ),
+    ApiKey.ELECT_LEADERS: Row(
+        always(
+            ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=TOPIC, partitions=[0])])
+        ),
+        NO_CLUSTER,
+        cluster(Operation.ALTER),
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Row(
+        always(AlterPartitionReassignmentsRequest()), NO_CLUSTER, cluster(Operation.ALTER)
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Row(
+        always(ListPartitionReassignmentsRequest()), NO_CLUSTER, cluster(Operation.DESCRIBE)
+    ),
+    ApiKey.DESCRIBE_QUORUM: Row(
+        always(DescribeQuorumRequest()), NO_CLUSTER, cluster(Operation.DESCRIBE)
+    ),
+    ApiKey.UNREGISTER_BROKER: Row(
+        always(UnregisterBrokerRequest(broker_id=7)), NO_CLUSTER, cluster(Operation.ALTER)
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: Row(
+        always(ListConfigResourcesRequest()), NO_CLUSTER, cluster(Operation.DESCRIBE_CONFIGS)
+    ),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Row(
+        always(DescribeTopicPartitionsRequest(topics=[TopicRequest(name=TOPIC)])),
+        NO_TOPIC,
+        topic(Operation.DESCRIBE),
+    ),
+}

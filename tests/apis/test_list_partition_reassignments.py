@@ -1,0 +1,23 @@
+"""ListPartitionReassignments: nothing ever moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.list_partition_reassignments import API
+from protocol.errors import ErrorCode
+from protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+
+
+@pytest.mark.parametrize(
+    "topics", [None, [], [ListPartitionReassignmentsTopics(name="t", partition_indexes=[0])]]
+)
+async def test_list_of_reassignments_is_empty(desk: Any, topics: Any) -> None:
+    response = await desk.ask(API, ListPartitionReassignmentsRequest(topics=topics), 0)
+    assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
+    assert response.topics == []

@@ -1,0 +1,25 @@
+"""UnregisterBroker: other brokers are not registered, and this one stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.unregister_broker import API
+from protocol.errors import ErrorCode
+from protocol.messages.unregister_broker import UnregisterBrokerRequest
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "error"),
+    [
+        (7, ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (-1, ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (1, ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_no_broker_can_be_unregistered(desk: Any, broker_id: int, error: ErrorCode) -> None:
+    response = await desk.ask(API, UnregisterBrokerRequest(broker_id=broker_id), 0)
+    assert response.error_code == error
+    assert response.error_message
