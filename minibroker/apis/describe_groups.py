@@ -40,7 +40,10 @@ def split(ctx: Context, request: DescribeGroupsRequest) -> Mapping[Owner, Descri
 def execute(scope: WorkerScope, part: DescribeGroupsPart) -> DescribeGroupsReply:
     """Describe each group, or return the error for a missing one."""
     groups = scope.groups
-    return {group_id: groups.describe(group_id) or groups.missing(group_id) for group_id in part}
+    return {
+        group_id: groups.describe(group_id) or groups.missing_group_error(group_id)
+        for group_id in part
+    }
 
 
 def merge(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
-from minibroker.coordinator.events import Leaver, LeaveRequested, LeaveResult
+from minibroker.coordinator.events import LeaveRequested, LeaveResult, LeavingMember
 from protocol.errors import ErrorCode
 from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from protocol.registry import ApiKey
@@ -29,10 +29,11 @@ class LeaveGroupPart(NamedTuple):
 def split(ctx: Context, request: LeaveGroupRequest) -> Mapping[Owner, LeaveGroupPart]:
     """Send the request to the group's owner."""
     if ctx.version < SEVERAL_SINCE:
-        members: tuple[Leaver, ...] = (Leaver(request.member_id),)
+        members: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     else:
         members = tuple(
-            Leaver(each.member_id, each.group_instance_id, each.reason) for each in request.members
+            LeavingMember(each.member_id, each.group_instance_id, each.reason)
+            for each in request.members
         )
     event = LeaveRequested(members=members)
     return {ctx.group_owner(request.group_id): LeaveGroupPart(request.group_id, event)}
@@ -56,11 +57,11 @@ def merge(
         error_code=result.error,
         members=[
             MemberResponse(
-                member_id=leaver.member_id,
-                group_instance_id=leaver.group_instance_id,
+                member_id=leaving.member_id,
+                group_instance_id=leaving.group_instance_id,
                 error_code=error,
             )
-            for leaver, error in result.members
+            for leaving, error in result.members
         ],
     )
 

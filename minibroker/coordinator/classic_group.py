@@ -27,8 +27,8 @@ from minibroker.coordinator.events import (
     GroupAnswer,
     GroupImage,
     JoinResult,
+    LogLine,
     Moment,
-    Note,
     Persist,
     Result,
     SyncResult,
@@ -36,14 +36,14 @@ from minibroker.coordinator.events import (
 )
 from minibroker.coordinator.group import Group
 from minibroker.coordinator.limits import RETRY_JOIN_PHASE_S_MIN, GroupLimits
-from minibroker.coordinator.member import ClassicMember, restored
+from minibroker.coordinator.member import ClassicMember, restore_member
 from minibroker.coordinator.membership import Membership
 from minibroker.coordinator.records import CLASSIC, GroupEntry
 from minibroker.coordinator.states import (
-    STORY_LENGTH_MAX,
+    PAST_TRANSITIONS_MAX,
     GroupState,
-    Move,
     StateTransition,
+    TransitionCause,
     next_state,
 )
 from minibroker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
@@ -56,29 +56,29 @@ if TYPE_CHECKING:
 class ClassicGroup(Group):
     """A classic group. Change it only through ``group_state_machine.handle``.
 
-    ``at`` is the time of the current event. ``state_since_ms`` is epoch milliseconds.
+    ``time`` is the time of the current event. ``state_since_ms`` is epoch milliseconds.
     """
 
     type = CLASSIC
 
     def __init__(
-        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], at: Moment
+        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment
     ) -> None:
         super().__init__(group_id)
         self.limits = limits
         self.make_id = make_id
-        self.at = at
+        self.time = time
         self.state = GroupState.EMPTY
-        self.state_since_ms = at.wall_ms
+        self.state_since_ms = time.wall_ms
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.subscribed: frozenset[str] | None = None
         self.membership = Membership()
-        self.story: deque[StateTransition] = deque(maxlen=STORY_LENGTH_MAX)
+        self.past_transitions: deque[StateTransition] = deque(maxlen=PAST_TRANSITIONS_MAX)
         self.after_persist: AfterPersist | None = None
         self.joined_during_delay = False
-        self._out: list[Decision] = []
+        self._decisions: list[Decision] = []
         self._persist: Persist | None = None
         self._join_deadline: float | None = None
         self._initial_delay: tuple[float, float] | None = None
@@ -202,40 +202,40 @@ class ClassicGroup(Group):
     def answer(self, waiter: Waiter | None, result: Result) -> None:
         """Answer a waiter, if there is one."""
         if waiter is not None:
-            self._out.append(GroupAnswer(waiter, result))
+            self._decisions.append(GroupAnswer(waiter, result))
 
-    def note(self, text: str) -> None:
-        self._out.append(Note(f"group {self.group_id!r} {text}"))
+    def log(self, text: str) -> None:
+        self._decisions.append(LogLine(f"group {self.group_id!r} {text}"))
 
-    def persist(self, assignments: Mapping[str, bytes], then: AfterPersist) -> None:
-        """Write the group to the log; ``then`` is called with the result."""
+    def persist(self, assignments: Mapping[str, bytes], callback: AfterPersist) -> None:
+        """Write the group to the log; ``callback`` is called with the result."""
         self._persist = Persist((GroupEntry(self.group_id, self.image(assignments)),))
-        self.after_persist = then
+        self.after_persist = callback
 
     def take_decisions(self) -> list[Decision]:
         """Return and clear the decisions since the last call; a ``Persist`` is the last one."""
-        out, self._out = self._out, []
+        decisions, self._decisions = self._decisions, []
         if self._persist is not None:
-            out.append(self._persist)
+            decisions.append(self._persist)
             self._persist = None
-        return out
+        return decisions
 
-    def move(self, move: Move) -> None:
+    def transition(self, cause: TransitionCause) -> None:
         before = self.state
-        self.state = next_state(self.group_id, before, move, list(self.story))
-        self.story.append(StateTransition(self.at.now, before, move, self.state))
-        self.state_since_ms = self.at.wall_ms
+        self.state = next_state(self.group_id, before, cause, list(self.past_transitions))
+        self.past_transitions.append(StateTransition(self.time.now, before, cause, self.state))
+        self.state_since_ms = self.time.wall_ms
 
     # -------------------------------------------------------------------------- members
 
     def extend_session(self, member: ClassicMember, seconds: float | None = None) -> None:
         """Restart the member's session timeout."""
         timeout = member.session_timeout_ms / 1000 if seconds is None else seconds
-        member.expires_at = self.at.now + timeout
+        member.expires_at = self.time.now + timeout
         self.wake_at(member.expires_at)
 
-    def drop(self, member_id: str) -> None:
-        """Remove a member id and reject the requests that wait under it."""
+    def remove_member_id(self, member_id: str) -> None:
+        """Remove a member id and reject its waiting requests."""
         member = self.membership.remove(member_id)
         if member is not None:
             self.answer(member.join_waiter, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -243,7 +243,7 @@ class ClassicGroup(Group):
 
     def remove_member(self, member_id: str, reason: str) -> None:
         """Remove a member and rebalance the others."""
-        self.drop(member_id)
+        self.remove_member_id(member_id)
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare_rebalance(reason)
         else:
@@ -278,12 +278,12 @@ class ClassicGroup(Group):
         if self.state is GroupState.EMPTY:
             delay = self.limits.initial_rebalance_delay_s
             self._initial_delay = (delay, max(timeout - delay, 0.0))
-            self._set_join_deadline(self.at.now + delay)
+            self._set_join_deadline(self.time.now + delay)
         else:
             self._initial_delay = None
-            self._set_join_deadline(self.at.now + timeout)
-        self.move(Move.REBALANCE)
-        self.note(f"rebalances after generation {self.generation}: {reason}")
+            self._set_join_deadline(self.time.now + timeout)
+        self.transition(TransitionCause.REBALANCE)
+        self.log(f"rebalances after generation {self.generation}: {reason}")
         self.complete_join_if_ready()
 
     def complete_join_if_ready(self) -> None:
@@ -298,35 +298,35 @@ class ClassicGroup(Group):
     def _complete_join(self) -> None:
         self._join_deadline = None
         self._initial_delay = None
-        late = [m.member_id for m in self.membership if not (m.awaits_join or m.is_static)]
-        for member_id in late:
-            self.drop(member_id)
-        if late:
-            self.note(f"drops members that have not rejoined in time: {', '.join(late)}")
+        not_rejoined = [m.member_id for m in self.membership if not (m.awaits_join or m.is_static)]
+        for member_id in not_rejoined:
+            self.remove_member_id(member_id)
+        if not_rejoined:
+            self.log(f"removes members that have not rejoined in time: {', '.join(not_rejoined)}")
         if self.membership and not self.membership.elect_joined_leader():
             # Only static members are left and none has rejoined. Wait for their session timeouts.
             wait = max(self.membership.rebalance_timeout_s(), RETRY_JOIN_PHASE_S_MIN)
-            self._set_join_deadline(self.at.now + wait)
+            self._set_join_deadline(self.time.now + wait)
             return
         self.generation += 1
         self.membership.pending_sync.clear()
         if self.membership:
-            self._begin_generation()
+            self._start_generation()
         else:
             self.protocol_name = None
             self.subscribed = frozenset() if self.is_consumer_group else None
-            self.move(Move.ALL_GONE)
-            self.persist({}, self._emptiness_persisted)
-            self.note(f"is empty in generation {self.generation}")
+            self.transition(TransitionCause.NO_MEMBERS)
+            self.persist({}, self._on_empty_persisted)
+            self.log(f"is empty in generation {self.generation}")
 
-    def _begin_generation(self) -> None:
+    def _start_generation(self) -> None:
         self.protocol_name = self.membership.select_protocol()
         self.subscribed = (
             self.membership.subscribed_topics(self.protocol_name)
             if self.is_consumer_group
             else None
         )
-        self.move(Move.NEW_GENERATION)
+        self.transition(TransitionCause.NEW_GENERATION)
         leader = self.membership.leader or ""
         for member in self.membership:
             waiter = self.membership.release_join(member)
@@ -335,14 +335,14 @@ class ClassicGroup(Group):
             self.extend_session(member)
             member.is_new = False
             self.membership.pending_sync.add(member.member_id)
-        self._sync_deadline = self.at.now + self.membership.rebalance_timeout_s()
+        self._sync_deadline = self.time.now + self.membership.rebalance_timeout_s()
         self.wake_at(self._sync_deadline)
-        self.note(f"begins generation {self.generation} with {len(self.membership)} members")
+        self.log(f"starts generation {self.generation} with {len(self.membership)} members")
 
-    def _emptiness_persisted(self, error: ErrorCode) -> None:
+    def _on_empty_persisted(self, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             # Harmless: after a crash the last generation is loaded and its members time out.
-            self.note(f"could not write that it is empty: {error.name}")
+            self.log(f"could not write that it is empty: {error.name}")
 
     def answer_syncs(self, failure: SyncResult | None = None) -> None:
         """Answer all waiting sync requests with the assignment, or with the failure."""
@@ -361,7 +361,7 @@ class ClassicGroup(Group):
             assignment=member.assignment,
         )
 
-    def synced(self, member_id: str) -> None:
+    def record_sync(self, member_id: str) -> None:
         """Record that the member has sent its sync request."""
         self.membership.pending_sync.discard(member_id)
         if not self.membership.pending_sync:
@@ -377,43 +377,45 @@ class ClassicGroup(Group):
         self._join_deadline = deadline
         self.wake_at(deadline)
 
-    def forget_deadlines(self) -> None:
+    def clear_deadlines(self) -> None:
         self._join_deadline = self._sync_deadline = self._wake_at = None
 
     def run_due(self) -> None:
         """Handle expired deadlines, earliest first. Stop when the group must be written."""
-        while self._wake_at is not None and self._wake_at <= self.at.now:
+        while self._wake_at is not None and self._wake_at <= self.time.now:
             deadlines = sorted(self._deadlines())
             self._wake_at = deadlines[0][0] if deadlines else None
             for deadline, kind, member_id in deadlines:
-                if deadline > self.at.now:
+                if deadline > self.time.now:
                     break
                 if self.after_persist is not None:
                     return
-                self._fire(deadline, kind, member_id)
+                self._handle_deadline(deadline, kind, member_id)
 
     def _deadlines(self) -> list[tuple[float, str, str]]:
-        found = [
+        deadlines = [
             (member.expires_at, "session", member.member_id)
             for member in self.membership
             if member.expires_at is not None
         ]
-        found.extend((lapse, "pending", key) for key, lapse in self.membership.pending.items())
+        deadlines.extend(
+            (expires_at, "pending", key) for key, expires_at in self.membership.pending.items()
+        )
         if self._join_deadline is not None:
-            found.append((self._join_deadline, "join", ""))
+            deadlines.append((self._join_deadline, "join", ""))
         if self._sync_deadline is not None:
-            found.append((self._sync_deadline, "sync", ""))
-        return found
+            deadlines.append((self._sync_deadline, "sync", ""))
+        return deadlines
 
-    def _fire(self, deadline: float, kind: str, member_id: str) -> None:
+    def _handle_deadline(self, deadline: float, kind: str, member_id: str) -> None:
         """Handle a deadline, unless an earlier one in this run has moved it."""
         if kind == "join" and deadline == self._join_deadline:
             self._join_timed_out()
         elif kind == "sync" and deadline == self._sync_deadline:
             self._sync_timed_out()
         elif kind == "pending" and self.membership.pending.get(member_id) == deadline:
-            self.note(f"forgets the id {member_id} that nobody came back with")
-            self.drop(member_id)
+            self.log(f"removes the pending member id {member_id}, which has not joined in time")
+            self.remove_member_id(member_id)
             self.complete_join_if_ready()
         elif kind == "session":
             member = self.membership.get(member_id)
@@ -423,8 +425,8 @@ class ClassicGroup(Group):
     def _session_timed_out(self, member: ClassicMember) -> None:
         member.expires_at = None
         if member.may_expire:
-            reason = f"{member.member_id} was not heard of in its session timeout"
-            self.note(f"drops a member: {reason}")
+            reason = f"{member.member_id} has sent no heartbeat within its session timeout"
+            self.log(f"removes a member: {reason}")
             self.remove_member(member.member_id, reason)
 
     def _join_timed_out(self) -> None:
@@ -433,23 +435,23 @@ class ClassicGroup(Group):
             delay, remaining = self._initial_delay
             if remaining > 0:
                 self.joined_during_delay = False
-                longer = min(self.limits.initial_rebalance_delay_s, remaining)
-                self._initial_delay = (longer, max(remaining - delay, 0.0))
-                self._set_join_deadline(self.at.now + longer)
+                extension = min(self.limits.initial_rebalance_delay_s, remaining)
+                self._initial_delay = (extension, max(remaining - delay, 0.0))
+                self._set_join_deadline(self.time.now + extension)
                 return
         self._complete_join()
 
     def _sync_timed_out(self) -> None:
         self._sync_deadline = None
-        silent = [
+        not_synced = [
             m.member_id for m in self.membership if m.member_id in self.membership.pending_sync
         ]
-        if not silent:
+        if not not_synced:
             return
-        for member_id in silent:
-            self.drop(member_id)
-        reason = f"no sync request in time from {', '.join(silent)}"
-        self.note(f"drops members: {reason}")
+        for member_id in not_synced:
+            self.remove_member_id(member_id)
+        reason = f"no sync request in time from {', '.join(not_synced)}"
+        self.log(f"removes members: {reason}")
         self.prepare_rebalance(reason)
 
 
@@ -458,19 +460,19 @@ def restore_group(
     image: GroupImage,
     limits: GroupLimits,
     make_id: Callable[[], str],
-    at: Moment,
+    time: Moment,
 ) -> ClassicGroup:
     """Create a group from its image: stable if it had members, otherwise empty. Its first event
     must be ``Restored``.
     """
-    group = ClassicGroup(group_id, limits, make_id, at)
+    group = ClassicGroup(group_id, limits, make_id, time)
     group.generation = image.generation
     group.protocol_type = image.protocol_type or None
     group.protocol_name = image.protocol_name
     group.state_since_ms = image.state_since_ms
     if image.members and image.protocol_name is not None:
         for member in image.members:
-            group.membership.add(restored(member, image.protocol_name))
+            group.membership.add(restore_member(member, image.protocol_name))
         group.membership.leader = image.leader or group.membership.leader
         group.state = GroupState.STABLE
         if group.is_consumer_group:

@@ -1,7 +1,7 @@
 """Events that a group handles, and the decisions that it returns.
 
 Owns the messages between the rules and the shell around them. The shell carries out decisions in
-order. Nothing here acts, waits or reads a clock. Invariant: every ``waiter`` passed to a group in
+order. Nothing here waits or reads a clock. Invariant: every ``waiter`` passed to a group in
 an event is returned in exactly one ``GroupAnswer``, possibly later; a ``Persist`` is the last
 decision of its list, and the next event must be its ``Persisted``. Kafka's counterpart is the
 callbacks and purgatories of ``GroupCoordinator``.
@@ -16,7 +16,7 @@ from protocol.errors import ErrorCode
 Waiter = int
 """Identifies a waiting request. ``GroupAnswer`` contains the same number."""
 
-NOBODY: Final[Waiter] = 0
+NO_WAITER: Final[Waiter] = 0
 """The waiter of a request that has not reached the shell yet."""
 
 Protocols = tuple[tuple[str, bytes], ...]
@@ -49,7 +49,7 @@ class JoinRequested(NamedTuple):
     """The client handles MEMBER_ID_REQUIRED by joining again with its new id (JoinGroup 4+)."""
     can_skip_assignment: bool = False
     """The client supports ``skip_assignment`` (JoinGroup 9+)."""
-    waiter: Waiter = NOBODY
+    waiter: Waiter = NO_WAITER
 
 
 class SyncRequested(NamedTuple):
@@ -61,7 +61,7 @@ class SyncRequested(NamedTuple):
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: tuple[tuple[str, bytes], ...] = ()
-    waiter: Waiter = NOBODY
+    waiter: Waiter = NO_WAITER
 
 
 class HeartbeatReceived(NamedTuple):
@@ -70,7 +70,7 @@ class HeartbeatReceived(NamedTuple):
     member_id: str
     generation: int
     group_instance_id: str | None = None
-    waiter: Waiter = NOBODY
+    waiter: Waiter = NO_WAITER
 
 
 class CommitRequested(NamedTuple):
@@ -79,11 +79,11 @@ class CommitRequested(NamedTuple):
     member_id: str
     generation: int
     group_instance_id: str | None = None
-    waiter: Waiter = NOBODY
+    waiter: Waiter = NO_WAITER
 
 
-class Leaver(NamedTuple):
-    """One member that leaves. An administrator may name it by instance id alone."""
+class LeavingMember(NamedTuple):
+    """A member that leaves. An administrator may identify it by instance id alone."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -93,8 +93,8 @@ class Leaver(NamedTuple):
 class LeaveRequested(NamedTuple):
     """One or more members leave."""
 
-    members: tuple[Leaver, ...]
-    waiter: Waiter = NOBODY
+    members: tuple[LeavingMember, ...]
+    waiter: Waiter = NO_WAITER
 
 
 class TimePassed(NamedTuple):
@@ -173,10 +173,10 @@ class CommitResult(NamedTuple):
 
 
 class LeaveResult(NamedTuple):
-    """Answer to ``LeaveRequested``: one error per leaver, in the order of the request."""
+    """Answer to ``LeaveRequested``: one error per member, in the order of the request."""
 
     error: ErrorCode
-    members: tuple[tuple[Leaver, ErrorCode], ...] = ()
+    members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
 Result = JoinResult | SyncResult | HeartbeatResult | CommitResult | LeaveResult
@@ -237,10 +237,10 @@ class Persist(NamedTuple):
     records: tuple[GroupRecord, ...]
 
 
-class Note(NamedTuple):
+class LogLine(NamedTuple):
     """Write a line to the broker's own log."""
 
     text: str
 
 
-Decision = GroupAnswer | Persist | Note
+Decision = GroupAnswer | Persist | LogLine

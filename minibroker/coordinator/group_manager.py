@@ -22,8 +22,8 @@ from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.offsets_log import (
     OffsetsLog,
     StoredGroup,
+    apply_entries,
     commit_error,
-    fold,
     group_error,
 )
 from minibroker.coordinator.records import CLASSIC, Entry, OffsetEntry
@@ -76,7 +76,7 @@ class GroupManager:
 
     # ------------------------------------------------------- loading, creating and deleting
 
-    def load(self, partitions: Iterable[int], at: Moment) -> list[Group]:
+    def load(self, partitions: Iterable[int], time: Moment) -> list[Group]:
         """Load the groups of the partitions. The caller must pass ``Restored`` to each of them.
 
         A partition whose log cannot be opened remains in ``unloaded``.
@@ -88,8 +88,8 @@ class GroupManager:
             except LogError as error:
                 self.unloaded[partition] = error.text
                 continue
-            for group_id, stored in fold(offsets_log.replay()).items():
-                loaded.append(self._restore(group_id, stored, at))
+            for group_id, stored in apply_entries(offsets_log.replay()).items():
+                loaded.append(self._restore(group_id, stored, time))
             self.unloaded.pop(partition, None)
         return loaded
 
@@ -99,41 +99,45 @@ class GroupManager:
             return True
         return offsets_partition(group_id, self._partitions) not in self.unloaded
 
-    def _restore(self, group_id: str, stored: StoredGroup, at: Moment) -> Group:
+    def _restore(self, group_id: str, stored: StoredGroup, time: Moment) -> Group:
         group_type = GROUP_TYPES[stored.group_type]
         if not stored.records:
-            group = group_type.create(group_id, self.limits, self._make_id, at)
+            group = group_type.create(group_id, self.limits, self._make_id, time)
         else:
             records = tuple(stored.records.values())
-            group = group_type.restore(group_id, records, self.limits, self._make_id, at)
+            group = group_type.restore(group_id, records, self.limits, self._make_id, time)
             self._stored[group_id] = stored
         group.offsets = stored.offsets
         self.groups[group_id] = group
         return group
 
     def find(self, group_id: str, kind: type[GroupT]) -> GroupT | None:
-        """The group if it is of this type; None if there is none or it is of another type."""
+        """The group, or None if it does not exist or is of another type."""
         group = self.groups.get(group_id)
         return group if isinstance(group, kind) else None
 
-    def create(self, group_id: str, at: Moment, group_type: str = CLASSIC) -> Group | None:
+    def create(self, group_id: str, time: Moment, group_type: str = CLASSIC) -> Group | None:
         """Create an empty group; None if there are too many. It is stored on its first change."""
         if len(self.groups) >= GROUPS_MAX:
-            _logger.warning("group %r is refused: this worker has %d", group_id, GROUPS_MAX)
+            _logger.warning(
+                "group %r is rejected: this worker coordinates the maximum of %d groups",
+                group_id,
+                GROUPS_MAX,
+            )
             return None
         group = self.groups[group_id] = GROUP_TYPES[group_type].create(
-            group_id, self.limits, self._make_id, at
+            group_id, self.limits, self._make_id, time
         )
         return group
 
     def delete(self, group: Group, now_ms: int) -> ErrorCode:
         """Delete a group and its offsets. On an error, the group remains."""
-        entries = list(self._as_stored(group).tombstones(group.group_id))
+        entries = list(self._stored_group(group).tombstones(group.group_id))
         error = self._write(group, entries, now_ms)
         if error is ErrorCode.NONE:
             self.groups.pop(group.group_id, None)
             self._stored.pop(group.group_id, None)
-            self._rewrite_if_due(group, now_ms)
+            self._compact_if_needed(group, now_ms)
         return group_error(error)
 
     def clear(self) -> None:
@@ -146,9 +150,7 @@ class GroupManager:
             try:
                 offsets_log.clear()
             except OSError as error:
-                _logger.warning(
-                    "partition %d of the offsets keeps its records: %s", partition, error
-                )
+                _logger.warning("__consumer_offsets-%d cannot be cleared: %s", partition, error)
 
     # ----------------------------------------------------------------------------- changes
 
@@ -159,17 +161,17 @@ class GroupManager:
             stored = self._stored.setdefault(group.group_id, StoredGroup())
             for record in records:
                 stored.apply(record)
-            self._rewrite_if_due(group, now_ms)
+            self._compact_if_needed(group, now_ms)
         return group_error(error)
 
     def commit(
         self, group: Group, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
     ) -> dict[tuple[str, int], ErrorCode]:
         """Write all offsets in one batch, or none; return an error for each."""
-        new = sum(group.offsets.get(*key) is None for key in offsets)
-        if len(group.offsets) + new > OFFSETS_PER_GROUP_MAX:
+        added = sum(group.offsets.get(*key) is None for key in offsets)
+        if len(group.offsets) + added > OFFSETS_PER_GROUP_MAX:
             _logger.warning(
-                "group %r may not hold more than %d offsets", group.group_id, OFFSETS_PER_GROUP_MAX
+                "group %r may not have more than %d offsets", group.group_id, OFFSETS_PER_GROUP_MAX
             )
             return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
         entries = [OffsetEntry(group.group_id, *key, value) for key, value in offsets.items()]
@@ -177,25 +179,27 @@ class GroupManager:
         if error is ErrorCode.NONE:
             for (topic, partition), committed in offsets.items():
                 group.offsets.put(topic, partition, committed)
-            self._rewrite_if_due(group, now_ms)
+            self._compact_if_needed(group, now_ms)
         return dict.fromkeys(offsets, error)
 
-    def forget(self, group: Group, keys: Iterable[tuple[str, int]], now_ms: int) -> ErrorCode:
-        """Delete those of the offsets that exist."""
-        known = [key for key in keys if group.offsets.get(*key) is not None]
-        entries = [OffsetEntry(group.group_id, *key, None) for key in known]
+    def delete_offsets(
+        self, group: Group, keys: Iterable[tuple[str, int]], now_ms: int
+    ) -> ErrorCode:
+        """Delete the offsets that exist."""
+        existing = [key for key in keys if group.offsets.get(*key) is not None]
+        entries = [OffsetEntry(group.group_id, *key, None) for key in existing]
         error = commit_error(self._write(group, entries, now_ms))
         if error is ErrorCode.NONE:
-            for topic, partition in known:
+            for topic, partition in existing:
                 group.offsets.remove(topic, partition)
-            self._rewrite_if_due(group, now_ms)
+            self._compact_if_needed(group, now_ms)
         return error
 
     def expire(self, group: Group, now_ms: int) -> bool:
         """Delete the expired offsets of a group; False if the group itself can be deleted."""
         expired = group.expired_offsets(now_ms)
         if expired:
-            self.forget(group, expired, now_ms)
+            self.delete_offsets(group, expired, now_ms)
             _logger.info("group %r: %d offsets have expired", group.group_id, len(expired))
         return not group.is_idle or len(group.offsets) > 0
 
@@ -215,22 +219,22 @@ class GroupManager:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 
-    def _rewrite_if_due(self, group: Group, now_ms: int) -> None:
+    def _compact_if_needed(self, group: Group, now_ms: int) -> None:
         partition = offsets_partition(group.group_id, self._partitions)
         offsets_log = self.offsets_logs.get(partition)
-        if offsets_log is None or not offsets_log.wants_rewrite:
+        if offsets_log is None or not offsets_log.needs_compaction:
             return
         try:
-            offsets_log.rewrite(self._live(partition), now_ms=now_ms)
+            offsets_log.compact(self._live_entries(partition), now_ms=now_ms)
         except (LogError, OSError) as error:
-            _logger.warning("partition %d of the offsets stays large: %s", partition, error)
+            _logger.warning("__consumer_offsets-%d cannot be compacted: %s", partition, error)
 
-    def _live(self, partition: int) -> Iterator[Entry]:
+    def _live_entries(self, partition: int) -> Iterator[Entry]:
         for group_id, group in self.groups.items():
             if offsets_partition(group_id, self._partitions) == partition:
-                yield from self._as_stored(group).entries(group_id)
+                yield from self._stored_group(group).entries(group_id)
 
-    def _as_stored(self, group: Group) -> StoredGroup:
+    def _stored_group(self, group: Group) -> StoredGroup:
         """The group as the offsets log must store it, without a rebalance in progress."""
         stored = self._stored.get(group.group_id) or StoredGroup()
         stored.offsets = group.offsets

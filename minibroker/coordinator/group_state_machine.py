@@ -22,9 +22,9 @@ from minibroker.coordinator.events import (
     HeartbeatResult,
     JoinRequested,
     JoinResult,
-    Leaver,
     LeaveRequested,
     LeaveResult,
+    LeavingMember,
     Moment,
     Persisted,
     Removed,
@@ -40,11 +40,16 @@ from minibroker.coordinator.limits import (
     GroupLimits,
 )
 from minibroker.coordinator.member import ClassicMember
-from minibroker.coordinator.states import COMMIT_ANSWERS, HEARTBEAT_ANSWERS, GroupState, Move
+from minibroker.coordinator.states import (
+    COMMIT_ERRORS,
+    HEARTBEAT_ERRORS,
+    GroupState,
+    TransitionCause,
+)
 from protocol.errors import ErrorCode
 
 
-def handle(group: ClassicGroup, event: Event, at: Moment) -> list[Decision]:
+def handle(group: ClassicGroup, event: Event, time: Moment) -> list[Decision]:
     """Handle an event and return the decisions, in the order in which to carry them out.
 
     Raises ``RuntimeError`` for any event other than ``Persisted`` while a ``Persist`` is
@@ -52,17 +57,17 @@ def handle(group: ClassicGroup, event: Event, at: Moment) -> list[Decision]:
     """
     if isinstance(event, Persisted) != (group.after_persist is not None):
         raise RuntimeError(
-            f"group {group.group_id!r}: {type(event).__name__} came while "
+            f"group {group.group_id!r}: {type(event).__name__} was passed while "
             f"{'a' if group.after_persist else 'no'} write was outstanding"
         )
-    group.at = at
+    group.time = time
     HANDLERS[type(event)](group, event)
     if group.after_persist is None:
         group.run_due()
     return group.take_decisions()
 
 
-def join_refusal(limits: GroupLimits, group_id: str, event: JoinRequested) -> ErrorCode:
+def validate_join(limits: GroupLimits, group_id: str, event: JoinRequested) -> ErrorCode:
     """Validate a join independently of the group's state, before a group is created for it."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
@@ -78,8 +83,8 @@ def join_refusal(limits: GroupLimits, group_id: str, event: JoinRequested) -> Er
 
 
 def _join(group: ClassicGroup, event: JoinRequested) -> None:
-    if not _has_room(group, event.member_id):
-        group.drop(event.member_id)
+    if not _accepts_member(group, event.member_id):
+        group.remove_member_id(event.member_id)
         group.answer(event.waiter, JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
     elif group.state is GroupState.DEAD:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -96,7 +101,7 @@ def _join(group: ClassicGroup, event: JoinRequested) -> None:
     group.complete_join_if_ready()
 
 
-def _has_room(group: ClassicGroup, member_id: str) -> bool:
+def _accepts_member(group: ClassicGroup, member_id: str) -> bool:
     """Whether the group has room for the member. During a rebalance only members that have already
     rejoined count, so a group above its limit rejects the last members to rejoin.
     """
@@ -123,9 +128,9 @@ def _join_without_id(group: ClassicGroup, event: JoinRequested) -> None:
     elif len(group.membership.pending) >= PENDING_MEMBERS_MAX:
         group.answer(event.waiter, JoinResult(error=ErrorCode.GROUP_MAX_SIZE_REACHED))
     else:
-        lapse = group.at.now + event.session_timeout_ms / 1000
-        group.membership.pending[member_id] = lapse
-        group.wake_at(lapse)
+        expires_at = group.time.now + event.session_timeout_ms / 1000
+        group.membership.pending[member_id] = expires_at
+        group.wake_at(expires_at)
         error = ErrorCode.MEMBER_ID_REQUIRED
         group.answer(event.waiter, JoinResult(error=error, member_id=member_id))
 
@@ -159,7 +164,7 @@ def _rejoin(group: ClassicGroup, event: JoinRequested) -> None:
     member = group.membership[event.member_id]
     as_leader = group.membership.leader == event.member_id
     unchanged = member.protocols == event.protocols
-    # The leader of a stable group rejoins to assign again, for example after a change of topics.
+    # The leader of a stable group rejoins to reassign, for example after a change of topics.
     # Otherwise unchanged metadata means that the last response was lost, so it is sent again.
     if unchanged and (
         group.state is GroupState.COMPLETING_REBALANCE
@@ -168,15 +173,16 @@ def _rejoin(group: ClassicGroup, event: JoinRequested) -> None:
         leader = group.membership.leader or ""
         group.answer(event.waiter, group.join_result(member, leader=leader, as_leader=as_leader))
         return
-    _park(group, event, member)
-    who = f"the leader {member.member_id}" if as_leader else member.member_id
-    what = "the same" if unchanged else "other"
+    _park_join(group, event, member)
+    role = "the leader" if as_leader else "member"
+    metadata = "unchanged" if unchanged else "changed"
     group.prepare_rebalance(
-        f"{who} rejoins with {what} metadata; its reason: {event.reason or 'not given'}"
+        f"{role} {member.member_id} rejoins with {metadata} metadata; its reason: "
+        f"{event.reason or 'not given'}"
     )
 
 
-def _park(group: ClassicGroup, event: JoinRequested, member: ClassicMember) -> None:
+def _park_join(group: ClassicGroup, event: JoinRequested, member: ClassicMember) -> None:
     """Update the member from its request and park the request."""
     group.membership.update(
         member,
@@ -200,23 +206,23 @@ def _replace_static_member(
     group.answer(group.membership.release_join(member), JoinResult(error=fenced, member_id=old_id))
     waiter, member.sync_waiter = member.sync_waiter, None
     group.answer(waiter, SyncResult(error=fenced))
-    before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
+    old_settings = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
     group.membership.rename(member, member_id)
-    _park(group, event, member)
+    _park_join(group, event, member)
     group.extend_session(member)
     if group.state is GroupState.COMPLETING_REBALANCE:
         # The leader may already be computing assignments with the old id.
-        group.prepare_rebalance(f"static member {event.group_instance_id} is back as {member_id}")
+        group.prepare_rebalance(f"static member {event.group_instance_id} rejoins as {member_id}")
     elif group.state is not GroupState.STABLE:
         return
     elif group.membership.select_protocol() != group.protocol_name:
         group.prepare_rebalance(f"static member {event.group_instance_id} changes the protocol")
     else:
-        group.note(f"lets static member {event.group_instance_id} back in as {member_id}")
+        group.log(f"needs no rebalance: {event.group_instance_id} rejoins as {member_id}")
         group.persist(
             group.assignments(),
             lambda error: _static_member_stored(
-                group, event, member, (old_id, old_leader, before), error
+                group, event, member, (old_id, old_leader, old_settings), error
             ),
         )
 
@@ -242,10 +248,13 @@ def _static_member_stored(
         group.extend_session(member)
         group.answer(waiter, JoinResult(error=error))
         return
-    leads = group.membership.leader == member.member_id
+    is_leader = group.membership.leader == member.member_id
     if event.can_skip_assignment:
         result = group.join_result(
-            member, leader=group.membership.leader or "", as_leader=leads, skip_assignment=leads
+            member,
+            leader=group.membership.leader or "",
+            as_leader=is_leader,
+            skip_assignment=is_leader,
         )
     else:
         # An older client would compute an assignment if it were named leader, and that assignment
@@ -263,7 +272,7 @@ def _sync(group: ClassicGroup, event: SyncRequested) -> None:
         group.answer(event.waiter, SyncResult(error=error))
         return
     member = group.membership[event.member_id]
-    group.synced(event.member_id)
+    group.record_sync(event.member_id)
     if group.state is GroupState.STABLE:
         group.answer(event.waiter, group.sync_result(member))
         group.extend_session(member)
@@ -271,8 +280,8 @@ def _sync(group: ClassicGroup, event: SyncRequested) -> None:
     superseded, member.sync_waiter = member.sync_waiter, event.waiter
     group.answer(superseded, SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
     if group.membership.leader == event.member_id:
-        brought = dict(event.assignments)
-        assignments = {m.member_id: brought.get(m.member_id, b"") for m in group.membership}
+        sent = dict(event.assignments)
+        assignments = {m.member_id: sent.get(m.member_id, b"") for m in group.membership}
         group.persist(assignments, lambda error: _assignment_stored(group, assignments, error))
 
 
@@ -302,7 +311,7 @@ def _assignment_stored(
         return
     for member in group.membership:
         member.assignment = assignments[member.member_id]
-    group.move(Move.ASSIGNED)
+    group.transition(TransitionCause.ASSIGNED)
     group.answer_syncs()
 
 
@@ -310,13 +319,13 @@ def _assignment_stored(
 
 
 def _heartbeat(group: ClassicGroup, event: HeartbeatReceived) -> None:
-    error = HEARTBEAT_ANSWERS[group.state]
+    error = HEARTBEAT_ERRORS[group.state]
     if group.state is not GroupState.DEAD:
-        wrong = _generation_error(group, event)
-        if wrong is ErrorCode.NONE:
+        generation_error = _generation_error(group, event)
+        if generation_error is ErrorCode.NONE:
             group.extend_session(group.membership[event.member_id])
         else:
-            error = wrong
+            error = generation_error
     group.answer(event.waiter, HeartbeatResult(error))
 
 
@@ -334,44 +343,46 @@ def _commit(group: ClassicGroup, event: CommitRequested) -> None:
 def _commit_error(group: ClassicGroup, event: CommitRequested) -> ErrorCode:
     if group.state is GroupState.EMPTY and event.generation < 0:
         return ErrorCode.NONE  # an administrator, or a consumer without group management
-    anonymous = event.generation < 0 and event.member_id == "" and event.group_instance_id is None
+    is_anonymous = (
+        event.generation < 0 and event.member_id == "" and event.group_instance_id is None
+    )
     if group.state is not GroupState.DEAD:
-        if anonymous:
+        if is_anonymous:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = _generation_error(group, event)
         if error is not ErrorCode.NONE:
             return error
     if group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
         group.extend_session(group.membership[event.member_id])
-    return COMMIT_ANSWERS[group.state]
+    return COMMIT_ERRORS[group.state]
 
 
 def _leave(group: ClassicGroup, event: LeaveRequested) -> None:
     if group.state is GroupState.DEAD:
         group.answer(event.waiter, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
-    results = tuple((leaver, _leave_one(group, leaver)) for leaver in event.members)
+    results = tuple((leaving, _leave_one(group, leaving)) for leaving in event.members)
     group.answer(event.waiter, LeaveResult(ErrorCode.NONE, results))
 
 
-def _leave_one(group: ClassicGroup, leaver: Leaver) -> ErrorCode:
-    member_id: str | None = leaver.member_id
-    if leaver.member_id == "":
+def _leave_one(group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
+    member_id: str | None = leaving.member_id
+    if leaving.member_id == "":
         # An administrator removes a static member by its instance id.
-        instance = leaver.group_instance_id
+        instance = leaving.group_instance_id
         member_id = None if instance is None else group.membership.static_member_id(instance)
         if member_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-    elif leaver.member_id in group.membership.pending:
-        group.drop(leaver.member_id)
+    elif leaving.member_id in group.membership.pending:
+        group.remove_member_id(leaving.member_id)
         group.complete_join_if_ready()
         return ErrorCode.NONE
     else:
-        error = group.check_member(leaver.member_id, leaver.group_instance_id)
+        error = group.check_member(leaving.member_id, leaving.group_instance_id)
         if error is not ErrorCode.NONE:
             return error
     group.remove_member(
-        str(member_id), f"{member_id} leaves; its reason: {leaver.reason or 'not given'}"
+        str(member_id), f"{member_id} leaves; its reason: {leaving.reason or 'not given'}"
     )
     return ErrorCode.NONE
 
@@ -384,9 +395,9 @@ def _time_passed(_group: ClassicGroup, _event: TimePassed) -> None:
 
 
 def _persisted(group: ClassicGroup, event: Persisted) -> None:
-    then, group.after_persist = group.after_persist, None
-    if then is not None:
-        then(event.error)
+    callback, group.after_persist = group.after_persist, None
+    if callback is not None:
+        callback(event.error)
 
 
 def _restored(group: ClassicGroup, _event: Restored) -> None:
@@ -407,11 +418,11 @@ def _removed(group: ClassicGroup, _event: Removed) -> None:
         )
         waiter, member.sync_waiter = member.sync_waiter, None
         group.answer(waiter, SyncResult(error=error))
-        group.drop(member.member_id)
+        group.remove_member_id(member.member_id)
     for member_id in list(group.membership.pending):
-        group.drop(member_id)
-    group.forget_deadlines()
-    group.move(Move.REMOVED)
+        group.remove_member_id(member_id)
+    group.clear_deadlines()
+    group.transition(TransitionCause.REMOVED)
 
 
 HANDLERS: Final[dict[type[Event], Callable[[ClassicGroup, Any], None]]] = {

@@ -21,7 +21,7 @@ class CreateGroup(Protocol):
     """Creates an empty group."""
 
     def __call__(
-        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], at: Moment, /
+        self, group_id: str, limits: GroupLimits, make_id: Callable[[], str], time: Moment, /
     ) -> Group: ...
 
 
@@ -34,7 +34,7 @@ class RestoreGroup(Protocol):
         records: Sequence[GroupRecord],
         limits: GroupLimits,
         make_id: Callable[[], str],
-        at: Moment,
+        time: Moment,
         /,
     ) -> Group: ...
 
@@ -52,12 +52,12 @@ def _restore_classic(
     records: Sequence[GroupRecord],
     limits: GroupLimits,
     make_id: Callable[[], str],
-    at: Moment,
+    time: Moment,
 ) -> ClassicGroup:
     entry = records[-1]
     assert isinstance(entry, GroupEntry)
     assert entry.image is not None
-    return restore_group(group_id, entry.image, limits, make_id, at)
+    return restore_group(group_id, entry.image, limits, make_id, time)
 
 
 GROUP_TYPES: Final[dict[str, GroupType]] = {

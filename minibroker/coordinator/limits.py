@@ -57,13 +57,13 @@ so that many live entries are not copied over and over."""
 OFFSETS_LOG_BATCH_BYTES: Final = 256 * 1024
 """Approximate batch size during compaction."""
 
-NOTE_CHARACTERS_MAX: Final = 1_000
+LOG_LINE_CHARACTERS_MAX: Final = 1_000
 """Length at which log lines are cut, because they contain names and reasons chosen by clients."""
 
 TIMERS_PER_GROUP_MAX: Final = 4
-TIMERS_SPARE: Final = 64
+EXTRA_TIMERS_MAX: Final = 64
 """An earlier deadline leaves the group's previous entry in the timer queue. The queue is rebuilt
-when it has more than ``TIMERS_PER_GROUP_MAX`` entries per group plus ``TIMERS_SPARE``."""
+when it has more than ``TIMERS_PER_GROUP_MAX`` entries per group plus ``EXTRA_TIMERS_MAX``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from minibroker.coordinator.events import JoinedMember, MemberImage, Protocols, 
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
-    """A member. ``expires_at`` is the end of its session unless it sends a heartbeat before."""
+    """A member. ``expires_at`` is the end of its session without another heartbeat."""
 
     member_id: str
     group_instance_id: str | None
@@ -71,7 +71,7 @@ class ClassicMember:
         )
 
 
-def restored(image: MemberImage, protocol_name: str) -> ClassicMember:
+def restore_member(image: MemberImage, protocol_name: str) -> ClassicMember:
     """Create a member from its image, which contains only the selected protocol."""
     return ClassicMember(
         member_id=image.member_id,

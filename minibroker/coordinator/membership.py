@@ -18,7 +18,7 @@ from minibroker.coordinator.subscription import subscribed_topics
 
 
 class Membership:
-    """Members in the order in which they joined, which also breaks ties."""
+    """Members in the order in which they joined. This order also breaks ties."""
 
     def __init__(self) -> None:
         self.leader: str | None = None
@@ -28,7 +28,7 @@ class Membership:
         """Members of the new generation that have not sent their sync request yet."""
         self._members: dict[str, ClassicMember] = {}
         self._static: dict[str, str] = {}
-        self._supporters: Counter[str] = Counter()
+        self._protocol_support: Counter[str] = Counter()
         self._awaiting_join = 0
 
     def __len__(self) -> int:
@@ -55,11 +55,11 @@ class Membership:
         """Add a member. Its id and instance id must not be in use."""
         if member.group_instance_id is not None:
             if member.group_instance_id in self._static:
-                raise ValueError(f"static member {member.group_instance_id!r} is there already")
+                raise ValueError(f"static member {member.group_instance_id!r} is already a member")
             self._static[member.group_instance_id] = member.member_id
         self.pending.pop(member.member_id, None)
         self._members[member.member_id] = member
-        self._supporters.update(_names(member.protocols))
+        self._protocol_support.update(_names(member.protocols))
         self._awaiting_join += member.awaits_join
         if self.leader is None:
             self.leader = member.member_id
@@ -73,7 +73,7 @@ class Membership:
             return None
         if member.group_instance_id is not None:
             del self._static[member.group_instance_id]
-        self._supporters.subtract(_names(member.protocols))
+        self._protocol_support.subtract(_names(member.protocols))
         self._awaiting_join -= member.awaits_join
         if self.leader == member_id:
             self.leader = next(iter(self._members), None)
@@ -101,8 +101,8 @@ class Membership:
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
     ) -> None:
-        self._supporters.subtract(_names(member.protocols))
-        self._supporters.update(_names(protocols))
+        self._protocol_support.subtract(_names(member.protocols))
+        self._protocol_support.update(_names(protocols))
         member.protocols = protocols
         member.session_timeout_ms = session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms
@@ -143,14 +143,16 @@ class Membership:
 
     def supported_by_all(self, names: Iterable[str]) -> bool:
         """Whether all members support one of the protocols."""
-        return any(self._supporters[name] == len(self._members) for name in names)
+        return any(self._protocol_support[name] == len(self._members) for name in names)
 
     def select_protocol(self) -> str:
         """The protocol with the most votes among those that all members support. The earliest
         vote breaks a tie.
         """
-        everybody = len(self._members)
-        candidates = {name for name, count in self._supporters.items() if count == everybody}
+        member_count = len(self._members)
+        candidates = {
+            name for name, count in self._protocol_support.items() if count == member_count
+        }
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
 
@@ -166,10 +168,10 @@ class Membership:
         """Topics of all members' subscriptions, or None if one of them can't be decoded."""
         topics: set[str] = set()
         for member in self:
-            wanted = subscribed_topics(member.metadata(protocol_name))
-            if wanted is None:
+            member_topics = subscribed_topics(member.metadata(protocol_name))
+            if member_topics is None:
                 return None
-            topics |= wanted
+            topics |= member_topics
         return frozenset(topics)
 
 

@@ -1,7 +1,7 @@
 """Committed offsets of a group, and their expiry.
 
 It must never know which members may commit (see ``group_state_machine``) or the format of the
-records (see ``records``). Invariant: a partition has one offset, the last one put. An offset does
+records (see ``records``). Invariant: a partition has one offset, the last committed. An offset does
 not expire while a member may be consuming its topic. Kafka's counterparts are
 ``OffsetMetadataManager`` and ``OffsetExpirationCondition``.
 """
@@ -80,15 +80,15 @@ class OffsetTable:
         An offset's age counts from ``age_from_ms`` (when the group became empty) or, if that is
         None, from its commit. An expiry time set by the client overrides both.
         """
-        due = []
+        expired_keys = []
         for topic, partition, committed in self:
             if topic in consumed:
                 continue
             if committed.expire_ms is not None:
-                over = wall_ms >= committed.expire_ms
+                is_expired = wall_ms >= committed.expire_ms
             else:
-                since = committed.commit_ms if age_from_ms is None else age_from_ms
-                over = wall_ms - since >= retention_ms
-            if over:
-                due.append((topic, partition))
-        return due
+                from_ms = committed.commit_ms if age_from_ms is None else age_from_ms
+                is_expired = wall_ms - from_ms >= retention_ms
+            if is_expired:
+                expired_keys.append((topic, partition))
+        return expired_keys

@@ -87,7 +87,7 @@ class StoredGroup:
             yield record.tombstone()
 
 
-def fold(entries: Iterable[Entry]) -> dict[str, StoredGroup]:
+def apply_entries(entries: Iterable[Entry]) -> dict[str, StoredGroup]:
     """Apply the entries in order; return the resulting state by group id."""
     groups: defaultdict[str, StoredGroup] = defaultdict(StoredGroup)
     for entry in entries:
@@ -98,7 +98,7 @@ def fold(entries: Iterable[Entry]) -> dict[str, StoredGroup]:
             stored.offsets.remove(entry.topic, entry.partition)
         else:
             stored.offsets.put(entry.topic, entry.partition, entry.committed)
-    return {key: held for key, held in groups.items() if held.records or len(held.offsets)}
+    return {key: stored for key, stored in groups.items() if stored.records or len(stored.offsets)}
 
 
 class OffsetsLog:
@@ -107,13 +107,15 @@ class OffsetsLog:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.log = partition.log
-        self._written = self.log.size
-        self._live = 0
+        self._written_bytes = self.log.size
+        self._live_bytes = 0
 
     @property
-    def wants_rewrite(self) -> bool:
+    def needs_compaction(self) -> bool:
         """Whether the log has grown enough to be compacted."""
-        return self._written > max(OFFSETS_LOG_BYTES_MAX, OFFSETS_LOG_GROWTH * self._live)
+        return self._written_bytes > max(
+            OFFSETS_LOG_BYTES_MAX, OFFSETS_LOG_GROWTH * self._live_bytes
+        )
 
     def write(self, entries: Iterable[Entry], *, now_ms: int) -> None:
         """Append one or more entries as one batch.
@@ -130,25 +132,27 @@ class OffsetsLog:
         self._warnings = 0
         offset = self.log.log_start_offset
         while offset < self.log.log_end_offset:
-            before = offset
+            previous_offset = offset
             try:
-                piece = self.log.read(offset, READ_BYTES)
-                data = memoryview(b"" if piece is None else piece.load())
+                file_slice = self.log.read(offset, READ_BYTES)
+                data = memoryview(b"" if file_slice is None else file_slice.load())
                 for position, header in iter_batches(data):
                     offset = header.next_offset
                     if not header.is_control:
                         batch = data[position : position + header.size]
                         yield from self._entries(batch, header)
             except (DecodeError, LogError, OSError) as error:
-                self._skipped(offset, f"the rest of a segment, which cannot be read: {error}")
-                offset = self.log.next_segment_offset(before)
-            if offset <= before:
-                self._skipped(before, "the rest of a segment, which has no complete batch")
-                offset = self.log.next_segment_offset(before)
+                self._log_skipped(offset, f"the rest of a segment, which cannot be read: {error}")
+                offset = self.log.next_segment_offset(previous_offset)
+            if offset <= previous_offset:
+                self._log_skipped(
+                    previous_offset, "the rest of a segment, which has no complete batch"
+                )
+                offset = self.log.next_segment_offset(previous_offset)
 
     def _entries(self, batch: memoryview, header: BatchHeader) -> Iterator[Entry]:
         if header.record_count > REPLAYED_RECORDS_MAX:
-            self._skipped(header.base_offset, f"a batch of {header.record_count} records")
+            self._log_skipped(header.base_offset, f"a batch of {header.record_count} records")
             return
         try:
             for record in iter_records(batch, REPLAYED_BYTES_MAX):
@@ -156,7 +160,7 @@ class OffsetsLog:
                 if entry is not None:
                     yield entry
         except DecodeError as error:
-            self._skipped(header.base_offset, f"a batch that cannot be read: {error}")
+            self._log_skipped(header.base_offset, f"a batch that cannot be read: {error}")
 
     def _entry(self, record: Record) -> Entry | None:
         if record.key is None or record.offset < self.log.log_start_offset:
@@ -164,23 +168,23 @@ class OffsetsLog:
         try:
             return decode_entry(record.key, record.value)
         except (DecodeError, UnsupportedVersion) as error:
-            self._skipped(record.offset, f"a record that cannot be read: {error}")
+            self._log_skipped(record.offset, f"a record that cannot be read: {error}")
             return None
 
-    def _skipped(self, offset: int, reason: str) -> None:
+    def _log_skipped(self, offset: int, reason: str) -> None:
         self._warnings += 1
         if self._warnings <= WARNINGS_MAX:
             _logger.warning("%s offset %d is skipped: %s", self.log.directory, offset, reason)
         elif self._warnings == WARNINGS_MAX + 1:
             _logger.warning("%s: further records are skipped", self.log.directory)
 
-    def rewrite(self, live: Iterable[Entry], *, now_ms: int) -> None:
+    def compact(self, live: Iterable[Entry], *, now_ms: int) -> None:
         """Replace the content of the log by the ``live`` entries.
 
         Raises ``LogError``; the content of the log is then unchanged.
         """
-        before = self._written
-        self._written = 0
+        previous_bytes = self._written_bytes
+        self._written_bytes = 0
         try:
             self.log.roll(now_ms=now_ms)
             start = self.log.log_end_offset
@@ -196,16 +200,16 @@ class OffsetsLog:
                 self._append(batch, now_ms)
         except Exception:
             # The old entries remain. The next attempt waits until the log has grown again.
-            self._written += before
-            self._live = self._written
+            self._written_bytes += previous_bytes
+            self._live_bytes = self._written_bytes
             raise
-        self._live = self._written
+        self._live_bytes = self._written_bytes
         self._partition.delete_records(start)
         self.log.apply_retention(now_ms=now_ms)
 
     def clear(self) -> None:
         """Delete all records. Retention frees the space later."""
-        self._written = self._live = 0
+        self._written_bytes = self._live_bytes = 0
         self._partition.delete_records(self.log.log_end_offset)
 
     def _append(self, records: Iterable[Record], now_ms: int) -> None:
@@ -213,7 +217,7 @@ class OffsetsLog:
         self._partition.append_as_leader(
             memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR
         )
-        self._written += len(batch)
+        self._written_bytes += len(batch)
 
 
 def _records(entries: Iterable[Entry], now_ms: int) -> Iterator[Record]:

@@ -39,8 +39,8 @@ from minibroker.coordinator.events import (
     JoinResult,
     LeaveRequested,
     LeaveResult,
+    LogLine,
     Moment,
-    Note,
     Persist,
     Persisted,
     Removed,
@@ -53,13 +53,13 @@ from minibroker.coordinator.events import (
 )
 from minibroker.coordinator.group import Group
 from minibroker.coordinator.group_manager import GroupManager
-from minibroker.coordinator.group_state_machine import join_refusal
+from minibroker.coordinator.group_state_machine import validate_join
 from minibroker.coordinator.group_types import GROUP_TYPES
 from minibroker.coordinator.limits import (
+    EXTRA_TIMERS_MAX,
     GROUPS_MAX,
-    NOTE_CHARACTERS_MAX,
+    LOG_LINE_CHARACTERS_MAX,
     TIMERS_PER_GROUP_MAX,
-    TIMERS_SPARE,
     GroupLimits,
 )
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
@@ -119,7 +119,7 @@ class GroupService:
         """
         groups = self._manager.load(partitions, self._moment())
         for group in groups:
-            self._tell(group, Restored())
+            self._handle_event(group, Restored())
         return len(groups)
 
     @property
@@ -129,7 +129,7 @@ class GroupService:
         """
         return self._manager.unloaded
 
-    def missing(self, group_id: str) -> ErrorCode:
+    def missing_group_error(self, group_id: str) -> ErrorCode:
         """The error for a group that was not found."""
         if self._manager.is_loaded(group_id):
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -151,7 +151,7 @@ class GroupService:
         """
         groups = list(self._manager.groups.values())
         for group in groups:
-            self._tell(group, Removed())
+            self._handle_event(group, Removed())
         self._manager.clear()
         self._timers.clear()
         self._scheduled.clear()
@@ -164,7 +164,7 @@ class GroupService:
 
         This and the following methods set the waiter of the event.
         """
-        error = join_refusal(self.limits, group_id, event)
+        error = validate_join(self.limits, group_id, event)
         loaded = self._manager.is_loaded(group_id)
         if error is ErrorCode.NONE and not (loaded and self.can_store):
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -179,14 +179,14 @@ class GroupService:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if error is not ErrorCode.NONE or group is None:
             return JoinResult(error=error, member_id=event.member_id)
-        return self._ask(group, event, JoinResult)
+        return self._request(group, event, JoinResult)
 
     def sync(self, group_id: str, event: SyncRequested) -> SyncResult | Awaitable[SyncResult]:
         """The member's assignment, or an awaitable that waits for it."""
         group, error = self._find(group_id)
         if group is None:
             return SyncResult(error=error)
-        return self._ask(group, event, SyncResult)
+        return self._request(group, event, SyncResult)
 
     def heartbeat(self, group_id: str, event: HeartbeatReceived) -> HeartbeatResult:
         """Handle a heartbeat. There is no error while the group is not loaded, as in Kafka."""
@@ -194,15 +194,15 @@ class GroupService:
         if group is None:
             loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResult(ErrorCode.NONE if loading else error)
-        return self._ask_now(group, event, HeartbeatResult)
+        return self._request_immediate(group, event, HeartbeatResult)
 
     def leave(self, group_id: str, event: LeaveRequested) -> LeaveResult:
         group, error = self._find(group_id)
         if group is None and error is ErrorCode.UNKNOWN_MEMBER_ID:
-            return LeaveResult(ErrorCode.NONE, tuple((each, error) for each in event.members))
+            return LeaveResult(ErrorCode.NONE, tuple((member, error) for member in event.members))
         if group is None:
             return LeaveResult(error)
-        return self._ask_now(group, event, LeaveResult)
+        return self._request_immediate(group, event, LeaveResult)
 
     def _find(self, group_id: str) -> tuple[ClassicGroup | None, ErrorCode]:
         if not group_id:
@@ -226,17 +226,17 @@ class GroupService:
         """
         group = self._manager.groups.get(group_id)
         if group is None and (event.generation >= 0 or not self._manager.is_loaded(group_id)):
-            return dict.fromkeys(offsets, self.missing(group_id))
+            return dict.fromkeys(offsets, self.missing_group_error(group_id))
         group = group or self._manager.create(group_id, self._moment())
         if group is None:
             return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
-        refusal = self._ask_now(group, event, CommitResult).error
-        if refusal is not ErrorCode.NONE:
-            return dict.fromkeys(offsets, refusal)
+        error = self._request_immediate(group, event, CommitResult).error
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, error)
         limit = self.limits.offset_metadata_bytes_max
-        fitting = {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
+        accepted = {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        return errors | self._manager.commit(group, fitting, self._wall_ms())
+        return errors | self._manager.commit(group, accepted, self._wall_ms())
 
     def committed(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1
@@ -257,7 +257,8 @@ class GroupService:
         """
         group = self._manager.groups.get(group_id)
         if not group_id or group is None:
-            return self.missing(group_id) if group_id else ErrorCode.INVALID_GROUP_ID, {}
+            error = self.missing_group_error(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+            return error, {}
         error = group.validate_offset_delete()
         if error is not ErrorCode.NONE:
             return error, {}
@@ -267,16 +268,16 @@ class GroupService:
             else ErrorCode.NONE
             for key in keys
         }
-        free = [key for key, error in errors.items() if error is ErrorCode.NONE]
-        error = self._manager.forget(group, free, self._wall_ms())
-        return ErrorCode.NONE, errors | dict.fromkeys(free, error)
+        deletable = [key for key, error in errors.items() if error is ErrorCode.NONE]
+        error = self._manager.delete_offsets(group, deletable, self._wall_ms())
+        return ErrorCode.NONE, errors | dict.fromkeys(deletable, error)
 
-    def topics_deleted(self, names: Iterable[str]) -> None:
+    def on_topics_deleted(self, names: Iterable[str]) -> None:
         """Delete the offsets of deleted topics."""
-        gone = frozenset(names)
+        deleted = frozenset(names)
         for group in self._manager.groups.values():
-            keys = [(topic, partition) for topic, partition, _ in group.offsets if topic in gone]
-            self._manager.forget(group, keys, self._wall_ms())
+            keys = [(topic, partition) for topic, partition, _ in group.offsets if topic in deleted]
+            self._manager.delete_offsets(group, keys, self._wall_ms())
 
     # ------------------------------------------------------------------------- administration
 
@@ -292,7 +293,7 @@ class GroupService:
         """Delete a group that has no members, with its offsets."""
         group = self._manager.groups.get(group_id)
         if group is None:
-            return self.missing(group_id)
+            return self.missing_group_error(group_id)
         error = group.validate_delete()
         return self._drop(group) if error is ErrorCode.NONE else error
 
@@ -316,12 +317,12 @@ class GroupService:
     def _moment(self) -> Moment:
         return Moment(self._now(), self._wall_ms())
 
-    def _ask(
+    def _request(
         self, group: Group, event: JoinRequested | SyncRequested, kind: type[ResultT]
     ) -> ResultT | Awaitable[ResultT]:
         waiter = self._next_waiter()
         ready = self._parked[waiter] = trio.Event()
-        self._tell(group, event._replace(waiter=waiter))
+        self._handle_event(group, event._replace(waiter=waiter))
         if not ready.is_set():
             return self._wait(waiter, ready, kind)
         return self._take_answer(waiter, kind)
@@ -335,7 +336,7 @@ class GroupService:
             raise
         return self._take_answer(waiter, kind)
 
-    def _ask_now(
+    def _request_immediate(
         self,
         group: Group,
         event: HeartbeatReceived | CommitRequested | LeaveRequested,
@@ -344,7 +345,7 @@ class GroupService:
         """Pass an event to the group that it answers immediately."""
         waiter = self._next_waiter()
         self._parked[waiter] = trio.Event()
-        self._tell(group, event._replace(waiter=waiter))
+        self._handle_event(group, event._replace(waiter=waiter))
         return self._take_answer(waiter, kind)
 
     def _take_answer(self, waiter: Waiter, kind: type[ResultT]) -> ResultT:
@@ -357,17 +358,17 @@ class GroupService:
         self._waiter += 1
         return self._waiter
 
-    def _tell(self, group: Group, event: Event) -> None:
+    def _handle_event(self, group: Group, event: Event) -> None:
         """Pass an event to a group and carry out its decisions."""
-        following: Event | None = event
-        while following is not None:
-            decisions = GROUP_TYPES[group.type].handle(group, following, self._moment())
-            following = None
+        next_event: Event | None = event
+        while next_event is not None:
+            decisions = GROUP_TYPES[group.type].handle(group, next_event, self._moment())
+            next_event = None
             for decision in decisions:
-                following = self._carry_out(group, decision)
+                next_event = self._execute(group, decision)
         self._schedule(group)
 
-    def _carry_out(self, group: Group, decision: Decision) -> Event | None:
+    def _execute(self, group: Group, decision: Decision) -> Event | None:
         if isinstance(decision, GroupAnswer):
             ready = self._parked.get(decision.waiter)
             if ready is not None:
@@ -375,8 +376,8 @@ class GroupService:
                 ready.set()
         elif isinstance(decision, Persist):
             return Persisted(self._manager.store(group, decision.records, self._wall_ms()))
-        elif isinstance(decision, Note):
-            text = decision.text[:NOTE_CHARACTERS_MAX]
+        elif isinstance(decision, LogLine):
+            text = decision.text[:LOG_LINE_CHARACTERS_MAX]
             _logger.info("%s", text if text.isprintable() else repr(text))
         return None
 
@@ -385,13 +386,13 @@ class GroupService:
     def _schedule(self, group: Group) -> None:
         """Schedule the group's next deadline. A timer that fires too early is harmless."""
         deadline = group.next_deadline
-        known = self._scheduled.get(group.group_id)
-        if deadline is None or (known is not None and known <= deadline):
+        scheduled = self._scheduled.get(group.group_id)
+        if deadline is None or (scheduled is not None and scheduled <= deadline):
             return
         self._scheduled[group.group_id] = deadline
         heapq.heappush(self._timers, (deadline, group.group_id))
-        if len(self._timers) > TIMERS_PER_GROUP_MAX * len(self._scheduled) + TIMERS_SPARE:
-            self._timers = [(at, group_id) for group_id, at in self._scheduled.items()]
+        if len(self._timers) > TIMERS_PER_GROUP_MAX * len(self._scheduled) + EXTRA_TIMERS_MAX:
+            self._timers = [(deadline, group_id) for group_id, deadline in self._scheduled.items()]
             heapq.heapify(self._timers)
         if self._timers[0][0] == deadline:
             self._wakeup.set()
@@ -405,7 +406,7 @@ class GroupService:
             del self._scheduled[group_id]
             group = self._manager.groups.get(group_id)
             if group is not None:
-                self._tell(group, TimePassed())
+                self._handle_event(group, TimePassed())
         if self._cleanup_at <= now:
             self._cleanup_at = now + self.limits.retention_check_interval_s
             self._clean_up()
@@ -419,6 +420,6 @@ class GroupService:
     def _drop(self, group: Group) -> ErrorCode:
         error = self._manager.delete(group, self._wall_ms())
         if error is ErrorCode.NONE:
-            self._tell(group, Removed())
+            self._handle_event(group, Removed())
             self._scheduled.pop(group.group_id, None)
         return error

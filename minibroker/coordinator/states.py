@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
 
-STORY_LENGTH_MAX: Final = 16
+PAST_TRANSITIONS_MAX: Final = 16
 """Number of past transitions that a group keeps for ``InvalidGroupTransition``."""
 
 
@@ -34,65 +34,65 @@ class GroupState(enum.Enum):
     DEAD = "Dead"
 
 
-class Move(enum.Enum):
+class TransitionCause(enum.Enum):
     """The cause of a transition."""
 
     REBALANCE = "members have to rejoin"
     NEW_GENERATION = "the members of a new generation are known"
-    ALL_GONE = "a rebalance ended without members"
+    NO_MEMBERS = "a rebalance ended without members"
     ASSIGNED = "the leader's assignment is in the log"
-    REMOVED = "the group was deleted or its owner let go of it"
+    REMOVED = "the group was deleted or unloaded"
 
 
-TRANSITIONS: Final[dict[GroupState, dict[Move, GroupState]]] = {
+TRANSITIONS: Final[dict[GroupState, dict[TransitionCause, GroupState]]] = {
     GroupState.EMPTY: {
-        Move.REBALANCE: GroupState.PREPARING_REBALANCE,
-        Move.REMOVED: GroupState.DEAD,
+        TransitionCause.REBALANCE: GroupState.PREPARING_REBALANCE,
+        TransitionCause.REMOVED: GroupState.DEAD,
     },
     GroupState.PREPARING_REBALANCE: {
-        Move.NEW_GENERATION: GroupState.COMPLETING_REBALANCE,
-        Move.ALL_GONE: GroupState.EMPTY,
-        Move.REMOVED: GroupState.DEAD,
+        TransitionCause.NEW_GENERATION: GroupState.COMPLETING_REBALANCE,
+        TransitionCause.NO_MEMBERS: GroupState.EMPTY,
+        TransitionCause.REMOVED: GroupState.DEAD,
     },
     GroupState.COMPLETING_REBALANCE: {
-        Move.ASSIGNED: GroupState.STABLE,
-        Move.REBALANCE: GroupState.PREPARING_REBALANCE,
-        Move.REMOVED: GroupState.DEAD,
+        TransitionCause.ASSIGNED: GroupState.STABLE,
+        TransitionCause.REBALANCE: GroupState.PREPARING_REBALANCE,
+        TransitionCause.REMOVED: GroupState.DEAD,
     },
     GroupState.STABLE: {
-        Move.REBALANCE: GroupState.PREPARING_REBALANCE,
-        Move.REMOVED: GroupState.DEAD,
+        TransitionCause.REBALANCE: GroupState.PREPARING_REBALANCE,
+        TransitionCause.REMOVED: GroupState.DEAD,
     },
     GroupState.DEAD: {},
 }
 
-HEARTBEAT_ANSWERS: Final[dict[GroupState, ErrorCode]] = {
+HEARTBEAT_ERRORS: Final[dict[GroupState, ErrorCode]] = {
     GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
     GroupState.PREPARING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
     GroupState.COMPLETING_REBALANCE: ErrorCode.NONE,
     GroupState.STABLE: ErrorCode.NONE,
     GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""Response to a heartbeat of a member of the current generation. It reports a rebalance while
+"""Error code for a heartbeat of a member of the current generation. It reports a rebalance while
 members must rejoin, but no error while they wait for their assignment."""
 
-COMMIT_ANSWERS: Final[dict[GroupState, ErrorCode]] = {
+COMMIT_ERRORS: Final[dict[GroupState, ErrorCode]] = {
     GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
     GroupState.PREPARING_REBALANCE: ErrorCode.NONE,
     GroupState.COMPLETING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
     GroupState.STABLE: ErrorCode.NONE,
     GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""Response to an offset commit of a member of the current generation. Commits are accepted during
-PreparingRebalance, because consumers commit their offsets before they give up partitions."""
+"""Error for an offset commit of a member of the current generation. Commits are accepted during
+PreparingRebalance, because consumers commit their offsets before partitions are revoked."""
 
 
 class StateTransition(NamedTuple):
     """A past transition of a group."""
 
-    at: float
+    time: float
     before: GroupState
-    move: Move
+    cause: TransitionCause
     after: GroupState
 
 
@@ -100,30 +100,34 @@ class InvalidGroupTransition(RuntimeError):
     """A transition that is not in the table. This is a bug in the rules, not a client error."""
 
     def __init__(
-        self, group_id: str, state: GroupState, move: Move, transitions: list[StateTransition]
+        self,
+        group_id: str,
+        state: GroupState,
+        cause: TransitionCause,
+        transitions: list[StateTransition],
     ) -> None:
         self.group_id = group_id
         self.state = state
-        self.move = move
+        self.cause = cause
         self.transitions = transitions
         history = "; ".join(
-            f"{step.at:.3f} {step.before.value} -> {step.after.value} ({step.move.value})"
-            for step in transitions
+            f"{past.time:.3f} {past.before.value} -> {past.after.value} ({past.cause.value})"
+            for past in transitions
         )
         super().__init__(
-            f"group {group_id!r} in state {state.value} cannot move because {move.value}; "
-            f"so far: {history or 'nothing happened'}"
+            f"group {group_id!r} in state {state.value} cannot change because {cause.value}; "
+            f"earlier transitions: {history or 'none'}"
         )
 
 
 def next_state(
-    group_id: str, state: GroupState, move: Move, transitions: list[StateTransition]
+    group_id: str, state: GroupState, cause: TransitionCause, transitions: list[StateTransition]
 ) -> GroupState:
-    """Return the state after ``move``.
+    """Return the state after a transition.
 
     Raises ``InvalidGroupTransition`` if the table does not allow it.
     """
-    after = TRANSITIONS[state].get(move)
+    after = TRANSITIONS[state].get(cause)
     if after is None:
-        raise InvalidGroupTransition(group_id, state, move, transitions)
+        raise InvalidGroupTransition(group_id, state, cause, transitions)
     return after

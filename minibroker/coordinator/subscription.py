@@ -34,10 +34,12 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Partitions of an assignment by topic; empty if the bytes can't be decoded."""
-    found = _read(ConsumerProtocolAssignment, assignment)
-    if found is None:
+    decoded = _read(ConsumerProtocolAssignment, assignment)
+    if decoded is None:
         return ()
-    return tuple((each.topic, tuple(each.partitions)) for each in found.assigned_partitions)
+    return tuple(
+        (assigned.topic, tuple(assigned.partitions)) for assigned in decoded.assigned_partitions
+    )
 
 
 def _read(cls: type[MessageT], data: bytes) -> MessageT | None:

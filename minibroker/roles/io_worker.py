@@ -229,7 +229,7 @@ class _Worker:
             self.groups.reset()
         deleted = before.topic_names.keys() - after.topic_names.keys()
         if deleted:
-            self.groups.topics_deleted(before.topic_names[topic_id] for topic_id in deleted)
+            self.groups.on_topics_deleted(before.topic_names[topic_id] for topic_id in deleted)
         self._replicas.follow(before, after)
         if before.topic_names != after.topic_names:
             self._purgatory.wake_all()

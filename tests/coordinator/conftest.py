@@ -26,10 +26,10 @@ from minibroker.coordinator.events import (
     JoinedMember,
     JoinRequested,
     JoinResult,
-    Leaver,
     LeaveRequested,
+    LeavingMember,
+    LogLine,
     Moment,
-    Note,
     Persist,
     Persisted,
     Result,
@@ -72,13 +72,13 @@ class Playbook:
     def __init__(self, limits: GroupLimits) -> None:
         ids = count(1)
         self.now = 100.0
-        self.group = ClassicGroup("g", limits, lambda: f"id{next(ids)}", self.at)
+        self.group = ClassicGroup("g", limits, lambda: f"id{next(ids)}", self.time)
         self.waiting: list[Decision] = []
         self.notes: list[str] = []
         self.persisted: list[Persist] = []
 
     @property
-    def at(self) -> Moment:
+    def time(self) -> Moment:
         return Moment(self.now, START_MS + round((self.now - 100) * 1000))
 
     def __rshift__(self, event: Event | float) -> Playbook:
@@ -86,7 +86,7 @@ class Playbook:
             self.now += event
             event = TimePassed()
         assert not self.waiting, f"decided but not expected: {self.waiting}"
-        self._take(handle(self.group, event, self.at))
+        self._take(handle(self.group, event, self.time))
         return self
 
     def __lshift__(self, expected: Decision | ExpectedWrite | type[Persist]) -> Playbook:
@@ -95,7 +95,7 @@ class Playbook:
         if isinstance(expected, ExpectedWrite):
             assert isinstance(got, Persist), got
             assert not self.waiting
-            self._take(handle(self.group, Persisted(expected.error), self.at))
+            self._take(handle(self.group, Persisted(expected.error), self.time))
         elif isinstance(expected, type):
             assert isinstance(got, expected), got
         else:
@@ -104,9 +104,9 @@ class Playbook:
         return self
 
     def _take(self, decisions: list[Decision]) -> None:
-        self.notes += [d.text for d in decisions if isinstance(d, Note)]
+        self.notes += [d.text for d in decisions if isinstance(d, LogLine)]
         self.persisted += [d for d in decisions if isinstance(d, Persist)]
-        self.waiting += [d for d in decisions if not isinstance(d, Note)]
+        self.waiting += [d for d in decisions if not isinstance(d, LogLine)]
 
     @property
     def image(self) -> GroupImage:
@@ -183,9 +183,9 @@ def commit(
     )
 
 
-def leave(waiter: int, *members: str | Leaver) -> LeaveRequested:
+def leave(waiter: int, *members: str | LeavingMember) -> LeaveRequested:
     return LeaveRequested(
-        waiter=waiter, members=tuple(Leaver(m) if isinstance(m, str) else m for m in members)
+        waiter=waiter, members=tuple(LeavingMember(m) if isinstance(m, str) else m for m in members)
     )
 
 

@@ -11,8 +11,8 @@ from minibroker.coordinator.events import (
     GroupImage,
     HeartbeatResult,
     JoinResult,
-    Leaver,
     LeaveResult,
+    LeavingMember,
     MemberImage,
     Moment,
     Removed,
@@ -139,7 +139,7 @@ def test_static_member_late_for_rejoin_remains_until_session_timeout(
 ) -> None:
     play.stable("a", "s", group_instance_id=None)
     play >> say.leave(1, "s-id2")
-    play << say.refused(1, LeaveResult, ErrorCode.NONE, members=((Leaver("s-id2"), 0),))
+    play << say.refused(1, LeaveResult, ErrorCode.NONE, members=((LeavingMember("s-id2"), 0),))
     play >> say.join(2, client_id="s", group_instance_id="s1") >> say.join(3, "a-id1")
     play << say.joined(3, "a-id1", "a-id1", ("a-id1", ("s1-id3", "s1")), generation=2)
     play << say.joined(2, "s1-id3", "a-id1", generation=2)
@@ -172,7 +172,7 @@ def test_rebalance_without_rejoins_waits_for_static_sessions(
     play << say.refused(3, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="d-id2")
     play >> say.join(4, "d-id2", rebalance_timeout_ms=5000) >> say.leave(5, "d-id2")
     play << say.refused(4, JoinResult, ErrorCode.UNKNOWN_MEMBER_ID)
-    play << say.refused(5, LeaveResult, ErrorCode.NONE, members=((Leaver("d-id2"), 0),))
+    play << say.refused(5, LeaveResult, ErrorCode.NONE, members=((LeavingMember("d-id2"), 0),))
     play >> 5.0 >> 5.0 >> 5.0
     assert play.is_in(GroupState.PREPARING_REBALANCE)
     assert play.group.generation == 1
@@ -226,11 +226,11 @@ def test_offsets_expire_only_when_no_member_consumes_them(
 def test_restored_group_equals_written_group(play: Playbook) -> None:
     play.stable("a", "b")
     image = play.image
-    again = restore_group("g", image, play.group.limits, str, play.at)
+    again = restore_group("g", image, play.group.limits, str, play.time)
     assert again.state is GroupState.STABLE
     assert again.image(again.assignments()) == image
     assert again.assignments() == {"a-id1": b"a-id1", "b-id2": b"b-id2"}
-    assert handle(again, Restored(), play.at) == []
+    assert handle(again, Restored(), play.time) == []
     assert again.next_deadline == play.now + 10.0
 
 

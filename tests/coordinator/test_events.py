@@ -7,7 +7,13 @@ from typing import get_args
 
 import pytest
 
-from minibroker.coordinator.events import Event, JoinedMember, JoinResult, Leaver, SyncRequested
+from minibroker.coordinator.events import (
+    Event,
+    JoinedMember,
+    JoinResult,
+    LeavingMember,
+    SyncRequested,
+)
 from minibroker.coordinator.group_state_machine import HANDLERS
 
 
@@ -24,4 +30,4 @@ def test_events_are_immutable() -> None:
 def test_results_are_picklable() -> None:
     result = JoinResult(member_id="m", members=(JoinedMember("m", None, b"x"),))
     assert pickle.loads(pickle.dumps(result)) == result
-    assert pickle.loads(pickle.dumps(Leaver("m"))) == Leaver("m")
+    assert pickle.loads(pickle.dumps(LeavingMember("m"))) == LeavingMember("m")

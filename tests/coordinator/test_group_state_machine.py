@@ -10,15 +10,15 @@ from minibroker.coordinator.events import (
     CommitResult,
     HeartbeatResult,
     JoinResult,
-    Leaver,
     LeaveResult,
+    LeavingMember,
     Persist,
     Persisted,
     Removed,
     SyncResult,
     TimePassed,
 )
-from minibroker.coordinator.group_state_machine import handle, join_refusal
+from minibroker.coordinator.group_state_machine import handle, validate_join
 from minibroker.coordinator.limits import (
     MEMBER_METADATA_BYTES_MAX,
     PENDING_MEMBERS_MAX,
@@ -153,15 +153,15 @@ def test_join_to_full_group_is_rejected(make_play: Any, say: type[Words]) -> Non
 def test_invalid_join_is_rejected_in_any_state(say: type[Words]) -> None:
     limits = GroupLimits(session_timeout_ms_min=6_000, session_timeout_ms_max=30_000)
     ok = ErrorCode.NONE
-    assert join_refusal(limits, "g", say.join(1, session_timeout_ms=6_000)) is ok
-    assert join_refusal(limits, "g", say.join(1, session_timeout_ms=30_000)) is ok
+    assert validate_join(limits, "g", say.join(1, session_timeout_ms=6_000)) is ok
+    assert validate_join(limits, "g", say.join(1, session_timeout_ms=30_000)) is ok
     bad = ErrorCode.INVALID_SESSION_TIMEOUT
-    assert join_refusal(limits, "g", say.join(1, session_timeout_ms=5_999)) is bad
-    assert join_refusal(limits, "g", say.join(1, session_timeout_ms=30_001)) is bad
-    assert join_refusal(limits, "", say.join(1)) is ErrorCode.INVALID_GROUP_ID
+    assert validate_join(limits, "g", say.join(1, session_timeout_ms=5_999)) is bad
+    assert validate_join(limits, "g", say.join(1, session_timeout_ms=30_001)) is bad
+    assert validate_join(limits, "", say.join(1)) is ErrorCode.INVALID_GROUP_ID
     huge = (("range", bytes(MEMBER_METADATA_BYTES_MAX)), ("sticky", b"1"))
     policy = ErrorCode.POLICY_VIOLATION
-    assert join_refusal(limits, "g", say.join(1, protocols=huge)) is policy
+    assert validate_join(limits, "g", say.join(1, protocols=huge)) is policy
 
 
 # ----------------------------------------------------------------------------- static members
@@ -351,12 +351,12 @@ def test_leave_request_removes_several_members(play: Playbook, say: type[Words])
     play >> say.join(2, client_id="p", require_known_member_id=True)
     play << say.refused(2, JoinResult, ErrorCode.MEMBER_ID_REQUIRED, member_id="p-id4")
     leavers = (
-        Leaver("a-id1"),
-        Leaver("", "s1"),
-        Leaver("", "nobody"),
-        Leaver("p-id4"),
-        Leaver("b-id2", "s1"),
-        Leaver("x"),
+        LeavingMember("a-id1"),
+        LeavingMember("", "s1"),
+        LeavingMember("", "nobody"),
+        LeavingMember("p-id4"),
+        LeavingMember("b-id2", "s1"),
+        LeavingMember("x"),
     )
     none, unknown = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
     errors = (none, none, unknown, none, unknown, unknown)
@@ -369,7 +369,7 @@ def test_leave_request_removes_several_members(play: Playbook, say: type[Words])
 def test_leave_of_last_member_empties_group(play: Playbook, say: type[Words]) -> None:
     play.stable("a")
     play >> say.leave(1, "a-id1")
-    play << say.refused(1, LeaveResult, ErrorCode.NONE, members=((Leaver("a-id1"), 0),))
+    play << say.refused(1, LeaveResult, ErrorCode.NONE, members=((LeavingMember("a-id1"), 0),))
     play << play.STORED
     assert play.is_in(GroupState.EMPTY)
     play >> say.beat(2, "a-id1") << say.refused(2, HeartbeatResult, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -389,7 +389,7 @@ def test_leave_while_join_waits_rejects_join(play: Playbook, say: type[Words]) -
     play << say.joined(1, "a-id1", "a-id1", ("a-id1", "b-id2")) << say.joined(2, "b-id2", "a-id1")
     play >> say.sync(3, "b-id2") >> say.leave(4, "b-id2")
     play << say.refused(3, SyncResult, ErrorCode.UNKNOWN_MEMBER_ID)
-    play << say.refused(4, LeaveResult, ErrorCode.NONE, members=((Leaver("b-id2"), 0),))
+    play << say.refused(4, LeaveResult, ErrorCode.NONE, members=((LeavingMember("b-id2"), 0),))
 
 
 def test_dead_group_answers_with_coordinator_errors(play: Playbook, say: type[Words]) -> None:
@@ -406,7 +406,7 @@ def test_event_before_persisted_raises(play: Playbook, say: type[Words]) -> None
     play.stable("a")
     play >> 10.0 << Persist
     with pytest.raises(RuntimeError, match="while a write was outstanding"):
-        handle(play.group, TimePassed(), play.at)
+        handle(play.group, TimePassed(), play.time)
     play >> Persisted()
     with pytest.raises(RuntimeError, match="while no write was outstanding"):
-        handle(play.group, Persisted(), play.at)
+        handle(play.group, Persisted(), play.time)

@@ -11,7 +11,7 @@ from minibroker.coordinator.classic_group import ClassicGroup
 from minibroker.coordinator.events import (
     GroupAnswer,
     JoinResult,
-    Leaver,
+    LeavingMember,
     Moment,
     Persist,
     Persisted,
@@ -67,7 +67,7 @@ class Chaos:
         elif kind == "commit":
             event = self.say.commit(self.waiter, member, generation, instance)
         elif kind == "leave":
-            event = self.say.leave(self.waiter, Leaver(member, instance))
+            event = self.say.leave(self.waiter, LeavingMember(member, instance))
         else:
             self.now += data.draw(st.sampled_from([0.5, 3.0, 11.0]))
             event = TimePassed()

@@ -134,9 +134,9 @@ def restore_toy(
     found: Sequence[GroupRecord],
     limits: GroupLimits,
     make_id: Callable[[], str],
-    at: Moment,
+    time: Moment,
 ) -> ToyGroup:
-    group = ToyGroup(group_id, limits, make_id, at)
+    group = ToyGroup(group_id, limits, make_id, time)
     (record,) = found
     assert isinstance(record, ToyRecord)
     group.members = record.members or ()
@@ -149,9 +149,9 @@ class Toys:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.service = self.start()
-        assert self.service._manager.create("g", self.at, "toy") is not None
+        assert self.service._manager.create("g", self.time, "toy") is not None
 
-    at = Moment(0.0, START_MS)
+    time = Moment(0.0, START_MS)
 
     def start(self) -> GroupService:
         self.disk.kill()
@@ -173,7 +173,7 @@ class Toys:
         group = self.service._manager.find("g", ToyGroup)
         assert group is not None
         event = HeartbeatReceived(member_id, generation)
-        return self.service._ask_now(group, event, HeartbeatResult).error
+        return self.service._request_immediate(group, event, HeartbeatResult).error
 
     def commit(self, epoch: int) -> ErrorCode:
         offsets = {KEY: CommittedOffset(5, -1, "", self.service._wall_ms())}
@@ -259,7 +259,7 @@ async def test_classic_requests_to_toy_group_are_rejected(toys: Toys, say: type[
     assert error_of(toys.service.sync("g", say.sync(0, "m", 1))) is ErrorCode.UNKNOWN_MEMBER_ID
     assert toys.service.heartbeat("g", say.beat(0, "m", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert toys.service.describe("g") is None
-    assert toys.service.missing("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert toys.service.missing_group_error("g") is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def error_of(result: object) -> object:

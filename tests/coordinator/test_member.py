@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.coordinator.member import ClassicMember, restored
+from minibroker.coordinator.member import ClassicMember, restore_member
 
 
 def member(**other: object) -> ClassicMember:
@@ -48,7 +48,7 @@ def test_member_may_expire_only_if_it_can_send_heartbeats(
 
 def test_image_contains_only_selected_protocol() -> None:
     image = member(group_instance_id="i").image("range", b"mine")
-    again = restored(image, "range")
+    again = restore_member(image, "range")
     assert again.protocols == (("range", b"r"),)
     assert again.image("range", b"mine") == image
     assert again.is_static

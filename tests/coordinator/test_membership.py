@@ -39,7 +39,7 @@ def test_first_member_leads_and_oldest_succeeds() -> None:
 
 def test_instance_id_maps_to_one_member() -> None:
     one = membership(member("1", instance="s"))
-    with pytest.raises(ValueError, match="'s' is there already"):
+    with pytest.raises(ValueError, match="'s' is already a member"):
         one.add(member("2", instance="s"))
     one.pending_sync.add("1")
     one.rename(one["1"], "9")

@@ -17,8 +17,8 @@ from minibroker.coordinator.offsets_log import (
     REPLAYED_RECORDS_MAX,
     WARNINGS_MAX,
     OffsetsLog,
+    apply_entries,
     commit_error,
-    fold,
     group_error,
 )
 from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
@@ -54,22 +54,24 @@ def test_replay_of_empty_offsets_log_returns_nothing(disk: Disk) -> None:
 
 def test_fold_keeps_last_entry_of_each_key() -> None:
     tombstone = OffsetEntry("g", "t", 0, None)
-    folded = fold([offset(1), GroupEntry("g", IMAGE), offset(2), offset(3, partition=1)])
+    folded = apply_entries([offset(1), GroupEntry("g", IMAGE), offset(2), offset(3, partition=1)])
     assert list(folded["g"].records.values()) == [GroupEntry("g", IMAGE)]
     assert list(folded["g"].offsets) == [
         ("t", 0, CommittedOffset(2, -1, "", 1)),
         ("t", 1, CommittedOffset(3, -1, "", 1)),
     ]
-    folded = fold([offset(1), GroupEntry("g", IMAGE), tombstone])
+    folded = apply_entries([offset(1), GroupEntry("g", IMAGE), tombstone])
     assert list(folded["g"].records.values()) == [GroupEntry("g", IMAGE)]
-    assert fold([offset(1), GroupEntry("g", IMAGE), tombstone, GroupEntry("g", None)]) == {}
+    assert (
+        apply_entries([offset(1), GroupEntry("g", IMAGE), tombstone, GroupEntry("g", None)]) == {}
+    )
 
 
 def test_tombstones_delete_stored_group() -> None:
     entries: list[Entry] = [offset(1), GroupEntry("g", IMAGE)]
-    stored = fold(entries)["g"]
-    assert fold(stored.entries("g"))["g"].offsets == stored.offsets
-    assert fold([*entries, *stored.tombstones("g")]) == {}
+    stored = apply_entries(entries)["g"]
+    assert apply_entries(stored.entries("g"))["g"].offsets == stored.offsets
+    assert apply_entries([*entries, *stored.tombstones("g")]) == {}
 
 
 def test_rewrite_keeps_only_live_entries(disk: Disk) -> None:
@@ -77,7 +79,7 @@ def test_rewrite_keeps_only_live_entries(disk: Disk) -> None:
     for number in range(2000):
         offsets_log.write([offset(number)], now_ms=number)
     large = disk.bytes()
-    offsets_log.rewrite([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
+    offsets_log.compact([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
     disk.open(0).log.apply_retention(now_ms=4000)
     assert disk.bytes() < large / 100
     disk.kill()
@@ -92,25 +94,25 @@ def test_offsets_log_of_mostly_old_entries_is_due_for_rewrite(disk: Disk) -> Non
     entries = [offset(number, partition=number) for number in range(1000)]
     size = 0
     while size <= OFFSETS_LOG_BYTES_MAX:
-        assert not offsets_log.wants_rewrite
+        assert not offsets_log.needs_compaction
         offsets_log.write(entries, now_ms=1)
         size = offsets_log.log.size
-    assert offsets_log.wants_rewrite
+    assert offsets_log.needs_compaction
     disk.kill()
     offsets_log = OffsetsLog(disk.open(0))
-    assert offsets_log.wants_rewrite, "what an earlier owner wrote counts too"
-    offsets_log.rewrite(entries, now_ms=2)
-    assert not offsets_log.wants_rewrite
+    assert offsets_log.needs_compaction, "what an earlier owner wrote counts too"
+    offsets_log.compact(entries, now_ms=2)
+    assert not offsets_log.needs_compaction
 
 
 def test_offsets_log_with_many_live_entries_is_not_rewritten_repeatedly(disk: Disk) -> None:
     offsets_log = OffsetsLog(disk.open(0))
     many = [offset(number, partition=number) for number in range(30_000)]
-    offsets_log.rewrite(many, now_ms=1)
+    offsets_log.compact(many, now_ms=1)
     live = offsets_log.log.size
     assert live > OFFSETS_LOG_BYTES_MAX
     written = 0
-    while not offsets_log.wants_rewrite:
+    while not offsets_log.needs_compaction:
         before = offsets_log.log.size
         offsets_log.write(many[:5000], now_ms=1)
         written += offsets_log.log.size - before
@@ -122,9 +124,9 @@ def test_failed_rewrite_keeps_entries(disk: Disk) -> None:
     offsets_log.write([offset(1)], now_ms=1)
     huge = OffsetEntry("g", "t", 9, CommittedOffset(1, -1, "m" * 30_000, 1))
     with pytest.raises(LogError):
-        offsets_log.rewrite([huge] * 10 + [_too_large()], now_ms=2)
+        offsets_log.compact([huge] * 10 + [_too_large()], now_ms=2)
     assert next(iter(offsets_log.replay())) == offset(1)
-    assert not offsets_log.wants_rewrite
+    assert not offsets_log.needs_compaction
 
 
 def _too_large() -> Entry:
@@ -232,7 +234,7 @@ def test_rewrites_and_crashes_preserve_state(
             offsets_log = OffsetsLog(disk.open(0))
         elif step == "rewrite":
             live = [offset(number, group, part) for (group, part), number in model.items()]
-            offsets_log.rewrite(live, now_ms=1)
+            offsets_log.compact(live, now_ms=1)
         else:
             assert isinstance(step, tuple)
             group, partition, number = step
@@ -244,7 +246,7 @@ def test_rewrites_and_crashes_preserve_state(
                 offsets_log.write([offset(number, group, partition)], now_ms=1)
     found = {
         (group, partition): committed.offset
-        for group, stored in fold(offsets_log.replay()).items()
+        for group, stored in apply_entries(offsets_log.replay()).items()
         for _, partition, committed in stored.offsets
     }
     assert found == model

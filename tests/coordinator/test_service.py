@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.coordinator import group_manager as manager_module
-from minibroker.coordinator.events import JoinResult, Leaver, SyncResult
+from minibroker.coordinator.events import JoinResult, LeavingMember, SyncResult
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
 from minibroker.coordinator.service import GroupService
@@ -213,7 +213,7 @@ async def test_requests_for_missing_group_are_rejected(
     assert groups.heartbeat("g", say.beat(0, "m")).error is unknown
     assert groups.heartbeat("", say.beat(0, "m")).error is invalid
     left = groups.leave("g", say.leave(0, "m"))
-    assert (left.error, left.members) == (OK, ((Leaver("m"), unknown),))
+    assert (left.error, left.members) == (OK, ((LeavingMember("m"), unknown),))
     assert groups.leave("", say.leave(0, "m")).error is invalid
     missing = ErrorCode.GROUP_ID_NOT_FOUND
     offsets = {("t", 0): CommittedOffset(1, -1, "", 0)}
@@ -245,8 +245,8 @@ async def test_requests_for_unloaded_group_get_load_in_progress(
     assert groups.committed("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert groups.delete_offsets("g", [("t", 0)]) == (loading, {})
     assert groups.delete_group("g") is loading
-    assert groups.missing("g") is loading
-    assert groups.missing("another") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert groups.missing_group_error("g") is loading
+    assert groups.missing_group_error("another") is ErrorCode.GROUP_ID_NOT_FOUND
     assert len(worker.committed("another")) == 0
 
     assert groups.load(tuple(groups.unloaded)) == 0
@@ -354,7 +354,7 @@ async def test_offsets_of_deleted_topics_are_deleted(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
     worker.commit(t=1, u=2)
-    worker.groups.topics_deleted(["t", "never"])
+    worker.groups.on_topics_deleted(["t", "never"])
     assert worker.committed().topics() == ["u"]
     worker.groups = worker.start()
     assert worker.committed().topics() == ["u"]

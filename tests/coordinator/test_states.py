@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from minibroker.coordinator.states import (
-    COMMIT_ANSWERS,
-    HEARTBEAT_ANSWERS,
+    COMMIT_ERRORS,
+    HEARTBEAT_ERRORS,
     TRANSITIONS,
     GroupState,
     InvalidGroupTransition,
-    Move,
     StateTransition,
+    TransitionCause,
     next_state,
 )
 
@@ -19,7 +19,7 @@ ALLOWED = {
     ("Empty", "REBALANCE", "PreparingRebalance"),
     ("Empty", "REMOVED", "Dead"),
     ("PreparingRebalance", "NEW_GENERATION", "CompletingRebalance"),
-    ("PreparingRebalance", "ALL_GONE", "Empty"),
+    ("PreparingRebalance", "NO_MEMBERS", "Empty"),
     ("PreparingRebalance", "REMOVED", "Dead"),
     ("CompletingRebalance", "ASSIGNED", "Stable"),
     ("CompletingRebalance", "REBALANCE", "PreparingRebalance"),
@@ -30,8 +30,8 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("state", GroupState)
-@pytest.mark.parametrize("move", Move)
-def test_transitions_equal_kafkas(state: GroupState, move: Move) -> None:
+@pytest.mark.parametrize("move", TransitionCause)
+def test_transitions_equal_kafkas(state: GroupState, move: TransitionCause) -> None:
     targets = {after for before, why, after in ALLOWED if (before, why) == (state.value, move.name)}
     if targets:
         assert {next_state("g", state, move, []).value} == targets
@@ -43,12 +43,14 @@ def test_transitions_equal_kafkas(state: GroupState, move: Move) -> None:
 def test_every_state_is_reachable_and_has_answers() -> None:
     reached = {after for moves in TRANSITIONS.values() for after in moves.values()}
     assert reached == set(GroupState)
-    assert set(TRANSITIONS) == set(HEARTBEAT_ANSWERS) == set(COMMIT_ANSWERS) == set(GroupState)
+    assert set(TRANSITIONS) == set(HEARTBEAT_ERRORS) == set(COMMIT_ERRORS) == set(GroupState)
 
 
 def test_invalid_transition_lists_past_transitions() -> None:
-    story = [StateTransition(1.5, GroupState.STABLE, Move.REMOVED, GroupState.DEAD)]
+    past_transitions = [
+        StateTransition(1.5, GroupState.STABLE, TransitionCause.REMOVED, GroupState.DEAD)
+    ]
     with pytest.raises(
         InvalidGroupTransition, match=r"1\.500 Stable -> Dead \(the group was deleted"
     ):
-        next_state("g", GroupState.DEAD, Move.REBALANCE, story)
+        next_state("g", GroupState.DEAD, TransitionCause.REBALANCE, past_transitions)
