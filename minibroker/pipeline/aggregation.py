@@ -31,18 +31,18 @@ from minibroker.pipeline.cells import (
     cells_of,
     joined,
 )
-from minibroker.pipeline.compiling import compiled
-from minibroker.pipeline.counting import Events, Ints
+from minibroker.pipeline.compiled_functions import compiled
 from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.ordering import ordered, pairs_of
-from minibroker.pipeline.quantities import LEVELS, NAMES, QUOTAS
+from minibroker.pipeline.quota_amounts import Events, Ints
+from minibroker.pipeline.quota_units import LEVELS, NAMES, QUOTAS
 
 CHUNK_ROWS: Final = 262_144
 CHUNK_BYTES: Final = 128 * 1024 * 1024
 """Events are processed in chunks, which end as soon as one of these limits is reached."""
 SLICE_S: Final = 60
 """Length of a time slice, whose cells are exchanged together; a longer interval replaces it."""
-TOGETHER_BYTES: Final = 4 * 1024 * 1024
+BATCH_BYTES: Final = 4 * 1024 * 1024
 """Size of the cells that are aggregated together: slices are collected until it is reached."""
 
 TOTAL_SUMS: Final = pa.schema(
@@ -77,12 +77,12 @@ def partial_sums(tables: Iterable[pa.Table], every_s: int) -> Iterator[pa.Record
     for table in _chunks(tables):
         cells = cells_of(Events(table), every_us, slice_us)
         del table
-        yield _sent(cells, slice_us)
+        yield _serialized(cells, slice_us)
 
 
 def total_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Aggregate all cells, sorted by broker and slice, into rows of ``TOTAL_SUMS``."""
-    for cells in _complete(batches):
+    for cells in _complete_slices(batches):
         yield from _Cells(cells).rows()
 
 
@@ -91,23 +91,23 @@ def total_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Combine and split tables into chunks within the limits."""
-    held: list[pa.Table] = []
+    pending: list[pa.Table] = []
     rows = size = 0
     for table in tables:
         for at in range(0, len(table), CHUNK_ROWS):
-            held.append(table.slice(at, CHUNK_ROWS))
-            rows += len(held[-1])
-            size += held[-1].nbytes
+            pending.append(table.slice(at, CHUNK_ROWS))
+            rows += len(pending[-1])
+            size += pending[-1].nbytes
             if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
                 # Copied to release the tables that were read.
-                chunk, held, rows, size = pa.concat_tables(held).combine_chunks(), [], 0, 0
+                chunk, pending, rows, size = pa.concat_tables(pending).combine_chunks(), [], 0, 0
                 yield chunk
                 del chunk
-    if held:
-        yield pa.concat_tables(held).combine_chunks()
+    if pending:
+        yield pa.concat_tables(pending).combine_chunks()
 
 
-def _sent(cells: pa.RecordBatch, slice_us: int) -> pa.RecordBatch:
+def _serialized(cells: pa.RecordBatch, slice_us: int) -> pa.RecordBatch:
     """Serialize cells by broker and time slice."""
     brokers, starts_us = cells["broker"].to_numpy(), cells["start_us"].to_numpy()
     slices_us = starts_us - starts_us % slice_us
@@ -126,22 +126,22 @@ def _sent(cells: pa.RecordBatch, slice_us: int) -> pa.RecordBatch:
     )
 
 
-def _complete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _complete_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Deserialize cells, complete slices at a time, up to the size limit."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     size = 0
-    for _, those in itertools.groupby(_travelled(batches), itemgetter(0)):
-        for _, cells in those:
-            held.append(pa.ipc.read_record_batch(cells, CELL))
+    for _, slice_cells in itertools.groupby(_received(batches), itemgetter(0)):
+        for _, cells in slice_cells:
+            pending.append(pa.ipc.read_record_batch(cells, CELL))
             size += cells.size
-        if size >= TOGETHER_BYTES:
-            yield pa.Table.from_batches(held)
-            held, size = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+        if size >= BATCH_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending, size = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
-def _travelled(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, int], pa.Buffer]]:
+def _received(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, int], pa.Buffer]]:
     for batch in batches:
         brokers, slices_us, sizes, cells = batch.columns
         keys = zip(brokers.to_pylist(), slices_us.to_pylist(), strict=True)
@@ -171,14 +171,16 @@ class _Cells:
         self._moments = pairs_of(brokers - brokers.min(), starts_us)[1]
         """Index of each cell's (broker, interval)."""
         self._names = [_codes(table[name]) for name in NAMES]
-        self._kept = [self._of_moments(table[name].to_numpy()) for name in ("written", "dropped")]
-        counts = _together(table["counts"])
+        self._event_counts = [
+            self._sum_by_moment(table[name].to_numpy()) for name in ("written", "dropped")
+        ]
+        counts = _combined(table["counts"])
         self._cell_of_count = _places(counts)
         fields = [each.to_numpy() for each in counts.flatten().flatten()]
         self._quotas, self._levels = fields[:2]
         self._sums = np.stack(fields[2 : 3 + len(SUMS)], axis=1)
         self._most = np.stack(fields[3 + len(SUMS) :], axis=1)
-        self._pairs = _in_order(_together(table["latencies"]))
+        self._pairs = _in_order(_combined(table["latencies"]))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Aggregate the cells at each level; columns as in ``TOTAL_SUMS``."""
@@ -188,7 +190,7 @@ class _Cells:
             if len(found):
                 yield found
 
-    def _of_moments(self, values: Ints) -> Ints:
+    def _sum_by_moment(self, values: Ints) -> Ints:
         """Sum ``values`` over each cell's (broker, interval)."""
         by_cell: Ints = added(self._moments, int(self._moments.max()) + 1, values)[self._moments]
         return by_cell
@@ -196,15 +198,15 @@ class _Cells:
     def _entities(self, names: Sequence[str]) -> tuple[Ints, Ints]:
         """(the index of one cell for each entity, the entity of each cell or -1)."""
         codes = [self._names[NAMES.index(name)] for name in names]
-        there = np.ones(len(self._table), np.bool_)
+        has_names = np.ones(len(self._table), np.bool_)
         for code in codes:
-            there &= code > 0
-        cells = np.flatnonzero(there)
+            has_names &= code > 0
+        cells = np.flatnonzero(has_names)
         found = np.full(len(self._table), _NO_ENTITY, np.int64)
         if not len(cells):
             return cells, found
-        those = joined([code[cells] for code in codes]) if codes else np.zeros_like(cells)
-        heads, found[cells] = pairs_of(self._moments[cells], those)
+        keys = joined([code[cells] for code in codes]) if codes else np.zeros_like(cells)
+        heads, found[cells] = pairs_of(self._moments[cells], keys)
         return cells[heads], found
 
     def _added(self, level: int, heads: Ints, entities: Ints) -> pa.RecordBatch:
@@ -234,19 +236,19 @@ class _Cells:
             *sums[rows].T,
             *most[rows].T,
             *self._percentiles(size, entities)[:, rows],
-            *(each[cells] for each in self._kept),
+            *(each[cells] for each in self._event_counts),
         ]
         arrays = [pa.array(each, from_pandas=True) for each in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=TOTAL_SUMS)
 
     def _percentiles(self, size: int, entities: Ints) -> Any:
         pairs = self._pairs
-        those = entities[pairs.cells]
+        entity_of = entities[pairs.cells]
         starts = np.zeros(size + 1, np.int64)
-        _measure(those, pairs.masks, starts)
+        _measure(entity_of, pairs.masks, starts)
         numbers, counts = np.empty((2, int(starts[-1])), np.int64)
         _spread(
-            those, pairs.masks, pairs.numbers, pairs.counts, starts[:-1].copy(), numbers, counts
+            entity_of, pairs.masks, pairs.numbers, pairs.counts, starts[:-1].copy(), numbers, counts
         )
         return latencies.percentiles(numbers, counts, starts)
 
@@ -322,10 +324,10 @@ def _places(lists: pa.ListArray) -> Ints:
 
 def _codes(column: pa.ChunkedArray) -> Ints:
     """A number for each different value from 1 on, and 0 for null."""
-    codes = _together(column).dictionary_encode().indices.fill_null(-1).to_numpy()
+    codes = _combined(column).dictionary_encode().indices.fill_null(-1).to_numpy()
     found: Ints = codes.astype(np.int64) + 1
     return found
 
 
-def _together(column: pa.ChunkedArray) -> pa.Array:
+def _combined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

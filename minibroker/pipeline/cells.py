@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.pipeline import latencies
-from minibroker.pipeline.compiling import compiled
-from minibroker.pipeline.counting import PER_EVENT, Counted, Events, Ints
+from minibroker.pipeline.compiled_functions import compiled
 from minibroker.pipeline.ordering import ordered, pairs_of
-from minibroker.pipeline.quantities import LEVELS, NAMES, QUOTAS
+from minibroker.pipeline.quota_amounts import PER_EVENT, Counted, Events, Ints
+from minibroker.pipeline.quota_units import LEVELS, NAMES, QUOTAS
 
 SUMS: Final = ("events", "amount", "requests", "errors", "throttled", "throttle_ms")
 MOST: Final = ("measured", "bound")
@@ -163,11 +163,12 @@ class _Counts:
             np.zeros((size, len(SUMS) + 1), np.int64),
             np.full((size, len(MOST)), np.nan),
         )
-        held_ms = counted.held_ms
+        throttled_ms = counted.throttled_ms
         found = _add_up(
             self._cells, counted.where, _NO_INTS if counted.level is None else counted.level,
             self._seen, self._events.for_all(counted.amount), self._weights, self._failed,
-            held_ms, self._events.for_all(held_ms) if held_ms.any() else held_ms,
+            throttled_ms,
+            self._events.for_all(throttled_ms) if throttled_ms.any() else throttled_ms,
             _NO_FLOATS if counted.measured is None else counted.measured,
             _NO_FLOATS if counted.bound is None else counted.bound,
             self._masks, number, self._slots, *rows,
@@ -194,7 +195,7 @@ class _Counts:
 @compiled
 def _add_up(
     cells: Any, where: Any, own: Any, seen: Any, amounts: Any, weights: Any, failed: Any,
-    held_ms: Any, all_held_ms: Any, measured: Any, bound: Any,
+    throttled_ms: Any, all_throttled_ms: Any, measured: Any, bound: Any,
     masks: Any, quota: Any, slots: Any, places: Any, sums: Any, most: Any,
 ) -> int:  # fmt: skip
     """Fill ``places``, ``sums`` and ``most``; return the number of rows.
@@ -220,10 +221,10 @@ def _add_up(
         sums[at, 2] += weights[row]
         if failed[row]:
             sums[at, 3] += weights[row]
-        if held_ms[row] > 0:
+        if throttled_ms[row] > 0:
             sums[at, 4] += weights[row]
-            sums[at, 5] += all_held_ms[row]
-            sums[at, 6] = max(sums[at, 6], held_ms[row])
+            sums[at, 5] += all_throttled_ms[row]
+            sums[at, 6] = max(sums[at, 6], throttled_ms[row])
         if len(measured) and (measured[row] > most[at, 0] or math.isnan(most[at, 0])):
             most[at, 0] = measured[row]
         if len(bound) and (bound[row] > most[at, 1] or math.isnan(most[at, 1])):

@@ -148,7 +148,7 @@ class Files:
         self._fs.delete(self._at(name), True)
 
 
-def forget_half_begun(checkpoint: Files) -> None:
+def delete_incomplete_checkpoint(checkpoint: Files) -> None:
     """Remove a checkpoint whose stream was killed while writing its first batch's offsets, because
     Spark would not start a stateful stream from it. A checkpoint with a complete batch is kept.
     """

@@ -19,14 +19,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from minibroker.activity.schema import TOPIC
-from minibroker.pipeline.brokers import ClusterAccess
+from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.filing import PLACED, Filer, Where
+from minibroker.pipeline.event_writer import OUTPUT_DDL, EventWriter, Where
 from minibroker.pipeline.hadoop import COMMITTED, OFFSETS
-from minibroker.pipeline.reachable import ReachableTopic
 from minibroker.pipeline.segments import Damaged, SegmentPiece, pieces, read, topic_id_of
 from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.table import Counts, Table
+from minibroker.pipeline.topic_lookup import ReachableTopic
 from protocol.types import uuid_text
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class FiledSource(DataSource):
+class EventFilesSource(DataSource):
     """A data directory's events, filed by place in parallel while they are read.
 
     Options: ``tasks``, the pieces of each task as JSON; ``found_ms``, the time for the quarantine;
@@ -66,13 +66,13 @@ class FiledSource(DataSource):
         return FILED
 
     def schema(self) -> str:
-        return PLACED
+        return OUTPUT_DDL
 
-    def reader(self, schema: object) -> FiledReader:  # noqa: ARG002
-        return FiledReader(dict(self.options))
+    def reader(self, schema: object) -> EventFilesReader:  # noqa: ARG002
+        return EventFilesReader(dict(self.options))
 
 
-class FiledReader(DataSourceReader):
+class EventFilesReader(DataSourceReader):
     """One read of a data directory's events."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -83,15 +83,15 @@ class FiledReader(DataSourceReader):
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        filer = Filer(self._source, self._found_ms, self._into)
+        writer = EventWriter(self._source, self._found_ms, self._into)
         for piece in (SegmentPiece(*values) for values in partition.value):
             for batch in read(piece):
                 if isinstance(batch, Damaged):
                     place = piece.topic, piece.partition, batch.offset
-                    yield from filer.damaged(batch.reason, place, batch.data)
+                    yield from writer.add_damaged(batch.reason, place, batch.data)
                 else:
-                    yield from filer.take(batch.values, _where(piece, batch.offsets))
-        yield from filer.end()
+                    yield from writer.add(batch.values, _where(piece, batch.offsets))
+        yield from writer.finish()
 
 
 def _where(piece: SegmentPiece, offsets: list[int]) -> Where:
@@ -100,7 +100,7 @@ def _where(piece: SegmentPiece, offsets: list[int]) -> Where:
 
 def ingest_directory(table: Table, data_dir: str, on_step: OnStep) -> Counts:
     """Ingest the records of a data directory that were not read before."""
-    table.spark.dataSource.register(FiledSource)
+    table.spark.dataSource.register(EventFilesSource)
     data_dir = os.path.abspath(data_dir)  # Workers have other working directories.
     topic = topic_id_of(data_dir)
     # Offsets are valid for one topic id only; a wiped broker has another.
@@ -108,16 +108,16 @@ def ingest_directory(table: Table, data_dir: str, on_step: OnStep) -> Counts:
     read: dict[str, int] = dict(table.progress.get(source, {}))
     total = Counts()
     tasks = table.spark.sparkContext.defaultParallelism
-    for together in steps(pieces(data_dir, read), tasks):
+    for tasks_pieces in steps(pieces(data_dir, read), tasks):
         options = {
-            "tasks": json.dumps(together),
+            "tasks": json.dumps(tasks_pieces),
             "found_ms": str(now_ms()),
-            "into": table.make_into() or "",
+            "into": table.make_output_folder() or "",
         }
-        filed = table.spark.read.format(FILED).options(**options).load(data_dir)
-        for piece in chain.from_iterable(together):
+        output = table.spark.read.format(FILED).options(**options).load(data_dir)
+        for piece in chain.from_iterable(tasks_pieces):
             read[str(piece.partition)] = piece.next_offset
-        counts = table.step_filed(filed, {source: dict(read)})
+        counts = table.commit_output(output, {source: dict(read)})
         total += counts
         on_step(counts)
     return total
@@ -129,15 +129,15 @@ def steps(found: Iterable[SegmentPiece], tasks: int) -> Iterator[list[list[Segme
     size = 0
     for piece in found:
         if step and size + piece.size > tasks * TASK_BYTES:
-            yield _shared(step, size, tasks)
+            yield _distributed(step, size, tasks)
             step, size = [], 0
         step.append(piece)
         size += piece.size
     if step:
-        yield _shared(step, size, tasks)
+        yield _distributed(step, size, tasks)
 
 
-def _shared(step: list[SegmentPiece], size: int, tasks: int) -> list[list[SegmentPiece]]:
+def _distributed(step: list[SegmentPiece], size: int, tasks: int) -> list[list[SegmentPiece]]:
     """Distribute a step's pieces over tasks; a small step has few, as each task creates files."""
     tasks = min(tasks, max(size // LEAST_BYTES, 1))
     shares: list[list[SegmentPiece]] = [[] for _ in range(tasks)]
@@ -161,12 +161,12 @@ def skip_deleted(table: Table, broker: ClusterAccess, topic: ReachableTopic) -> 
     # Spark's file: its version, its settings, and a line for each source.
     offsets = table.files.read(f"{place}/{OFFSETS}/{max(done)}").splitlines()[-1]
     read: dict[str, int] = json.loads(offsets)[TOPIC]
-    gone = sum(
+    deleted = sum(
         max(start - read.get(str(partition), start), 0) for partition, start in topic.starts.items()
     )
-    if gone:
+    if deleted:
         table.files.delete(place)
-    return gone
+    return deleted
 
 
 def _place(broker: ClusterAccess, topic: ReachableTopic) -> str:
@@ -184,7 +184,7 @@ def ingest_broker(
 
     spark = table.spark
     options = {
-        **broker.to_read(),
+        **broker.read_options(),
         "subscribe": TOPIC,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(STEP_RECORDS),

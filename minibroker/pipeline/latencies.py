@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.compiling import compiled
-from minibroker.pipeline.counting import Ints
+from minibroker.pipeline.compiled_functions import compiled
+from minibroker.pipeline.quota_amounts import Ints
 
 BITS: Final = 14
 """Bits of a latency's number."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.compiling import compiled
+from minibroker.pipeline.compiled_functions import compiled
 
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _BROKERS: Final = 1024

@@ -10,7 +10,7 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Final
 
-from minibroker.pipeline.quantities import (
+from minibroker.pipeline.quota_units import (
     CLIENT,
     IP,
     MUTATION,
@@ -19,7 +19,7 @@ from minibroker.pipeline.quantities import (
     USER_AND_CLIENT,
     amount,
 )
-from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
+from minibroker.pipeline.recommend import BrokerNeed, Policy, QuotaDecision, Recommendation
 from minibroker.pipeline.report import formats
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
 from minibroker.quotas.file import QuotaLine
@@ -51,7 +51,7 @@ def quota_lines(found: Recommendation) -> list[QuotaLine]:
     return list(lines.values())
 
 
-def _entities(level: str, decided: Decided) -> Entities:
+def _entities(level: str, decided: QuotaDecision) -> Entities:
     if decided.quota == CONNECTION_CREATION_RATE:
         level = IP
     names = {USERS: decided.user, CLIENTS: decided.client_id, IPS: decided.ip}
@@ -59,7 +59,7 @@ def _entities(level: str, decided: Decided) -> Entities:
     return Entities(types, tuple("" if decided.is_default else names[kind] or "" for kind in types))
 
 
-def decision(decided: Decided, together: Together, policy: Policy) -> tuple[float, str]:
+def decision(decided: QuotaDecision, together: BrokerNeed, policy: Policy) -> tuple[float, str]:
     """The rounded quota, and its reason."""
     share = _share(together, policy)
     value = rounded_to_set(decided.quota, decided.value * share, policy, up=share == 1)
@@ -85,7 +85,7 @@ def decision(decided: Decided, together: Together, policy: Policy) -> tuple[floa
     return value, "; ".join(said)
 
 
-def _used(decided: Decided, policy: Policy) -> str:
+def _used(decided: QuotaDecision, policy: Policy) -> str:
     more = (
         f"{formats.share(policy.headroom - 1)} headroom" if policy.headroom > 1 else "no headroom"
     )
@@ -105,7 +105,7 @@ def _used(decided: Decided, policy: Policy) -> str:
     )
 
 
-def _share(together: Together, policy: Policy) -> float:
+def _share(together: BrokerNeed, policy: Policy) -> float:
     """The factor that scales quotas down so that their sum fits the broker's capacity."""
     capacity = policy.capacity(together.quota)
     if capacity is None or together.needed <= capacity:
@@ -127,7 +127,7 @@ def rounded_to_set(quota: str, value: float, policy: Policy, *, up: bool) -> flo
     return min(found, policy.at_most.get(quota, found))
 
 
-def omission(omitted: Decided, policy: Policy) -> str:
+def omission(omitted: QuotaDecision, policy: Policy) -> str:
     """Explain why a quota has no default."""
     return (
         f"No default {omitted.quota}: it would apply to every other client, and none of the"

@@ -25,7 +25,7 @@ from minibroker.config import (
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
 )
-from minibroker.pipeline.quantities import (
+from minibroker.pipeline.quota_units import (
     CLIENT,
     FETCH,
     IP,
@@ -105,7 +105,7 @@ class Policy:
         return self.bytes_per_second if quota in (PRODUCE, FETCH) else None
 
 
-class Decided(NamedTuple):
+class QuotaDecision(NamedTuple):
     """The quota of one entity, or a default, and the figures that justify it. Names that the level
     doesn't have are None.
     """
@@ -128,7 +128,7 @@ class Decided(NamedTuple):
     """The quota before it is rounded or scaled to the broker's capacity."""
 
 
-class Together(NamedTuple):
+class BrokerNeed(NamedTuple):
     """The total need of all entities at the broker where it is highest: their quotas, and for those
     that share the default their usage with headroom.
     """
@@ -142,10 +142,10 @@ class Recommendation(NamedTuple):
     """The contents of the quota file and the summary."""
 
     level: str
-    decided: tuple[Decided, ...]
-    together: Mapping[str, Together]
+    decided: tuple[QuotaDecision, ...]
+    together: Mapping[str, BrokerNeed]
     policy: Policy
-    omitted: tuple[Decided, ...] = ()
+    omitted: tuple[QuotaDecision, ...] = ()
     """Defaults that are not set, because no entity was busy for long enough to derive them."""
 
 
@@ -161,7 +161,7 @@ def rates(events: DataFrame, level: str, policy: Policy) -> DataFrame:
         """
         select broker, level, user, client_id, ip, quota, start_us div 1000000 as second,
           sum(bigint(round(amount / sample))) as amount,
-          sum(if(held_ms > 0, bigint(round(1000000 / sample)), 0)) as throttled
+          sum(if(throttled_ms > 0, bigint(round(1000000 / sample)), 0)) as throttled
         from {rows} where sample is not null
         group by all having amount > 0 or throttled > 0
         """,
@@ -302,10 +302,10 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
             seen=seen,
             values=values,
         )
-        defaults = [Decided(*row) for row in default.collect()]
+        defaults = [QuotaDecision(*row) for row in default.collect()]
         omitted = tuple(each for each in defaults if each.busy_s < policy.default_busy_min)
-        decided = (*(Decided(*row) for row in own.collect()), *defaults)
-        sums = [Together(*row) for row in together.collect()]
+        decided = (*(QuotaDecision(*row) for row in own.collect()), *defaults)
+        sums = [BrokerNeed(*row) for row in together.collect()]
     finally:
         values.unpersist()
         seen.unpersist()
@@ -313,7 +313,7 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
     return Recommendation(level, decided, {each.quota: each for each in sums}, policy, omitted)
 
 
-def fitting_level(events: DataFrame) -> str:
+def level_of_clients(events: DataFrame) -> str:
     """The user level if any user authenticated, else the client level."""
     named = events.where(f"user <> '{ANONYMOUS}'").select("user").first()
     return CLIENT if named is None else USER

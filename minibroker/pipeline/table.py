@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from minibroker.pipeline.filing import FOOTER, PLACED, file_events, folder_aside
+from minibroker.pipeline.event_writer import FOOTER, OUTPUT_DDL, place_folder, write_events
 from minibroker.pipeline.hadoop import PLAIN, Files
 from minibroker.pipeline.layout import COUNTED, QUARANTINED, SORTED_BY, folder_of
 from minibroker.pipeline.ledger import TableCommits
@@ -60,7 +60,7 @@ class Counts:
     malformed: int = 0
 
     @property
-    def already_there(self) -> int:
+    def duplicates(self) -> int:
         """Records whose events were in the table already."""
         return max(self.records - self.events - self.malformed, 0)
 
@@ -99,58 +99,64 @@ class Table:
 
         ``source`` names their origin in the quarantine.
         """
-        filed = records.mapInArrow(file_events(source, now_ms, self.make_into()), PLACED)
-        return self.step_filed(filed, progress)
+        written_files = records.mapInArrow(
+            write_events(source, now_ms, self.make_output_folder()), OUTPUT_DDL
+        )
+        return self.commit_output(written_files, progress)
 
-    def step_filed(self, filed: DataFrame, progress: dict[str, Any]) -> Counts:
-        """Commit the files that ``filing`` wrote."""
-        written, counted = self._by_tasks(filed) if self.files.folder else self._by_spark(filed)
+    def commit_output(self, output: DataFrame, progress: dict[str, Any]) -> Counts:
+        """Commit the files that ``write_events`` wrote."""
+        written, counted = (
+            self._output_of_tasks(output) if self.files.folder else self._output_of_spark(output)
+        )
         counts, spans = _sum_counts(counted)
-        held = np.concatenate([self._held(), spans])
-        fresh = [one for one in written if one[0] != QUARANTINED]
-        if spans_overlap(held):
-            fresh = self._new_ones(fresh, first_and_last(spans))
-            counts = replace(counts, events=self._count(fresh))
-        aside = [one for one in written if one[0] == QUARANTINED]
-        self._commit(fresh, aside, [], progress, spans_to_json(merge_spans(held)))
-        self.compact({place for place, _ in fresh}, FILES_MAX)
+        known = np.concatenate([self._known_spans(), spans])
+        new = [one for one in written if one[0] != QUARANTINED]
+        if spans_overlap(known):
+            new = self._write_new_events(new, first_and_last(spans))
+            counts = replace(counts, events=self._count(new))
+        quarantined = [one for one in written if one[0] == QUARANTINED]
+        self._commit(new, quarantined, [], progress, spans_to_json(merge_spans(known)))
+        self.compact({place for place, _ in new}, FILES_MAX)
         return counts
 
-    def make_into(self) -> str | None:
+    def make_output_folder(self) -> str | None:
         """The folder where tasks write the next step's files; None if Spark has to write them."""
         if self.files.folder is None:
             return None
-        into = f"{self.files.folder}/{self._aside}"
+        into = f"{self.files.folder}/{self._output_folder}"
         os.makedirs(into, exist_ok=True)
         return into
 
     @property
-    def _aside(self) -> str:
+    def _output_folder(self) -> str:
         return f"{self._ledger.staging}/all"
 
-    def _by_tasks(self, filed: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
+    def _output_of_tasks(self, output: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
         """((place, file) of each written file, the counts) of successful tasks."""
         written, counted = [], []
-        for place, file, content in filed.collect():
+        for place, file, content in output.collect():
             if place == COUNTED:
                 counted.append(content.decode())
             else:
-                written.append((_place(place), f"{folder_aside(self._aside, place)}/{file}"))
+                written.append(
+                    (_place(place), f"{place_folder(self._output_folder, place)}/{file}")
+                )
         return written, counted
 
-    def _by_spark(self, filed: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
+    def _output_of_spark(self, output: DataFrame) -> tuple[list[tuple[str, str]], list[str]]:
         """As `_by_tasks`, for file systems to which only Spark can write."""
         # Spark can't write raw bytes, but text, which it doesn't convert. The Parquet magic is set
         # as line separator, which ends the only line and thus the file.
         end = FOOTER.decode()
-        finished = filed.selectExpr("place", "cast(content as string) as value")
+        finished = output.selectExpr("place", "cast(content as string) as value")
         writer = finished.write.partitionBy("place").option("lineSep", end).options(**PLAIN)
-        writer.text(self.files.path(self._aside))
-        written = self._written(self._aside)
+        writer.text(self.files.path(self._output_folder))
+        written = self._written(self._output_folder)
         counted = [self.files.read(file).removesuffix(end) for at, file in written if at == COUNTED]
         return [one for one in written if one[0] != COUNTED], counted
 
-    def _held(self) -> Any:
+    def _known_spans(self) -> Any:
         """Spans of sequences that the table may contain."""
         from pyspark.sql import functions as f
 
@@ -163,15 +169,15 @@ class Table:
         rows = keys.groupBy("broker").agg(f.min("sequence"), f.max("sequence"))
         return np.array(rows.collect(), np.int64).reshape(-1, 3)
 
-    def _new_ones(
+    def _write_new_events(
         self, written: list[tuple[str, str]], brokers: dict[int, tuple[int, int]]
     ) -> list[tuple[str, str]]:
         """Write the staged events that are not in the table yet; return their files."""
         folder = f"{self._ledger.staging}/fresh"
         paths = [self.files.path(file) for _, file in written]
-        whole = self.files.path(self._aside)
+        base = self.files.path(self._output_folder)
         places = sorted({place for place, _ in written})
-        staged = self.spark.read.schema(_staged()).option("basePath", whole).parquet(*paths)
+        staged = self.spark.read.schema(_staged()).option("basePath", base).parquet(*paths)
         # A place's suffix after hour and bucket is only the number of a file.
         staged = staged.selectExpr(
             *ACTIVITY.fieldNames(), "substring_index(place, '.', 2) as place"
@@ -193,8 +199,8 @@ class Table:
     ) -> DataFrame | None:
         """Keys in the table that may equal keys of the step; None if there are none."""
         folders = [folder_of(place) for place in places]
-        there = [self.files.path(folder) for folder in folders if self.files.exists(folder)]
-        if not there:
+        existing = [self.files.path(folder) for folder in folders if self.files.exists(folder)]
+        if not existing:
             return None
         if len(brokers) > BROKERS_MAX:
             firsts, lasts = zip(*brokers.values(), strict=True)
@@ -204,7 +210,7 @@ class Table:
                 f"(broker = {broker} and sequence between {first} and {last})"
                 for broker, (first, last) in sorted(brokers.items())
             )
-        return self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(*there).where(condition)
+        return self.spark.read.schema(_part(ACTIVITY, _KEYS)).parquet(*existing).where(condition)
 
     def _write(self, frame: DataFrame, folder: str) -> None:
         ordered = frame.repartition("place").sortWithinPartitions("place", *SORTED_BY)
@@ -254,20 +260,22 @@ class Table:
             if bucket.startswith("bucket=")
         ]
 
-    def compact(self, places: Iterable[str], most: int = 1) -> int:
-        """Compact places with more than ``most`` files; return the number of files replaced."""
+    def compact(self, places: Iterable[str], files_max: int = 1) -> int:
+        """Merge the files of places with more than ``files_max``; return how many were replaced."""
         found = {place: self._visible(folder_of(place)) for place in places}
-        crowded = {place: names for place, names in found.items() if len(names) > most}
-        if not crowded:
+        to_compact = {place: names for place, names in found.items() if len(names) > files_max}
+        if not to_compact:
             return 0
-        paths = [self.files.path(folder_of(place)) for place in crowded]
+        paths = [self.files.path(folder_of(place)) for place in to_compact]
         reader = self.spark.read.schema(ACTIVITY_TABLE).option("basePath", self.files.root)
         frame = reader.parquet(*paths).selectExpr(
             *ACTIVITY.fieldNames(), f"concat({HOUR}, '.', lpad({BUCKET}, 2, '0')) as place"
         )
-        folder = f"{self._ledger.staging}/joined"
+        folder = f"{self._ledger.staging}/merged"
         self._write(frame, folder)
-        old = [f"{folder_of(place)}/{name}" for place, names in crowded.items() for name in names]
+        old = [
+            f"{folder_of(place)}/{name}" for place, names in to_compact.items() for name in names
+        ]
         self._commit(self._written(folder), [], old, {}, self._ledger.last.held)
         return len(old)
 
@@ -277,7 +285,7 @@ def _sum_counts(counted: Iterable[str]) -> tuple[Counts, Any]:
     counts, spans = Counts(), [NO_SPANS]
     for text in counted:
         found = json.loads(text)
-        spans.append(spans_from_json(found.pop("held")))
+        spans.append(spans_from_json(found.pop("spans")))
         counts += Counts(**found)
     return counts, np.concatenate(spans)
 

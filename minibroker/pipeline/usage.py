@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.pipeline import aggregation, cells, counting
+from minibroker.pipeline import aggregation, cells, quota_amounts
 from minibroker.pipeline.files import read
 from minibroker.pipeline.latencies import PERCENTILES
-from minibroker.pipeline.quantities import IP, LEVELS, QUOTAS, UNITS, USER_AND_CLIENT
-from minibroker.pipeline.workers import settle_in
+from minibroker.pipeline.quota_units import IP, LEVELS, QUOTAS, UNITS, USER_AND_CLIENT
+from minibroker.pipeline.workers import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,9 +114,9 @@ _UTC: Final = pa.timestamp("us", "UTC")
 
 
 def counted(events: DataFrame, every_s: int) -> DataFrame:
-    """A row for each event and quota for which it counts, as in `counting.Events.rows`."""
-    looked_at = events.select(*counting.FIELDS)
-    return looked_at.mapInArrow(partial(counting.rows, every_s=every_s), counting.FLAT)
+    """A row for each event and quota for which it counts, as in `quota_amounts.Events.rows`."""
+    looked_at = events.select(*quota_amounts.FIELDS)
+    return looked_at.mapInArrow(partial(quota_amounts.rows, every_s=every_s), quota_amounts.FLAT)
 
 
 def usage(events: DataFrame, every_s: int) -> DataFrame:
@@ -132,7 +132,8 @@ def usage(events: DataFrame, every_s: int) -> DataFrame:
         )
 
     return _together(
-        events.select(*counting.FIELDS).mapInArrow(parts, aggregation.PARTIAL_SUMS_DDL), every_s
+        events.select(*quota_amounts.FIELDS).mapInArrow(parts, aggregation.PARTIAL_SUMS_DDL),
+        every_s,
     )
 
 
@@ -143,12 +144,12 @@ def usage_of_files(spark: SparkSession, files: Sequence[str], every_s: int) -> D
     """
 
     def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_in()
+        freeze_loaded_objects()
         tables = (
             table
             for batch in batches
             for number in batch.column(0).to_pylist()
-            for table in read([files[number]], counting.PATHS, by_group=True)
+            for table in read([files[number]], quota_amounts.PATHS, by_group=True)
         )
         return aggregation.partial_sums(tables, every_s)
 
@@ -215,7 +216,10 @@ def _final_columns(found: pa.RecordBatch, every_s: int) -> pa.RecordBatch:
         "throttle_ms": ints["throttle_ms"].astype(np.float64),
         "throttle_max_ms": found["throttle_max_ms"].cast(pa.int32()),
         "coverage": ints["written"] / (ints["written"] + ints["dropped"]),
-        **{name: ints[name] / counting.PER_EVENT for name in ("requests", "errors", "throttled")},
+        **{
+            name: ints[name] / quota_amounts.PER_EVENT
+            for name in ("requests", "errors", "throttled")
+        },
         **{f"latency_p{share}_ms": pc.divide(found[f"p{share}"], 1000) for share in PERCENTILES},
     }
     return pa.RecordBatch.from_pydict(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 
 
-def settle_in() -> None:
+def freeze_loaded_objects() -> None:
     """Exclude all objects loaded so far from garbage collection, which saves 50 ms a task.
 
     Call it at the start of a task, when the previous task's garbage is gone.

@@ -47,7 +47,7 @@ from system_tests.benchmarks.report import machine
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.jars import ToolchainMissing
-from system_tests.quotas.setting import set_quota
+from system_tests.quotas.quota_requests import set_quota
 
 AHEAD_S = 0.4
 """How long clients need to start and connect."""

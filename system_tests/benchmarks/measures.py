@@ -43,22 +43,25 @@ PARTITIONS = 4
 METADATA_TOPICS, METADATA_PARTITIONS = 50, 6
 BUSY_SAMPLE_S = 1.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-ANSWER_S = 20.0
+RESPONSE_TIMEOUT_S = 20.0
 
 
 def create_topic(peer: Peer, stem: str, partitions: int) -> str:
     topic = f"{stem}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": peer.servers, "log_level": 0})
     [made] = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
-    made.result(ANSWER_S)
-    wait_until(lambda: topic in admin.list_topics(timeout=ANSWER_S).topics, f"{topic} to be there")
+    made.result(RESPONSE_TIMEOUT_S)
+    wait_until(
+        lambda: topic in admin.list_topics(timeout=RESPONSE_TIMEOUT_S).topics,
+        f"{topic} to be there",
+    )
     return topic
 
 
 def delete_topic(peer: Peer, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": peer.servers, "log_level": 0})
     for each in admin.delete_topics([topic]).values():
-        each.result(ANSWER_S)
+        each.result(RESPONSE_TIMEOUT_S)
 
 
 def machine_busy_share() -> float:
@@ -156,7 +159,7 @@ def reset(peer: Peer, count: int) -> Figures:
     """Time `POST /v1/reset` on a broker that holds topics, records and offsets."""
     assert peer.control_url is not None
     url = urlsplit(peer.control_url)
-    connection = HTTPConnection(url.hostname or "127.0.0.1", url.port, timeout=ANSWER_S)
+    connection = HTTPConnection(url.hostname or "127.0.0.1", url.port, timeout=RESPONSE_TIMEOUT_S)
     times = []
     for _ in range(count):
         for number in range(5):

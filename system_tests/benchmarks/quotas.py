@@ -46,7 +46,7 @@ from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import processes
 from system_tests.harness.processes import pss_bytes
-from system_tests.quotas.setting import VERSION, set_quota, set_quotas
+from system_tests.quotas.quota_requests import VERSION, set_quota, set_quotas
 
 PARTS = ("requests", "counting", "memory")
 ROUNDS, REQUESTS, BROKERS = 30, 400, 4

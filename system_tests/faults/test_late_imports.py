@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 from system_tests.faults.conftest import Starter
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import wait_until
-from system_tests.peers.asking import ready, talk
+from system_tests.peers.conversation import ready, talk
 from system_tests.peers.test_same_answers import CONVERSATIONS, SETTINGS
 from system_tests.security.conftest import PASSWORDS, secured_settings
 

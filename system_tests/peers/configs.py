@@ -13,7 +13,7 @@ from protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from system_tests.peers.asking import Asked
+from system_tests.peers.conversation import Asked
 from system_tests.peers.topics import create, topic
 
 TOPIC: Final = 2

@@ -28,7 +28,7 @@ from protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from system_tests.peers.asking import Asked
+from system_tests.peers.conversation import Asked
 from system_tests.peers.topics import create, topic
 
 SESSION_MS: Final = 30_000

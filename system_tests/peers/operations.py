@@ -31,7 +31,7 @@ from protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopics,
 )
 from protocol.messages.unregister_broker import UnregisterBrokerRequest
-from system_tests.peers.asking import Asked
+from system_tests.peers.conversation import Asked
 from system_tests.peers.topics import create, topic
 
 CLUSTER_WIDE: Final = (4, 8)

@@ -12,7 +12,7 @@ from protocol.messages.alter_client_quotas import (
     OpData,
 )
 from protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from system_tests.peers.asking import Asked
+from system_tests.peers.conversation import Asked
 
 BYTES: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"

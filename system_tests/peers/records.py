@@ -25,7 +25,7 @@ from protocol.messages.offset_for_leader_epoch import (
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import HEADER_BYTES, Record, TimestampType, build_batch
 from system_tests.harness.batches import FIRST_MS, with_section
-from system_tests.peers.asking import Asked
+from system_tests.peers.conversation import Asked
 from system_tests.peers.topics import TIMEOUT_MS, create, topic
 
 CURRENT_EPOCH: Final = -1

@@ -13,8 +13,8 @@ from typing import Final
 import pytest
 
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
-from system_tests.peers import access, configs, groups, operations, quotas, records, topics
-from system_tests.peers.asking import RpcConnection, differences, ready, talk
+from system_tests.peers import acls_and_users, configs, groups, operations, quotas, records, topics
+from system_tests.peers.conversation import Conversation, differences, ready, talk
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -47,7 +47,7 @@ ON_PURPOSE: Final = {
 
 CONVERSATIONS: Final = [
     conversation
-    for each in (topics, records, groups, configs, quotas, access, operations)
+    for each in (topics, records, groups, configs, quotas, acls_and_users, operations)
     for conversation in each.CONVERSATIONS
 ]
 
@@ -74,7 +74,7 @@ def brokers(
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
 def test_both_answer_the_same(
-    brokers: tuple[RunningBroker, ...], conversation: RpcConnection
+    brokers: tuple[RunningBroker, ...], conversation: Conversation
 ) -> None:
     kafka, own = (talk(broker, conversation) for broker in brokers)
     differ = {name: differences(kafka[name], own[name]) for name in kafka}

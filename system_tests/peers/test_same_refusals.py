@@ -31,8 +31,8 @@ from system_tests.harness.brokers import (
 )
 from system_tests.harness.waiting import wait_until
 from system_tests.peers import configs, groups, quotas, records, topics
-from system_tests.peers.access import wanted
-from system_tests.peers.asking import LAST, RpcConnection, differences, ready, talk
+from system_tests.peers.acls_and_users import wanted
+from system_tests.peers.conversation import LAST, Conversation, differences, ready, talk
 from system_tests.peers.test_same_answers import ON_PURPOSE as TO_ANYBODY
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -165,7 +165,7 @@ def peers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_kafka_and_minibroker_reject_the_same_requests(
-    peers: tuple[Peer, ...], rules: list[AclCreation], conversation: RpcConnection
+    peers: tuple[Peer, ...], rules: list[AclCreation], conversation: Conversation
 ) -> None:
     answers = []
     for peer in peers:

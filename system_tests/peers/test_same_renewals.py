@@ -27,8 +27,8 @@ from system_tests.harness.brokers import (
     wait_for_port,
 )
 from system_tests.harness.waiting import PATIENCE_S, wait_until
-from system_tests.peers.asking import ready
 from system_tests.peers.configs import BROKER, DELETE, SET, THIS, Change, alter
+from system_tests.peers.conversation import ready
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 

@@ -19,10 +19,10 @@ from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicStat
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.types import Uuid
-from system_tests.peers.asking import Asked
+from system_tests.peers.conversation import Asked
 
 TIMEOUT_MS: Final = 10_000
-NOBODY: Final = Uuid(bytes(15) + b"\x07")
+NONE: Final = Uuid(bytes(15) + b"\x07")
 
 
 def topic(
@@ -141,9 +141,9 @@ def deletion(ask: Asked) -> None:
     ask("made for twice", create(topic("dying-twice")), 7)
     ask("twice", by_name("dying-twice", "dying-twice"), 6)
     for name, state in {
-        "no such id": DeleteTopicState(name=None, topic_id=NOBODY),
+        "no such id": DeleteTopicState(name=None, topic_id=NONE),
         "neither": DeleteTopicState(name=None),
-        "both": DeleteTopicState(name="dying-6", topic_id=NOBODY),
+        "both": DeleteTopicState(name="dying-6", topic_id=NONE),
     }.items():
         ask(name, DeleteTopicsRequest(topics=[state], timeout_ms=TIMEOUT_MS), 6)
 
@@ -162,7 +162,7 @@ def metadata(ask: Asked) -> None:
         ask(f"twice {version}", named("described", "described"), version)
         ask(f"named badly {version}", named("a/b", "", "x" * 250), version)
     ask("missing, no creation of a bad name", named("a/b", create_missing=True), 12)
-    by_id = MetadataRequest(topics=[MetadataRequestTopic(topic_id=NOBODY, name=None)])
+    by_id = MetadataRequest(topics=[MetadataRequestTopic(topic_id=NONE, name=None)])
     ask("no such id", by_id, 12)
     ask("neither", named(None), 12)
     rights = named("described")

@@ -25,8 +25,8 @@ from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import RunningBroker, free_port, start_minibroker
 from system_tests.harness.processes import is_running, tree
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.standby import Standby
-from tests.pipeline.made import event, written
+from system_tests.pipeline.standby_job import Standby
+from tests.pipeline.random_events import event, written
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -75,7 +75,7 @@ class EventProducer(threading.Thread):
         assert self._producer.flush(SPARK_PATIENCE_S) == 0
 
 
-class Stage:
+class KillScenario:
     """A broker that is restarted with its data and address, and the job that reads from it."""
 
     def __init__(self, folder: Path) -> None:
@@ -124,10 +124,10 @@ class Stage:
 
 
 @pytest.fixture
-def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
+def scenario(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[KillScenario]:
     folder = memory_folder / fresh("ingest")
     folder.mkdir()
-    made = Stage(folder)
+    made = KillScenario(folder)
     yield made
     made.end()
 
@@ -138,43 +138,45 @@ def keys(table: Path) -> list[tuple[int, int]]:
     return duckdb.execute(query).fetchall()
 
 
-def get_on(stage: Stage, job: Standby, moment: str, times: int, *, may_end: bool) -> None:
+def get_on(scenario: KillScenario, job: Standby, moment: str, times: int, *, may_end: bool) -> None:
     """Wait until something at a moment has changed so often, or the job has given up."""
-    before = stage.changes(moment)
+    before = scenario.changes(moment)
     for _ in range(times):
 
         def has_come(before: Changes = before) -> bool:
             assert may_end or not job.has_ended(), job.printed()
-            return job.has_ended() or bool(stage.changes(moment) - before)
+            return job.has_ended() or bool(scenario.changes(moment) - before)
 
         wait_until(has_come, f"{moment} to change", within_s=SPARK_PATIENCE_S, pause_s=0.002)
-        before = stage.changes(moment)
+        before = scenario.changes(moment)
 
 
-def test_ingest_kills_keep_each_event_exactly_once(stage: Stage) -> None:
+def test_ingest_kills_keep_each_event_exactly_once(scenario: KillScenario) -> None:
     print(f"INGEST_SEED={SEED}")
     chance = random.Random(SEED)
-    admin = AdminClient({"bootstrap.servers": stage.broker.bootstrap_servers, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": scenario.broker.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
-    producer = EventProducer(stage.broker.bootstrap_servers)
+    producer = EventProducer(scenario.broker.bootstrap_servers)
     producer.start()
     ends = time.monotonic() + KILLS_S
     kills = broker_kills = 0
     while kills < KILLS_MIN or time.monotonic() < ends:
-        job = stage.begin_job(follow=True)
+        job = scenario.begin_job(follow=True)
         with_broker = chance.choice(BROKER_TOO)
         if with_broker == "before":
-            stage.kill_broker()
+            scenario.kill_broker()
         moment, times = chance.choice(MOMENTS), chance.randint(1, CHANGES_MAX)
-        get_on(stage, job, moment, times, may_end=with_broker == "before")
+        get_on(scenario, job, moment, times, may_end=with_broker == "before")
         if with_broker == "after":
-            stage.kill_broker()
+            scenario.kill_broker()
         broker_kills += with_broker != "no"
         job.kill(chance.uniform(0, LATER_MAX_S))
         kills += 1
     producer.finish()
-    stage.begin_job(follow=False).wait()
+    scenario.begin_job(follow=False).wait()
     print(f"killed the job {kills} times, the broker {broker_kills}, with {producer.count} events")
-    assert keys(stage.table) == [(sequence, 1) for sequence in range(producer.count)]
-    aside = duckdb.execute(f"select count(*) from '{stage.table}-quarantine/*.parquet'").fetchall()
+    assert keys(scenario.table) == [(sequence, 1) for sequence in range(producer.count)]
+    aside = duckdb.execute(
+        f"select count(*) from '{scenario.table}-quarantine/*.parquet'"
+    ).fetchall()
     assert aside == [(producer.junk,)]

@@ -15,8 +15,8 @@ import pytest
 
 from minibroker.activity.schema import ActivityKind, Happened
 from minibroker.config import Settings
-from system_tests.pipeline import recorded, work
-from system_tests.pipeline.recorded import FAST_IP
+from system_tests.pipeline import fixed_workload, recorded_broker
+from system_tests.pipeline.recorded_broker import FAST_IP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,10 +105,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of clients of all kinds that worked under quotas of all types."""
     folder = tmp_path_factory.mktemp("truth")
     quotas = folder / "in-force.quotas"
-    quotas.write_text(recorded.QUOTAS)
-    with recorded.recording(folder) as broker:
-        recorded.apply(broker, quotas)
-        recorded.everybody_works(broker, WORKS_S)
+    quotas.write_text(recorded_broker.QUOTAS)
+    with recorded_broker.recording(folder) as broker:
+        recorded_broker.apply(broker, quotas)
+        recorded_broker.everybody_works(broker, WORKS_S)
     return folder
 
 
@@ -143,7 +143,7 @@ def test_replay_under_current_quotas_matches_broker_decisions(
     assert of_ip["throttle_ms"] == sum(event["delay_ms"] for event in of_event)
 
 
-class Course(NamedTuple):
+class WorkSummary(NamedTuple):
     """How a client's work went, by the requests that it was about."""
 
     lasted_ms: int
@@ -152,16 +152,16 @@ class Course(NamedTuple):
     """By the broker, for it."""
 
 
-def courses(events: list[dict[str, Any]]) -> Iterator[tuple[str, Course]]:
-    for job in work.JOBS:
+def work_summaries(events: list[dict[str, Any]]) -> Iterator[tuple[str, WorkSummary]]:
+    for job in fixed_workload.JOBS:
         mine = [event for event in events if event["client_id"] == job.client_id]
         lasted_ms = mine[-1]["late_clock_ms"] - mine[0]["clock_ms"]
         throttled_ms = sum(event["throttle_ms"] for event in mine)
         worked_ns = sum(event["checked_ns"] + event["late_ns"] for event in mine)
-        yield job.client_id, Course(lasted_ms, throttled_ms, worked_ns)
+        yield job.client_id, WorkSummary(lasted_ms, throttled_ms, worked_ns)
 
 
-def foretold(spark: SparkSession, table: Path, quotas: Path) -> dict[str, dict[str, Any]]:
+def predicted(spark: SparkSession, table: Path, quotas: Path) -> dict[str, dict[str, Any]]:
     """Return the prediction for each client under other quotas."""
     from minibroker.pipeline.schemas import read_activity
     from minibroker.pipeline.whatif import inputs, job
@@ -182,11 +182,11 @@ def test_whatif_prediction_matches_run_under_quotas(spark: SparkSession, tmp_pat
     found = []
     for name in ("without", "under"):
         (tmp_path / name).mkdir()
-        with recorded.recording(tmp_path / name) as broker:
+        with recorded_broker.recording(tmp_path / name) as broker:
             if name == "under":
-                recorded.apply(broker, quotas)
-            work.all_work(broker)
-        found.append(dict(courses(events_of(spark, tmp_path / name))))
+                recorded_broker.apply(broker, quotas)
+            fixed_workload.all_work(broker)
+        found.append(dict(work_summaries(events_of(spark, tmp_path / name))))
     without, under = found
     # The same if the requests of the first run had taken as long as those of the second.
     more_work = under["looker"].worked_ns / without["looker"].worked_ns
@@ -195,16 +195,17 @@ def test_whatif_prediction_matches_run_under_quotas(spark: SparkSession, tmp_pat
 
     table, off = tmp_path / "without" / "activity", {}
     for file in (quotas, as_worked):
-        for client, row in foretold(spark, table, file).items():
+        for client, row in predicted(spark, table, file).items():
             before, real = without[client], under[client]
             assert before.throttled_ms == 0
             assert real.lasted_ms > 1.5 * before.lasted_ms, "quotas that hold nobody"
             would_ms = before.lasted_ms + row["late_ms"]
             off[file, client] = would_ms / real.lasted_ms - 1
             print(  # pytest -s shows it
-                f"{file.name}, {client}: {before.lasted_ms:,} ms without, {would_ms:,} ms foretold,"
+                f"{file.name}, {client}: {before.lasted_ms:,} ms without quotas,"
+                f" {would_ms:,} ms predicted,"
                 f" {real.lasted_ms:,} ms in fact ({off[file, client]:+.1%}); throttled"
-                f" {row['throttle_ms']:,} ms foretold, {real.throttled_ms:,} ms in fact"
+                f" {row['throttle_ms']:,} ms predicted, {real.throttled_ms:,} ms in fact"
             )
     print(f"the looker's requests took {more_work:.2f} times the time in the second run")
     judged = {key: each for key, each in off.items() if key != (quotas, "looker")}

@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.starting import By, by_minibroker, by_spark, run_to_its_end
-from system_tests.pipeline.watching import ALERTS, CLIENT, Watch, alerts, produce, set_quota
+from system_tests.pipeline.job_launchers import By, by_minibroker, by_spark, run_to_its_end
+from system_tests.pipeline.watch_process import ALERTS, CLIENT, Watch, alerts, produce, set_quota
 from system_tests.security.conftest import MODULES, PASSWORDS, Secured, securing
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]

@@ -20,11 +20,17 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
-from minibroker.pipeline.brokers import ANSWER_S, SILENCE_S
+from minibroker.pipeline.cluster_access import RESPONSE_TIMEOUT_S, SILENCE_MAX_S
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import tree
 from system_tests.harness.waiting import PATIENCE_S, SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.test_ingest_kills import PARTITIONS, EventProducer, Stage, get_on, keys
+from system_tests.pipeline.test_ingest_kills import (
+    PARTITIONS,
+    EventProducer,
+    KillScenario,
+    get_on,
+    keys,
+)
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -45,11 +51,11 @@ def stopped(broker: RunningBroker) -> Iterator[None]:
 
 
 @pytest.fixture
-def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
+def scenario(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[KillScenario]:
     """A broker with a topic for events, which only the test writes."""
     folder = memory_folder / fresh("silent")
     folder.mkdir()
-    made = Stage(folder)
+    made = KillScenario(folder)
     admin = AdminClient({"bootstrap.servers": made.broker.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
     yield made
@@ -71,26 +77,26 @@ def test_silent_broker_is_reported_before_spark_starts(
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
 
 
-def test_broker_outage_is_retried_and_then_reported(stage: Stage) -> None:
-    producer = EventProducer(stage.broker.bootstrap_servers)
+def test_broker_outage_is_retried_and_then_reported(scenario: KillScenario) -> None:
+    producer = EventProducer(scenario.broker.bootstrap_servers)
     producer.start()
-    job = stage.begin_job(follow=True)
-    get_on(stage, job, COMMIT, 2, may_end=False)
-    with stopped(stage.broker):
-        until = time.monotonic() + 1.5 * ANSWER_S  # The job retries in this time.
-        wait_until(lambda: time.monotonic() >= until, "a long silence", within_s=SILENCE_S)
+    job = scenario.begin_job(follow=True)
+    get_on(scenario, job, COMMIT, 2, may_end=False)
+    with stopped(scenario.broker):
+        until = time.monotonic() + 1.5 * RESPONSE_TIMEOUT_S  # The job retries in this time.
+        wait_until(lambda: time.monotonic() >= until, "a long silence", within_s=SILENCE_MAX_S)
         assert not job.has_ended(), job.printed()
     producer.finish()
     wait_until(
-        lambda: job.has_ended() or len(keys(stage.table)) == producer.count,
+        lambda: job.has_ended() or len(keys(scenario.table)) == producer.count,
         "all events to be there",
         within_s=SPARK_PATIENCE_S,
     )
     assert not job.has_ended(), job.printed()
-    assert keys(stage.table) == [(sequence, 1) for sequence in range(producer.count)]
-    with stopped(stage.broker):
-        wait_until(job.has_ended, "the job to give up", within_s=SILENCE_S + SPARK_PATIENCE_S)
-    server = stage.broker.bootstrap_servers
+    assert keys(scenario.table) == [(sequence, 1) for sequence in range(producer.count)]
+    with stopped(scenario.broker):
+        wait_until(job.has_ended, "the job to give up", within_s=SILENCE_MAX_S + SPARK_PATIENCE_S)
+    server = scenario.broker.bootstrap_servers
     assert f"reading from {server} failed: request to {server} failed (Timed out" in job.printed()
     assert (
         "it may not be running, or an address that it advertises cannot be reached" in job.printed()

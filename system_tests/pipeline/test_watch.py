@@ -10,8 +10,8 @@ import pytest
 from minibroker.pipeline.watch.alerts import FIELDS, VERSION
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.starting import by_minibroker, by_spark
-from system_tests.pipeline.watching import CLIENT, Watch, alerts, produce, set_quota
+from system_tests.pipeline.job_launchers import by_minibroker, by_spark
+from system_tests.pipeline.watch_process import CLIENT, Watch, alerts, produce, set_quota
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 

@@ -24,10 +24,10 @@ from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.standby import Standby
-from system_tests.pipeline.watching import ALERTS, alerts
-from tests.pipeline.happenings import START_S, Event, check, request
-from tests.pipeline.made import completed, written
+from system_tests.pipeline.standby_job import Standby
+from system_tests.pipeline.watch_process import ALERTS, alerts
+from tests.pipeline.random_events import completed, written
+from tests.pipeline.sample_events import START_S, Event, check, request
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -102,7 +102,7 @@ def event(seconds: float, client: str, *, held: bool) -> Event:
     return request(seconds, "", client, produce=look, throttle_ms=look["throttle_ms"])
 
 
-class Stage:
+class KillScenario:
     """A broker and its watch, with another watch on standby."""
 
     def __init__(self, folder: Path) -> None:
@@ -156,38 +156,40 @@ class Stage:
 
 
 @pytest.fixture
-def stage(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[Stage]:
+def scenario(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[KillScenario]:
     folder = memory_folder / fresh("watch")
     folder.mkdir()
-    made = Stage(folder)
+    made = KillScenario(folder)
     yield made
     made.end()
 
 
-def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(stage: Stage) -> None:
+def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(scenario: KillScenario) -> None:
     print(f"WATCH_SEED={SEED}")
     chance = random.Random(SEED)
-    producer = UsageProducer(stage.broker.bootstrap_servers)
+    producer = UsageProducer(scenario.broker.bootstrap_servers)
     producer.start()
     ends = time.monotonic() + KILLS_S
     at_kills = [0]
     while len(at_kills) <= KILLS_MIN or time.monotonic() < ends:
-        watch = stage.begin()
-        get_on(stage, watch, chance.choice([*MOMENTS, None, None]), chance.randint(1, 3))
+        watch = scenario.begin()
+        get_on(scenario, watch, chance.choice([*MOMENTS, None, None]), chance.randint(1, 3))
         watch.kill(chance.uniform(0, LATER_MAX_S))
-        wait_until(stage.has_heard_all, "the broker to have heard all", within_s=SPARK_PATIENCE_S)
-        at_kills.append(stage.alert_count())
+        wait_until(
+            scenario.has_heard_all, "the broker to have heard all", within_s=SPARK_PATIENCE_S
+        )
+        at_kills.append(scenario.alert_count())
     producer.finish()
-    watch = stage.begin()
+    watch = scenario.begin()
     due, last_us = set(producer.due), max(each.time_us for each in producer.due)
 
     def all_looked_at() -> bool:
         assert not watch.has_ended(), watch.printed()
-        return stage.looked_at_s() * 1_000_000 >= last_us
+        return scenario.looked_at_s() * 1_000_000 >= last_us
 
     wait_until(all_looked_at, "the watch to come to the end", within_s=SPARK_PATIENCE_S)
     watch.kill()
-    found = seen(stage)
+    found = seen(scenario)
     again = len(found) - len(set(found))
     print(f"killed {len(at_kills) - 1} times with {len(due)} alerts, of which {again} came again")
     assert sorted(set(found) ^ due) == []
@@ -196,23 +198,23 @@ def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(stage: Stage) -> Non
         assert len(of_one) == len(set(of_one)), "one watch sent an alert twice"
 
 
-def get_on(stage: Stage, watch: Standby, moment: str | None, times: int) -> None:
+def get_on(scenario: KillScenario, watch: Standby, moment: str | None, times: int) -> None:
     """Wait until there were so many signs of progress."""
     for _ in range(times):
-        before = stage.sign(moment)
+        before = scenario.sign(moment)
 
         def has_come(before: object = before) -> bool:
             assert not watch.has_ended(), watch.printed()
-            return stage.sign(moment) != before
+            return scenario.sign(moment) != before
 
         wait_until(
             has_come, f"{moment or ALERTS} to change", within_s=SPARK_PATIENCE_S, pause_s=0.002
         )
 
 
-def seen(stage: Stage) -> list[Due]:
+def seen(scenario: KillScenario) -> list[Due]:
     """The alerts on the topic, each as this test knows it, and with an ``id`` of its own."""
-    sent = alerts(stage.config)
+    sent = alerts(scenario.config)
     found = [Due(each["client_id"], each["state"], each["time_us"]) for each in sent]
     assert len({each["id"] for each in sent}) == len(set(found))
     return found

@@ -37,8 +37,9 @@ from system_tests.connections.conftest import Dial, Limited
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask
-from system_tests.quotas import lasting
-from system_tests.quotas.lasting import (
+from system_tests.quotas import saturating_clients
+from system_tests.quotas.quota_requests import VERSION, set_quota, set_quotas
+from system_tests.quotas.saturating_clients import (
     ANONYMOUS,
     FED,
     PATIENCE_S,
@@ -48,7 +49,6 @@ from system_tests.quotas.lasting import (
     Pace,
     Work,
 )
-from system_tests.quotas.setting import VERSION, set_quota, set_quotas
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -141,15 +141,15 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case(lasting.produce_with_librdkafka, "user", "alice", PRODUCED),
-    Case(lasting.produce_with_kafka_python, "client", ANONYMOUS, PRODUCED),
-    Case(lasting.produce_with_aiokafka, "user and client", "bob", PRODUCED),
-    Case(lasting.consume_with_librdkafka, "user and client", "carol", FETCHED),
-    Case(lasting.consume_with_kafka_python, "user", "dave", FETCHED),
-    Case(lasting.consume_with_aiokafka, "client", ANONYMOUS, FETCHED),
-    Case(lasting.produce_with_librdkafka, "client", ANONYMOUS, WORKED),
-    Case(lasting.produce_with_kafka_python, "user and client", "erin", WORKED),
-    Case(lasting.produce_with_aiokafka, "user", "frank", WORKED),
+    Case(saturating_clients.produce_with_librdkafka, "user", "alice", PRODUCED),
+    Case(saturating_clients.produce_with_kafka_python, "client", ANONYMOUS, PRODUCED),
+    Case(saturating_clients.produce_with_aiokafka, "user and client", "bob", PRODUCED),
+    Case(saturating_clients.consume_with_librdkafka, "user and client", "carol", FETCHED),
+    Case(saturating_clients.consume_with_kafka_python, "user", "dave", FETCHED),
+    Case(saturating_clients.consume_with_aiokafka, "client", ANONYMOUS, FETCHED),
+    Case(saturating_clients.produce_with_librdkafka, "client", ANONYMOUS, WORKED),
+    Case(saturating_clients.produce_with_kafka_python, "user and client", "erin", WORKED),
+    Case(saturating_clients.produce_with_aiokafka, "user", "frank", WORKED),
 ]
 
 
@@ -297,14 +297,16 @@ def test_clients_reach_their_quota_rates_over_a_minute(
     spawning = multiprocessing.get_context("spawn")
     all_here = spawning.Barrier(len(cases) + 1)
     events: dict[Case, Events] = {case: [] for case in cases}
-    with ProcessPoolExecutor(len(cases), spawning, lasting.wait_for, (all_here,)) as clients:
+    with ProcessPoolExecutor(
+        len(cases), spawning, saturating_clients.wait_for, (all_here,)
+    ) as clients:
         for _ in cases:
             clients.submit(int)  # makes a process, as none is idle until all are there
-        lasting.wait_for(all_here)
+        saturating_clients.wait_for(all_here)
         began = time.monotonic() + STARTING_S
         works = {
             case: clients.submit(
-                lasting.lasting_together,
+                saturating_clients.lasting_together,
                 together(case),
                 case.work,
                 Minute(

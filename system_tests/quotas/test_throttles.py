@@ -9,7 +9,7 @@ from system_tests.connections.dialling import Client, gauge, turn_clock
 from system_tests.faults.killing import kill, names_of
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, wait_ready
-from system_tests.quotas.setting import VERSION, produce_of, set_quota
+from system_tests.quotas.quota_requests import VERSION, produce_of, set_quota
 
 pytestmark = pytest.mark.minibroker
 

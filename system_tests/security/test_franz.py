@@ -12,7 +12,7 @@ import pytest
 from system_tests.conftest import without_toolchain
 from system_tests.harness.jars import ToolchainMissing
 from system_tests.security.conftest import PASSWORDS, Secured
-from system_tests.security.going import ErrorAnswer, Franz, Rule
+from system_tests.security.franz_go import ErrorAnswer, Franz, Rule
 
 pytestmark = pytest.mark.minibroker
 

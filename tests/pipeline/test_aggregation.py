@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from minibroker.pipeline import aggregation, cells
 from minibroker.pipeline.latencies import PERCENTILES
-from minibroker.pipeline.quantities import LEVELS, NAMES
-from tests.pipeline import by_hand
-from tests.pipeline.happenings import arrow, many, request
+from minibroker.pipeline.quota_units import LEVELS, NAMES
+from tests.pipeline import reference_counts
+from tests.pipeline.sample_events import arrow, many, request
 
 Row = dict[str, Any]
 
@@ -29,17 +29,17 @@ def start_us(event: Row) -> int:
 
 
 def us(event: Row) -> int:
-    return by_hand.three_digits(event["total_ns"] // 1000)
+    return reference_counts.three_digits(event["total_ns"] // 1000)
 
 
 def aggregate_one_by_one(events: list[Row]) -> dict[tuple[Any, ...], Row]:
     """Aggregate by entity, one event at a time."""
-    groups: dict[tuple[Any, ...], list[tuple[Row, by_hand.Counts]]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[tuple[Row, reference_counts.Counts]]] = defaultdict(list)
     of_broker: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for event in events:
         of_broker[event["broker"], start_us(event)].append(event)
-        names = by_hand.names(event)
-        for counts in by_hand.counts(event):
+        names = reference_counts.names(event)
+        for counts in reference_counts.counts(event):
             for level, wanted in LEVELS.items():
                 if all(names[name] is not None for name in wanted):
                     known = [names[name] if name in wanted else None for name in NAMES]
@@ -50,21 +50,25 @@ def aggregate_one_by_one(events: list[Row]) -> dict[tuple[Any, ...], Row]:
         own = [counts for _, counts in those if counts.level == entity[1]]
         beside = of_broker[entity[0], entity[-1]]
         took = [
-            by_hand.three_digits(event["total_ns"] // 1000)
+            reference_counts.three_digits(event["total_ns"] // 1000)
             for event, _ in those
             if event["total_ns"]
         ]
-        weights = [by_hand.for_all(1_000_000, event) for event, _ in those]
+        weights = [reference_counts.for_all(1_000_000, event) for event, _ in those]
         bad = [event["error_code"] or event["happened"] == "refused" for event, _ in those]
-        held = [counts.held_ms for _, counts in those]
+        throttle_times = [counts.throttled_ms for _, counts in those]
         found[entity] = {
             "events": sum(event["sample"] is not None for event, _ in those),
-            "amount": sum(by_hand.for_all(counts.amount, event) for event, counts in those),
+            "amount": sum(
+                reference_counts.for_all(counts.amount, event) for event, counts in those
+            ),
             "requests": sum(weights),
             "errors": sum(each for each, failed in zip(weights, bad, strict=True) if failed),
-            "throttled": sum(each for each, ms in zip(weights, held, strict=True) if ms),
-            "throttle_ms": sum(by_hand.for_all(counts.held_ms, event) for event, counts in those),
-            "throttle_max_ms": max(held),
+            "throttled": sum(each for each, ms in zip(weights, throttle_times, strict=True) if ms),
+            "throttle_ms": sum(
+                reference_counts.for_all(counts.throttled_ms, event) for event, counts in those
+            ),
+            "throttle_max_ms": max(throttle_times),
             **{
                 name: max((each for each in map(by_name, own) if each is not None), default=None)
                 for name, by_name in (
@@ -72,7 +76,9 @@ def aggregate_one_by_one(events: list[Row]) -> dict[tuple[Any, ...], Row]:
                     ("bound", lambda counts: counts.bound),
                 )
             },
-            **{f"p{percent}": by_hand.percentile(took, percent) for percent in PERCENTILES},
+            **{
+                f"p{percent}": reference_counts.percentile(took, percent) for percent in PERCENTILES
+            },
             "written": sum(event["sample"] is not None for event in beside),
             "dropped": sum(event["dropped"] or 0 for event in beside),
         }

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from minibroker.pipeline.cells import CELL, PAIR_BITS, cells_of, joined
-from minibroker.pipeline.counting import Events
 from minibroker.pipeline.latencies import BITS, latency_of
-from minibroker.pipeline.quantities import LEVELS, NAMES, PRODUCE, QUOTAS, REQUEST
-from tests.pipeline import by_hand
-from tests.pipeline.happenings import START_S, arrow, check, dropped, many, produced, request
+from minibroker.pipeline.quota_amounts import Events
+from minibroker.pipeline.quota_units import LEVELS, NAMES, PRODUCE, QUOTAS, REQUEST
+from tests.pipeline import reference_counts
+from tests.pipeline.sample_events import START_S, arrow, check, dropped, many, produced, request
 
 EVERY_US, SLICE_US = 20_000_000, 60_000_000
 
@@ -52,7 +52,7 @@ def test_every_event_is_in_one_cell_ordered_by_slice() -> None:
     events = list(many(500, seed=2))
     found = cells(events)
     keys = [(row["broker"], row["start_us"], *(row[name] for name in NAMES)) for row in found]
-    names = [by_hand.names(event) for event in events]
+    names = [reference_counts.names(event) for event in events]
     assert len(set(keys)) == len(keys)
     assert set(keys) == {
         (event["broker"], event["time_us"] // EVERY_US * EVERY_US, *(own[name] for name in NAMES))

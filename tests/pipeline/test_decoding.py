@@ -15,7 +15,7 @@ from minibroker.activity.arrow_format import SCHEMA, event_of
 from minibroker.pipeline import decoding
 from minibroker.pipeline.decoding import Batch, MalformedValue, decode, valid_events, values_of
 from minibroker.pipeline.events import MalformedEvent, parse_event
-from tests.pipeline.made import arrow_value, event, events, written
+from tests.pipeline.random_events import arrow_value, event, events, written
 
 Found = dict[int, list[dict[str, Any]] | str]
 

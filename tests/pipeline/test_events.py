@@ -18,7 +18,7 @@ from minibroker.pipeline.events import (
     parse_event,
     why_malformed,
 )
-from tests.pipeline.made import event, table_of, written
+from tests.pipeline.random_events import event, table_of, written
 
 GOOD = event(1, random.Random(1))
 

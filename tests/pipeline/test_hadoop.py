@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from minibroker.pipeline.errors import PipelineError
-from minibroker.pipeline.hadoop import OFFSETS, Files, forget_half_begun
+from minibroker.pipeline.hadoop import OFFSETS, Files, delete_incomplete_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,9 +68,9 @@ def test_only_a_checkpoint_without_a_whole_step_is_cleared(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     files, half = Files(spark, str(tmp_path)), f"{OFFSETS}/.1.temporary.tmp"
-    forget_half_begun(files)
+    delete_incomplete_checkpoint(files)
     for whole, left in (([], []), ([f"{OFFSETS}/0"], [".1.temporary.tmp", "0"])):
         for name in [half, *whole]:
             files.write_new(name, "{}")
-        forget_half_begun(files)
+        delete_incomplete_checkpoint(files)
         assert files.names(OFFSETS) == left

@@ -9,15 +9,15 @@ import pytest
 
 from minibroker.activity.schema import TOPIC
 from minibroker.pipeline import ingest
-from minibroker.pipeline.brokers import ClusterAccess
+from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.ingest import ingest_broker, ingest_directory, skip_deleted, steps
-from minibroker.pipeline.reachable import ReachableTopic
 from minibroker.pipeline.schemas import read_activity
 from minibroker.pipeline.segments import SegmentPiece
 from minibroker.pipeline.table import Counts, Table
+from minibroker.pipeline.topic_lookup import ReachableTopic
 from minibroker.storage.checkpoint import write_topic_id
-from tests.pipeline.made import append, events
+from tests.pipeline.random_events import append, events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

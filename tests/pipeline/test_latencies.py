@@ -15,7 +15,7 @@ from minibroker.pipeline.latencies import (
     percentiles,
     rounded,
 )
-from tests.pipeline.by_hand import percentile, three_digits
+from tests.pipeline.reference_counts import percentile, three_digits
 
 
 def test_latencies_have_numbers_in_their_order() -> None:

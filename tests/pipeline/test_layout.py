@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minibroker.pipeline.layout import BUCKETS, bucket_of, folder_of, place_of
-from tests.pipeline.made import START_US
+from tests.pipeline.random_events import START_US
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

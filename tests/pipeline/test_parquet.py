@@ -15,7 +15,7 @@ from minibroker.pipeline import parquet, schemas
 from minibroker.pipeline.decoding import OBJECT_SCHEMA
 from minibroker.pipeline.events import parse_event
 from minibroker.pipeline.parquet import events_file, faults_file, nested
-from tests.pipeline.made import event, events, table_of, written
+from tests.pipeline.random_events import event, events, table_of, written
 
 if TYPE_CHECKING:
     from pathlib import Path

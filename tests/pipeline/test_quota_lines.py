@@ -9,17 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.pipeline.quantities import CLIENT, MUTATION, PRODUCE, REQUEST, USER, USER_AND_CLIENT
 from minibroker.pipeline.quota_lines import decision, head, quota_lines, rounded_to_set
-from minibroker.pipeline.recommend import Decided, Policy, Recommendation, Together
+from minibroker.pipeline.quota_units import (
+    CLIENT,
+    MUTATION,
+    PRODUCE,
+    REQUEST,
+    USER,
+    USER_AND_CLIENT,
+)
+from minibroker.pipeline.recommend import BrokerNeed, Policy, QuotaDecision, Recommendation
 from minibroker.quotas.file import parse, render
 from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
-PLAIN = Decided(PRODUCE, "alice", None, None, False, 1, 3412, 838_860.0, 1.2e6, 0, 1_048_575.0)
+PLAIN = QuotaDecision(
+    PRODUCE, "alice", None, None, False, 1, 3412, 838_860.0, 1.2e6, 0, 1_048_575.0
+)
 
 
-def fits(quota: str) -> Together:
-    return Together(quota, 1.0, 1)
+def fits(quota: str) -> BrokerNeed:
+    return BrokerNeed(quota, 1.0, 1)
 
 
 def test_recommended_quota_states_its_figures() -> None:
@@ -50,13 +59,13 @@ def test_decision_reports_its_reason(given: dict[str, Any], expected: str) -> No
 
 def test_quotas_exceeding_broker_capacity_are_scaled_down() -> None:
     busy = PLAIN._replace(quota=REQUEST, usual=400.0, most=420.0, value=500.0)
-    value, reason = decision(busy, Together(REQUEST, 1000, 9), Policy(workers=8))
+    value, reason = decision(busy, BrokerNeed(REQUEST, 1000, 9), Policy(workers=8))
     assert value == 400
     assert reason.endswith(
         "; scaled to 80 %, because 9 at one broker need 1,000 % together, and its capacity is 800 %"
     )
-    assert decision(busy, Together(REQUEST, 800, 9), Policy(workers=8))[0] == 500
-    bytes_in = Together(PRODUCE, 4e6, 9)
+    assert decision(busy, BrokerNeed(REQUEST, 800, 9), Policy(workers=8))[0] == 500
+    bytes_in = BrokerNeed(PRODUCE, 4e6, 9)
     assert decision(PLAIN, bytes_in, Policy())[0] == 1_050_000
     assert decision(PLAIN, bytes_in, Policy(bytes_per_second=1e6))[0] == 262_000
 
@@ -91,7 +100,7 @@ def test_rounded_quota_never_crosses_its_bound(value: float, quota: str, up: boo
         assert found >= value * 0.98 or quota == PRODUCE or value > 1e12
 
 
-def recommended(level: str, *decided: Decided) -> Recommendation:
+def recommended(level: str, *decided: QuotaDecision) -> Recommendation:
     together = {each.quota: fits(each.quota) for each in decided}
     return Recommendation(level, decided, together, Policy())
 

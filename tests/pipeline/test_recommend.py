@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from minibroker.pipeline.quantities import CLIENT, MUTATION, PRODUCE, REQUEST, USER
+from minibroker.pipeline.quota_units import CLIENT, MUTATION, PRODUCE, REQUEST, USER
 from minibroker.pipeline.recommend import (
-    Decided,
     Policy,
-    fitting_level,
+    QuotaDecision,
+    level_of_clients,
     observed,
     rates,
     recommend,
@@ -21,7 +21,7 @@ from minibroker.pipeline.recommend import (
 )
 from minibroker.quotas.rate import Rate
 from minibroker.quotas.types import CONNECTION_CREATION_RATE
-from tests.pipeline.happenings import (
+from tests.pipeline.sample_events import (
     Event,
     connection,
     dropped,
@@ -97,7 +97,7 @@ def test_recommended_quota_covers_busiest_broker(spark: SparkSession) -> None:
         dropped(3, 5),
     ]
     found = recommend(frame(spark, events), USER, Policy(default_busy_min=5))
-    by_quota: dict[str, list[Decided]] = {}
+    by_quota: dict[str, list[QuotaDecision]] = {}
     for each in found.decided:
         by_quota.setdefault(each.quota, []).append(each)
     heavy, default = by_quota[PRODUCE]
@@ -150,8 +150,8 @@ def test_busy_entities_get_own_quota_and_others_default(spark: SparkSession) -> 
 
 def test_fitting_level_is_user_if_any_client_authenticates(spark: SparkSession) -> None:
     anonymous = [request(0, "ANONYMOUS", "c")]
-    assert fitting_level(frame(spark, anonymous)) == CLIENT
-    assert fitting_level(frame(spark, [*anonymous, request(0, "alice", "c")])) == USER
+    assert level_of_clients(frame(spark, anonymous)) == CLIENT
+    assert level_of_clients(frame(spark, [*anonymous, request(0, "alice", "c")])) == USER
 
 
 def test_recommended_quota_does_not_throttle_steady_user(spark: SparkSession) -> None:

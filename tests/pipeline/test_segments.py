@@ -14,7 +14,7 @@ from minibroker.pipeline.segments import read as read_piece
 from protocol.checksum import crc32c
 from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, compress
 from protocol.records import HEADER_BYTES, Record, build_batch
-from tests.pipeline.made import append
+from tests.pipeline.random_events import append
 
 
 def values(count: int, start: int = 0) -> list[bytes | None]:

@@ -11,11 +11,11 @@ from pyarrow import RecordBatch
 
 from minibroker.activity.schema import FIELDS
 from minibroker.pipeline import hadoop
-from minibroker.pipeline.filing import file_events
+from minibroker.pipeline.event_writer import write_events
 from minibroker.pipeline.layout import SORTED_BY
 from minibroker.pipeline.schemas import ACTIVITY, read_activity
 from minibroker.pipeline.table import Counts, Table, quarantine_of
-from tests.pipeline.made import events
+from tests.pipeline.random_events import events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +95,7 @@ def test_events_already_in_table_are_skipped(spark: SparkSession, tmp_path: Path
     assert take(spark, path, made[:200]) == Counts(200, 200, 0)
     # Late ones among them, as the events' times are all mixed.
     late = take(spark, path, made[100:])
-    assert (late, late.already_there) == (Counts(200, 100, 0), 100)
+    assert (late, late.duplicates) == (Counts(200, 100, 0), 100)
     assert take(spark, path, made) == Counts(300, 0, 0)
     take(spark, tmp_path / "once", made)
     assert rows(spark, path) == rows(spark, tmp_path / "once")
@@ -136,11 +136,11 @@ def test_uncommitted_files_are_ignored(spark: SparkSession, tmp_path: Path) -> N
     table = Table(spark, str(path))
     # Of a task that was tried again, or outlived its job; and with duplicates files are read again.
     for upto, wanted in ((30, Counts(30, 30, 0)), (40, Counts(40, 10, 0))):
-        into = table.make_into()
+        into = table.make_output_folder()
         assert into is not None
         lost = RecordBatch.from_pylist([{"topic": "t", "partition": 0, "offset": 0, "value": value}
                                         for value in made])  # fmt: skip
-        assert list(file_events("test", 5, into)(iter([lost])))
+        assert list(write_events("test", 5, into)(iter([lost])))
         assert table.step(records(spark, list(made[:upto])), "test", {}, now_ms=5) == wanted
     assert len(rows(spark, path)) == 40
 

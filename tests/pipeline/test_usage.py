@@ -10,9 +10,9 @@ import duckdb
 import pytest
 
 from minibroker.pipeline import usage as jobs
-from minibroker.pipeline.quantities import FETCH, MUTATION, PRODUCE, REQUEST
+from minibroker.pipeline.quota_units import FETCH, MUTATION, PRODUCE, REQUEST
 from tests.pipeline.duckdb_usage import ORACLE
-from tests.pipeline.happenings import (
+from tests.pipeline.sample_events import (
     START_S,
     check,
     connection,

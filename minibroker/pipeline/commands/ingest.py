@@ -23,9 +23,9 @@ from minibroker.pipeline.commands.base import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.pipeline.brokers import ClusterAccess
-    from minibroker.pipeline.reachable import ReachableTopic
+    from minibroker.pipeline.cluster_access import ClusterAccess
     from minibroker.pipeline.table import Counts, Table
+    from minibroker.pipeline.topic_lookup import ReachableTopic
 
 INGEST_EXAMPLES = """Examples:
 
@@ -70,8 +70,8 @@ class ProgressReporter:
 
         total = self._total
         lines = [f"{total.events:,} events ingested into {self._into}"]
-        if total.already_there:
-            lines.append(f"{total.already_there:,} were already in the table")
+        if total.duplicates:
+            lines.append(f"{total.duplicates:,} were already in the table")
         if total.malformed:
             lines.append(
                 f"{total.malformed:,} were malformed: see column `reason` of"
@@ -113,11 +113,11 @@ def ingest(
             param_hint="--into",
         )
     with readable_errors():
-        from minibroker.pipeline.brokers import broker_at
-        from minibroker.pipeline.reachable import look_for_activity
+        from minibroker.pipeline.cluster_access import cluster_access_of
+        from minibroker.pipeline.topic_lookup import find_activity_topic
 
-        broker = broker_at(source, command_config) if is_broker else None
-        topic = None if broker is None else look_for_activity(broker)
+        broker = cluster_access_of(source, command_config) if is_broker else None
+        topic = None if broker is None else find_activity_topic(broker)
     with running("ingest", master, conf) as spark:
         from minibroker.pipeline.table import writing_to
 
@@ -152,7 +152,7 @@ def _from_broker(
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    from minibroker.pipeline.brokers import why
+    from minibroker.pipeline.cluster_access import why
     from minibroker.pipeline.errors import PipelineError
     from minibroker.pipeline.ingest import ingest_broker, skip_deleted
 

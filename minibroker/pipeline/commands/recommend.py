@@ -153,22 +153,22 @@ def recommend(
         check_table_exists(table, master, conf)
     with running("recommend", master, conf) as spark:
         from minibroker.pipeline.quota_lines import head, quota_lines
-        from minibroker.pipeline.recommend import Policy, fitting_level
+        from minibroker.pipeline.recommend import Policy, level_of_clients
         from minibroker.pipeline.recommend import recommend as decide
         from minibroker.pipeline.schemas import read_activity
         from minibroker.quotas.file import render
 
         click.echo(f"reading {table}", err=True)
         events = read_activity(spark, table)
-        rests_on = list(coverage(events))
-        level = LEVELS[who] if who else fitting_level(events)
+        coverage_lines = list(coverage(events))
+        level = LEVELS[who] if who else level_of_clients(events)
         policy = Policy(**of_broker(settings) | {k: v for k, v in given.items() if v is not None})
         found = decide(events, level, policy)
         lines = quota_lines(found)
     if not lines:
         raise click.ClickException(f"{table} contains no usage that a quota could limit")
-    write(into, render(lines, [*head(found, table), *rests_on]))
-    for line in [*rests_on, *summary(found)]:
+    write(into, render(lines, [*head(found, table), *coverage_lines]))
+    for line in [*coverage_lines, *summary(found)]:
         click.echo(line)
     click.echo(f"{into}: {len(lines)} lines; apply: minibroker configs --alter --quota-file {into}")
 
@@ -209,8 +209,8 @@ def coverage(events: DataFrame) -> Iterator[str]:
 
 def summary(found: Recommendation) -> Iterator[str]:
     """The entities, largest value and default of each quota, and whether the sum fits."""
-    from minibroker.pipeline.quantities import amount
     from minibroker.pipeline.quota_lines import decision, omission
+    from minibroker.pipeline.quota_units import amount
     from minibroker.pipeline.report import formats
 
     rows = []

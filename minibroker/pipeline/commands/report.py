@@ -168,7 +168,7 @@ def _with_proposals(
     closed_loop: bool,
 ) -> Figures:
     from minibroker.pipeline.commands.whatif import replayed
-    from minibroker.pipeline.report.compared import compared
+    from minibroker.pipeline.report.outcomes import compared
     from minibroker.pipeline.whatif import inputs, job
     from minibroker.pipeline.whatif.rows import CLOSED, OPEN
 
@@ -207,8 +207,10 @@ def summary(figures: Figures) -> Iterator[str]:
     events, brokers = formats.count(cover.events), formats.many(cover.broker_count, "broker")
     entities = formats.many(figures.entity_count, "entity", "entities")
     yield f"{events} events of {brokers}, {formats.count(cover.dropped)} dropped; {entities}"
-    held = f"{formats.count(total.throttled)} throttled for {formats.duration(total.throttle_ms)}"
-    yield f"{formats.many(total.requests, 'request')}, {held}"
+    throttles = (
+        f"{formats.count(total.throttled)} throttled for {formats.duration(total.throttle_ms)}"
+    )
+    yield f"{formats.many(total.requests, 'request')}, {throttles}"
     listed = [use for use in figures.entities if use.who != REST][:LINES_MAX]
     for use in listed:
         name = formats.visible(formats.party(use.who.user, use.who.client_id), 40)

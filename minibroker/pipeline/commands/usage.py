@@ -112,7 +112,7 @@ def write(found: DataFrame, into: str) -> None:
 
 def summary(found: DataFrame) -> Iterator[str]:
     """The number of dropped events, and the largest users of each quota."""
-    from minibroker.pipeline.quantities import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
+    from minibroker.pipeline.quota_units import BROKER, IP, REQUEST, USER_AND_CLIENT, amount
     from minibroker.pipeline.report import formats
 
     [of_brokers] = (

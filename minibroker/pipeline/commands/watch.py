@@ -82,11 +82,11 @@ def watch(
     """Alert on throttling, nearly exhausted quotas, noisy neighbours and dropped events."""
     limits = WatchLimits(over=over / 100, intervals=intervals, noisy=noisy / 100)
     with readable_errors():
-        from minibroker.pipeline.brokers import broker_at
-        from minibroker.pipeline.reachable import look_for_activity
+        from minibroker.pipeline.cluster_access import cluster_access_of
+        from minibroker.pipeline.topic_lookup import find_activity_topic
 
-        broker = broker_at(bootstrap, command_config)
-        activity = look_for_activity(broker)
+        broker = cluster_access_of(bootstrap, command_config)
+        activity = find_activity_topic(broker)
     with running("watch", master, conf) as spark, _checkpoint_folder(checkpoint) as place:
         from minibroker.pipeline.watch.rules import Rules
         from minibroker.pipeline.watch.stream import (

@@ -30,8 +30,8 @@ from minibroker.pipeline.report.figures import (
     Latency,
     Point,
     ReportedBroker,
+    ReportedClient,
     Use,
-    Who,
     step_for,
 )
 
@@ -50,7 +50,7 @@ def figures(activity: DataFrame, source: str, quarantined: int | None = None) ->
     step_s = step_for(cover.first_us, cover.last_us)
     slots = by_slot(activity, step_s).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        leaders = [Who(row.user, row.client_id) for row in leading(slots).collect()]
+        leaders = [ReportedClient(row.user, row.client_id) for row in leading(slots).collect()]
         bins = latencies(activity, step_s, leaders).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             total, entities, latency = _over_all(slots, bins, leaders)
@@ -133,7 +133,7 @@ def leading(slots: DataFrame) -> DataFrame:
     return whole.orderBy(F.desc("worked_ns"), "user", "client_id").limit(ENTITIES_MAX)
 
 
-def latencies(activity: DataFrame, step_s: int, leaders: Sequence[Who]) -> DataFrame:
+def latencies(activity: DataFrame, step_s: int, leaders: Sequence[ReportedClient]) -> DataFrame:
     """Latency histograms of each leader, and of the rest, in each slot."""
     bin_ = F.floor(F.log2(F.greatest(F.col("total_ns"), F.lit(1))) * BINS).cast("int")
     seen = _requests(activity).where(F.col("total_ns").isNotNull())
@@ -153,7 +153,7 @@ def _slot(step_s: int) -> Column:
     return (F.floor(F.col("time_us") / F.lit(step_s * 1_000_000)) * step_s).alias("start_s")
 
 
-def _ranked(frame: DataFrame, leaders: Sequence[Who]) -> DataFrame:
+def _ranked(frame: DataFrame, leaders: Sequence[ReportedClient]) -> DataFrame:
     """Add each row's index among the leaders; the rest has the index after theirs."""
     if not leaders:
         return frame.withColumn("rank", F.lit(0))
@@ -163,7 +163,7 @@ def _ranked(frame: DataFrame, leaders: Sequence[Who]) -> DataFrame:
 
 
 def _over_all(
-    slots: DataFrame, bins: DataFrame, leaders: Sequence[Who]
+    slots: DataFrame, bins: DataFrame, leaders: Sequence[ReportedClient]
 ) -> tuple[Use, tuple[Use, ...], tuple[Latency, ...]]:
     """The figures of everything, of each leader and the rest; and the latencies of each slot."""
     sums = {
@@ -175,9 +175,13 @@ def _over_all(
     whole = _histograms(bins.groupBy(F.lit(0).alias("all"), "bin").agg(*_added(("requests",)))).get(
         0, {}
     )
-    whos = [*leaders, REST]
+    clients = [*leaders, REST]
     uses = tuple(
-        Use(whos[rank], *(sums[rank][name] for name in _SUMS), *percentiles(by_rank.get(rank, {})))
+        Use(
+            clients[rank],
+            *(sums[rank][name] for name in _SUMS),
+            *percentiles(by_rank.get(rank, {})),
+        )
         for rank in sorted(sums)
     )
     total = [sum(row[name] for row in sums.values()) for name in _SUMS]
@@ -209,12 +213,14 @@ def percentiles(histogram: dict[int, float]) -> tuple[float, ...]:
     return (*found, *[found[-1] if found else 0.0] * len(left))
 
 
-def _points(slots: DataFrame, leaders: Sequence[Who]) -> tuple[Point, ...]:
-    whos = [*leaders, REST]
+def _points(slots: DataFrame, leaders: Sequence[ReportedClient]) -> tuple[Point, ...]:
+    clients = [*leaders, REST]
     columns = ("requests", "bytes_in", "bytes_out", "worked_ns")
     rows = _ranked(slots, leaders).groupBy("start_s", "rank").agg(*_added(columns)).collect()
-    points = [Point(row.start_s, whos[row.rank], *(row[name] for name in columns)) for row in rows]
-    return tuple(sorted(points, key=lambda each: (each.start_s, whos.index(each.who))))
+    points = [
+        Point(row.start_s, clients[row.rank], *(row[name] for name in columns)) for row in rows
+    ]
+    return tuple(sorted(points, key=lambda each: (each.start_s, clients.index(each.who))))
 
 
 def _heat(activity: DataFrame, slots: DataFrame, step_s: int, last_us: int) -> tuple[Heat, ...]:
@@ -225,17 +231,17 @@ def _heat(activity: DataFrame, slots: DataFrame, step_s: int, last_us: int) -> t
         .agg(*_added(("throttle_ms",)))
     )
     order = longest.orderBy(F.desc("throttle_ms"), "user", "client_id").limit(HEAT_MAX)
-    leaders = [Who(row.user, row.client_id) for row in order.collect()]
+    leaders = [ReportedClient(row.user, row.client_id) for row in order.collect()]
     if not leaders:
         return ()
-    held = _requests(activity).where(F.col("throttle_ms") > 0)
-    ranked = _ranked(held, leaders).where(F.col("rank") < len(leaders))
+    throttled_requests = _requests(activity).where(F.col("throttle_ms") > 0)
+    ranked = _ranked(throttled_requests, leaders).where(F.col("rank") < len(leaders))
     rows = throttles(ranked, step_s, last_us).collect()
     cells = [Heat(row.start_s, leaders[row.rank], row.throttled, row.throttle_ms) for row in rows]
     return tuple(sorted(cells, key=lambda each: (leaders.index(each.who), each.start_s)))
 
 
-def throttles(held: DataFrame, step_s: int, last_us: int) -> DataFrame:
+def throttles(throttled_requests: DataFrame, step_s: int, last_us: int) -> DataFrame:
     """Throttle time of each ``rank`` in each slot, up to the slot of the last event.
 
     A throttle begins at its event and lasts for ``throttle_ms``, so it may span several slots.
@@ -246,7 +252,7 @@ def throttles(held: DataFrame, step_s: int, last_us: int) -> DataFrame:
     first = F.floor(F.col("begin_ms") / step_ms)
     overlap = F.least("end_ms", F.col("slot_ms") + step_ms) - F.greatest("begin_ms", "slot_ms")
     return (
-        held.withColumn("begin_ms", begin)
+        throttled_requests.withColumn("begin_ms", begin)
         .withColumn("end_ms", end)
         .withColumn("slot", F.explode(F.sequence(first, last)))
         .withColumn("slot_ms", F.col("slot") * step_ms)

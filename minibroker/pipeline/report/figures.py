@@ -48,14 +48,14 @@ def step_for(first_us: int, last_us: int) -> int:
     return int(days) * 86_400
 
 
-class Who(NamedTuple):
+class ReportedClient(NamedTuple):
     """A user and client-id as sent, empty if missing; or the rest of them."""
 
     user: str | None
     client_id: str | None
 
 
-REST: Final = Who(None, None)
+REST: Final = ReportedClient(None, None)
 """All entities that are not listed individually."""
 
 
@@ -89,7 +89,7 @@ class Coverage(NamedTuple):
 class Use(NamedTuple):
     """Total usage of one entity, or of all."""
 
-    who: Who
+    who: ReportedClient
     requests: float
     bytes_in: float
     bytes_out: float
@@ -108,7 +108,7 @@ class Point(NamedTuple):
     """Usage of an entity with a color, or of the rest, in one bucket."""
 
     start_s: int
-    who: Who
+    who: ReportedClient
     requests: float
     bytes_in: float
     bytes_out: float
@@ -139,7 +139,7 @@ class Heat(NamedTuple):
     """Throttle time of an entity in one bucket, summed over its connections."""
 
     start_s: int
-    who: Who
+    who: ReportedClient
     throttled: float
     throttle_ms: float
 
@@ -175,7 +175,7 @@ class ReportedProposal(NamedTuple):
 
     name: str
     entities: int
-    held: int
+    throttled_entities: int
     """Entities throttled at least once."""
     requests: float
     throttled: float

@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.pipeline.quantities import CHECKS, CLIENT, IP, USER, USER_AND_CLIENT
+from minibroker.pipeline.quota_units import CHECKS, CLIENT, IP, USER, USER_AND_CLIENT
 from minibroker.pipeline.recommend import Policy, observed, rates
 from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import FITS_MAX, Fit

@@ -49,7 +49,7 @@ def tiles(figures: Figures) -> list[Tile]:
     """The most important figures."""
     total, cover = figures.total, figures.coverage
     per_s = 1 / figures.length_s
-    held = total.throttled / total.requests if total.requests else 0.0
+    throttled_share = total.throttled / total.requests if total.requests else 0.0
     return [
         Tile(
             "Requests",
@@ -76,9 +76,9 @@ def tiles(figures: Figures) -> list[Tile]:
         ),
         Tile(
             "Throttled",
-            formats.share(held),
+            formats.share(throttled_share),
             f"of requests, {formats.duration(total.throttle_ms)} in total",
-            bool(held),
+            bool(throttled_share),
         ),
         Tile(
             "Errors",

@@ -23,7 +23,7 @@ from minibroker.pipeline.report.figures import (
     Fit,
     Outcome,
     Point,
-    Who,
+    ReportedClient,
 )
 from minibroker.quotas.types import BY_KEY
 
@@ -78,25 +78,29 @@ class Drawing(NamedTuple):
     narrow: str
 
 
-def series_colours(whos: Sequence[Who]) -> dict[Who, str]:
-    """The color of each of ``whos``; the rest is grey."""
-    return {who: "var(--rest)" if who == REST else f"var(--s{n})" for n, who in enumerate(whos, 1)}
+def series_colours(clients: Sequence[ReportedClient]) -> dict[ReportedClient, str]:
+    """The color of each of ``clients``; the rest is grey."""
+    return {
+        who: "var(--rest)" if who == REST else f"var(--s{n})" for n, who in enumerate(clients, 1)
+    }
 
 
-def series(figures: Figures) -> list[Who]:
+def series(figures: Figures) -> list[ReportedClient]:
     """The entities with a color, in the order of the table; the rest, if any, comes last."""
     found = {point.who for point in figures.points}
     order = [use.who for use in figures.entities if use.who in found and use.who != REST]
     return [*order, REST] if REST in found else order
 
 
-def names(whos: Sequence[Who], most: int = formats.LABEL_MAX) -> dict[Who, str]:
-    """Distinct labels for ``whos``."""
+def names(
+    clients: Sequence[ReportedClient], most: int = formats.LABEL_MAX
+) -> dict[ReportedClient, str]:
+    """Distinct labels for ``clients``."""
     found = formats.labels(
-        [REST_LABEL if who == REST else formats.party(who.user, who.client_id) for who in whos],
+        [REST_LABEL if who == REST else formats.party(who.user, who.client_id) for who in clients],
         most,
     )
-    return dict(zip(whos, found, strict=True))
+    return dict(zip(clients, found, strict=True))
 
 
 def over_time(
@@ -145,7 +149,7 @@ def over_time(
     return f"{prefix}{unit}", _both([layer, _pointed_at(hovers)], title, 150)
 
 
-def _parts(row: Sequence[float], label: dict[Who, str], unit: str) -> list[str]:
+def _parts(row: Sequence[float], label: dict[ReportedClient, str], unit: str) -> list[str]:
     parts = [(value, name) for value, name in zip(row, label.values(), strict=True) if value]
     return [f"{name}: {formats.amount(value, unit)}" for value, name in parts]
 
@@ -209,7 +213,7 @@ def _decades(values: Iterable[float | None]) -> list[float]:
 
 def heat(figures: Figures) -> Drawing:
     """Throttle map: entity by bucket, with seconds of throttle per minute as color."""
-    totals: dict[Who, float] = {}
+    totals: dict[ReportedClient, float] = {}
     for cell in figures.heat:
         totals[cell.who] = totals.get(cell.who, 0) + cell.throttle_ms
     order = sorted(totals, key=lambda who: (who == REST, -totals[who]))

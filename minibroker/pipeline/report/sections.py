@@ -7,7 +7,7 @@ Kafka has no counterpart.
 
 from __future__ import annotations
 
-from minibroker.pipeline.quantities import amount
+from minibroker.pipeline.quota_units import amount
 from minibroker.pipeline.report import formats, plots
 from minibroker.pipeline.report.figures import REST, Figures, ReportedProposal, Use
 from minibroker.pipeline.report.tables import (
@@ -21,7 +21,7 @@ from minibroker.pipeline.report.tables import (
     number,
 )
 
-NOTHING_THROTTLED = "No request was throttled: no client exceeded a quota, or none is set."
+NO_THROTTLES = "No request was throttled: no client exceeded a quota, or none is set."
 
 
 def sections(figures: Figures) -> list[Section]:
@@ -91,7 +91,7 @@ def _entity(figures: Figures, use: Use, colour: str) -> Row:
     name = others if rest else formats.party(use.who.user, use.who.client_id)
     whole, length_s = figures.total, figures.length_s
     worked = use.worked_ns / 1e9 / length_s
-    held = use.throttled / use.requests if use.requests else 0.0
+    throttled_share = use.throttled / use.requests if use.requests else 0.0
     wrong = use.errors / use.requests if use.requests else 0.0
     title = "" if rest else f"user {_quoted(use.who.user)}, client-id {_quoted(use.who.client_id)}"
     return Row(
@@ -107,7 +107,7 @@ def _entity(figures: Figures, use: Use, colour: str) -> Row:
                 formats.amount(use.bytes_out, "B"),
                 _of(use.bytes_out, whole.bytes_out),
             ),
-            number(held, formats.share(held)),
+            number(throttled_share, formats.share(throttled_share)),
             number(use.throttle_ms, formats.duration(use.throttle_ms) if use.throttle_ms else "-"),
             number(wrong, formats.share(wrong)),
             *(number(ms, formats.duration(ms)) for ms in (use.p50_ms, use.p95_ms, use.p99_ms)),
@@ -127,7 +127,7 @@ def _of(part: float, whole: float) -> float:
 def throttles(figures: Figures) -> Section:
     """Throttles by entity and time."""
     if not figures.heat:
-        return Section("throttles", "Throttles", nothing=NOTHING_THROTTLED)
+        return Section("throttles", "Throttles", nothing=NO_THROTTLES)
     bounds = plots.HEAT_BOUNDS
     spans = [f"up to {bounds[0]} s", *(f"to {at} s" for at in bounds[1:]), "more"]
     keys = tuple(Key(f"h{n}", text) for n, text in enumerate(spans, 1))
@@ -276,7 +276,10 @@ def _proposal(place: int, name: str, each: ReportedProposal, *, waits: bool) -> 
     return Row(
         (
             Cell(name, colour=f"s{place}"),
-            number(each.held, f"{formats.count(each.held)} of {formats.count(each.entities)}"),
+            number(
+                each.throttled_entities,
+                f"{formats.count(each.throttled_entities)} of {formats.count(each.entities)}",
+            ),
             number(each.throttled, formats.count(each.throttled)),
             number(share, formats.share(share), share),
             number(each.throttle_ms, formats.duration(each.throttle_ms)),

@@ -14,12 +14,12 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.pipeline.quantities import CHECKS
+from minibroker.pipeline.quota_units import CHECKS
 from minibroker.pipeline.watch.rules import (
-    CALM,
+    CLEAR_FACTOR,
     NEIGHBOURS_MAX,
     Checked,
-    Party,
+    ClientUsage,
     WatchInterval,
     WatchLimits,
 )
@@ -46,11 +46,21 @@ def by_interval(events: DataFrame, interval_s: int, late_s: int) -> DataFrame:
             F.max("col.rate").alias("rate"),
             F.max_by("col.bound", "sequence").alias("bound"),
             *(F.sum(f"col.{name}").alias(name) for name in _SUMS),
-            F.max("col.held_ms").alias("held_ms"),
+            F.max("col.throttled_ms").alias("throttled_ms"),
         )
         .select(
             F.unix_seconds("window.start").alias("start_s"),
-            *("broker", "what", "user", "client_id", "quota", "rate", "bound", *_SUMS, "held_ms"),
+            *(
+                "broker",
+                "what",
+                "user",
+                "client_id",
+                "quota",
+                "rate",
+                "bound",
+                *_SUMS,
+                "throttled_ms",
+            ),
         )
     )
 
@@ -62,7 +72,7 @@ def _part(what: str, **given: Column) -> Column:
     """A row of one figure that an event contributes to; missing columns are empty, null or 0."""
     texts = {name: given.get(name, F.lit("")) for name in ("user", "client_id", "quota")}
     rates = {name: given.get(name, F.lit(None)).cast("double") for name in ("rate", "bound")}
-    whole = {name: given.get(name, F.lit(0)).cast("bigint") for name in (*_SUMS, "held_ms")}
+    whole = {name: given.get(name, F.lit(0)).cast("bigint") for name in (*_SUMS, "throttled_ms")}
     columns = {"what": F.lit(what), **texts, **rates, **whole}
     return F.struct(*(F.coalesce(column, F.lit("")).alias(name) if name in texts
                       else column.alias(name) for name, column in columns.items()))  # fmt: skip
@@ -70,7 +80,7 @@ def _part(what: str, **given: Column) -> Column:
 
 def _checks() -> Iterator[Column]:
     for name, quota in _CHECKS.items():
-        held_ms = F.col(f"{name}.throttle_ms")
+        throttled_ms = F.col(f"{name}.throttle_ms")
         # For mutations the field is the remaining tokens, not a rate.
         rate = F.lit(None) if name == "mutation" else F.col(f"{name}.rate")
         row = _part(
@@ -81,8 +91,8 @@ def _checks() -> Iterator[Column]:
             rate=rate,
             bound=F.col(f"{name}.bound"),
             requests=F.lit(1),
-            throttled=(held_ms > 0).cast("int"),
-            held_ms=held_ms,
+            throttled=(throttled_ms > 0).cast("int"),
+            throttled_ms=throttled_ms,
         )
         yield F.when(F.col(f"{name}.bound").isNotNull(), row)
 
@@ -123,8 +133,8 @@ def _bounded(rows: DataFrame, limits: WatchLimits) -> DataFrame:
     """For each interval: the checks near or above a limit, the largest clients, and totals."""
     is_check, is_party = F.col("what") == _CHECK, F.col("what") == _PARTY
     share = F.col("rate") / F.col("bound")
-    matters = (F.col("throttled") > 0) | (share >= CALM * limits.over)
-    held_first = F.row_number().over(
+    matters = (F.col("throttled") > 0) | (share >= CLEAR_FACTOR * limits.over)
+    throttled_first = F.row_number().over(
         Window.partitionBy("start_s", "what").orderBy(
             F.desc("throttled"), F.desc_nulls_last(share), "broker", "user", "client_id", "quota"
         )
@@ -132,7 +142,7 @@ def _bounded(rows: DataFrame, limits: WatchLimits) -> DataFrame:
     of_broker = Window.partitionBy("start_s", "what", "broker")
     most_worked = F.row_number().over(of_broker.orderBy(F.desc("worked_ns"), "user", "client_id"))
     most_moved = F.row_number().over(of_broker.orderBy(F.desc("moved_bytes"), "user", "client_id"))
-    checks = rows.where(is_check & matters).withColumn("n", held_first)
+    checks = rows.where(is_check & matters).withColumn("n", throttled_first)
     parties = rows.where(is_party).withColumn("n", F.least(most_worked, most_moved))
     everything = rows.where(~is_check).groupBy("start_s", "broker", "what").agg(
         *(F.sum(name).alias(name) for name in _SUMS)
@@ -159,12 +169,12 @@ def _checked(rows: Iterable[Row]) -> Iterator[Checked]:
     for row in rows:
         yield Checked(
             row.broker, row.user, row.client_id, row.quota, row.rate, row.bound, row.throttled,
-            row.held_ms,
+            row.throttled_ms,
         )  # fmt: skip
 
 
-def _party_of(row: Row) -> Party:
-    return Party(
+def _party_of(row: Row) -> ClientUsage:
+    return ClientUsage(
         row.broker, row.user or "", row.client_id or "", row.requests, row.worked_ns,
         row.moved_bytes, row.served_ns,
     )  # fmt: skip

@@ -38,10 +38,10 @@ WORK_MIN: Final = 0.05
 BYTES_MIN: Final = 1_000_000
 """The corresponding minimum of bytes per second."""
 
-CALM: Final = 0.9
+CLEAR_FACTOR: Final = 0.9
 """Factor for the lower limit, below which an alert is cleared."""
 
-WARM: Final = 3
+WARM_UP_INTERVALS: Final = 3
 """Intervals before an average is used."""
 
 _WEIGHT: Final = 0.2
@@ -73,7 +73,7 @@ class Checked(NamedTuple):
     throttle_max_ms: int
 
 
-class Party(NamedTuple):
+class ClientUsage(NamedTuple):
     """Figures of one user and client-id at one broker."""
 
     broker: int
@@ -92,8 +92,8 @@ class WatchInterval:
 
     start_s: int
     checked: Sequence[Checked] = ()
-    parties: Sequence[Party] = ()
-    totals: Mapping[int, Party] = field(default_factory=dict)
+    parties: Sequence[ClientUsage] = ()
+    totals: Mapping[int, ClientUsage] = field(default_factory=dict)
     dropped: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -101,13 +101,13 @@ class WatchInterval:
 class Track:
     """Consecutive intervals of a subject above and below its limit, and its state."""
 
-    hot: int = 0
-    cold: int = 0
+    above_count: int = 0
+    below_count: int = 0
     raised: bool = False
 
 
 @dataclass
-class Usual:
+class BrokerAverages:
     """Averages of a broker."""
 
     intervals: int = 0
@@ -132,14 +132,14 @@ class Rules:
         self.limits = limits
         self.last_s: int | None = None
         self._tracks: dict[Subject, Track] = {}
-        self._usual: dict[int, Usual] = {}
+        self._usual: dict[int, BrokerAverages] = {}
 
     @property
     def tracks(self) -> int:
         """The number of subjects with state."""
         return len(self._tracks)
 
-    def see(self, interval: WatchInterval) -> list[Alert]:
+    def evaluate(self, interval: WatchInterval) -> list[Alert]:
         """The alerts of the next interval, and of empty intervals before it."""
         if self.last_s is not None and interval.start_s <= self.last_s:
             return []
@@ -157,67 +157,72 @@ class Rules:
 
     def _decide(self, interval: WatchInterval) -> Iterator[Alert]:
         self.last_s = interval.start_s
-        looks = dict(self._looks(interval))
+        looks = dict(self._checks(interval))
         for subject in [*looks, *(each for each in self._tracks if each not in looks)]:
-            look = looks.get(subject, WatchCheck(False, 0.0, self._limit(subject.rule)))
-            alert = self._step(subject, look, interval.start_s)
+            check = looks.get(subject, WatchCheck(False, 0.0, self._limit(subject.rule)))
+            alert = self._step(subject, check, interval.start_s)
             if alert is not None:
                 yield alert
         for broker, total in interval.totals.items():
-            self._learn(broker, total, interval.parties)
+            self._update_averages(broker, total, interval.parties)
 
     def _limit(self, rule: Rule) -> float:
         return {Rule.OVER: self.limits.over, Rule.NOISY: self.limits.noisy}.get(rule, 0.0)
 
-    def _step(self, subject: Subject, look: WatchCheck, start_s: int) -> Alert | None:
+    def _step(self, subject: Subject, check: WatchCheck, start_s: int) -> Alert | None:
         track = self._tracks.get(subject)
         if track is None:
-            if not look.above or len(self._tracks) >= TRACKS_MAX:
+            if not check.above or len(self._tracks) >= TRACKS_MAX:
                 return None
             track = self._tracks[subject] = Track()
-        track.hot = track.hot + 1 if look.above else 0
-        track.cold = track.cold + 1 if look.above is False else 0
-        needed = 1 if subject.rule in _AT_ONCE else self.limits.intervals
-        if not track.raised and track.hot >= needed:
+        track.above_count = track.above_count + 1 if check.above else 0
+        track.below_count = track.below_count + 1 if check.above is False else 0
+        needed = 1 if subject.rule in _RAISED_AT_ONCE else self.limits.intervals
+        if not track.raised and track.above_count >= needed:
             track.raised = True
-            return self._alert(subject, State.RAISED, start_s, track.hot, look)
-        if track.raised and track.cold >= self.limits.intervals:
+            return self._alert(subject, State.RAISED, start_s, track.above_count, check)
+        if track.raised and track.below_count >= self.limits.intervals:
             del self._tracks[subject]
-            return self._alert(subject, State.CLEARED, start_s, track.cold, look)
-        if not track.raised and not track.hot:
+            return self._alert(subject, State.CLEARED, start_s, track.below_count, check)
+        if not track.raised and not track.above_count:
             del self._tracks[subject]
         return None
 
     def _alert(
-        self, subject: Subject, state: State, start_s: int, intervals: int, look: WatchCheck
+        self, subject: Subject, state: State, start_s: int, intervals: int, check: WatchCheck
     ) -> Alert:
-        return Alert(subject, state, start_s, self.interval_s, intervals, look.value, look.limit)
+        return Alert(subject, state, start_s, self.interval_s, intervals, check.value, check.limit)
 
     # Evaluation of each rule ---------------------------------------------------------------------
 
-    def _looks(self, interval: WatchInterval) -> Iterator[tuple[Subject, WatchCheck]]:
+    def _checks(self, interval: WatchInterval) -> Iterator[tuple[Subject, WatchCheck]]:
         for seen in interval.checked:
             of = seen[:4]
-            held = WatchCheck(seen.throttled > 0, float(seen.throttle_max_ms), 0.0)
-            yield Subject(Rule.THROTTLED, *of), held
+            throttle_check = WatchCheck(seen.throttled > 0, float(seen.throttle_max_ms), 0.0)
+            yield Subject(Rule.THROTTLED, *of), throttle_check
             if seen.rate is not None and seen.bound:
-                yield Subject(Rule.OVER, *of), _against(seen.rate / seen.bound, self.limits.over)
+                yield Subject(Rule.OVER, *of), _compare(seen.rate / seen.bound, self.limits.over)
         for party in interval.parties:
             total = interval.totals[party.broker]
-            look = self._neighbour(party, total)
-            if look is not None:
-                yield Subject(Rule.NOISY, *party[:3]), look
+            check = self._neighbour(party, total)
+            if check is not None:
+                yield Subject(Rule.NOISY, *party[:3]), check
         for broker, dropped in interval.dropped.items():
             yield Subject(Rule.DROPPING, broker), WatchCheck(dropped > 0, float(dropped), 0.0)
 
-    def _neighbour(self, party: Party, total: Party) -> WatchCheck | None:
+    def _neighbour(self, party: ClientUsage, total: ClientUsage) -> WatchCheck | None:
         """Evaluate whether a client is noisy; once raised, only its share matters."""
         share, limit = _share(party, total), self.limits.noisy
         track = self._tracks.get(Subject(Rule.NOISY, *party[:3]))
         if track is not None and track.raised:
-            return _against(share, limit)
+            return _compare(share, limit)
         usual = self._usual.get(party.broker)
-        if share < limit or usual is None or usual.intervals < WARM or not self._loud(party):
+        if (
+            share < limit
+            or usual is None
+            or usual.intervals < WARM_UP_INTERVALS
+            or not self._is_large(party)
+        ):
             return None
         before = usual.shares.get(party[1:3], 0.0)
         others = total.requests - party.requests
@@ -226,13 +231,15 @@ class Rules:
         served_ns = (total.served_ns - party.served_ns) / others
         return WatchCheck(served_ns >= RISE * usual.served_ns, share, limit)
 
-    def _loud(self, party: Party) -> bool:
+    def _is_large(self, party: ClientUsage) -> bool:
         worked = party.worked_ns >= WORK_MIN * self.interval_s * 1_000_000_000
         return worked or party.moved_bytes >= BYTES_MIN * self.interval_s
 
-    def _learn(self, broker: int, total: Party, parties: Sequence[Party]) -> None:
+    def _update_averages(
+        self, broker: int, total: ClientUsage, parties: Sequence[ClientUsage]
+    ) -> None:
         """Update a broker's averages with an interval."""
-        usual = self._usual.setdefault(broker, Usual())
+        usual = self._usual.setdefault(broker, BrokerAverages())
         # The first intervals have equal weights, or the very first would dominate.
         usual.intervals += 1
         weight = max(_WEIGHT, 1 / usual.intervals)
@@ -249,13 +256,13 @@ class Rules:
 
     # State across restarts ----------------------------------------------------------------------
 
-    def remembered(self) -> dict[str, Any]:
+    def saved_state(self) -> dict[str, Any]:
         """The complete state, suitable for JSON."""
         return {
             "interval_s": self.interval_s,
             "last_s": self.last_s,
             "tracks": [
-                [*subject, track.hot, track.cold, track.raised]
+                [*subject, track.above_count, track.below_count, track.raised]
                 for subject, track in self._tracks.items()
             ],
             "usual": [
@@ -269,31 +276,33 @@ class Rules:
             ],
         }
 
-    def recall(self, remembered: Mapping[str, Any]) -> None:
+    def restore(self, saved_state: Mapping[str, Any]) -> None:
         """Restore a saved state; ignored if the length of intervals changed."""
-        if remembered["interval_s"] != self.interval_s:
+        if saved_state["interval_s"] != self.interval_s:
             return
-        self.last_s = remembered["last_s"]
+        self.last_s = saved_state["last_s"]
         self._tracks = {
-            Subject(Rule(rule), *of): Track(hot, cold, raised)
-            for rule, *of, hot, cold, raised in remembered["tracks"]
+            Subject(Rule(rule), *of): Track(above_count, below_count, raised)
+            for rule, *of, above_count, below_count, raised in saved_state["tracks"]
         }
         self._usual = {
-            broker: Usual(intervals, served_ns, {(user, client): at for user, client, at in shares})
-            for broker, intervals, served_ns, shares in remembered["usual"]
+            broker: BrokerAverages(
+                intervals, served_ns, {(user, client): at for user, client, at in shares}
+            )
+            for broker, intervals, served_ns, shares in saved_state["usual"]
         }
 
 
-_AT_ONCE: Final = frozenset({Rule.NOISY, Rule.DROPPING})
+_RAISED_AT_ONCE: Final = frozenset({Rule.NOISY, Rule.DROPPING})
 """Rules that raise in the first interval, because a single occurrence matters."""
 
 
-def _against(value: float, limit: float) -> WatchCheck:
-    above = True if value >= limit else False if value < CALM * limit else None
+def _compare(value: float, limit: float) -> WatchCheck:
+    above = True if value >= limit else False if value < CLEAR_FACTOR * limit else None
     return WatchCheck(above, value, limit)
 
 
-def _share(party: Party, total: Party) -> float:
+def _share(party: ClientUsage, total: ClientUsage) -> float:
     """The larger of the shares of worker time and of bytes."""
     return max(
         party.worked_ns / total.worked_ns if total.worked_ns else 0.0,

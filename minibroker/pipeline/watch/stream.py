@@ -27,10 +27,10 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from minibroker.activity.schema import TOPIC
-from minibroker.pipeline.brokers import ClusterAccess, why
+from minibroker.pipeline.cluster_access import ClusterAccess, why
 from minibroker.pipeline.decoding import valid_events, values_of
 from minibroker.pipeline.errors import BadInput, PipelineError
-from minibroker.pipeline.hadoop import Files, forget_half_begun
+from minibroker.pipeline.hadoop import Files, delete_incomplete_checkpoint
 from minibroker.pipeline.parquet import nested
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.session import connector_missing
@@ -87,11 +87,11 @@ def watch(
     re-created.
     """
     place = f"{checkpoint}/topic-{topic_id}"
-    forget_half_begun(Files(events.sparkSession, place))
+    delete_incomplete_checkpoint(Files(events.sparkSession, place))
     state_files = StateFiles(Files(events.sparkSession, checkpoint))
     state = state_files.read()
     if state is not None:
-        rules.recall(state)
+        rules.restore(state)
 
     def evaluate(rows: DataFrame, _: int) -> None:
         rows.persist()  # Otherwise each query on it would repeat the aggregation.
@@ -99,11 +99,11 @@ def watch(
             found = intervals(rows, rules.limits)
         finally:
             rows.unpersist()
-        alerts = [alert for interval in found for alert in rules.see(interval)]
+        alerts = [alert for interval in found for alert in rules.evaluate(interval)]
         if alerts:
             send(alerts)
         if found:
-            state_files.write(rules.remembered())
+            state_files.write(rules.saved_state())
 
     return (
         by_interval(events, rules.interval_s, late_s)
@@ -124,7 +124,7 @@ def read_topic(spark: SparkSession, broker: ClusterAccess, *, from_beginning: bo
     try:
         return (
             spark.readStream.format("kafka")
-            .options(**broker.to_read())
+            .options(**broker.read_options())
             .option("subscribe", TOPIC)
             .option("startingOffsets", "earliest" if from_beginning else "latest")
             .option("maxOffsetsPerTrigger", RECORDS_MAX)
@@ -202,7 +202,7 @@ def to_topic(
     (
         frame.coalesce(1)  # One writer keeps their order.
         .write.format("kafka")
-        .options(**broker.to_write())
+        .options(**broker.write_options())
         .option("topic", topic)
         .save()
     )

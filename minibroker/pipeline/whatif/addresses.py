@@ -18,7 +18,7 @@ import pyarrow as pa
 from minibroker.activity.schema import Happened
 from minibroker.connections.rates import ConnectionRateLimits, ConnectionRates
 from minibroker.pipeline.whatif.columns import Lives, codes, longs
-from minibroker.pipeline.whatif.decide import MS_PER_MINUTE
+from minibroker.pipeline.whatif.decisions import MS_PER_MINUTE
 from minibroker.pipeline.whatif.events import Ints, Longs
 from minibroker.pipeline.whatif.proposal import COLD, Counting, Proposal
 
@@ -50,7 +50,7 @@ class AddressTally:
         self.total_ms = self.longest_ms = self.first_ms = self.last_ms = 0
         self.minutes: dict[int, tuple[int, int]] = {}
 
-    def held(self, wall_ms: int, delay_ms: int) -> None:
+    def add_throttle(self, wall_ms: int, delay_ms: int) -> None:
         """Record a delayed connection."""
         if not self.throttled:
             self.first_ms = wall_ms
@@ -70,7 +70,7 @@ class Addresses:
         self.tallies: dict[tuple[int, str], AddressTally] = {}
         self._counting = counting
         self._rates: dict[int, ConnectionRates] = {}
-        self._held: list[tuple[int, int, int, str, int]] = []
+        self._delayed: list[tuple[int, int, int, str, int]] = []
 
     def feed(self, connections: pa.Table, lives: Lives) -> None:
         """Process the next batch of connection events."""
@@ -107,16 +107,16 @@ class Addresses:
             tally = self.tallies.setdefault((broker, ip), AddressTally())
         tally.seen += 1
         if delay_ms > 0:
-            tally.held(wall_ms, delay_ms)
+            tally.add_throttle(wall_ms, delay_ms)
             if self._counting.rechecks:
-                heapq.heappush(self._held, (ms + delay_ms, sequence, life, ip, broker))
+                heapq.heappush(self._delayed, (ms + delay_ms, sequence, life, ip, broker))
             else:
                 tally.refused += 1
 
     def _again(self, ms: int, sequence: int) -> None:
         """Recheck delayed connections that are due before the given arrival."""
-        while self._held and self._held[0][:2] < (ms, sequence):
-            at_ms, _, life, ip, broker = heapq.heappop(self._held)
+        while self._delayed and self._delayed[0][:2] < (ms, sequence):
+            at_ms, _, life, ip, broker = heapq.heappop(self._delayed)
             if not self._of(life).again(ANY, ip, at_ms):
                 tally = self.tallies.get((broker, ip))
                 if tally is not None:

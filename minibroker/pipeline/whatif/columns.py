@@ -24,11 +24,11 @@ from minibroker.pipeline.whatif.events import (
     KINDS,
     MUTATES,
     NEVER,
-    NOBODY,
+    NONE,
     PRODUCES,
     REPEATED,
     STRICT,
-    UNHELD,
+    UNTHROTTLED,
     Bytes,
     Flags,
     Ints,
@@ -158,11 +158,11 @@ class Lives:
         if not direct:
             places = np.unique(brokers, return_inverse=True)[1].reshape(-1)
         if not (direct and self._direct):
-            self._lately[:, 0] = NOBODY  # Indexes now refer to other brokers.
+            self._lately[:, 0] = NONE  # Indexes now refer to other brokers.
         self._direct = direct
         more = int(places.max(initial=-1)) + 1 - len(self._lately)
         if more > 0:
-            self._lately = np.concatenate((self._lately, np.full((more, 2), NOBODY)))
+            self._lately = np.concatenate((self._lately, np.full((more, 2), NONE)))
         found: Longs = self._lately[places, 0]
         left = np.flatnonzero((found < 0) | (started_us != self._lately[places, 1]))
         while len(left):
@@ -254,7 +254,7 @@ def _ordinals(table: pa.Table, name: str, otherwise: Longs) -> Longs:
     """A column of ordinals, with ``otherwise`` for missing values."""
     if name not in table.column_names or table.column(name).null_count == len(table):
         return otherwise
-    found = longs(table, name, NOBODY)
+    found = longs(table, name, NONE)
     return found if table.column(name).null_count == 0 else np.where(found < 0, otherwise, found)
 
 
@@ -275,12 +275,18 @@ def _flags(table: pa.Table, keys: Longs, mutates: Flags, *, delays: bool) -> Byt
     found = (keys == PRODUCE_KEY) * PRODUCES | fetches * FETCHES | exempt * EXEMPT
     if mutates.any():
         strict = _true(table, "strict") & mutates
-        unheld = mutates & (keys == METADATA_KEY)
-        again = strict & ~unheld & (longs(table, "mutations_refused") > 0)
-        found = found | mutates * MUTATES | strict * STRICT | again * REPEATED | unheld * UNHELD
+        unthrottled = mutates & (keys == METADATA_KEY)
+        repeated = strict & ~unthrottled & (longs(table, "mutations_refused") > 0)
+        found = (
+            found
+            | mutates * MUTATES
+            | strict * STRICT
+            | repeated * REPEATED
+            | unthrottled * UNTHROTTLED
+        )
     if not delays:
-        held = longs(table, "throttle_ms") > 0
-        found = found | (fetches & ~exempt & held) * REPEATED
+        throttled = longs(table, "throttle_ms") > 0
+        found = found | (fetches & ~exempt & throttled) * REPEATED
     bits: Bytes = found.astype(np.uint8)
     return bits
 

@@ -20,16 +20,16 @@ KINDS: Final = tuple(kind for kind in CLIENT_QUOTA_TYPES if kind.row.check_field
 """The quota types whose checks are in activity events, by their index here."""
 
 PRODUCE, FETCH, REQUEST, MUTATION = range(4)
-NOBODY: Final = -1
+NONE: Final = -1
 """No counter, or no quota type: nothing throttles this."""
 
 NEVER: Final = 2**62
 """A time that is never reached."""
 
-PRODUCES, FETCHES, MUTATES, STRICT, EXEMPT, REPEATED, UNHELD = 1, 2, 4, 8, 16, 32, 64
+PRODUCES, FETCHES, MUTATES, STRICT, EXEMPT, REPEATED, UNTHROTTLED = 1, 2, 4, 8, 16, 32, 64
 """Bits of a request. A ``REPEATED`` one was rejected, or fetched nothing, when it was recorded, so
-its client sent it again. An ``UNHELD`` one counts for its mutations, and these may be rejected, but
-the request is not throttled: Metadata requests that create topics.
+its client sent it again. An ``UNTHROTTLED`` one counts for its mutations, and these may be
+rejected, but the request is not throttled: Metadata requests that create topics.
 """
 
 Longs = NDArray[np.int64]
@@ -68,12 +68,12 @@ class Requests(NamedTuple):
     lag_ms: Ints
     """How long before ``ms`` its mutations were recorded."""
     connection: Longs
-    held_ms: Ints
+    throttled_ms: Ints
     """The recorded throttle time."""
 
 
 class Sharing(NamedTuple):
-    """By group and quota type: the counter, or ``NOBODY``, and its bound."""
+    """By group and quota type: the counter, or ``NONE``, and its bound."""
 
     counter: Ints
     bound: Floats
@@ -93,16 +93,16 @@ Minutes = Longs
 
 # Columns of ends, by group: the end of the last request as recorded and as replayed, and the number
 # of abandoned requests; only used in the closed loop.
-ENDED_MS, WOULD_END_MS, GIVEN_UP = range(3)
+RECORDED_END_MS, REPLAYED_END_MS, ABANDONED = range(3)
 Ends = Longs
 
 
 class Answers(NamedTuple):
     """The decisions by row; without capacity nothing is stored."""
 
-    held: Longs
-    """By row: the throttle time, and the quota type that imposed it, or ``NOBODY``."""
-    asked: Longs
+    throttles: Longs
+    """By row: the throttle time, and the quota type that imposed it, or ``NONE``."""
+    type_throttles: Longs
     """By row and quota type: the throttle time of that type alone, or -1 if it was not checked."""
     rate: Floats
     """By row and quota type: the measured rate."""
@@ -147,15 +147,15 @@ def new_minutes(rows: int) -> Minutes:
 
 def new_answers(rows: int) -> Answers:
     """Empty answers."""
-    held = np.zeros((rows, 2), np.int64)
-    held[:, 1] = NOBODY
+    throttles = np.zeros((rows, 2), np.int64)
+    throttles[:, 1] = NONE
     kinds = len(KINDS)
-    return Answers(held, np.full((rows, kinds), -1, np.int64), np.zeros((rows, kinds)))
+    return Answers(throttles, np.full((rows, kinds), -1, np.int64), np.zeros((rows, kinds)))
 
 
 def new_pending() -> Pending:
     """Without capacity, for no counter."""
-    return Pending(np.empty((0, 4), np.int64), np.empty(0), np.full(1, NOBODY, np.int64))
+    return Pending(np.empty((0, 4), np.int64), np.empty(0), np.full(1, NONE, np.int64))
 
 
 def more_pending(pending: Pending, rows: int, counters: int) -> Pending:
@@ -165,7 +165,7 @@ def more_pending(pending: Pending, rows: int, counters: int) -> Pending:
     fresh = np.empty((rows, 4), np.int64)
     fresh[:, 2] = np.arange(used + 1, used + rows + 1)
     fresh[-1:, 2] = head[0]
-    heads = np.full(counters + 1, NOBODY, np.int64)
+    heads = np.full(counters + 1, NONE, np.int64)
     heads[: len(head)] = head
     heads[0] = used if rows else head[0]
     return Pending(np.concatenate((items, fresh)), np.concatenate((values, np.empty(rows))), heads)

@@ -36,8 +36,8 @@ from minibroker.pipeline.whatif.replay_accuracy import (
     ReplayAccuracy,
     compare_decisions,
 )
-from minibroker.pipeline.whatif.rows import DDL, LEAST, MOST, OUTCOME, SUMS, TOLD_APART_BY, merged
-from minibroker.pipeline.workers import settle_in
+from minibroker.pipeline.whatif.rows import DDL, KEY_COLUMNS, LEAST, MOST, OUTCOME, SUMS, merged
+from minibroker.pipeline.workers import freeze_loaded_objects
 from minibroker.quotas.counter import ORDINALS_PER_MS
 from minibroker.quotas.entity import USER_AND_CLIENT
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES
@@ -83,16 +83,16 @@ def decision_batches(run: Replay) -> Iterator[pa.RecordBatch]:
     brokers = np.array([sender.broker for sender in run.senders.all], np.int32)
     for proposal, requests, answers in run.answered:
         rows = len(requests.ms)
-        held, asked = answers.held, answers.asked
+        decided, by_type = answers.throttles, answers.type_throttles
         columns = [
             pa.array([proposal.name]).take(np.zeros(rows, np.int64)),
             pa.array([CLOSED if run.closed else OPEN]).take(np.zeros(rows, np.int64)),
             pa.array(brokers[requests.group]),
             pa.array(requests.sequence),
-            keys.take(pa.array(np.maximum(held[:, 1], 0), mask=held[:, 1] < 0)),
-            pa.array(held[:, 0]),
-            pa.array(requests.held_ms.astype(np.int64)),
-            *(pa.array(asked[:, at], mask=asked[:, at] < 0) for at in range(len(KINDS))),
+            keys.take(pa.array(np.maximum(decided[:, 1], 0), mask=decided[:, 1] < 0)),
+            pa.array(decided[:, 0]),
+            pa.array(requests.throttled_ms.astype(np.int64)),
+            *(pa.array(by_type[:, at], mask=by_type[:, at] < 0) for at in range(len(KINDS))),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=DECISIONS)
     run.answered.clear()
@@ -142,7 +142,7 @@ def whatif_of_buckets(
     fields = fields_wanted(proposals)
 
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_in()
+        freeze_loaded_objects()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 run = Replay(proposals, counting)
@@ -241,7 +241,7 @@ def _merged(replayed: DataFrame) -> DataFrame:
         *(F.max(name).alias(name) for name in MOST),
         *(F.min(name).alias(name) for name in LEAST),
     ]
-    return replayed.groupBy(*TOLD_APART_BY).agg(*columns).select(*OUTCOME.names)
+    return replayed.groupBy(*KEY_COLUMNS).agg(*columns).select(*OUTCOME.names)
 
 
 def _replaying(
@@ -250,7 +250,7 @@ def _replaying(
     whole = closed or counting.delays
 
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_in()
+        freeze_loaded_objects()
         run = Replay(proposals, counting, closed=closed, answers=answers)
         for events in _cut(batches, whole=whole):
             run.feed(events)

@@ -12,16 +12,16 @@ its own. So all times are replayed first, since they depend on nothing else, the
 from __future__ import annotations
 
 from minibroker.pipeline.whatif.counters import Floats, add, compiled
-from minibroker.pipeline.whatif.decide import check, check_first, count_throttle, kind_of
+from minibroker.pipeline.whatif.decisions import check, check_first, count_throttle, kind_of
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
     FETCHES,
     MUTATION,
     NEVER,
-    NOBODY,
+    NONE,
     REQUEST,
     REQUESTS,
-    UNHELD,
+    UNTHROTTLED,
     Answers,
     Ints,
     Longs,
@@ -52,14 +52,14 @@ def _later(
     items[item, 1] = sequence
     items[item, 3] = ms
     values[item] = value
-    before = NOBODY
+    before = NONE
     at = head[counter + 1]
-    while at != NOBODY and (
+    while at != NONE and (
         items[at, 0] < order or (items[at, 0] == order and items[at, 1] < sequence)
     ):
         before, at = at, items[at, 2]
     items[item, 2] = at
-    if before == NOBODY:
+    if before == NONE:
         head[counter + 1] = item
     else:
         items[before, 2] = item
@@ -78,7 +78,7 @@ def _catch_up(
 ) -> None:
     """Record the amounts that are due before a request."""
     item = head[counter + 1]
-    while item != NOBODY and (
+    while item != NONE and (
         items[item, 0] < order or (items[item, 0] == order and items[item, 1] < sequence)
     ):
         add(words, counter, values[item], items[item, 3], window_ms)
@@ -104,9 +104,9 @@ def _comes_next(
 
 
 @compiled
-def _answer(held: Longs, row: int, kind: int, held_ms: int) -> None:
-    held[row, 0] = held_ms
-    held[row, 1] = kind if held_ms > 0 else NOBODY
+def _answer(throttles: Longs, row: int, kind: int, throttled_ms: int) -> None:
+    throttles[row, 0] = throttled_ms
+    throttles[row, 1] = kind if throttled_ms > 0 else NONE
 
 
 @compiled
@@ -114,7 +114,7 @@ def room(pending: Pending) -> int:
     """The number of free items."""
     found = 0
     item = pending.head[0]
-    while item != NOBODY:
+    while item != NONE:
         found += 1
         item = pending.items[item, 2]
     return found
@@ -139,26 +139,29 @@ def walk_times(
     checked, late, late_ms = requests.checked, requests.late, requests.late_ms
     counters, bounds, counted_from_ms = sharing
     items, values, head = pending
-    asked, rates, with_rate = answers.asked, answers.rate, len(answers.asked) > 0
+    by_type, rates, with_rate = (
+        answers.type_throttles,
+        answers.rate,
+        len(answers.type_throttles) > 0,
+    )
     window_ms = terms.window_ms
     for row in range(len(all_ms)):
         now_ms, group, sequence = all_ms[row], groups[row], sequences[row]
         counter = counters[group, REQUEST]
-        if counter == NOBODY or all_flags[row] & EXEMPT:
+        if counter == NONE or all_flags[row] & EXEMPT:
             worked[row] = 0
             continue
         _catch_up(items, values, head, words, counter, orders[row], sequence, window_ms)
-        held_ms, rate = check(
+        throttled_ms, rate = check(
             words, counter, bounds[group, REQUEST], checked[row], now_ms, window_ms, window_ms,
             with_rate,
         )  # fmt: skip
-        worked[row] = held_ms
+        worked[row] = throttled_ms
         if with_rate:
-            asked[row, REQUEST], rates[row, REQUEST] = held_ms, rate
+            by_type[row, REQUEST], rates[row, REQUEST] = throttled_ms, rate
         then = late_orders[row]
         if then <= orders[row] or (
-            head[counter + 1] == NOBODY
-            and _comes_next(orders, groups, counters, row, counter, then)
+            head[counter + 1] == NONE and _comes_next(orders, groups, counters, row, counter, then)
         ):
             add(words, counter, late[row], late_ms[row], window_ms)
         elif then != NEVER:
@@ -183,36 +186,36 @@ def open_loop(
     back_orders, wall_ms, lags_ms = requests.back_order, requests.wall_ms, requests.lag_ms
     counters, bounds, counted_from_ms = sharing
     items, values, head = pending
-    held, asked, rates = answers
-    with_rate = len(asked) > 0
+    throttles, by_type, rates = answers
+    with_rate = len(by_type) > 0
     window_ms, burst_s = terms.window_ms, terms.burst_s
     for row in range(len(all_ms)):
         now_ms, group, flags = all_ms[row], groups[row], all_flags[row]
         counted = now_ms >= counted_from_ms[group]
-        kind, held_ms = kind_of(flags), 0
-        counter = counters[group, kind] if kind != NOBODY else NOBODY
-        if counter != NOBODY:
-            if head[counter + 1] != NOBODY:
+        kind, throttled_ms = kind_of(flags), 0
+        counter = counters[group, kind] if kind != NONE else NONE
+        if counter != NONE:
+            if head[counter + 1] != NONE:
                 order, sequence = orders[row], sequences[row]
                 _catch_up(items, values, head, words, counter, order, sequence, window_ms)
             lag_ms = lags_ms[row] if kind == MUTATION else 0
-            held_ms, rate = check_first(
+            throttled_ms, rate = check_first(
                 words, counter, bounds[group, kind], amounts[row], now_ms - lag_ms, window_ms,
                 burst_s, flags, with_rate,
             )  # fmt: skip
             if with_rate:
-                asked[row, kind], rates[row, kind] = held_ms, rate
-            held_ms = 0 if flags & UNHELD else max(0, held_ms - lag_ms)
+                by_type[row, kind], rates[row, kind] = throttled_ms, rate
+            throttled_ms = 0 if flags & UNTHROTTLED else max(0, throttled_ms - lag_ms)
             tally[group, kind, REQUESTS] += counted
-        if worked[row] >= held_ms:
-            kind, held_ms = REQUEST, worked[row]
-        if held_ms > 0:
+        if worked[row] >= throttled_ms:
+            kind, throttled_ms = REQUEST, worked[row]
+        if throttled_ms > 0:
             if (
-                flags & FETCHES and counter != NOBODY
+                flags & FETCHES and counter != NONE
             ):  # The bytes that were not fetched are given back.
                 then, value = back_orders[row], -amounts[row]
                 _later(items, values, head, counter, then, sequences[row], value, now_ms)
             if counted:
-                count_throttle(tally, minutes, group, kind, wall_ms[row], held_ms)
+                count_throttle(tally, minutes, group, kind, wall_ms[row], throttled_ms)
         if with_rate:
-            _answer(held, row, kind, held_ms)
+            _answer(throttles, row, kind, throttled_ms)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from minibroker.pipeline.whatif.events import KINDS, NOBODY, Sharing, Terms
+from minibroker.pipeline.whatif.events import KINDS, NONE, Sharing, Terms
 from minibroker.quotas.entity import Bound, QuotaTable, Tags, bound_of, sanitize, sharing_group
 from minibroker.quotas.types import INT_MAX, QuotaType
 
@@ -126,7 +126,7 @@ class Shares:
         numbers, all_tags, bounds = [], [], []
         for at, (tags, bound) in enumerate(self._shares_of(sender.user, sender.client_id)):
             if tags is None:
-                numbers.append(NOBODY)
+                numbers.append(NONE)
             else:
                 key = (sender.broker, sender.life, at, tags)
                 numbers.append(self._numbers.setdefault(key, len(self._numbers)))

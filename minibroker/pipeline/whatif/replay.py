@@ -19,7 +19,7 @@ from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.addresses import Addresses
 from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
 from minibroker.pipeline.whatif.counters import Floats, more_counters, new_counters
-from minibroker.pipeline.whatif.decide import end_minutes
+from minibroker.pipeline.whatif.decisions import end_minutes
 from minibroker.pipeline.whatif.events import (
     FETCHES,
     KINDS,
@@ -42,7 +42,12 @@ from minibroker.pipeline.whatif.open_loop import open_loop, room, walk_times
 from minibroker.pipeline.whatif.order import by_time, in_order, pick
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Shares
 from minibroker.pipeline.whatif.rows import OutcomeRows
-from minibroker.pipeline.whatif.simulate import Stage, course_of, new_queue, simulate
+from minibroker.pipeline.whatif.simulate import (
+    SimulationState,
+    new_queue,
+    request_chain_of,
+    simulate,
+)
 
 MINUTES_MAX: Final = 100_000
 """Capacity for throttled minutes in the closed loop, in addition to one per request: a request that
@@ -162,7 +167,7 @@ class Replay:
         if times is None:
             return worked
         if self._answers:
-            answers.asked[times, REQUEST] = found.asked[:, REQUEST]
+            answers.type_throttles[times, REQUEST] = found.type_throttles[:, REQUEST]
             answers.rate[times, REQUEST] = found.rate[:, REQUEST]
         by_row = np.empty_like(worked)
         by_row[times] = worked
@@ -179,9 +184,9 @@ class Replay:
             run.grow(len(self.senders.all), 0)
             minutes = new_minutes(rows + MINUTES_MAX)
             answers = new_answers(rows if self._answers else 0)
-            stage = Stage(
-                requests, course_of(requests, self._terms), new_queue(rows), run.shares.sharing(),
-                run.words, run.tally, minutes, run.ends, answers, self._terms,
+            stage = SimulationState(
+                requests, request_chain_of(requests, self._terms), new_queue(rows),
+                run.shares.sharing(), run.words, run.tally, minutes, run.ends, answers, self._terms,
             )  # fmt: skip
             simulate(stage)
             self._keep(run, requests, minutes, answers)

@@ -101,17 +101,17 @@ def compare_decisions(
     run.answered.clear()
     brokers = np.array([sender.broker for sender in run.senders.all], np.int64)[requests.group]
     facts = _aligned(of_kind(events, ActivityKind.REQUEST), brokers, requests.sequence)
-    replayed = answers.held[:, 0]
-    rows = np.flatnonzero(replayed != requests.held_ms)
+    replayed = answers.throttles[:, 0]
+    rows = np.flatnonzero(replayed != requests.throttled_ms)
     whys = _reasons(run, requests, answers, facts, counting, _times(dropped, brokers), rows)
-    equal = replayed == requests.held_ms
+    equal = replayed == requests.throttled_ms
     columns = {
         "why": [Comparison.EQUAL.value, *whys],
         "decisions": [int(equal.sum()), *[1] * len(rows)],
         "throttles": [int((equal & (replayed > 0)).sum()), *[1] * len(rows)],
         "broker": [None, *brokers[rows].tolist()],
         "sequence": [None, *requests.sequence[rows].tolist()],
-        "recorded_ms": [None, *requests.held_ms[rows].tolist()],
+        "recorded_ms": [None, *requests.throttled_ms[rows].tolist()],
         "replayed_ms": [None, *replayed[rows].tolist()],
     }
     return pa.RecordBatch.from_pydict(columns, schema=COMPARED)
@@ -211,7 +211,7 @@ def _rate_differs(facts: pa.Table, answers: Answers) -> Flags:
     found = np.zeros(len(facts), np.bool_)
     for kind, check in enumerate(CHECKS):
         recorded, replayed = _numbers(facts, check, "rate"), answers.rate[:, kind]
-        looked_at = (answers.asked[:, kind] >= 0) & ~np.isnan(recorded)
+        looked_at = (answers.type_throttles[:, kind] >= 0) & ~np.isnan(recorded)
         found |= looked_at & ~np.isclose(recorded, replayed, rtol=1e-9, atol=1e-9)
     return found
 

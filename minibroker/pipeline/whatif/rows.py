@@ -16,18 +16,18 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.pipeline.whatif.addresses import Addresses
-from minibroker.pipeline.whatif.decide import MS_PER_MINUTE
+from minibroker.pipeline.whatif.decisions import MS_PER_MINUTE
 from minibroker.pipeline.whatif.events import (
-    ENDED_MS,
+    ABANDONED,
     FIRST_MS,
-    GIVEN_UP,
     KINDS,
     LAST_MS,
     LONGEST_MS,
+    RECORDED_END_MS,
+    REPLAYED_END_MS,
     REQUESTS,
     THROTTLED,
     TOTAL_MS,
-    WOULD_END_MS,
     Ends,
     Minutes,
     Tally,
@@ -73,7 +73,7 @@ were rejected too often, or connections that were closed. Rows of a minute, whic
 ``start_us``, have only ``throttled`` and ``throttle_ms``.
 """
 
-TOLD_APART_BY: Final = (
+KEY_COLUMNS: Final = (
     "proposal", "loop", "broker", "user", "client_id", "ip", "quota_type", "quota_entity",
     "quota_user", "quota_client_id", "bound", "start_us",
 )  # fmt: skip
@@ -100,7 +100,7 @@ def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         **dict.fromkeys(MOST, "max"),
         **dict.fromkeys(LEAST, "min"),
     }
-    sums = whole.group_by(list(TOLD_APART_BY), use_threads=False).aggregate(list(how.items()))
+    sums = whole.group_by(list(KEY_COLUMNS), use_threads=False).aggregate(list(how.items()))
     names = [f"{name}_{how[name]}" if name in how else name for name in OUTCOME.names]
     yield from sums.select(names).rename_columns(OUTCOME.names).to_batches(ROWS_MAX)
 
@@ -158,7 +158,10 @@ class OutcomeRows:
                 **_seen(found[THROTTLED], found[FIRST_MS], found[LAST_MS]),
             }
             if self._loop == CLOSED:
-                row |= {"late_ms": end[WOULD_END_MS] - end[ENDED_MS], "given_up": end[GIVEN_UP]}
+                row |= {
+                    "late_ms": end[REPLAYED_END_MS] - end[RECORDED_END_MS],
+                    "given_up": end[ABANDONED],
+                }
             self._rows.append(row)
 
     def addresses(self, addresses: Addresses) -> None:

@@ -13,22 +13,22 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from minibroker.pipeline.whatif.counters import Floats, add, compiled, inlined
-from minibroker.pipeline.whatif.decide import check, check_first, count_throttle, kind_of
+from minibroker.pipeline.whatif.decisions import check, check_first, count_throttle, kind_of
 from minibroker.pipeline.whatif.events import (
-    ENDED_MS,
+    ABANDONED,
     EXEMPT,
     FETCH,
     FETCHES,
-    GIVEN_UP,
     MUTATION,
     NEVER,
-    NOBODY,
+    NONE,
+    RECORDED_END_MS,
     REPEATED,
+    REPLAYED_END_MS,
     REQUEST,
     REQUESTS,
     STRICT,
-    UNHELD,
-    WOULD_END_MS,
+    UNTHROTTLED,
     Answers,
     Ends,
     Flags,
@@ -40,23 +40,23 @@ from minibroker.pipeline.whatif.events import (
     Terms,
 )
 
-LATE, COMES, WORKED = range(3)
+RECORD_LATE_TIME, CHECK_REQUEST, CHECK_TIME = range(3)
 """Event types: record a request's late time, check a request, check only its worked time."""
 
 TRIES_MAX: Final = 1_000
 """Attempts of a request that is rejected, or answered in part, before it is abandoned."""
 
-STARVING: Final = 100
+ABANDONED_MAX: Final = 100
 """Abandoned requests of a sender after which its others get only one attempt: under a small
 request_percentage each attempt takes more time than there is.
 """
 
 
-class Course(NamedTuple):
+class RequestChain(NamedTuple):
     """The sequence of requests, by row."""
 
     following: Longs
-    """The next request of the connection, or ``NOBODY``."""
+    """The next request of the connection, or ``NONE``."""
     begins: Flags
     """Whether it waits for no other request: a connection's first, or any in the open loop."""
     pause_ms: Longs
@@ -70,11 +70,11 @@ class Course(NamedTuple):
     """The throttle time due to amounts other than time."""
 
 
-class Stage(NamedTuple):
+class SimulationState(NamedTuple):
     """The complete state of a replay; passed to inlined functions only."""
 
     requests: Requests
-    course: Course
+    chain: RequestChain
     queue: Queue
     sharing: Sharing
     words: Floats
@@ -96,11 +96,11 @@ def new_queue(rows: int) -> Queue:
     return found
 
 
-def course_of(requests: Requests, terms: Terms) -> Course:
+def request_chain_of(requests: Requests, terms: Terms) -> RequestChain:
     """The sequence of requests in the closed loop; in the open loop each stands alone."""
     rows = len(requests.ms)
-    course = Course(
-        np.full(rows, NOBODY, np.int64),
+    chain = RequestChain(
+        np.full(rows, NONE, np.int64),
         np.ones(rows, np.bool_),
         np.zeros(rows, np.int64),
         requests.amount.copy(),
@@ -109,48 +109,50 @@ def course_of(requests: Requests, terms: Terms) -> Course:
     )
     if terms.closed and rows:
         order = np.lexsort((requests.sequence, requests.ms, requests.connection))
-        _follow(requests, course, order, terms.delays)
-    return course
+        _chain_requests(requests, chain, order, terms.delays)
+    return chain
 
 
 @compiled
-def _follow(requests: Requests, course: Course, order: Longs, delays: bool) -> None:
+def _chain_requests(requests: Requests, chain: RequestChain, order: Longs, delays: bool) -> None:
     """Chain each connection's requests; of repeated ones only the last is kept."""
     all_ms, connections, all_flags = requests.ms, requests.connection, requests.flags
-    late_ms, all_held_ms = requests.late_ms, requests.held_ms
-    following, begins, pause_ms = course[:3]
-    before = NOBODY
+    late_ms, all_throttled_ms = requests.late_ms, requests.throttled_ms
+    following, begins, pause_ms = chain[:3]
+    before = NONE
     free_ms = 0
-    asked_ms = NEVER
+    requested_ms = NEVER
     for at in range(len(order)):
         row = order[at]
         last = at + 1 == len(order) or connections[order[at + 1]] != connections[row]
-        now_ms, held_ms = all_ms[row], all_held_ms[row]
-        if asked_ms == NEVER:
-            asked_ms = now_ms
+        now_ms, throttled_ms = all_ms[row], all_throttled_ms[row]
+        if requested_ms == NEVER:
+            requested_ms = now_ms
         begins[row] = False
         if last or not all_flags[row] & REPEATED:
-            if before == NOBODY:
+            if before == NONE:
                 begins[row] = True
-                pause_ms[row] = asked_ms - now_ms
+                pause_ms[row] = requested_ms - now_ms
             else:
                 following[before] = row
-                pause_ms[row] = max(0, asked_ms - free_ms)
+                pause_ms[row] = max(0, requested_ms - free_ms)
             before = row
-            asked_ms = NEVER
-            service_ms = _service_ms(now_ms, late_ms[row], held_ms, delays)
-            free_ms = now_ms + (held_ms + service_ms if delays else max(held_ms, service_ms))
+            requested_ms = NEVER
+            service_ms = _service_ms(now_ms, late_ms[row], throttled_ms, delays)
+            free_ms = now_ms + (
+                throttled_ms + service_ms if delays else max(throttled_ms, service_ms)
+            )
         if last:
-            before = NOBODY
-            asked_ms = NEVER
+            before = NONE
+            requested_ms = NEVER
 
 
 @compiled
-def _service_ms(ms: int, late_ms: int, held_ms: int, delays: bool) -> int:
+def _service_ms(ms: int, late_ms: int, throttled_ms: int, delays: bool) -> int:
     """The recorded time from the last check to the response."""
     if late_ms == NEVER:
         return 0
-    return max(0, late_ms - ms - (held_ms if delays else 0))
+    return max(0, late_ms - ms - (throttled_ms if delays else 0))
 
 
 @compiled
@@ -203,132 +205,138 @@ def _part(rest: float, flags: int, bound: float, terms: Terms) -> float:
 
 
 @compiled
-def simulate(stage: Stage) -> None:
+def simulate(stage: SimulationState) -> None:
     """Replay all requests of senders that share anything."""
-    requests, course, queue, sharing, words = stage[:5]
+    requests, chain, queue, sharing, words = stage[:5]
     window_ms = stage.terms.window_ms
     all_ms, sequences, groups, late = requests.ms, requests.sequence, requests.group, requests.late
     for row in range(len(all_ms)):
-        if course.begins[row]:
-            _push(queue, all_ms[row] + course.pause_ms[row], sequences[row], COMES, row)
+        if chain.begins[row]:
+            _push(queue, all_ms[row] + chain.pause_ms[row], sequences[row], CHECK_REQUEST, row)
     while queue[0, 0]:
         now_ms, what, row = _pop(queue)
-        if what == LATE:
+        if what == RECORD_LATE_TIME:
             timer = sharing.counter[groups[row], REQUEST]
             add(words, timer, late[row], now_ms, window_ms)
             continue
-        if what == COMES:
-            waits_ms = _come(stage, row, now_ms)
+        if what == CHECK_REQUEST:
+            waits_ms = _check_amount(stage, row, now_ms)
             if waits_ms > 0:
-                _push(queue, now_ms + waits_ms, sequences[row], WORKED, row)
+                _push(queue, now_ms + waits_ms, sequences[row], CHECK_TIME, row)
                 continue
-        _work(stage, row, now_ms)
+        _check_time(stage, row, now_ms)
 
 
 @inlined
-def _come(stage: Stage, row: int, now_ms: int) -> int:
+def _check_amount(stage: SimulationState, row: int, now_ms: int) -> int:
     """Record a request's amount other than time; return the delay of its response."""
-    requests, course, sharing = stage.requests, stage.course, stage.sharing
+    requests, chain, sharing = stage.requests, stage.chain, stage.sharing
     tally, answers, terms = stage.tally, stage.answers, stage.terms
     group, flags = requests.group[row], requests.flags[row]
     kind = kind_of(flags)
-    course.first_ms[row] = 0
-    if kind == NOBODY or sharing.counter[group, kind] == NOBODY:
+    chain.first_ms[row] = 0
+    if kind == NONE or sharing.counter[group, kind] == NONE:
         return 0
     counter, bound = sharing.counter[group, kind], sharing.bound[group, kind]
-    amount = _part(course.rest[row], flags, bound, terms)
+    amount = _part(chain.rest[row], flags, bound, terms)
     lag_ms = requests.lag_ms[row] if kind == MUTATION else 0
-    with_rate = len(answers.asked) > 0
-    asked_ms, rate = check_first(
+    with_rate = len(answers.type_throttles) > 0
+    requested_ms, rate = check_first(
         stage.words, counter, bound, amount, now_ms - lag_ms, terms.window_ms, terms.burst_s,
         flags, with_rate,
     )  # fmt: skip
     if with_rate:
-        answers.asked[row, kind], answers.rate[row, kind] = asked_ms, rate
-    held_ms = 0 if flags & UNHELD else max(0, asked_ms - lag_ms)
-    course.first_ms[row] = held_ms
+        answers.type_throttles[row, kind], answers.rate[row, kind] = requested_ms, rate
+    throttled_ms = 0 if flags & UNTHROTTLED else max(0, requested_ms - lag_ms)
+    chain.first_ms[row] = throttled_ms
     counted = requests.ms[row] >= sharing.counted_from_ms[group]
     tally[group, kind, REQUESTS] += counted
     if not terms.delays:
         return 0
-    if held_ms > 0 and counted:
+    if throttled_ms > 0 and counted:
         wall_ms = requests.wall_ms[row] + now_ms - requests.ms[row]
-        count_throttle(tally, stage.minutes, group, kind, wall_ms, held_ms)
-    return held_ms
+        count_throttle(tally, stage.minutes, group, kind, wall_ms, throttled_ms)
+    return throttled_ms
 
 
 @inlined
-def _work(stage: Stage, row: int, now_ms: int) -> None:
+def _check_time(stage: SimulationState, row: int, now_ms: int) -> None:
     """Check a request's worked time; decide its throttle, its response time and what follows."""
-    requests, course, queue, sharing, words, tally = stage[:6]
+    requests, chain, queue, sharing, words, tally = stage[:6]
     answers, terms = stage.answers, stage.terms
     group, flags = requests.group[row], requests.flags[row]
     counted = requests.ms[row] >= sharing.counted_from_ms[group]
-    first_ms, first_kind = course.first_ms[row], kind_of(flags)
-    kind, held_ms = REQUEST, 0
-    with_rate = len(answers.asked) > 0
-    timer = NOBODY if flags & EXEMPT else sharing.counter[group, REQUEST]
-    if timer != NOBODY:
+    first_ms, first_kind = chain.first_ms[row], kind_of(flags)
+    kind, throttled_ms = REQUEST, 0
+    with_rate = len(answers.type_throttles) > 0
+    timer = NONE if flags & EXEMPT else sharing.counter[group, REQUEST]
+    if timer != NONE:
         bound, window_ms = sharing.bound[group, REQUEST], terms.window_ms
-        held_ms, rate = check(
+        throttled_ms, rate = check(
             words, timer, bound, requests.checked[row], now_ms, window_ms, window_ms, with_rate
         )
         if with_rate:
-            answers.asked[row, REQUEST], answers.rate[row, REQUEST] = held_ms, rate
+            answers.type_throttles[row, REQUEST], answers.rate[row, REQUEST] = throttled_ms, rate
         tally[group, REQUEST, REQUESTS] += counted
-    if first_ms > held_ms and not terms.delays:
-        kind, held_ms = first_kind, first_ms
-    if held_ms > 0 and counted:
+    if first_ms > throttled_ms and not terms.delays:
+        kind, throttled_ms = first_kind, first_ms
+    if throttled_ms > 0 and counted:
         wall_ms = requests.wall_ms[row] + now_ms - requests.ms[row]
-        count_throttle(tally, stage.minutes, group, kind, wall_ms, held_ms)
+        count_throttle(tally, stage.minutes, group, kind, wall_ms, throttled_ms)
     late_ms = requests.late_ms[row]
-    answered_ms = now_ms + (held_ms if terms.delays else 0)
-    answered_ms += _service_ms(requests.ms[row], late_ms, requests.held_ms[row], terms.delays)
-    if timer != NOBODY and late_ms != NEVER:
-        _push(queue, answered_ms, requests.sequence[row], LATE, row)
-    amount = _part(course.rest[row], flags, sharing.bound[group, FETCH], terms)
+    answered_ms = now_ms + (throttled_ms if terms.delays else 0)
+    answered_ms += _service_ms(requests.ms[row], late_ms, requests.throttled_ms[row], terms.delays)
+    if timer != NONE and late_ms != NEVER:
+        _push(queue, answered_ms, requests.sequence[row], RECORD_LATE_TIME, row)
+    amount = _part(chain.rest[row], flags, sharing.bound[group, FETCH], terms)
     again = flags & STRICT != 0 and first_kind == MUTATION and first_ms > 0
-    if held_ms > 0 and not terms.delays and flags & (FETCHES | EXEMPT) == FETCHES:
+    if throttled_ms > 0 and not terms.delays and flags & (FETCHES | EXEMPT) == FETCHES:
         again = True
         counter = sharing.counter[group, FETCH]
-        if counter != NOBODY:
+        if counter != NONE:
             add(words, counter, -amount, now_ms, terms.window_ms)
     if not again:
-        course.rest[row] -= amount
+        chain.rest[row] -= amount
     if with_rate:
-        _answer(answers.held, row, kind, held_ms, first_kind, first_ms if terms.delays else 0)
+        _answer(
+            answers.throttles, row, kind, throttled_ms, first_kind, first_ms if terms.delays else 0
+        )
     if terms.closed:
-        free_ms = answered_ms if terms.delays else max(answered_ms, now_ms + held_ms)
-        _follow_up(stage, row, answered_ms, free_ms, again)
+        free_ms = answered_ms if terms.delays else max(answered_ms, now_ms + throttled_ms)
+        _schedule_next(stage, row, answered_ms, free_ms, again)
 
 
 @compiled
-def _answer(held: Longs, row: int, kind: int, held_ms: int, first_kind: int, first_ms: int) -> None:
-    held[row, 0] += held_ms + first_ms
-    if held_ms > 0:
-        held[row, 1] = kind
+def _answer(
+    throttles: Longs, row: int, kind: int, throttled_ms: int, first_kind: int, first_ms: int
+) -> None:
+    throttles[row, 0] += throttled_ms + first_ms
+    if throttled_ms > 0:
+        throttles[row, 1] = kind
     elif first_ms > 0:
-        held[row, 1] = first_kind
+        throttles[row, 1] = first_kind
 
 
 @inlined
-def _follow_up(stage: Stage, row: int, answered_ms: int, free_ms: int, again: bool) -> None:
+def _schedule_next(
+    stage: SimulationState, row: int, answered_ms: int, free_ms: int, again: bool
+) -> None:
     """Schedule another attempt of the request, its rest, or the connection's next request."""
-    requests, course, queue, ends = stage.requests, stage.course, stage.queue, stage.ends
+    requests, chain, queue, ends = stage.requests, stage.chain, stage.queue, stage.ends
     group = requests.group[row]
-    if again or (course.rest[row] > 0 and requests.flags[row] & (FETCHES | EXEMPT) == FETCHES):
-        course.tries[row] += 1
-        starving = ends[group, GIVEN_UP] >= STARVING
-        if course.tries[row] < (1 if starving else TRIES_MAX):
-            _push(queue, free_ms, requests.sequence[row], COMES, row)
+    if again or (chain.rest[row] > 0 and requests.flags[row] & (FETCHES | EXEMPT) == FETCHES):
+        chain.tries[row] += 1
+        starving = ends[group, ABANDONED] >= ABANDONED_MAX
+        if chain.tries[row] < (1 if starving else TRIES_MAX):
+            _push(queue, free_ms, requests.sequence[row], CHECK_REQUEST, row)
             return
-        ends[group, GIVEN_UP] += 1
+        ends[group, ABANDONED] += 1
     wall_ms = requests.wall_ms[row] - requests.ms[row]
     late_ms = requests.late_ms[row]
     ended_ms = requests.ms[row] if late_ms == NEVER else late_ms
-    ends[group, ENDED_MS] = max(ends[group, ENDED_MS], ended_ms + wall_ms)
-    ends[group, WOULD_END_MS] = max(ends[group, WOULD_END_MS], answered_ms + wall_ms)
-    following = course.following[row]
-    if following != NOBODY:
-        at_ms = free_ms + course.pause_ms[following]
-        _push(queue, at_ms, requests.sequence[following], COMES, following)
+    ends[group, RECORDED_END_MS] = max(ends[group, RECORDED_END_MS], ended_ms + wall_ms)
+    ends[group, REPLAYED_END_MS] = max(ends[group, REPLAYED_END_MS], answered_ms + wall_ms)
+    following = chain.following[row]
+    if following != NONE:
+        at_ms = free_ms + chain.pause_ms[following]
+        _push(queue, at_ms, requests.sequence[following], CHECK_REQUEST, following)

@@ -59,7 +59,7 @@ def _totals(whole: DataFrame) -> DataFrame:
         F.sum("throttled").alias("throttled"),
         F.sum("throttle_ms").alias("throttle_ms"),
         F.countDistinct(who).alias("bounded"),
-        F.countDistinct(F.when(F.col("throttled") > 0, who)).alias("held"),
+        F.countDistinct(F.when(F.col("throttled") > 0, who)).alias("throttled_entities"),
         F.min("first_us").alias("first_us"),
         F.max("last_us").alias("last_us"),
         F.sum("given_up").alias("given_up"),
@@ -80,9 +80,9 @@ def _replay_lines(whole: DataFrame, total: Row | None, proposal: str, loop: str)
     if not total.throttled:
         yield f"{name}: throttles none of {limited}"
         return
-    held = f"{formats.count(total.held)} of {limited}"
+    entities = f"{formats.count(total.throttled_entities)} of {limited}"
     times = formats.many(total.throttled, "time")
-    yield f"{name}: throttles {held}, {times}, {formats.duration(total.throttle_ms)} in total"
+    yield f"{name}: throttles {entities}, {times}, {formats.duration(total.throttle_ms)} in total"
     yield f"  {formats.period(total.first_us, total.last_us)}"
     if total.given_up:
         unserved = formats.many(total.given_up, "request or connection", "requests or connections")
@@ -107,9 +107,9 @@ def _line(row: Row) -> Iterator[str]:
     bound = f"{row.quota_type}={formats.figure(row.bound)}"
     times = f"{formats.count(row.throttled)} of {formats.count(row.requests)}"
     longest = f"longest {formats.duration(row.throttle_ms_max)}"
-    held = f"{formats.duration(row.throttle_ms):>12}  {longest:16}"
+    throttle = f"{formats.duration(row.throttle_ms):>12}  {longest:16}"
     when = f"{formats.moment(row.first_us)[5:]} to {formats.moment(row.last_us)[5:]}"
-    yield f"  {who:{NAME_MAX}}  {bound:32}  {times:>22}  {held}  {when}"
+    yield f"  {who:{NAME_MAX}}  {bound:32}  {times:>22}  {throttle}  {when}"
     if row.late_ms:
         yield f"  {'':{NAME_MAX}}  its last request ends {formats.duration(row.late_ms)} later"
 
@@ -123,12 +123,12 @@ def _compared(whole: DataFrame, columns: Sequence[tuple[str, str]]) -> Iterator[
     sums = [
         F.sum(
             F.when((F.col("proposal") == proposal) & (F.col("loop") == loop), F.col("throttle_ms"))
-        ).alias(f"held{number}")
+        ).alias(f"throttle_ms_{number}")
         for number, (proposal, loop) in enumerate(columns)
     ]
-    held = whole.groupBy(*_WHO).agg(*sums).fillna(0)
-    most = F.greatest(*(F.col(f"held{number}") for number in range(len(columns))))
-    rows = held.where(most > 0).orderBy(most.desc(), *_WHO).limit(LISTED_MAX).collect()
+    throttled = whole.groupBy(*_WHO).agg(*sums).fillna(0)
+    most = F.greatest(*(F.col(f"throttle_ms_{number}") for number in range(len(columns))))
+    rows = throttled.where(most > 0).orderBy(most.desc(), *_WHO).limit(LISTED_MAX).collect()
     if not rows:
         return
     names = formats.labels((called(*column) for column in columns), 24)
@@ -136,6 +136,6 @@ def _compared(whole: DataFrame, columns: Sequence[tuple[str, str]]) -> Iterator[
         f"  {name:>24}" for name in names
     )
     for row in rows:
-        figures = (formats.duration(row[f"held{number}"]) for number in range(len(columns)))
+        figures = (formats.duration(row[f"throttle_ms_{number}"]) for number in range(len(columns)))
         who = formats.visible(_who(row), NAME_MAX)
         yield f"  {who:{NAME_MAX}}" + "".join(f"  {figure:>24}" for figure in figures)

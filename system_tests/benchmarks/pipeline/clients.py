@@ -79,7 +79,7 @@ class Seen(NamedTuple):
     total_ns: Ints
     rates: Floats
     throttles: Ints
-    held_ms: Ints
+    throttled_ms: Ints
 
 
 def room(count: int) -> Seen:
@@ -180,7 +180,7 @@ def _ask(traits, being, where, seen, at):  # type: ignore[no-untyped-def]
     seen.request_bytes[at], seen.response_bytes[at] = sent, answered
     seen.checked_ns[at], seen.late_ns[at] = checked_ns, late_ns
     seen.total_ns[at] = checked_ns + late_ns + np.int64(waited)
-    seen.held_ms[at] = held
+    seen.throttled_ms[at] = held
     wave = 1 + WAVE * math.sin(2 * math.pi * (time_us % DAY_US / DAY_US - 1 / 3))
     think_us = traits.think_us[group] / wave * np.random.lognormal(-0.5, 1.0)
     being.next_us[connection] = (

@@ -197,7 +197,7 @@ class _Names:
             "late_clock_ms": late_us // 1000,
             "ordinal": seen.time_us,
             "late_ordinal": late_us,
-            "throttle_ms": seen.held_ms,
+            "throttle_ms": seen.throttled_ms,
             "error_code": np.where(failed, _ERRORS[sequence % len(_ERRORS)], 0),
         }
         columns = {name: self._array(name, values) for name, values in made.items()}

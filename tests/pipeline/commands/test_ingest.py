@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from minibroker.pipeline import reachable, table
-from minibroker.pipeline.brokers import ClusterAccess
+from minibroker.pipeline import table, topic_lookup
+from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.commands import ingest as commands
-from tests.pipeline.made import append, events
+from tests.pipeline.random_events import append, events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,17 +57,17 @@ def test_command_config_is_used_for_reading(
     monkeypatch.setattr(commands, "running", lambda *_: nullcontext())
     monkeypatch.setattr(table, "writing_to", lambda *_: nullcontext())
 
-    def look(at: ClusterAccess) -> reachable.ReachableTopic:
+    def look(at: ClusterAccess) -> topic_lookup.ReachableTopic:
         asked.append(at)
-        return reachable.ReachableTopic("id", {})
+        return topic_lookup.ReachableTopic("id", {})
 
-    monkeypatch.setattr(reachable, "look_for_activity", look)
+    monkeypatch.setattr(topic_lookup, "find_activity_topic", look)
     monkeypatch.setattr(commands, "_from_broker", lambda *arguments: given.extend(arguments))
     by_environment = {"MINIBROKER_COMMAND_CONFIG": str(file)}
     for more, env in ((words[-2:], {}), ([], by_environment)):
         done = CliRunner(env=env).invoke(commands.ingest, [*words[:-2], *more])
         assert done.exit_code == 0, done.output
-        assert given.pop(1).to_read()["kafka.security.protocol"] == "SSL"
+        assert given.pop(1).read_options()["kafka.security.protocol"] == "SSL"
         assert given.pop(1) == ("id", {})
         given.clear()
     assert [each.bootstrap for each in asked] == ["there:9093"] * 2

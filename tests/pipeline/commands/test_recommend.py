@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from minibroker.cli.configs import configs
 from minibroker.pipeline.commands import recommend as command
 from minibroker.pipeline.commands.recommend import of_broker, recommend
-from minibroker.pipeline.quantities import MUTATION, PRODUCE
+from minibroker.pipeline.quota_units import MUTATION, PRODUCE
 from minibroker.pipeline.recommend import Policy
 from minibroker.pipeline.whatif.inputs import settings_of
 from minibroker.testing import MiniBroker
-from tests.pipeline.happenings import connection, dropped, produced, table
+from tests.pipeline.sample_events import connection, dropped, produced, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

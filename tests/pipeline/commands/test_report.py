@@ -13,8 +13,8 @@ from minibroker.pipeline.commands import report as command
 from minibroker.pipeline.commands import whatif
 from minibroker.pipeline.commands.report import report, write
 from minibroker.pipeline.whatif.rows import DDL
-from tests.pipeline.report.events import connection, dropped, request, table
-from tests.pipeline.report.test_compared import row as outcome
+from tests.pipeline.report.sample_events import connection, dropped, request, table
+from tests.pipeline.report.test_outcomes import row as outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from minibroker.pipeline.commands import usage as command
 from minibroker.pipeline.commands.usage import Interval, usage
 from minibroker.pipeline.errors import WrongSchema
 from minibroker.pipeline.usage import COLUMNS
-from tests.pipeline.happenings import connection, dropped, produced, table
+from tests.pipeline.sample_events import connection, dropped, produced, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

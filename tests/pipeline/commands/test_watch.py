@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from minibroker.pipeline import reachable
-from minibroker.pipeline.brokers import ClusterAccess
+from minibroker.pipeline import topic_lookup
+from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.commands import watch as command
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.watch import stream
@@ -45,11 +45,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def send(*arguments: Any) -> None:
         started["sent"] = arguments
 
-    def look(broker: ClusterAccess) -> reachable.ReachableTopic:
+    def look(broker: ClusterAccess) -> topic_lookup.ReachableTopic:
         started.setdefault("asked", []).append(broker)
-        return reachable.ReachableTopic("id", {})
+        return topic_lookup.ReachableTopic("id", {})
 
-    monkeypatch.setattr(reachable, "look_for_activity", look)
+    monkeypatch.setattr(topic_lookup, "find_activity_topic", look)
     monkeypatch.setattr(
         stream, "has_saved_state", lambda _, checkpoint: bool([*Path(checkpoint).iterdir()])
     )
@@ -83,7 +83,7 @@ def test_command_config_is_used_to_read_and_send(run: Any, tmp_path: Path) -> No
     _, started = run("--alerts-to", "alerts", "--command-config", str(file))
     broker = started["sent"][1]
     assert started["events"][0] is broker
-    assert broker.to_read()["kafka.security.protocol"] == "SSL"
+    assert broker.read_options()["kafka.security.protocol"] == "SSL"
 
 
 def test_skipped_records_are_reported(run: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,16 @@ from minibroker.pipeline.report.figures import (
     REST,
     SERIES_MAX,
     Figures,
-    Who,
+    ReportedClient,
 )
-from tests.pipeline.report.events import START_US, Events, connection, dropped, request, table
+from tests.pipeline.report.sample_events import (
+    START_US,
+    Events,
+    connection,
+    dropped,
+    request,
+    table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +68,10 @@ def test_figures_sum_events(spark: SparkSession) -> None:
     cover = found.coverage
     assert (cover.events, cover.dropped, cover.quarantined, cover.sample) == (8, 12, 4, 1.0)
     assert (cover.first_us, cover.last_us) == (START_US, START_US + 8000)
-    assert [use.who for use in found.entities] == [Who("bob", ""), Who("alice", "etl")]
+    assert [use.who for use in found.entities] == [
+        ReportedClient("bob", ""),
+        ReportedClient("alice", "etl"),
+    ]
     alice = found.entities[1]
     assert alice[1:8] == (2, 200, 10, 6000, 1, 30, 1)
     assert found.total[1:8] == (3, 300, 20, 16_000, 1, 30, 1)
@@ -69,10 +79,10 @@ def test_figures_sum_events(spark: SparkSession) -> None:
     assert found.entity_count == 2
     assert [tuple(each) for each in found.connections] == [(START_US // 1_000_000, 1, 2, 1, 1)]
     assert [(cell.who, cell.throttled, cell.throttle_ms) for cell in found.heat] == [
-        (Who("alice", "etl"), 1, 30)
+        (ReportedClient("alice", "etl"), 1, 30)
     ]
     assert {(point.who, point.requests) for point in found.points} == {
-        (Who("alice", "etl"), 2), (Who("bob", ""), 1),
+        (ReportedClient("alice", "etl"), 2), (ReportedClient("bob", ""), 1),
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.pipeline.report.figures import BUCKETS_MAX, step_for
-from tests.pipeline.report.made import START_S, figures, lonely
+from tests.pipeline.report.sample_figures import START_S, figures, lonely
 
 DAY_US = 86_400_000_000
 

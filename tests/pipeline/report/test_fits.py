@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.pipeline.report.fits import fits
 from minibroker.quotas.file import parse
-from tests.pipeline.report.events import check, connection, request, table
+from tests.pipeline.report.sample_events import check, connection, request, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

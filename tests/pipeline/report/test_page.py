@@ -17,10 +17,18 @@ from minibroker.pipeline.report.figures import (
     Figures,
     Heat,
     Point,
-    Who,
+    ReportedClient,
 )
 from minibroker.pipeline.report.page import page, tiles
-from tests.pipeline.report.made import HOSTILE, START_S, calm, figures, lonely, silent, use
+from tests.pipeline.report.sample_figures import (
+    HOSTILE,
+    START_S,
+    calm,
+    figures,
+    lonely,
+    silent,
+    use,
+)
 
 ODD = {"figures": figures(), "calm": calm(), "lonely": lonely(), "silent": silent()}
 VOID = {"meta", "link", "br", "img"}
@@ -102,16 +110,16 @@ def test_page_reports_missing_data(made: Figures, says: list[str]) -> None:
 def test_its_size_is_bounded() -> None:
     made = figures()
     starts = [START_S + 60 * n for n in range(BUCKETS_MAX)]
-    whos = [Who("u" * 30_000 + str(n), HOSTILE * 900) for n in range(ENTITIES_MAX)]
+    clients = [ReportedClient("u" * 30_000 + str(n), HOSTILE * 900) for n in range(ENTITIES_MAX)]
     cover = made.coverage
     full = replace(
         made,
         coverage=cover._replace(last_us=(starts[-1] + 1) * 1_000_000),
-        entities=tuple(use(who) for who in whos),
+        entities=tuple(use(who) for who in clients),
         points=tuple(
-            Point(at, who, 1, 1, 1, 1) for at in starts for who in [*whos[:SERIES_MAX], REST]
+            Point(at, who, 1, 1, 1, 1) for at in starts for who in [*clients[:SERIES_MAX], REST]
         ),
-        heat=tuple(Heat(at, who, 1, 1) for at in starts for who in whos[:HEAT_MAX]),
+        heat=tuple(Heat(at, who, 1, 1) for at in starts for who in clients[:HEAT_MAX]),
     )
     assert len(page(full)) < 5_000_000
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from minibroker.pipeline.report import plots
-from minibroker.pipeline.report.figures import REST, Figures, Fit, Heat, Who, step_for
-from tests.pipeline.report.made import ALICE, MALLORY, START_S, figures, lonely
+from minibroker.pipeline.report.figures import REST, Figures, Fit, Heat, ReportedClient, step_for
+from tests.pipeline.report.sample_figures import ALICE, MALLORY, START_S, figures, lonely
 
 
 def texts_of(svg: str) -> list[str]:
@@ -80,7 +80,7 @@ def test_labels_of_the_time_axis_are_at_equal_distances(span_s: int) -> None:
 def test_throttle_map_rows_are_sorted_by_throttle_time() -> None:
     made = replace(
         figures(),
-        heat=tuple(Heat(START_S, Who("u", f"c{n}"), 1, 1000 * n) for n in range(1, 6)),
+        heat=tuple(Heat(START_S, ReportedClient("u", f"c{n}"), 1, 1000 * n) for n in range(1, 6)),
     )
     labels = [each.text for each in ET.fromstring(plots.heat(made).wide).iter() if each.text]
     assert [each for each in labels if each.startswith("u / ")] == [

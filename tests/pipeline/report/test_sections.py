@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from minibroker.pipeline.report import sections
 from minibroker.pipeline.report.tables import ReportTable, Row
-from tests.pipeline.report.made import figures
+from tests.pipeline.report.sample_figures import figures
 
 
 def texts(row: Row) -> list[str]:

@@ -6,9 +6,16 @@ import pytest
 
 from minibroker.pipeline.watch import intervals as module
 from minibroker.pipeline.watch.intervals import by_interval, intervals
-from minibroker.pipeline.watch.rules import Checked, Party, WatchInterval, WatchLimits
-from tests.pipeline.report import events
-from tests.pipeline.report.events import START_US, Events, connection, dropped, request, table
+from minibroker.pipeline.watch.rules import Checked, ClientUsage, WatchInterval, WatchLimits
+from tests.pipeline.report import sample_events
+from tests.pipeline.report.sample_events import (
+    START_US,
+    Events,
+    connection,
+    dropped,
+    request,
+    table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,8 +23,8 @@ if TYPE_CHECKING:
 START_S = START_US // 1_000_000
 
 
-def check(rate: float, bound: float | None, held_ms: int = 0, user: str = "alice") -> Any:
-    return events.check(rate=rate, bound=bound, throttle_ms=held_ms, user=user)
+def check(rate: float, bound: float | None, throttled_ms: int = 0, user: str = "alice") -> Any:
+    return sample_events.check(rate=rate, bound=bound, throttle_ms=throttled_ms, user=user)
 
 
 def seen(spark: SparkSession, found: Events) -> list[WatchInterval]:
@@ -46,11 +53,11 @@ def test_interval_sums_its_events(spark: SparkSession) -> None:
         Checked(1, "bob", "", "controller_mutation_rate", None, 5.0, 1, 40),
     ]
     assert first.parties == [
-        Party(1, "alice", "etl", 3, 9000, 330, 9500),
-        Party(1, "bob", "", 1, 3000, 110, 3000),
-        Party(1, "bob", "etl", 1, 3000, 110, 3000),
+        ClientUsage(1, "alice", "etl", 3, 9000, 330, 9500),
+        ClientUsage(1, "bob", "", 1, 3000, 110, 3000),
+        ClientUsage(1, "bob", "etl", 1, 3000, 110, 3000),
     ]
-    assert first.totals == {1: Party(1, "", "", 5, 15_000, 550, 15_500)}
+    assert first.totals == {1: ClientUsage(1, "", "", 5, 15_000, 550, 15_500)}
     assert first.dropped == {1: 9}
     assert (second.checked, second.dropped) == ([], {})
 

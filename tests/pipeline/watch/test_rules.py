@@ -12,9 +12,9 @@ from minibroker.pipeline.watch.alerts import Alert, Rule, State
 from minibroker.pipeline.watch.rules import (
     NEIGHBOURS_MAX,
     RISE,
-    WARM,
+    WARM_UP_INTERVALS,
     Checked,
-    Party,
+    ClientUsage,
     Rules,
     WatchInterval,
     WatchLimits,
@@ -27,7 +27,7 @@ Changes = list[tuple[int, Rule, State]]
 
 def watch(intervals: Sequence[WatchInterval], rules: Rules | None = None) -> list[Alert]:
     rules = rules or Rules(EVERY_S, LIMITS)
-    return [alert for interval in intervals for alert in rules.see(interval)]
+    return [alert for interval in intervals for alert in rules.evaluate(interval)]
 
 
 def changes(alerts: Sequence[Alert]) -> Changes:
@@ -50,7 +50,7 @@ def used(*shares: float | None) -> list[WatchInterval]:
     ]
 
 
-def held(*throttled: int) -> list[WatchInterval]:
+def throttled_intervals(*throttled: int) -> list[WatchInterval]:
     return [
         WatchInterval(
             start_s=n * EVERY_S,
@@ -100,7 +100,7 @@ def test_evaluated_interval_is_not_evaluated_again() -> None:
 
 
 def test_throttle_alert_reports_longest_throttle() -> None:
-    alerts = watch(held(1, 2, 3, 4, 0, 0, 0))
+    alerts = watch(throttled_intervals(1, 2, 3, 4, 0, 0, 0))
     assert changes(alerts) == [
         (2, Rule.THROTTLED, State.RAISED),
         (6, Rule.THROTTLED, State.CLEARED),
@@ -126,16 +126,16 @@ def test_dropped_events_raise_alert_at_once() -> None:
 # Neighbours ------------------------------------------------------------------------------------
 
 
-def whole(parties: Sequence[Party]) -> Party:
+def whole(parties: Sequence[ClientUsage]) -> ClientUsage:
     """All of them together."""
     sums = zip(*(each[3:] for each in parties), strict=True)
-    return Party(1, "", "", *(sum(column) for column in sums))
+    return ClientUsage(1, "", "", *(sum(column) for column in sums))
 
 
 def shared(*parties: tuple[str, int, int], served_ns: int = 1000) -> Callable[[int], WatchInterval]:
     """An interval in which these clients worked the broker and moved bytes."""
     found = [
-        Party(1, "ANONYMOUS", name, 100, worked * 10**6, moved * 10**5, 100 * served_ns)
+        ClientUsage(1, "ANONYMOUS", name, 100, worked * 10**6, moved * 10**5, 100 * served_ns)
         for name, worked, moved in parties
     ]
     total = whole(found)
@@ -177,7 +177,7 @@ def test_client_grown_from_small_share_counts_as_new() -> None:
                      id="nobody waits longer"),
         pytest.param([QUIET] * 5 + [shared(("etl", 500, 500), ("app", 500, 500), ("new", 90, 0),
                                            served_ns=9000)], id="the new one takes little"),
-        pytest.param([QUIET] * (WARM - 1) + [shared(("etl", 500, 500), ("new", 900, 0),
+        pytest.param([QUIET] * (WARM_UP_INTERVALS - 1) + [shared(("etl", 500, 500), ("new", 900, 0),
                                                     served_ns=9000)], id="nothing is usual yet"),
         pytest.param([QUIET] * 5 + [shared(("new", 900, 0), served_ns=9000)],
                      id="there are no others"),
@@ -226,7 +226,7 @@ def test_shares_are_kept_of_the_largest_only() -> None:
     for n in range(5):
         names = [(f"c{n}-{k}", 10 + k, 10) for k in range(NEIGHBOURS_MAX)]
         watch([shared(*names)(n)], rules)
-    ((_, _, _, shares),) = rules.remembered()["usual"]
+    ((_, _, _, shares),) = rules.saved_state()["usual"]
     assert len(shares) == NEIGHBOURS_MAX
 
 
@@ -234,7 +234,7 @@ def test_state_of_other_interval_length_is_discarded() -> None:
     rules = Rules(EVERY_S, LIMITS)
     watch(used(0.9, 0.9), rules)
     other = Rules(60, LIMITS)
-    other.recall(rules.remembered())
+    other.restore(rules.saved_state())
     assert (other.tracks, other.last_s) == (0, None)
 
 
@@ -250,7 +250,7 @@ def histories(draw: st.DrawFn) -> list[WatchInterval]:
             for user in draw(st.sets(st.sampled_from(["a", "b"])))
         ]
         parties = [
-            Party(1, "", client, 1 + draw(many), draw(many), draw(many), draw(many) * 1000)
+            ClientUsage(1, "", client, 1 + draw(many), draw(many), draw(many), draw(many) * 1000)
             for client in draw(st.sets(st.sampled_from("xyz")))
         ]
         found.append(
@@ -276,5 +276,5 @@ def test_restart_between_intervals_does_not_change_alerts(
     before = Rules(EVERY_S, LIMITS)
     alerts = watch(history[:cut], before)
     after = Rules(EVERY_S, LIMITS)
-    after.recall(json.loads(json.dumps(before.remembered())))
+    after.restore(json.loads(json.dumps(before.saved_state())))
     assert alerts + watch(history[cut:], after) == watch(history)

@@ -20,7 +20,7 @@ from minibroker.pipeline.watch.stream import (
     has_saved_state,
     watch,
 )
-from tests.pipeline.report.events import check, request, table
+from tests.pipeline.report.sample_events import check, request, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +41,10 @@ class Place:
         self.topic_id, self._events = topic_id, self.folder / topic_id
         self._events.mkdir()
 
-    def arrive(self, *intervals: int, held_ms: int = 50) -> None:
+    def arrive(self, *intervals: int, throttled_ms: int = 50) -> None:
         """An event of each of these intervals."""
-        held = check(rate=500.0, bound=1000.0, throttle_ms=held_ms)
-        events = [request(n * EVERY, produce=held) for n in intervals]
+        throttle_check = check(rate=500.0, bound=1000.0, throttle_ms=throttled_ms)
+        events = [request(n * EVERY, produce=throttle_check) for n in intervals]
         table(self.spark, events).coalesce(1).write.mode("append").parquet(str(self._events))
 
     def look(self, on_alerts: Any) -> None:
@@ -80,8 +80,8 @@ def test_alert_is_sent_once_and_again_only_if_sending_failed(place: Place) -> No
     place.look(sent.extend)
     assert [(each.subject.rule, each.state) for each in sent] == [(Rule.THROTTLED, State.RAISED)]
     assert sent[0].intervals == 2
-    place.arrive(3, held_ms=0)
-    place.arrive(4, 5, 6, held_ms=0)
+    place.arrive(3, throttled_ms=0)
+    place.arrive(4, 5, 6, throttled_ms=0)
     place.look(sent.extend)
     assert [each.state for each in sent] == [State.RAISED, State.CLEARED]
 
@@ -92,7 +92,7 @@ def test_recreated_topic_is_ingested_from_its_start(place: Place) -> None:
     place.arrive(0, 1, 2, 3)
     place.look(sent.extend)
     place.begin_anew("second")
-    place.arrive(4, 5, 6, held_ms=0)
+    place.arrive(4, 5, 6, throttled_ms=0)
     place.look(sent.extend)
     assert [each.state for each in sent] == [State.RAISED, State.CLEARED]
 

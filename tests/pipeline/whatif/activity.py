@@ -56,7 +56,7 @@ def request_row(event: Event) -> dict[str, Any]:
         "ip": "10.0.0.1",
         "user": event.user,
         "client_id": event.client_id,
-        "api_key": METADATA if event.unheld else API_KEYS[event.what],
+        "api_key": METADATA if event.unthrottled else API_KEYS[event.what],
         "api_version": 9,
         "request_bytes": event.size if event.what == "produce" else 77,
         "response_bytes": event.size - 4 if event.what == "fetch" else 55,

@@ -35,7 +35,7 @@ class Event:
     """As it is counted."""
     permits: int = 0
     strict: bool = False
-    unheld: bool = False
+    unthrottled: bool = False
     """Metadata would have made topics."""
     exempt: bool = False
     checked_ns: int = 0
@@ -57,7 +57,7 @@ class Event:
 
 
 class Decision(NamedTuple):
-    """How long a sender is held, and by what."""
+    """How long a sender is throttled, and by which quota type."""
 
     ms: int
     kind: QuotaType | None
@@ -80,7 +80,7 @@ class Broker:
             if event.exempt:
                 return Throttle(QuotaType.FETCH, 0)
             return self.quotas.fetched(event.who, size, now_ms)
-        told_ms = 0
+        requested_ms = 0
         if event.what == "mutate":
             counting = self.counting
             quota = MutationQuota(
@@ -91,8 +91,8 @@ class Broker:
                 strict=event.strict,
             )
             quota.take(event.permits, now_ms)
-            told_ms = 0 if event.unheld else quota.throttle_ms(now_ms)
-        return Throttle(QuotaType.CONTROLLER_MUTATION, told_ms)
+            requested_ms = 0 if event.unthrottled else quota.throttle_ms(now_ms)
+        return Throttle(QuotaType.CONTROLLER_MUTATION, requested_ms)
 
     def worked(self, event: Event, now_ms: int) -> Throttle:
         if event.exempt:
@@ -140,13 +140,15 @@ def open_loop(events: list[Event], proposal: Proposal, counting: Counting) -> di
         else:
             first = Throttle(QuotaType.PRODUCE, 0)
         second = broker.worked(event, now_ms)
-        held = larger(first, second)
+        throttle = larger(first, second)
         if counting.delays:
             kind = second.kind if second.ms else decided.get(sequence, Decision(0, None)).kind
             decided[sequence] = Decision(before_ms + second.ms, kind)
         else:
-            decided[sequence] = Decision(0, None) if held is None else Decision(held.ms, held.kind)
-            if held is not None and event.what == "fetch" and not event.exempt:
+            decided[sequence] = (
+                Decision(0, None) if throttle is None else Decision(throttle.ms, throttle.kind)
+            )
+            if throttle is not None and event.what == "fetch" and not event.exempt:
                 broker.quotas.not_fetched(event.who, event.size, now_ms)
         if event.late_clock_ms is not None:
             ended_ms = event.late_clock_ms

@@ -13,7 +13,7 @@ from minibroker.pipeline.whatif.events import (
     PRODUCES,
     REPEATED,
     STRICT,
-    UNHELD,
+    UNTHROTTLED,
 )
 from minibroker.pipeline.whatif.proposal import Sender
 from tests.pipeline.whatif.activity import (
@@ -39,7 +39,7 @@ def test_event_is_converted_to_quota_amounts() -> None:
     assert (found.checked[0], found.late[1]) == (1.0, 0.5)
     assert found.late_ms.tolist() == [NEVER, 12, NEVER, NEVER]
     assert found.group.tolist() == [0, 0, 0, 1]
-    assert found.held_ms.tolist() == [0, 9, 0, 0]
+    assert found.throttled_ms.tolist() == [0, 9, 0, 0]
     assert (found.wall_ms - found.ms).tolist() == [1_700_000_000_000] * 4
 
 
@@ -58,7 +58,7 @@ def test_changes_were_counted_when_the_controller_did() -> None:
     asked = refused | {"api_key": METADATA, "sequence": 2}
     found = requests_of(table([row, refused, asked]), Senders(), delays=False)
     assert found.lag_ms.tolist() == [7, 0, 0]
-    wanted = [MUTATES, MUTATES | STRICT | REPEATED, MUTATES | STRICT | UNHELD]
+    wanted = [MUTATES, MUTATES | STRICT | REPEATED, MUTATES | STRICT | UNTHROTTLED]
     assert found.flags.tolist() == wanted
 
 
@@ -89,8 +89,8 @@ def test_of_kind_selects_rows_at_any_position() -> None:
 
 def test_codes_number_plain_and_dictionary_texts_alike() -> None:
     plain = pa.table({"user": pa.chunked_array([["a", None], ["b", "a"]])})
-    for held in (plain, plain.set_column(0, "user", plain["user"].dictionary_encode())):
-        numbers, texts = codes(held, "user")
+    for source in (plain, plain.set_column(0, "user", plain["user"].dictionary_encode())):
+        numbers, texts = codes(source, "user")
         assert [texts[number] for number in numbers] == ["a", "", "b", "a"]
 
 

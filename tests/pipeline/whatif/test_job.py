@@ -18,7 +18,7 @@ from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.quotas.types import QuotaType
-from tests.pipeline.whatif import drawn, oracle
+from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import connection_row, request_row, table
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ from minibroker.quotas.types import CLIENT_QUOTA_KEYS
 from tests.pipeline.whatif.activity import requests_table
 
 CHANCE = random.Random(11)
-PROPOSALS = [drawn.proposal(CHANCE, name) for name in "ab"]
+PROPOSALS = [random_workload.proposal(CHANCE, name) for name in "ab"]
 PROPOSALS[1] = Proposal("b", PROPOSALS[1].table, {}, 1.0)
 ALONE = Proposal("c", QuotaTable({QuotaType.PRODUCE: {Entity(DEFAULT, DEFAULT): 200.0}}, 4))
-EVENTS = drawn.events(CHANCE, 1500)
+EVENTS = random_workload.events(CHANCE, 1500)
 ROWS = [
     *map(request_row, EVENTS),
     *(connection_row(9000 + n, 1_000_000 + 20 * n, n, f"10.0.0.{n % 2}") for n in range(60)),
@@ -148,7 +148,7 @@ def test_component_exceeding_memory_limit_is_rejected(monkeypatch: pytest.Monkey
 
 def test_every_request_has_its_decision_once() -> None:
     chance = random.Random(5)
-    proposal, events = drawn.proposal(chance), drawn.events(chance, 400)
+    proposal, events = random_workload.proposal(chance), random_workload.events(chance, 400)
     run = Replay([proposal], Counting(), answers=True)
     run.feed(requests_table(events))
     rows = {row["sequence"]: row for batch in decision_batches(run) for row in batch.to_pylist()}
@@ -157,9 +157,9 @@ def test_every_request_has_its_decision_once() -> None:
     for event in events:
         row, (ms, kind) = rows[event.sequence], wanted[event.sequence]
         assert (row["broker"], row["throttle_ms"], row["recorded_ms"]) == (event.broker, ms, 0)
-        asked = {key: row[f"{key}_ms"] for key in CLIENT_QUOTA_KEYS}
+        by_type = {key: row[f"{key}_ms"] for key in CLIENT_QUOTA_KEYS}
         if ms:
             assert CLIENT_QUOTA_KEYS[row["quota_type"]] is kind
-            assert asked[row["quota_type"]] == ms
-        if not event.unheld:
-            assert max(asked.values(), default=0, key=lambda each: each or 0) in (ms, None, 0)
+            assert by_type[row["quota_type"]] == ms
+        if not event.unthrottled:
+            assert max(by_type.values(), default=0, key=lambda each: each or 0) in (ms, None, 0)

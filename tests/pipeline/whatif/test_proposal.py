@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from minibroker.pipeline.whatif.events import KINDS, NOBODY
+from minibroker.pipeline.whatif.events import KINDS, NONE
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender, Shares
 from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.quotas.types import QuotaType
-from tests.pipeline.whatif import drawn
+from tests.pipeline.whatif import random_workload
 from tests.quotas.oracle import OracleLedger
 
 PRODUCE = QuotaType.PRODUCE
@@ -17,11 +17,11 @@ PRODUCE = QuotaType.PRODUCE
 
 @pytest.mark.parametrize("seed", range(30))
 def test_senders_share_counters_as_in_the_broker(seed: int) -> None:
-    proposal = drawn.proposal(random.Random(seed), most=6)
+    proposal = random_workload.proposal(random.Random(seed), most=6)
     quotas = ClientQuotaManager(OracleLedger(11, 1000))
     quotas.set_table(proposal.table)
-    for user in drawn.USERS:
-        for client in drawn.CLIENTS:
+    for user in random_workload.USERS:
+        for client in random_workload.CLIENTS:
             for kind in KINDS:
                 share = quotas.share(kind, (user, client), 0)
                 found = proposal.share(kind, user, client)
@@ -38,7 +38,7 @@ def test_restarted_broker_counts_from_zero() -> None:
         shares.add(Sender(1, life, "u", client))
     sharing = shares.sharing()
     assert sharing.counter[:, 0].tolist() == [0, 0, 1]
-    assert sharing.counter[:, 1].tolist() == [NOBODY] * 3
+    assert sharing.counter[:, 1].tolist() == [NONE] * 3
     assert sharing.bound[:, 0].tolist() == [5.0] * 3
     assert sharing.counted_from_ms.tolist() == [99] * 3
 

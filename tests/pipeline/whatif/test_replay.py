@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
-from tests.pipeline.whatif import drawn, oracle
+from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
 
 
@@ -18,8 +18,8 @@ def rows(run: Replay) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("seed", range(6))
 def test_outcome_sums_match_broker_decisions(seed: int) -> None:
     chance = random.Random(seed)
-    proposals = [drawn.proposal(chance, name) for name in "ab"]
-    events = drawn.events(chance, 700)
+    proposals = [random_workload.proposal(chance, name) for name in "ab"]
+    events = random_workload.events(chance, 700)
     run = Replay(proposals, Counting())
     run.feed(requests_table(events[:300]))
     run.feed(requests_table(events[300:]))
@@ -35,7 +35,7 @@ def test_outcome_sums_match_broker_decisions(seed: int) -> None:
 
 def test_decisions_before_counted_from_are_not_reported() -> None:
     chance = random.Random(3)
-    proposal, events = drawn.proposal(chance), drawn.events(chance, 700)
+    proposal, events = random_workload.proposal(chance), random_workload.events(chance, 700)
     from_ms = events[350].clock_ms
     run = Replay([proposal], Counting(counted_from_ms={0: from_ms, 1: from_ms}))
     run.feed(requests_table(events))
@@ -50,10 +50,10 @@ def test_decisions_before_counted_from_are_not_reported() -> None:
 
 
 def test_scenario_may_lack_requests_or_connections() -> None:
-    proposal = Proposal("p", drawn.proposal(random.Random(1)).table, {}, 0.0)
+    proposal = Proposal("p", random_workload.proposal(random.Random(1)).table, {}, 0.0)
     run = Replay([proposal], Counting())
     run.feed(table([]))
-    events = drawn.events(random.Random(1), 50)
+    events = random_workload.events(random.Random(1), 50)
     run.feed(table([*map(request_row, events), connection_row(99, 1_000_000, 1, "10.0.0.1")]))
     kinds = {row["quota_type"] for row in rows(run)}
     assert "connection_creation_rate" in kinds

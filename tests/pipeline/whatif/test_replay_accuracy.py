@@ -19,7 +19,7 @@ from minibroker.pipeline.whatif.replay_accuracy import Comparison, ReplayAccurac
 from minibroker.pipeline.whatif.summary import accuracy_lines
 from minibroker.quotas.entity import Entity, QuotaTable
 from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
-from tests.pipeline.whatif import drawn, oracle
+from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import SCHEMA, request_row, table
 from tests.pipeline.whatif.oracle import Event
 from tests.simulation.test_activity import events, load
@@ -125,12 +125,12 @@ def test_unknown_order_within_millisecond_is_reported_as_reason() -> None:
     assert set(found) == {Comparison.ORDER, Comparison.AFTER}
     for ordinal, row in enumerate([*rows, *later]):
         row["ordinal"] = ordinal
-    held = later[0] | {"throttle_ms": oracle.open_loop(
+    throttled = later[0] | {"throttle_ms": oracle.open_loop(
         [*made, Event(9, 50_500, what="produce", size=300)], PROPOSAL, Counting()
     )[9].ms}  # fmt: skip
-    assert whys(compare(table([*rows, held]))) == []
-    held["throttle_ms"] += 5
-    assert whys(compare(table([*rows, held]))) == [Comparison.UNKNOWN]
+    assert whys(compare(table([*rows, throttled]))) == []
+    throttled["throttle_ms"] += 5
+    assert whys(compare(table([*rows, throttled]))) == [Comparison.UNKNOWN]
 
 
 def test_partly_rejected_mutation_reports_topics_as_reason() -> None:
@@ -146,10 +146,10 @@ def test_job_adds_up_comparisons_of_all_tasks(spark: SparkSession, tmp_path: Pat
     from minibroker.pipeline.schemas import ACTIVITY
 
     chance = random.Random(2)
-    proposal, made = drawn.proposal(chance), drawn.events(chance, 400)
+    proposal, made = random_workload.proposal(chance), random_workload.events(chance, 400)
     decided = oracle.open_loop(made, proposal, Counting())
-    held = [replace(event, throttle_ms=decided[event.sequence].ms) for event in made]
-    rows = [request_row(each) for each in held]
+    throttled = [replace(event, throttle_ms=decided[event.sequence].ms) for event in made]
+    rows = [request_row(each) for each in throttled]
     rows[7]["throttle_ms"] += 12_345
     rows[8] |= {"kind": "dropped", "dropped": 3, "broker": rows[7]["broker"]}
     pq.write_table(table(rows), tmp_path / "events.parquet")

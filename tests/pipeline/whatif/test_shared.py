@@ -19,7 +19,7 @@ from minibroker.quotas.entity import Entity, QuotaTable
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.quotas.manager import FETCH, PRODUCE, ClientQuotaManager, QuotaCheck, Throttle
 from minibroker.quotas.types import QuotaType
-from tests.pipeline.whatif import drawn
+from tests.pipeline.whatif import random_workload
 from tests.pipeline.whatif.oracle import Decision, Event
 
 USERS, CLIENTS = ("u", "v"), ("c", "d")
@@ -66,16 +66,16 @@ class Processors:
             yield chance.randrange(SLOW_MS * 1000)
             looks: dict[QuotaType, QuotaCheck] = {}
             quotas.looked = lambda look, looks=looks: looks.update({look.kind: look})
-            held: Throttle | None
+            throttle: Throttle | None
             if what == "produce":
-                held = quotas.moved_and_worked(PRODUCE, who, size, checked_ns, now_ms)
+                throttle = quotas.moved_and_worked(PRODUCE, who, size, checked_ns, now_ms)
             elif what == "fetch":
-                held = quotas.moved_and_worked(FETCH, who, size, checked_ns, now_ms)
+                throttle = quotas.moved_and_worked(FETCH, who, size, checked_ns, now_ms)
             else:
                 worked = quotas.worked(who, checked_ns, now_ms)
-                held = worked if worked.ms else None
+                throttle = worked if worked.ms else None
             back = None
-            if held is not None and what == "fetch":
+            if throttle is not None and what == "fetch":
                 yield chance.randrange(500)
                 back = quotas.not_fetched(who, size, now_ms)
             yield chance.randrange(1000)
@@ -85,16 +85,19 @@ class Processors:
             time = looks[QuotaType.REQUEST].ordinal
             first = looks.get(QuotaType.PRODUCE) or looks.get(QuotaType.FETCH)
             sequence = len(self.events)
-            self.decided[sequence] = Decision(held.ms, held.kind) if held else Decision(0, None)
+            self.decided[sequence] = (
+                Decision(throttle.ms, throttle.kind) if throttle else Decision(0, None)
+            )
             event = Event(
                 sequence, now_ms, *who, what, size, checked_ns=checked_ns, late_ns=late_ns,
-                late_clock_ms=late_ms, connection=number, throttle_ms=held.ms if held else 0,
+                late_clock_ms=late_ms, connection=number,
+                throttle_ms=throttle.ms if throttle else 0,
                 ordinal=time if first is None else first.ordinal, time_ordinal=time,
                 back_ordinal=back, late_ordinal=late,
             )  # fmt: skip
             self.events.append(event)
-            if held is not None:
-                yield min(held.ms, 300) * 1000
+            if throttle is not None:
+                yield min(throttle.ms, 300) * 1000
 
     def run(self, connections: int, requests: int) -> None:
         numbers = count()
@@ -115,26 +118,26 @@ def test_replay_keeps_recorded_order_of_each_counter(shares: str, seed: int) -> 
     proposal = Proposal("p", table(*shares.split()))
     ran = Processors(proposal, chance)
     ran.run(connections=12, requests=150)
-    found = drawn.replay(ran.events, proposal, Counting(), shuffle=chance)
+    found = random_workload.replay(ran.events, proposal, Counting(), shuffle=chance)
     assert found == ran.decided
-    held = [decision.kind for decision in found.values() if decision.ms]
-    assert len(held) > 200
-    assert set(held) == set(KINDS[:3])
+    throttle = [decision.kind for decision in found.values() if decision.ms]
+    assert len(throttle) > 200
+    assert set(throttle) == set(KINDS[:3])
     # Not known, some of them come out otherwise: the test does try it.
     without = [
         event.__class__(**{**vars(event), "ordinal": None, "time_ordinal": None,
                            "back_ordinal": None, "late_ordinal": None})
         for event in ran.events
     ]  # fmt: skip
-    assert drawn.replay(without, proposal, Counting()) != ran.decided
+    assert random_workload.replay(without, proposal, Counting()) != ran.decided
 
 
 def test_restarted_broker_counts_from_zero() -> None:
     proposal = Proposal("p", table("user", "user"))
     first = Event(0, 1_000, "u", what="produce", size=900_000)
     second = Event(1, 1_500, "u", what="produce", size=10)
-    held = drawn.replay([first, second], proposal, Counting())
-    assert held[1].ms > 0
+    throttle = random_workload.replay([first, second], proposal, Counting())
+    assert throttle[1].ms > 0
     again = Event(**{**vars(second), "started_us": 2})
-    found = drawn.replay([first, again], proposal, Counting())
-    assert found == {0: held[0], 1: Decision(0, None)}
+    found = random_workload.replay([first, again], proposal, Counting())
+    assert found == {0: throttle[0], 1: Decision(0, None)}

@@ -14,7 +14,7 @@ from minibroker.pipeline.whatif.replay import Replay
 from minibroker.quotas.entity import Entity, QuotaTable
 from minibroker.quotas.manager import larger
 from minibroker.quotas.types import QuotaType
-from tests.pipeline.whatif import drawn, oracle
+from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import requests_table
 from tests.pipeline.whatif.oracle import Event
 
@@ -29,9 +29,9 @@ def of_client(kind: QuotaType, bound: float) -> Proposal:
 @given(st.integers(0, 2**32), st.integers(1, 120))
 def test_delayed_responses_are_replayed_with_the_broker_s_delay(seed: int, number: int) -> None:
     chance = random.Random(seed)
-    proposal, events = drawn.proposal(chance), drawn.events(chance, number)
+    proposal, events = random_workload.proposal(chance), random_workload.events(chance, number)
     counting = Counting(delays=True)
-    found = drawn.replay(events, proposal, counting, batches=chance.randrange(1, 4))
+    found = random_workload.replay(events, proposal, counting, batches=chance.randrange(1, 4))
     assert found == oracle.open_loop(events, proposal, counting)
 
 
@@ -49,9 +49,9 @@ def closed_loop(events: list[Event], proposal: Proposal) -> dict[int, tuple[int,
         if not comes:
             broker.late(event, now_ms)
             continue
-        held = larger(broker.first(event, event.size, now_ms), broker.worked(event, now_ms))
-        held_ms = 0 if held is None else held.ms
-        found[event.sequence] = now_ms, held_ms
+        throttle = larger(broker.first(event, event.size, now_ms), broker.worked(event, now_ms))
+        throttled_ms = 0 if throttle is None else throttle.ms
+        found[event.sequence] = now_ms, throttled_ms
         assert event.late_clock_ms is not None
         service_ms = event.late_clock_ms - event.clock_ms
         heapq.heappush(happen, (now_ms + service_ms, event.sequence, 0, event))
@@ -59,7 +59,7 @@ def closed_loop(events: list[Event], proposal: Proposal) -> dict[int, tuple[int,
         del queue[0]
         if queue:
             pause_ms = queue[0].clock_ms - event.late_clock_ms
-            at_ms = now_ms + max(service_ms, held_ms) + max(0, pause_ms)
+            at_ms = now_ms + max(service_ms, throttled_ms) + max(0, pause_ms)
             heapq.heappush(happen, (at_ms, queue[0].sequence, 1, queue[0]))
     return found
 
@@ -79,7 +79,7 @@ def test_closed_loop_matches_plain_simulation(seed: int, number: int) -> None:
     ]
     bounds = {PRODUCER: {Entity(client="c"): 4000.0}, QuotaType.REQUEST: {Entity(client="c"): 3.0}}
     proposal = Proposal("p", QuotaTable(bounds, 1))
-    found = drawn.replay(events, proposal, Counting(), closed=True)
+    found = random_workload.replay(events, proposal, Counting(), closed=True)
     wanted = closed_loop(events, proposal)
     assert {n: one.ms for n, one in found.items()} == {n: ms for n, (_, ms) in wanted.items()}
 
@@ -107,7 +107,7 @@ def test_throttled_sender_delays_next_request() -> None:
 
 def test_throttle_does_not_delay_other_connection() -> None:
     events = [produced(0, 0, 20480), produced(1, 100, 0, connection=1), produced(2, 20_000, 0)]
-    found = drawn.replay(events, of_client(PRODUCER, 1024), Counting(), closed=True)
+    found = random_workload.replay(events, of_client(PRODUCER, 1024), Counting(), closed=True)
     assert [found[n].ms for n in range(3)] == [10_000, 9_900, 0]
 
 
@@ -131,8 +131,8 @@ def test_fetch_above_quota_is_split() -> None:
 
 
 def test_recorded_fetch_retry_without_throttle_is_made_once() -> None:
-    held = fetched(0, 1000, 20_000, throttle_ms=5000)
-    events = [held, fetched(1, 6000, 20_000), fetched(2, 6100, 4)]
+    throttle = fetched(0, 1000, 20_000, throttle_ms=5000)
+    events = [throttle, fetched(1, 6000, 20_000), fetched(2, 6100, 4)]
     row = outcome(events, of_client(QuotaType.FETCH, 100_000))
     assert (row["requests"], row["throttled"]) == (2, 0)
     assert row["late_ms"] == -5000
@@ -149,8 +149,10 @@ def test_sender_that_can_never_be_served_is_given_up() -> None:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_quota_of_other_entity_does_not_throttle(closed: bool) -> None:
-    events = drawn.events(random.Random(1), 100)
+    events = random_workload.events(random.Random(1), 100)
     proposal = Proposal("p", QuotaTable({PRODUCER: {Entity("nobody"): 1.0}}, 2))
-    assert drawn.replay(events, proposal, Counting(), closed=closed).keys() == {*range(100)}
-    decided = drawn.replay(events, proposal, Counting(), closed=closed).values()
+    assert random_workload.replay(events, proposal, Counting(), closed=closed).keys() == {
+        *range(100)
+    }
+    decided = random_workload.replay(events, proposal, Counting(), closed=closed).values()
     assert {one.ms for one in decided} == {0}

@@ -117,17 +117,17 @@ def many(count: int, seed: int, lasts_s: int = 300) -> Iterator[Event]:
         seconds = chance.random() * lasts_s
         user, client_id = chance.choice("abcd"), chance.choice(["x", "y", ""])
         share = chance.choice([1.0, 1.0, 0.3])
-        held_ms = chance.choice([0, 0, 0, 250])
+        throttled_ms = chance.choice([0, 0, 0, 250])
         level = chance.choice([(user, client_id), (user, ""), ("", client_id)])
         look = check(
             *level, rate=chance.random() * 100, bound=chance.choice([None, 50.0, 60.0]),
-            throttle_ms=held_ms,
+            throttle_ms=throttled_ms,
         )  # fmt: skip
         more: Event = {
             "broker": chance.choice([1, 2]), "sequence": number, "sample": share,
             "total_ns": int(10 ** (4 + 6 * chance.random())),
             "checked_ns": chance.randrange(10**7), "late_ns": chance.randrange(10**6),
-            "error_code": chance.choice([0, 0, 0, 6]), "throttle_ms": held_ms,
+            "error_code": chance.choice([0, 0, 0, 6]), "throttle_ms": throttled_ms,
         }  # fmt: skip
         match chance.randrange(7):
             case 0:
@@ -145,7 +145,7 @@ def many(count: int, seed: int, lasts_s: int = 300) -> Iterator[Event]:
                 yield request(seconds, user, client_id, **more | {"exempt": True})
             case 4:
                 happened = chance.choice(["accepted", "accepted", "held", "refused", "closed"])
-                delay = {"delay_ms": held_ms} if happened == "held" else {}
+                delay = {"delay_ms": throttled_ms} if happened == "held" else {}
                 yield connection(
                     seconds, f"10.0.0.{chance.randrange(4)}", happened, sample=share,
                     broker=more["broker"], sequence=number, **delay,

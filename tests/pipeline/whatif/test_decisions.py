@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from minibroker.pipeline.whatif.decide import count_throttle, end_minutes, kind_of
+from minibroker.pipeline.whatif.decisions import count_throttle, end_minutes, kind_of
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
     FETCH,
@@ -10,7 +10,7 @@ from minibroker.pipeline.whatif.events import (
     LONGEST_MS,
     MUTATES,
     MUTATION,
-    NOBODY,
+    NONE,
     PRODUCE,
     PRODUCES,
     STRICT,
@@ -24,15 +24,15 @@ from minibroker.pipeline.whatif.events import (
 def test_request_counts_for_one_quota_besides_time() -> None:
     assert kind_of(PRODUCES | EXEMPT) == PRODUCE  # without an answer, but its bytes are counted
     assert kind_of(FETCHES) == FETCH
-    assert kind_of(FETCHES | EXEMPT) == NOBODY  # a follower's
+    assert kind_of(FETCHES | EXEMPT) == NONE  # a follower's
     assert kind_of(MUTATES | STRICT) == MUTATION
-    assert kind_of(0) == NOBODY
+    assert kind_of(0) == NONE
 
 
 def test_throttles_are_added_up_over_all_and_by_minute() -> None:
     tally, minutes = new_tally(2), new_minutes(10)
-    for wall_ms, held_ms in ((60_000, 5), (119_999, 7), (120_000, 100), (240_000, 1)):
-        count_throttle(tally, minutes, 1, PRODUCE, wall_ms, held_ms)
+    for wall_ms, throttled_ms in ((60_000, 5), (119_999, 7), (120_000, 100), (240_000, 1)):
+        count_throttle(tally, minutes, 1, PRODUCE, wall_ms, throttled_ms)
     end_minutes(tally, minutes)
     found = tally[1, PRODUCE]
     assert [int(found[at]) for at in (THROTTLED, TOTAL_MS, LONGEST_MS)] == [4, 113, 100]

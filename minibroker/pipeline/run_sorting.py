@@ -21,7 +21,7 @@ from minibroker.pipeline.sequence_spans import spans_overlap
 _NONE: Final = -1
 
 
-class Arranged(NamedTuple):
+class SortedRun(NamedTuple):
     """The events of a run by place."""
 
     places: dict[str, pa.Table]
@@ -30,7 +30,7 @@ class Arranged(NamedTuple):
     """Rows of (broker, first, last): the sequences of the kept events, unsorted."""
 
 
-def arrange(events: pa.Table) -> Arranged:
+def sort_run(events: pa.Table) -> SortedRun:
     """The events of a run, sorted within each place by ``layout.SORTED_BY``.
 
     Each column of texts has one dictionary.
@@ -51,7 +51,7 @@ def arrange(events: pa.Table) -> Arranged:
     order, _ = ordered(order, ranks[entity_of], len(ranks))
     order, starts = ordered(order, places, len(found) * BUCKETS)
     sorted_events = _taken(events, pa.array(order))
-    return Arranged(
+    return SortedRun(
         {
             place_of(int(found[place // BUCKETS]), place % BUCKETS): sorted_events[start:end]
             for place, (start, end) in enumerate(pairwise(starts))

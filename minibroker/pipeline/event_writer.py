@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from minibroker.activity.arrow_format import SCHEMA, event_of
-from minibroker.pipeline.arranging import arrange
 from minibroker.pipeline.decoding import (
     Batch,
     Value,
@@ -32,12 +31,13 @@ from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.events import malformed_rows, why_malformed
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
 from minibroker.pipeline.parquet import events_file, faults_file
+from minibroker.pipeline.run_sorting import sort_run
 from minibroker.pipeline.sequence_spans import NO_SPANS, spans_to_json
-from minibroker.pipeline.workers import settle_in
+from minibroker.pipeline.workers import freeze_loaded_objects
 
-PLACED: Final = "place string, file string, content binary"
+OUTPUT_DDL: Final = "place string, file string, content binary"
 """A finished file: its place and number within the task, and either its name or its content."""
-_PLACED: Final = pa.schema(
+_OUTPUT: Final = pa.schema(
     [("place", pa.string()), ("file", pa.string()), ("content", pa.binary())]
 )
 FOOTER: Final = b"PAR1"
@@ -66,14 +66,14 @@ Where = Callable[[int], tuple[str, int, int]]
 """Maps a record's number to its topic, partition and offset."""
 
 
-class Filer:
-    """Files one task's events. Yields rows as in ``PLACED``; unusable after ``end``.
+class EventWriter:
+    """Files one task's events. Yields rows as in ``OUTPUT_DDL``; unusable after ``finish``.
 
     With ``into``, an existing folder, files are written to a subfolder for each place.
     """
 
     def __init__(self, source: str, now_ms: int, into: str | None) -> None:
-        settle_in()
+        freeze_loaded_objects()
         if into is not None and not os.path.isdir(into):
             raise BadInput(
                 f"{into} does not exist on this worker: all workers must reach the table under"
@@ -87,7 +87,7 @@ class Filer:
         self._records = self._events = self._malformed = self._files = 0
         self._spans = NO_SPANS
 
-    def take(self, values: Sequence[Value], where: Where) -> Iterator[pa.RecordBatch]:
+    def add(self, values: Sequence[Value], where: Where) -> Iterator[pa.RecordBatch]:
         """Add the values of records; ``where`` locates the malformed ones."""
         for found in decode(values):
             if isinstance(found, Batch):
@@ -99,16 +99,16 @@ class Filer:
                 self._bytes += size
             else:
                 self._records += 1
-                yield from self.fault(found.reason, where(found.number), found.raw)
+                yield from self.add_fault(found.reason, where(found.number), found.raw)
 
-    def damaged(
+    def add_damaged(
         self, reason: str, where: tuple[str, int, int], raw: bytes | None
     ) -> Iterator[pa.RecordBatch]:
         """Add a fault in place of unreadable records."""
         self._records += 1
-        yield from self.fault(reason, where, raw)
+        yield from self.add_fault(reason, where, raw)
 
-    def fault(
+    def add_fault(
         self, reason: str, where: tuple[str, int, int], raw: bytes | None
     ) -> Iterator[pa.RecordBatch]:
         """Report that an added record is malformed."""
@@ -118,7 +118,7 @@ class Filer:
         if len(self._faults) >= FAULTS_MAX or self._faulty_bytes >= FAULTY_BYTES_MAX:
             yield self._quarantine()
 
-    def end(self) -> Iterator[pa.RecordBatch]:
+    def finish(self) -> Iterator[pa.RecordBatch]:
         """Write the remaining files, and yield the counts."""
         yield from self._file()
         if self._faults:
@@ -127,7 +127,7 @@ class Filer:
             "records": self._records,
             "events": self._events,
             "malformed": self._malformed,
-            "held": spans_to_json(self._spans),
+            "spans": spans_to_json(self._spans),
         }
         yield _row(COUNTED, None, json.dumps(counted).encode())
 
@@ -144,12 +144,12 @@ class Filer:
         self._rows = self._bytes = 0
         if not len(events):
             return
-        arranged = arrange(events.unify_dictionaries())
-        for place, part in arranged.places.items():
+        sorted_run = sort_run(events.unify_dictionaries())
+        for place, part in sorted_run.places.items():
             yield self._written(place, events_file(part))
             self._events += len(part)
         # Not joined, so that an event in two runs is detected.
-        self._spans = np.concatenate([self._spans, arranged.spans])
+        self._spans = np.concatenate([self._spans, sorted_run.spans])
 
     def _quarantine_rows(self, events: pa.Table, rows: Any) -> Iterator[pa.RecordBatch]:
         ends = np.cumsum([len(batch.events) for batch, _ in self._run])
@@ -157,7 +157,9 @@ class Filer:
             batch, where = self._run[which]
             number = int(batch.numbers[row - int(ends[which])])  # Counted from its end.
             event = event_of(events.slice(row, 1).to_pylist()[0])
-            yield from self.fault(why_malformed(event), where(number), json.dumps(event).encode())
+            yield from self.add_fault(
+                why_malformed(event), where(number), json.dumps(event).encode()
+            )
 
     def _quarantine(self) -> pa.RecordBatch:
         columns = [
@@ -174,36 +176,36 @@ class Filer:
         if self._into is None:
             return _row(place, None, content[: -len(FOOTER)])
         # A retried task uses other names; only files that a task reports count.
-        folder, file = folder_aside(self._into, place), f"{uuid4().hex}.parquet"
+        folder, file = place_folder(self._into, place), f"{uuid4().hex}.parquet"
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, file), "xb") as out:
             out.write(content)
         return _row(place, file, None)
 
 
-def folder_aside(into: str, place: str) -> str:
+def place_folder(into: str, place: str) -> str:
     """The folder of a place's files, named as Spark names it."""
     return f"{into}/place={place}"
 
 
 def _row(place: str, file: str | None, content: bytes | None) -> pa.RecordBatch:
-    values = zip((place, file, content), _PLACED.types, strict=True)
+    values = zip((place, file, content), _OUTPUT.types, strict=True)
     columns = [pa.array([value], kind) for value, kind in values]
-    return pa.RecordBatch.from_arrays(columns, schema=_PLACED)
+    return pa.RecordBatch.from_arrays(columns, schema=_OUTPUT)
 
 
-def file_events(
+def write_events(
     source: str, now_ms: int, into: str | None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A task over rows of (topic, partition, offset, value)."""
 
-    def filed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        filer = Filer(source, now_ms, into)
+    def write_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = EventWriter(source, now_ms, into)
         for batch in batches:
-            yield from filer.take(values_of(batch["value"]), _where(batch))
-        yield from filer.end()
+            yield from writer.add(values_of(batch["value"]), _where(batch))
+        yield from writer.finish()
 
-    return filed
+    return write_task
 
 
 def _where(batch: pa.RecordBatch) -> Where:

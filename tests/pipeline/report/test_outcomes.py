@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minibroker.pipeline.report.compared import compared
 from minibroker.pipeline.report.figures import HEAT_MAX, Outcome, ReportedProposal
+from minibroker.pipeline.report.outcomes import compared
 from minibroker.pipeline.whatif.rows import CLOSED, DDL, OPEN, OUTCOME
 
 if TYPE_CHECKING:
@@ -76,6 +76,6 @@ def test_open_and_closed_loop_are_reported_side_by_side(spark: SparkSession) -> 
 
 def test_compared_outcomes_keep_longest_throttled(spark: SparkSession) -> None:
     crowd = [row("tight", f"u{n}", 1, 10 + n) for n in range(HEAT_MAX + 20)]
-    outcomes, (whole,) = compared(table(spark, *crowd), ["tight"], [OPEN])
+    outcomes, (total,) = compared(table(spark, *crowd), ["tight"], [OPEN])
     assert sorted(each.throttle_ms for each in outcomes) == list(range(30, 30 + HEAT_MAX))
-    assert whole.held == whole.entities == HEAT_MAX + 20
+    assert total.throttled_entities == total.entities == HEAT_MAX + 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.pipeline.quantities import LEVELS, NAMES, QUOTAS, UNITS, amount
+from minibroker.pipeline.quota_units import LEVELS, NAMES, QUOTAS, UNITS, amount
 
 
 @pytest.mark.parametrize(

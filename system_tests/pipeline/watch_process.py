@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from system_tests.harness.processes import is_running, tree
 from system_tests.harness.waiting import PATIENCE_S, wait_until
-from system_tests.pipeline.starting import By, by_minibroker
+from system_tests.pipeline.job_launchers import By, by_minibroker
 
 CLIENT: Final = "reports"
 BYTES_PER_SECOND: Final = 20_000

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.pipeline import filing
+from minibroker.pipeline import event_writer
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.filing import FOOTER, Filer, file_events
+from minibroker.pipeline.event_writer import FOOTER, EventWriter, write_events
 from minibroker.pipeline.layout import COUNTED, QUARANTINED
-from tests.pipeline.made import arrow_value, event, events, written
+from tests.pipeline.random_events import arrow_value, event, events, written
 
 
 def batch(values: list[bytes | None]) -> pa.RecordBatch:
@@ -39,7 +39,7 @@ def read(rows: list[pa.RecordBatch]) -> tuple[dict[str, pa.Table], dict[str, Any
 
 
 def files(*batches: pa.RecordBatch) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-    return read(list(file_events("host:9092", 99, None)(iter(batches))))
+    return read(list(write_events("host:9092", 99, None)(iter(batches))))
 
 
 def sequences(found: dict[str, pa.Table]) -> list[int]:
@@ -51,7 +51,7 @@ def test_all_batches_of_a_place_become_one_file() -> None:
     assert (counted["records"], counted["events"], counted["malformed"]) == (200, 200, 0)
     assert len({place.rpartition(".")[0] for place in found}) == len(found)
     assert sequences(found) == list(range(200))
-    spans = counted["held"]["1"]
+    spans = counted["spans"]["1"]
     assert sum(last - first + 1 for first, last in zip(spans[::2], spans[1::2], strict=True)) == 200
 
 
@@ -72,8 +72,8 @@ def test_malformed_record_is_quarantined_with_reason() -> None:
 
 
 def test_damaged_batch_counts_as_malformed_record() -> None:
-    filer = Filer("dir", 7, None)
-    rows = [*filer.damaged("torn", ("t", 1, 5), b"raw"), *filer.end()]
+    writer = EventWriter("dir", 7, None)
+    rows = [*writer.add_damaged("torn", ("t", 1, 5), b"raw"), *writer.finish()]
     found, counted = read(rows)
     ((row,),) = (table.to_pylist() for table in found.values())
     assert (row["reason"], row["offset"], row["raw"]) == ("torn", 5, b"raw")
@@ -81,7 +81,7 @@ def test_damaged_batch_counts_as_malformed_record() -> None:
 
 
 def test_more_than_there_is_room_for_is_filed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filing, "ROWS_MAX", 64)
+    monkeypatch.setattr(event_writer, "ROWS_MAX", 64)
     made = events(200, 3)
     found, counted = files(*(batch(list(made[at : at + 50])) for at in range(0, 200, 50)))
     assert counted["events"] == 200
@@ -89,7 +89,7 @@ def test_more_than_there_is_room_for_is_filed_in_turns(monkeypatch: pytest.Monke
 
 
 def test_many_malformed_events_are_quarantined_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filing, "FAULTS_MAX", 10)
+    monkeypatch.setattr(event_writer, "FAULTS_MAX", 10)
     found, counted = files(batch([b"junk"] * 25))
     assert [table.num_rows for table in found.values()] == [10, 10, 5]
     assert counted["malformed"] == 25
@@ -98,25 +98,25 @@ def test_many_malformed_events_are_quarantined_in_batches(monkeypatch: pytest.Mo
 def test_task_writes_local_files_without_spark(tmp_path: Path) -> None:
     made = batch([*events(100, 1), b"junk"])
     wanted, counted = files(made)
-    rows = [row for one in file_events("host:9092", 99, str(tmp_path))(iter([made]))
+    rows = [row for one in write_events("host:9092", 99, str(tmp_path))(iter([made]))
             for row in one.to_pylist()]  # fmt: skip
     assert json.loads(rows.pop()["content"]) == counted
     assert {row["place"]: pq.read_table(
         tmp_path / f"place={row['place']}" / row["file"], partitioning=None
     ) for row in rows} == wanted  # fmt: skip
     assert {row["content"] for row in rows} == {None}
-    again = [row["file"] for one in file_events("host:9092", 99, str(tmp_path))(iter([made]))
+    again = [row["file"] for one in write_events("host:9092", 99, str(tmp_path))(iter([made]))
              for row in one.to_pylist()]  # fmt: skip
     assert not {row["file"] for row in rows} & set(again), "two attempts at a task wrote one file"
 
 
 def test_table_missing_on_worker_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="gone does not exist on this worker"):
-        Filer("dir", 7, str(tmp_path / "gone"))
+        EventWriter("dir", 7, str(tmp_path / "gone"))
 
 
 def test_empty_batch_writes_no_file() -> None:
-    nothing = {"records": 0, "events": 0, "malformed": 0, "held": {}}
+    nothing = {"records": 0, "events": 0, "malformed": 0, "spans": {}}
     assert files(batch([])) == files() == ({}, nothing)
 
 
@@ -124,7 +124,7 @@ def test_events_beyond_size_limit_go_to_other_files(monkeypatch: pytest.MonkeyPa
     made = events(100, 3)
     batches = batch(list(made[:50])), batch(list(made[50:]))
     together, _ = files(*batches)
-    monkeypatch.setattr(filing, "RUN_BYTES_MAX", sum(map(len, made)) - 1)
+    monkeypatch.setattr(event_writer, "RUN_BYTES_MAX", sum(map(len, made)) - 1)
     apart, _ = files(*batches)
     assert sequences(apart) == sequences(together) == list(range(100))
     assert len(apart) > len(together)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from minibroker.pipeline.quantities import FETCH, MUTATION, PRODUCE, REQUEST
+from minibroker.pipeline.quota_units import FETCH, MUTATION, PRODUCE, REQUEST
 
 Event = dict[str, Any]
 
@@ -16,7 +16,7 @@ class Counts(NamedTuple):
 
     quota: str
     amount: int
-    held_ms: int = 0
+    throttled_ms: int = 0
     level: str | None = None
     measured: float | None = None
     bound: float | None = None
@@ -27,8 +27,8 @@ def counts(event: Event) -> Iterator[Counts]:
     if event["kind"] == "dropped":
         yield Counts(REQUEST, 0)
     elif event["kind"] == "connection":
-        held_ms = event["delay_ms"] if event["happened"] == "held" else 0
-        yield Counts("connection_creation_rate", int(event["happened"] == "accepted"), held_ms)
+        throttled_ms = event["delay_ms"] if event["happened"] == "held" else 0
+        yield Counts("connection_creation_rate", int(event["happened"] == "accepted"), throttled_ms)
     else:
         if event["api_key"] == 0:
             yield _checked(PRODUCE, event["request_bytes"], event["produce"])

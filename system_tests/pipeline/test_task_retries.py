@@ -18,11 +18,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from minibroker.pipeline.filing import PLACED, file_events
+from minibroker.pipeline.event_writer import OUTPUT_DDL, write_events
 from minibroker.pipeline.session import session
 from minibroker.pipeline.table import Counts, Table
 from system_tests.harness.waiting import SPARK_PATIENCE_S
-from tests.pipeline.made import events
+from tests.pipeline.random_events import events
 
 pytestmark = pytest.mark.java
 
@@ -32,7 +32,7 @@ RAW: Final = "topic string, partition int, offset bigint, value binary"
 
 
 def test_files_of_failed_task_attempts_are_ignored(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "system_tests.pipeline.test_attempts", str(tmp_path)]
+    command = [sys.executable, "-m", "system_tests.pipeline.test_task_retries", str(tmp_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=SPARK_PATIENCE_S, check=False
     )
@@ -49,7 +49,7 @@ def take_in(folder: Path) -> None:
     """Run the job's work."""
     with session("attempts", master="local[2,3]") as spark:
         table = Table(spark, str(folder / "activity"))
-        filed = file_events("test", 0, table.make_into())
+        filed = write_events("test", 0, table.make_output_folder())
 
         def fails_twice(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
@@ -68,7 +68,7 @@ def take_in(folder: Path) -> None:
 
         rows = [("t", 0, at, value) for at, value in enumerate(events(EVENTS, 1))]
         records = spark.createDataFrame(rows, RAW).repartition(2)
-        counts = table.step_filed(records.mapInArrow(fails_twice, PLACED), {"test": EVENTS})
+        counts = table.commit_output(records.mapInArrow(fails_twice, OUTPUT_DDL), {"test": EVENTS})
         assert counts == Counts(EVENTS, EVENTS, 0), counts
 
 

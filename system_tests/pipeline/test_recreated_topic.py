@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import free_port, start_minibroker
-from system_tests.pipeline.starting import by_minibroker, run_to_its_end
-from tests.pipeline.made import events
+from system_tests.pipeline.job_launchers import by_minibroker, run_to_its_end
+from tests.pipeline.random_events import events
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from minibroker.pipeline.compiling import compiled
+from minibroker.pipeline.compiled_functions import compiled
 
 
 def test_compiled_function_gives_the_result_of_the_plain_one() -> None:

@@ -31,7 +31,7 @@ from minibroker.pipeline.whatif.events import (
     MINUTE_MS,
     MUTATES,
     MUTATION,
-    NOBODY,
+    NONE,
     PRODUCE,
     PRODUCES,
     STRICT,
@@ -51,8 +51,8 @@ def kind_of(flags: int) -> int:
     if flags & PRODUCES:
         return PRODUCE
     if flags & FETCHES:
-        return NOBODY if flags & EXEMPT else FETCH
-    return MUTATION if flags & MUTATES else NOBODY
+        return NONE if flags & EXEMPT else FETCH
+    return MUTATION if flags & MUTATES else NONE
 
 
 @compiled
@@ -89,27 +89,27 @@ def check_first(
     """Record the amount other than time; mutations return their remaining tokens as rate."""
     if flags & (PRODUCES | FETCHES):
         return check(words, counter, bound, amount, now_ms, window_ms, INT_MAX, with_rate)
-    asked_ms = mutation_ms(words, counter, bound, burst_s, now_ms, amount, flags & STRICT != 0)
-    return asked_ms, words[counter, TOKENS]
+    requested_ms = mutation_ms(words, counter, bound, burst_s, now_ms, amount, flags & STRICT != 0)
+    return requested_ms, words[counter, TOKENS]
 
 
 @compiled
 def count_throttle(
-    tally: Tally, minutes: Minutes, group: int, kind: int, wall_ms: int, held_ms: int
+    tally: Tally, minutes: Minutes, group: int, kind: int, wall_ms: int, throttled_ms: int
 ) -> None:
     """Record a throttle in the statistics."""
     if tally[group, kind, THROTTLED] == 0:
         tally[group, kind, FIRST_MS] = wall_ms
     tally[group, kind, LAST_MS] = wall_ms
     tally[group, kind, THROTTLED] += 1
-    tally[group, kind, TOTAL_MS] += held_ms
-    tally[group, kind, LONGEST_MS] = max(tally[group, kind, LONGEST_MS], held_ms)
+    tally[group, kind, TOTAL_MS] += throttled_ms
+    tally[group, kind, LONGEST_MS] = max(tally[group, kind, LONGEST_MS], throttled_ms)
     minute = wall_ms // MS_PER_MINUTE
     if minute != tally[group, kind, MINUTE]:
         end_minute(tally, minutes, group, kind)
         tally[group, kind, MINUTE] = minute
     tally[group, kind, MINUTE_COUNT] += 1
-    tally[group, kind, MINUTE_MS] += held_ms
+    tally[group, kind, MINUTE_MS] += throttled_ms
 
 
 @compiled

@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 
 from minibroker.activity.schema import TOPIC
 from minibroker.config.activity_definitions import ACTIVITY_ENABLE
-from minibroker.pipeline.brokers import OPTION, ClusterAccess, explain
+from minibroker.pipeline.cluster_access import OPTION, ClusterAccess, explain
 from minibroker.pipeline.errors import BadInput
 
 PATIENCE_S: Final = 45.0
 """The command itself gives up after ten seconds without an answer from an address."""
-_SAYS: Final = "minibroker: "
+_ERROR_PREFIX: Final = "minibroker: "
 """The prefix of each line of the command's errors."""
-_ITS_OPTION: Final = "--bootstrap-server"
+_COMMAND_OPTION: Final = "--bootstrap-server"
 _NO_TOPIC: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
@@ -34,7 +34,7 @@ class ReachableTopic(NamedTuple):
     """The first available offset of each partition."""
 
 
-def look_for_activity(broker: ClusterAccess) -> ReachableTopic:
+def find_activity_topic(broker: ClusterAccess) -> ReachableTopic:
     """Describe the activity topic. Raises BadInput if it can't be reached, read or found."""
     # JSON output omits the topic's configs, which need an additional permission.
     command = [sys.executable, "-m", "minibroker", "topics", "describe", TOPIC, "--json"]
@@ -46,19 +46,19 @@ def look_for_activity(broker: ClusterAccess) -> ReachableTopic:
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise BadInput(why_not(broker, f"no answer in {PATIENCE_S:g} s")) from None
+        raise BadInput(failure_reason(broker, f"no answer in {PATIENCE_S:g} s")) from None
     if asked.returncode:
-        raise BadInput(why_not(broker, asked.stderr))
+        raise BadInput(failure_reason(broker, asked.stderr))
     rows = [json.loads(line) for line in asked.stdout.splitlines()]
     return ReachableTopic(rows[0]["topic_id"], {row["partition"]: row["start"] for row in rows})
 
 
-def why_not(broker: ClusterAccess, complaint: str) -> str:
+def failure_reason(broker: ClusterAccess, complaint: str) -> str:
     """Explain the command's error in terms of the job's options."""
     if _NO_TOPIC in complaint:
         return (
             f"{broker.bootstrap} has no topic {TOPIC}, because it records no activity: start the"
             f" broker with --set {ACTIVITY_ENABLE.name}=true"
         )
-    message = complaint.strip().removeprefix(_SAYS).replace(_ITS_OPTION, "--from")
+    message = complaint.strip().removeprefix(_ERROR_PREFIX).replace(_COMMAND_OPTION, "--from")
     return explain(message, broker) or message

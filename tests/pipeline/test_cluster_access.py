@@ -11,7 +11,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from minibroker.pipeline.brokers import ClusterAccess, broker_at, why
+from minibroker.pipeline.cluster_access import ClusterAccess, cluster_access_of, why
 from minibroker.pipeline.errors import BadInput
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -28,13 +28,15 @@ Read = Callable[..., ClusterAccess]
 def read(properties: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     """A broker with such a file, which is named as seen from its folder."""
     monkeypatch.chdir(tmp_path)
-    return lambda *lines: broker_at("there:9093", Path(properties(*lines)).name)
+    return lambda *lines: cluster_access_of("there:9093", Path(properties(*lines)).name)
 
 
 def let_in(broker: ClusterAccess) -> dict[str, str]:
     """A broker's options but for those that every broker has."""
-    common = ClusterAccess("").to_read()
-    return {name: value for name, value in broker.to_read().items() if common.get(name) != value}
+    common = ClusterAccess("").read_options()
+    return {
+        name: value for name, value in broker.read_options().items() if common.get(name) != value
+    }
 
 
 @pytest.fixture(scope="session")
@@ -59,13 +61,13 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_missing_client_config_is_accepted() -> None:
-    assert let_in(broker_at("a:1,b:2", None)) == {"kafka.bootstrap.servers": "a:1,b:2"}
+    assert let_in(cluster_access_of("a:1,b:2", None)) == {"kafka.bootstrap.servers": "a:1,b:2"}
 
 
 def test_unresponsive_broker_fails_within_a_minute() -> None:
     """Including retries, but not before the longest throttle of a quota."""
-    broker = broker_at("a:1", None)
-    read, written = broker.to_read(), broker.to_write()
+    broker = cluster_access_of("a:1", None)
+    read, written = broker.read_options(), broker.write_options()
     for each in (read, written):
         assert 12_000 < int(each["kafka.request.timeout.ms"]) <= 20_000
     asked_ms = int(read["kafka.default.api.timeout.ms"])
@@ -120,7 +122,7 @@ def test_options_of_unused_protocol_are_omitted(read: Read, pem: Path) -> None:
 def test_inline_truststore_certificates_are_unchanged(read: Read, pem: Path) -> None:
     text = (pem / "authority.pem").read_text()
     lines = ("security.protocol=SSL", "ssl.truststore.certificates=" + text.replace("\n", "\\n"))
-    assert read(*lines).to_read()["kafka.ssl.truststore.certificates"] == text
+    assert read(*lines).read_options()["kafka.ssl.truststore.certificates"] == text
 
 
 def test_token_file_sets_login_callback_handler(read: Read) -> None:
@@ -129,7 +131,7 @@ def test_token_file_sets_login_callback_handler(read: Read) -> None:
         "sasl.mechanism=OAUTHBEARER",
         f"sasl.jaas.config={BEARER} ;",
         "sasl.oauthbearer.token.endpoint.url=file:/a%20token",
-    ).to_read()
+    ).read_options()
     assert options["kafka.sasl.oauthbearer.token.endpoint.url"] == "file:///a%20token"
     assert options["kafka.sasl.login.callback.handler.class"].endswith("LoginCallbackHandler")
 
@@ -144,7 +146,7 @@ def test_sec1_key_is_rejected_with_pkcs8_conversion_command(
     made = subprocess.run(["openssl", *command.split()], capture_output=True, check=True).stdout
     certificates = (pem / "sec1.pem").read_bytes().partition(b"-----END EC PRIVATE KEY-----")[2]
     (tmp_path / "made.pem").write_bytes(made + certificates)
-    options = read(*lines, "ssl.keystore.location=made.pem").to_read()
+    options = read(*lines, "ssl.keystore.location=made.pem").read_options()
     assert options["kafka.ssl.keystore.location"] == str(tmp_path / "made.pem")
 
 
@@ -164,7 +166,7 @@ def test_config_path_with_colon_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "a:b.properties"
     file.write_text("\n".join(["security.protocol=SASL_PLAINTEXT", *LET_IN]))
     with pytest.raises(BadInput, match=r"a:b.properties: .* path contains ':' or '}': move"):
-        broker_at("there:9093", str(file))
+        cluster_access_of("there:9093", str(file))
 
 
 class Conf(dict[str, str]):

@@ -46,25 +46,25 @@ TOKEN_HANDLER: Final = {
 }
 """Reads the OAuth token from the location in ``TOKEN_URL``."""
 
-ANSWER_S: Final = 20
+RESPONSE_TIMEOUT_S: Final = 20
 """Timeout of a request of Kafka's client: longer than the longest throttle of any quota."""
-TRIES: Final = 3
-SILENCE_S: Final = TRIES * ANSWER_S
+ATTEMPTS: Final = 3
+SILENCE_MAX_S: Final = ATTEMPTS * RESPONSE_TIMEOUT_S
 """How long a broker may stay silent during a job before the job fails."""
-_IN_TIME: Final = {
-    "request.timeout.ms": str(1000 * ANSWER_S),
-    "default.api.timeout.ms": str(1000 * ANSWER_S),
+_TIMEOUTS: Final = {
+    "request.timeout.ms": str(1000 * RESPONSE_TIMEOUT_S),
+    "default.api.timeout.ms": str(1000 * RESPONSE_TIMEOUT_S),
 }
 """Timeouts of all Kafka clients; their defaults are minutes."""
 
 OPTION: Final = "--command-config"
-_UNSPEAKABLE: Final = re.compile(r"[:}]")
+_FORBIDDEN_IN_PATH: Final = re.compile(r"[:}]")
 """Characters that end a path in a ``FileConfigProvider`` reference."""
 _JAVA_KEY: Final = re.compile(rb"^-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", re.MULTILINE)
 """The header of PKCS #8, the only key format that Kafka's Java client reads."""
 _TO_PKCS8: Final = "openssl pkcs8 -topk8"
 _STACK_TRACE: Final = "spark.sql.pyspark.jvmStacktrace.enabled"
-_NOTHING: Final = Given("", "", "")
+_NOT_GIVEN: Final = Given("", "", "")
 
 
 class ClusterAccess(NamedTuple):
@@ -73,27 +73,27 @@ class ClusterAccess(NamedTuple):
     bootstrap: str
     client: ClientProperties | None = None
 
-    def to_read(self) -> dict[str, str]:
+    def read_options(self) -> dict[str, str]:
         """Options for reading. Spark's connector retries by itself, then the task fails."""
         return {
             **self._options({}),
-            "fetchOffset.numRetries": str(TRIES),
-            "kafkaConsumer.pollTimeoutMs": str(1000 * (SILENCE_S - ANSWER_S)),
+            "fetchOffset.numRetries": str(ATTEMPTS),
+            "kafkaConsumer.pollTimeoutMs": str(1000 * (SILENCE_MAX_S - RESPONSE_TIMEOUT_S)),
         }
 
-    def to_write(self) -> dict[str, str]:
+    def write_options(self) -> dict[str, str]:
         """Options for writing, where Kafka's producer does all retries."""
-        within = str(1000 * SILENCE_S)
+        within = str(1000 * SILENCE_MAX_S)
         return self._options({"max.block.ms": within, "delivery.timeout.ms": within})
 
     def _options(self, more: dict[str, str]) -> dict[str, str]:
-        settings = {"bootstrap.servers": self.bootstrap, **_IN_TIME, **more}
+        settings = {"bootstrap.servers": self.bootstrap, **_TIMEOUTS, **more}
         if self.client is not None:
             settings |= _settings(self.client)
         return {f"kafka.{name}": value for name, value in settings.items()}
 
 
-def broker_at(bootstrap: str, file: str | None) -> ClusterAccess:
+def cluster_access_of(bootstrap: str, file: str | None) -> ClusterAccess:
     """Describe a broker, with the client settings of a properties file.
 
     Raises BadInput, which names the line and never a secret.
@@ -107,17 +107,17 @@ def broker_at(bootstrap: str, file: str | None) -> ClusterAccess:
             tls_context(client)
     except ConfigError as error:
         raise BadInput(str(error)) from None
-    if _UNSPEAKABLE.search(file):
+    if _FORBIDDEN_IN_PATH.search(file):
         raise BadInput(
             f"{file}: Kafka's client cannot read a properties file whose path contains ':' or '}}':"
             " move or rename it"
         )
     if client.has_tls and KEYSTORE in client.given:
-        _look_for_key(client)
+        _check_key_format(client)
     return ClusterAccess(bootstrap, client)
 
 
-def _look_for_key(client: ClientProperties) -> None:
+def _check_key_format(client: ClientProperties) -> None:
     entry = client.given[KEYSTORE]
     if not _JAVA_KEY.search(Path(entry.value).read_bytes()):
         raise BadInput(
@@ -151,7 +151,7 @@ def _of_tls(client: ClientProperties) -> dict[str, str]:
             KEYSTORE_TYPE: "PEM",
             KEYSTORE: os.path.abspath(client.given[KEYSTORE].value),
         }
-        if client.given.get(KEY_PASSWORD, _NOTHING).value:
+        if client.given.get(KEY_PASSWORD, _NOT_GIVEN).value:
             found |= {KEY_PASSWORD: _in_file(client, KEY_PASSWORD), **PROVIDERS}
     return found
 
@@ -164,7 +164,7 @@ def _in_file(client: ClientProperties, name: str) -> str:
 # Error messages ---------------------------------------------------------------------------------
 
 
-class _Sign(NamedTuple):
+class _KnownFailure(NamedTuple):
     """An error pattern, and the setting that most likely causes it."""
 
     seen: re.Pattern[str]
@@ -175,28 +175,30 @@ class _Sign(NamedTuple):
     """Added if no properties file was given, as security settings may not be the cause."""
 
 
-_SIGNS: Final = (
-    _Sign(re.compile(r"No (subject alternative|name matching).*"), CHECKS_HOST,
+_KNOWN_FAILURES: Final = (
+    _KnownFailure(re.compile(r"No (subject alternative|name matching).*"), CHECKS_HOST,
           "use a host name in --from that the broker's certificate contains, or set"
           f" {CHECKS_HOST} to an empty value"),
-    _Sign(re.compile(r"PKIX path \w+ failed|unable to find valid certification path"), TRUSTSTORE,
+    _KnownFailure(re.compile(r"PKIX path \w+ failed|unable to find valid certification path"),
+          TRUSTSTORE,
           f"the broker's certificate is not trusted; check {TRUSTSTORE}"),
-    _Sign(re.compile(r"Received fatal alert: \w*certificate\w*|alert (\w+ )?certificate[\w ]*"),
-          KEYSTORE,
+    _KnownFailure(re.compile(r"Received fatal alert: \w*certificate\w*"
+                             r"|alert (\w+ )?certificate[\w ]*"), KEYSTORE,
           f"the broker requires a client certificate that it trusts; check {KEYSTORE}"),
-    _Sign(re.compile(r"\w+ SecretKeyFactory not available"), KEYSTORE,
+    _KnownFailure(re.compile(r"\w+ SecretKeyFactory not available"), KEYSTORE,
           f"this Java cannot decrypt the key; encrypt it with `{_TO_PKCS8} -v1 PBE-SHA1-3DES`"),
-    _Sign(re.compile(r"Failed to load PEM SSL keystore"), KEYSTORE,
+    _KnownFailure(re.compile(r"Failed to load PEM SSL keystore"), KEYSTORE,
           f"Java cannot read {KEYSTORE}; it must contain a PKCS #8 key, then its certificates"),
-    _Sign(re.compile(r"Client SASL mechanism .*"), MECHANISM, f"choose a different {MECHANISM}"),
-    _Sign(re.compile(r"(?<=SaslAuthenticationException: ).*"), JAAS, f"check {JAAS}"),
-    _Sign(re.compile(r"(?<=SASL_AUTHENTICATION_FAILED: ).*"), JAAS, f"check {JAAS}"),
-    _Sign(re.compile(r"(UNSUPPORTED_SASL_MECHANISM|ILLEGAL_SASL_STATE): .*"), MECHANISM,
+    _KnownFailure(re.compile(r"Client SASL mechanism .*"), MECHANISM,
+          f"choose a different {MECHANISM}"),
+    _KnownFailure(re.compile(r"(?<=SaslAuthenticationException: ).*"), JAAS, f"check {JAAS}"),
+    _KnownFailure(re.compile(r"(?<=SASL_AUTHENTICATION_FAILED: ).*"), JAAS, f"check {JAAS}"),
+    _KnownFailure(re.compile(r"(UNSUPPORTED_SASL_MECHANISM|ILLEGAL_SASL_STATE): .*"), MECHANISM,
           f"choose a different {MECHANISM} or {PROTOCOL}"),
-    _Sign(re.compile(r"Not authorized to access \w+.*|TOPIC_AUTHORIZATION_FAILED"), JAAS,
+    _KnownFailure(re.compile(r"Not authorized to access \w+.*|TOPIC_AUTHORIZATION_FAILED"), JAAS,
           f"its principal needs ACLs: to read {TOPIC}, and to write to the topic of"
           " --alerts-to"),
-    _Sign(re.compile(r"(?<=TimeoutException: ).*|no answer .*in (time|[\d.]+ s)"
+    _KnownFailure(re.compile(r"(?<=TimeoutException: ).*|no answer .*in (time|[\d.]+ s)"
                      r"|cannot be reached \(.*timed out\)"), PROTOCOL,
           "check that the broker is running, that all its advertised addresses can be"
           f" reached from here, and that {PROTOCOL} matches the port in --from",
@@ -218,14 +220,14 @@ def why(spark: SparkSession, error: PySparkException, broker: ClusterAccess) -> 
 
 def explain(text: str, broker: ClusterAccess) -> str | None:
     """Explain an error about a broker, with the setting that fixes it; None if it is unknown."""
-    for sign in _SIGNS:
+    for sign in _KNOWN_FAILURES:
         found = sign.seen.search(text)
         if found is not None:
             return _failure_text(broker, sign, found[0])
     return None
 
 
-def _failure_text(broker: ClusterAccess, sign: _Sign, seen: str) -> str:
+def _failure_text(broker: ClusterAccess, sign: _KnownFailure, seen: str) -> str:
     seen = seen.partition(" SQLSTATE: ")[0]  # Spark's suffix, without information.
     reason = f"request to {broker.bootstrap} failed ({seen.strip()})"
     if broker.client is None:

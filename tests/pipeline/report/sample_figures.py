@@ -15,18 +15,18 @@ from minibroker.pipeline.report.figures import (
     Outcome,
     Point,
     ReportedBroker,
+    ReportedClient,
     ReportedProposal,
     Use,
-    Who,
 )
 
 START_S = 1_795_000_020
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\x00'\"&"
-ALICE = Who("alice", "etl")
-MALLORY = Who("ANONYMOUS", HOSTILE)
+ALICE = ReportedClient("alice", "etl")
+MALLORY = ReportedClient("ANONYMOUS", HOSTILE)
 
 
-def use(who: Who, requests: float = 100, throttled: float = 0) -> Use:
+def use(who: ReportedClient, requests: float = 100, throttled: float = 0) -> Use:
     return Use(who, requests, 1e6, 2e6, 3e8, throttled, 40 * throttled, 1, 0.5, 5, 50)
 
 
@@ -34,7 +34,7 @@ def figures() -> Figures:
     """Three minutes of two entities and the rest, with everything there is to show."""
     slots = range(START_S, START_S + 180, 60)
     first_us, last_us = START_S * 1_000_000, (START_S + 179) * 1_000_000
-    whos = (ALICE, MALLORY, REST)
+    clients = (ALICE, MALLORY, REST)
     names = ("now.quotas", HOSTILE)
     return Figures(
         source="/data/activity",
@@ -52,7 +52,7 @@ def figures() -> Figures:
         total=use(REST, 1234, 20),
         entities=(use(ALICE), use(MALLORY, 90, 20), use(REST, 1044)),
         entity_count=10_002,
-        points=tuple(Point(at, who, 60, 6e6, 1e6, 6e9) for at in slots for who in whos),
+        points=tuple(Point(at, who, 60, 6e6, 1e6, 6e9) for at in slots for who in clients),
         latency=(Latency(START_S, 0.5, 5, 50), Latency(START_S + 120, 1, 6, 60)),
         connections=(ConnectionTotals(START_S, 60, 6, 3, 30),),
         heat=(Heat(START_S, MALLORY, 20, 800), Heat(START_S + 120, ALICE, 1, 90_000)),

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from minibroker.pipeline import counting
-from minibroker.pipeline.counting import Events
+from minibroker.pipeline import quota_amounts
 from minibroker.pipeline.files import TEXTS
-from minibroker.pipeline.quantities import LEVELS
-from tests.pipeline import by_hand
-from tests.pipeline.happenings import arrow, fetched, many, produced, request
+from minibroker.pipeline.quota_amounts import Events
+from minibroker.pipeline.quota_units import LEVELS
+from tests.pipeline import reference_counts
+from tests.pipeline.sample_events import arrow, fetched, many, produced, request
 
 
 def as_files_have_it(table: pa.Table) -> pa.Table:
@@ -47,26 +47,26 @@ def test_counted_columns_match_events_counted_by_hand(dictionaries: bool) -> Non
                 ]
                 level = -1 if each.level is None else each.level[row]
                 name = None if level < 0 else list(LEVELS)[level]
-                found.append((each.quota, each.amount[row], each.held_ms[row], name, *figures))
-        assert found == list(by_hand.counts(event)), event
+                found.append((each.quota, each.amount[row], each.throttled_ms[row], name, *figures))
+        assert found == list(reference_counts.counts(event)), event
 
 
 def test_rows_of_each_quota_carry_counted_names() -> None:
     found: list[dict[str, Any]] = []
-    for batch in counting.rows(arrow(EVENTS).to_batches(max_chunksize=50), 60):
+    for batch in quota_amounts.rows(arrow(EVENTS).to_batches(max_chunksize=50), 60):
         found += batch.to_pylist()
     expected = [
         {
             "broker": event["broker"],
-            **by_hand.names(event),
+            **reference_counts.names(event),
             "quota": each.quota,
             "start_us": event["time_us"] // 60_000_000 * 60_000_000,
             "sample": event["sample"],
             "amount": each.amount,
-            "held_ms": each.held_ms,
+            "throttled_ms": each.throttled_ms,
         }
         for event in EVENTS
-        for each in by_hand.counts(event)
+        for each in reference_counts.counts(event)
     ]
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 

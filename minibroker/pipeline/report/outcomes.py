@@ -39,12 +39,14 @@ def compared(
     )
     key = F.array("user", "client_id", "ip")
     longest = each.groupBy(key.alias("who")).agg(F.max("throttle_ms").alias("most"))
-    held = longest.where("most > 0").orderBy(F.desc("most"), "who").limit(HEAT_MAX).collect()
-    those = [F.array(*map(F.lit, row.who)) for row in held]
+    most_throttled = (
+        longest.where("most > 0").orderBy(F.desc("most"), "who").limit(HEAT_MAX).collect()
+    )
+    those = [F.array(*map(F.lit, row.who)) for row in most_throttled]
     rows = each.where(key.isin(those)).collect() if those else []
     totals = each.groupBy("proposal", "loop").agg(
         F.count("*").alias("entities"),
-        F.count_if(F.col("throttled") > 0).alias("held"),
+        F.count_if(F.col("throttled") > 0).alias("throttled_entities"),
         *(F.sum(name).alias(name) for name in _SUMS),
         *(F.max(name).alias(name) for name in ("longest_ms", "late_ms")),
     )
@@ -61,7 +63,13 @@ def _proposal(row: Row) -> ReportedProposal:
     name = called(row.proposal, row.loop)
     sums = row.requests, row.throttled, row.throttle_ms
     return ReportedProposal(
-        name, row.entities, row.held, *sums, row.longest_ms, row.given_up or 0, row.late_ms
+        name,
+        row.entities,
+        row.throttled_entities,
+        *sums,
+        row.longest_ms,
+        row.given_up or 0,
+        row.late_ms,
     )
 
 

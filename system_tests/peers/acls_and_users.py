@@ -16,7 +16,7 @@ from protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
-from system_tests.peers.asking import Asked
+from system_tests.peers.conversation import Asked
 
 SHA_256, SHA_512 = 1, 2
 

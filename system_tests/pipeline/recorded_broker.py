@@ -23,9 +23,9 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Topi
 from protocol.records import Record, build_batch
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
-from system_tests.quotas import lasting
-from system_tests.quotas.lasting import ANONYMOUS, FED, PATIENCE_S, TOPIC, Minute, Work
-from system_tests.quotas.setting import VERSION
+from system_tests.quotas import saturating_clients
+from system_tests.quotas.quota_requests import VERSION
+from system_tests.quotas.saturating_clients import ANONYMOUS, FED, PATIENCE_S, TOPIC, Minute, Work
 
 JAAS: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 USERS: Final = ("alice", "bob", "carol", "dave")
@@ -42,18 +42,18 @@ SETTINGS: Final = {
 }
 
 QUOTAS: Final = f"""
-# Those who send: one at each level, beside quotas that come later and must not hold.
+# Producers: a quota at each level, and quotas of lower precedence, which must not apply.
 --alter --entity-type users --entity-name alice --add-config producer_byte_rate=154000
 --alter --entity-type clients --entity-name small --add-config producer_byte_rate=20000000
 --alter --entity-type users --entity-name bob --entity-type clients --entity-name mine --add-config producer_byte_rate=90000,request_percentage=2
-# Those who fetch.
+# Consumers.
 --alter --entity-type users --entity-name carol --entity-type clients --entity-default --add-config consumer_byte_rate=250000
 --alter --entity-type users --entity-name dave --add-config consumer_byte_rate=120000,request_percentage=40
-# Whose requests take time, and who changes topics.
+# Clients that use request time, and clients that change topics.
 --alter --entity-type clients --entity-name small --add-config request_percentage=1.5
 --alter --entity-type clients --entity-name changes --add-config controller_mutation_rate=2
 --alter --entity-type clients --entity-name strictly --add-config controller_mutation_rate=2
-# Who connects again and again; and everybody else.
+# An address that connects repeatedly, and all other clients.
 --alter --entity-type ips --entity-name {FAST_IP} --add-config connection_creation_rate=1
 --alter --entity-type clients --entity-default --add-config producer_byte_rate=100000000
 """  # noqa: E501 (a line is an alteration)
@@ -69,11 +69,11 @@ class Case(NamedTuple):
 
 
 CASES: Final = (
-    Case(lasting.produce_with_librdkafka, "alice", "any", VALUE),
-    Case(lasting.produce_with_aiokafka, "bob", "mine", VALUE),
-    Case(lasting.consume_with_librdkafka, "carol", "hers", VALUE),
-    Case(lasting.consume_with_kafka_python, "dave", "his", VALUE),
-    Case(lasting.produce_with_kafka_python, ANONYMOUS, "small", SMALL),
+    Case(saturating_clients.produce_with_librdkafka, "alice", "any", VALUE),
+    Case(saturating_clients.produce_with_aiokafka, "bob", "mine", VALUE),
+    Case(saturating_clients.consume_with_librdkafka, "carol", "hers", VALUE),
+    Case(saturating_clients.consume_with_kafka_python, "dave", "his", VALUE),
+    Case(saturating_clients.produce_with_kafka_python, ANONYMOUS, "small", SMALL),
 )
 
 
@@ -121,7 +121,7 @@ def everybody_works(broker: RunningBroker, seconds: float) -> None:
     with ProcessPoolExecutor(len(CASES), multiprocessing.get_context("spawn")) as clients:
         works = [
             clients.submit(
-                lasting.lasting,
+                saturating_clients.lasting,
                 case.work,
                 Minute(
                     plain if case.user == ANONYMOUS else with_sasl, ends, case.user, case.client_id

@@ -18,7 +18,7 @@ from typing import Final
 
 from system_tests.harness.processes import is_running, tree
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.starting import jars
+from system_tests.pipeline.job_launchers import jars
 
 TRIGGER: Final = "1 second"
 """Between steps of ingest, instead of ten, so that a job has come to many when it is killed."""
@@ -32,7 +32,7 @@ class Standby:
         self._printed = printed
         with printed.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "system_tests.pipeline.standby", json.dumps(conf)],
+                [sys.executable, "-m", "system_tests.pipeline.standby_job", json.dumps(conf)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.pipeline import reachable
-from minibroker.pipeline.brokers import ClusterAccess, broker_at
+from minibroker.pipeline import topic_lookup
+from minibroker.pipeline.cluster_access import ClusterAccess, cluster_access_of
 from minibroker.pipeline.errors import BadInput
-from minibroker.pipeline.reachable import look_for_activity, why_not
+from minibroker.pipeline.topic_lookup import failure_reason, find_activity_topic
 
 CLIENT = """\
 security.protocol=SASL_PLAINTEXT
@@ -21,11 +21,13 @@ sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule require
 
 
 def test_closed_port_is_reported_at_once() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{held.getsockname()[1]}"
-        with pytest.raises(BadInput, match=rf"nothing listens on {nobody}; .* --from HOST:PORT"):
-            look_for_activity(ClusterAccess(nobody))
+    with socket.socket() as bound_socket:
+        bound_socket.bind(("127.0.0.1", 0))
+        closed_port = f"127.0.0.1:{bound_socket.getsockname()[1]}"
+        with pytest.raises(
+            BadInput, match=rf"nothing listens on {closed_port}; .* --from HOST:PORT"
+        ):
+            find_activity_topic(ClusterAccess(closed_port))
 
 
 def test_silent_broker_reports_unanswered_api_versions() -> None:
@@ -36,17 +38,17 @@ def test_silent_broker_reports_unanswered_api_versions() -> None:
             rf"^request to {address} failed \(no answer to API_VERSIONS in time\): it may not be"
         )
         with pytest.raises(BadInput, match=asked):
-            look_for_activity(ClusterAccess(address))
+            find_activity_topic(ClusterAccess(address))
 
 
 def test_lookup_exceeding_timeout_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reachable, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(topic_lookup, "PATIENCE_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(
             BadInput, match=rf"^request to {address} failed \(no answer in 1 s\): it"
         ):
-            look_for_activity(ClusterAccess(address))
+            find_activity_topic(ClusterAccess(address))
 
 
 @pytest.mark.parametrize(
@@ -95,5 +97,5 @@ def test_lookup_exceeding_timeout_is_reported(monkeypatch: pytest.MonkeyPatch) -
 def test_lookup_failure_reports_fix(tmp_path: Path, complaint: str, words: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(CLIENT)
-    broker = broker_at("there:9092", str(file))
-    assert why_not(broker, complaint) == words.replace("FILE", str(file))
+    broker = cluster_access_of("there:9092", str(file))
+    assert failure_reason(broker, complaint) == words.replace("FILE", str(file))

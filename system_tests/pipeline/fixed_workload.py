@@ -19,7 +19,7 @@ import kafka
 from protocol.messages.metadata import MetadataRequest
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
-from system_tests.quotas.lasting import FED, PATIENCE_S, TOPIC
+from system_tests.quotas.saturating_clients import FED, PATIENCE_S, TOPIC
 
 RECORDS: Final = 300
 VALUE: Final = bytes(10_000)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minibroker.activity.schema import ActivityKind, Happened
-from minibroker.pipeline.quantities import (
+from minibroker.pipeline.quota_units import (
     CHECKS,
     CLIENT,
     FETCH,
@@ -77,7 +77,7 @@ class Counted(NamedTuple):
     """Flags the events that count; the other columns are meaningful for these only."""
     amount: Ints
     """In the quota's unit, see ``UNITS``."""
-    held_ms: Ints
+    throttled_ms: Ints
     level: Ints | None
     """Index in ``LEVELS`` of the level at which the broker checked it, or -1; None if unknown."""
     measured: Floats | None
@@ -173,9 +173,9 @@ class Events:
         found = self._checked(MUTATION, self._given("mutations"), left)
         yield found._replace(measured=None)
         accepted = self._is("happened", Happened.ACCEPTED).astype(np.int64)
-        held_ms = np.where(self._is("happened", Happened.HELD), self.ints("delay_ms"), 0)
+        throttled_ms = np.where(self._is("happened", Happened.HELD), self.ints("delay_ms"), 0)
         yield Counted(
-            CONNECTION_CREATION_RATE, self._connections, accepted, held_ms, None, None, None
+            CONNECTION_CREATION_RATE, self._connections, accepted, throttled_ms, None, None, None
         )
 
     def rows(self, every_s: int) -> Iterator[pa.RecordBatch]:
@@ -192,7 +192,7 @@ class Events:
                     "start_us": starts_us[rows],
                     "sample": self._table.column("sample").take(rows).combine_chunks(),
                     "amount": counted.amount[rows],
-                    "held_ms": counted.held_ms[rows],
+                    "throttled_ms": counted.throttled_ms[rows],
                 }
             )
 
@@ -206,9 +206,9 @@ class Events:
         level = np.full(len(self), -1, np.int64)
         for name, rows in by.items():
             level[rows] = list(LEVELS).index(name)
-        held_ms = _filled(field["throttle_ms"], 0).astype(np.int64)
+        throttled_ms = _filled(field["throttle_ms"], 0).astype(np.int64)
         rate, bound = (_filled(field[name], np.nan) for name in ("rate", "bound"))
-        return Counted(quota, where, amount, held_ms, level, rate, bound)
+        return Counted(quota, where, amount, throttled_ms, level, rate, bound)
 
     @cached_property
     def _connections(self) -> Flags:
@@ -256,7 +256,7 @@ class Events:
 
 FLAT: Final = (
     "broker int, user string, client_id string, ip string, quota string, start_us bigint,"
-    " sample double, amount bigint, held_ms bigint"
+    " sample double, amount bigint, throttled_ms bigint"
 )
 """The columns of `Events.rows`, for Spark."""
 

@@ -68,7 +68,7 @@ def events(chance: random.Random, number: int, *, step_ms: int = 60) -> list[Eve
                 size=chance.randrange(1000) if what in ("produce", "fetch") else 0,
                 permits=chance.randrange(9) if what == "mutate" else 0,
                 strict=strict,
-                unheld=strict and chance.random() < 0.4,
+                unthrottled=strict and chance.random() < 0.4,
                 exempt=chance.random() < 0.1,
                 checked_ns=chance.randrange(10**7),
                 late_ns=chance.randrange(10**6),
@@ -102,6 +102,6 @@ def replay(
         sequence: Decision(ms, KINDS[kind] if kind >= 0 else None)
         for _, requests, answers in run.answered
         for sequence, (ms, kind) in zip(
-            requests.sequence.tolist(), answers.held.tolist(), strict=True
+            requests.sequence.tolist(), answers.throttles.tolist(), strict=True
         )
     }
