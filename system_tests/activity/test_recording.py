@@ -86,7 +86,7 @@ def counter(broker: RunningBroker, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
-def told_with_all_drops(broker: RunningBroker) -> tuple[list[Event], int]:
+def events_with_all_drops(broker: RunningBroker) -> tuple[list[Event], int]:
     """Return all events, and how many were dropped: each counted drop is recorded.
 
     A process may report its drops later than other processes, and once more if the recorder dies
@@ -104,7 +104,7 @@ def told_with_all_drops(broker: RunningBroker) -> tuple[list[Event], int]:
     return found
 
 
-def judge(events: list[Event]) -> Counter[str]:
+def count_produce_requests(events: list[Event]) -> Counter[str]:
     """Numbers only grow; how many Produce requests there are of each client."""
     sequences = [event["sequence"] for event in events]
     assert sequences == sorted(set(sequences))
@@ -122,7 +122,7 @@ def test_every_request_of_real_clients_is_recorded_once(
         sent = list(clients.map(lambda name: produce(broker, name, 300), names))
     assert sent == [300] * len(names)
     events = list(events_of(broker))
-    found = judge(events)
+    found = count_produce_requests(events)
     assert {name: found[name] for name in names} == dict.fromkeys(names, 300)
     assert {event["records"] for event in events if event.get("api_key") == PRODUCE} == {1}
     happened = Counter(event.get("happened") for event in events if event["kind"] == "connection")
@@ -137,8 +137,8 @@ def test_killed_recorder_reports_dropped_events(start: Starter) -> None:
         acknowledged += produce(broker, "client", 200)
         kill(broker, "recorder")
         wait_ready(broker)
-    events, dropped = told_with_all_drops(broker)
-    found = judge(events)["client"]
+    events, dropped = events_with_all_drops(broker)
+    found = count_produce_requests(events)["client"]
     # Missing events were dropped and counted; some of the dropped ones may exist.
     assert found <= acknowledged <= found + dropped
 
@@ -154,7 +154,7 @@ def test_owner_kills_lose_no_event(start: Starter) -> None:
     acknowledged = producing.result()
     assert acknowledged == 2000
     events = list(events_of(broker))
-    judge(events)
+    count_produce_requests(events)
     # A request whose owner died was retried, and is recorded if it was answered at all.
     answered = [
         event
@@ -165,7 +165,7 @@ def test_owner_kills_lose_no_event(start: Starter) -> None:
     assert not [event for event in events if event["kind"] == "dropped"]
 
 
-def send_ahead(broker: RunningBroker, count: int) -> None:
+def send_pipelined(broker: RunningBroker, count: int) -> None:
     """Send requests without waiting for each response, but for all of them at the end."""
     hello = frame(ApiVersionsRequest(), 0, client_id="fast")
     with socket.create_connection(broker.address) as sock, sock.makefile("rb") as answers:
@@ -183,10 +183,10 @@ def test_stopped_recorder_does_not_block_requests(start: Starter) -> None:
     assert recorder is not None
     os.kill(recorder, signal.SIGSTOP)
     asked = 2 * (PENDING_MAX + UNWRITTEN_MAX)
-    send_ahead(broker, asked)
+    send_pipelined(broker, asked)
     os.kill(recorder, signal.SIGCONT)
     events = list(events_of(broker))
-    judge(events)
+    count_produce_requests(events)
     dropped = sum(event["dropped"] for event in events if event["kind"] == "dropped")
     found = sum(event.get("client_id") == "fast" for event in events)
     assert found > PENDING_MAX
@@ -209,9 +209,9 @@ def test_recorder_crash_loop_does_not_stop_the_broker(start: Starter) -> None:
     )
     assert "the broker keeps running and restarts it in" in broker.printed()
     produce(broker, "after", 10)
-    events, dropped = told_with_all_drops(broker)
-    assert judge(events)["after"] == 10
-    assert judge(events)["client"] + dropped >= 10 * (RESTARTS_MAX + 1)
+    events, dropped = events_with_all_drops(broker)
+    assert count_produce_requests(events)["after"] == 10
+    assert count_produce_requests(events)["client"] + dropped >= 10 * (RESTARTS_MAX + 1)
 
 
 def test_recorder_process_has_lower_cpu_priority(start: Starter) -> None:
@@ -224,9 +224,9 @@ def test_recorder_process_has_lower_cpu_priority(start: Starter) -> None:
 def test_activity_topic_is_recreated_after_reset(start: Starter) -> None:
     broker = start(*ON)
     produce(broker, "before", 10)
-    assert judge(list(events_of(broker)))["before"] == 10
+    assert count_produce_requests(list(events_of(broker)))["before"] == 10
     ask(broker, "POST", "/v1/reset")
     produce(broker, "after", 10)
     events = list(events_of(broker))
-    assert judge(events)["after"] == 10
-    assert "before" not in judge(events)
+    assert count_produce_requests(events)["after"] == 10
+    assert "before" not in count_produce_requests(events)

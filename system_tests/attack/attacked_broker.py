@@ -25,7 +25,7 @@ from system_tests.attack.report import Invariant, Report
 from system_tests.attack.stalls import ALL, Fault, Sample, failures, stalls, unexcused
 from system_tests.attack.targets import Target
 from system_tests.connections.dialling import listener_address
-from system_tests.faults.history import judge
+from system_tests.faults.history import find_anomalies
 from system_tests.faults.killing import kill, kill_all
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker, free_port, start_minibroker
@@ -330,7 +330,7 @@ class AttackedBroker:
         self.report.counts["records acknowledged"] += len(history.acknowledged)
         self.report.counts["records read back"] += len(history.log)
         self.report.counts["records not acknowledged"] += len(history.failed)
-        anomalies = judge(history)
+        anomalies = find_anomalies(history)
         for kind in ("lost", "duplicate", "nonmonotonic"):
             self.report.counts[f"records found {kind}"] += len(getattr(anomalies, kind))
         if anomalies:

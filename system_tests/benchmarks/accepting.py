@@ -19,7 +19,7 @@ from typing import Final
 
 from system_tests.benchmarks.client import RunFailed, paced
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER
-from system_tests.connections.dialling import Client, limit_ip
+from system_tests.connections.dialling import Client, set_ip_rate
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.dialler import count, storm
 from system_tests.harness.jars import PROJECT
@@ -71,7 +71,7 @@ STORMING_AT_ONCE: Final = 256
 STORMING_ADDRESSES: Final = 100
 HOLD_MS: Final = 200
 PATIENCE_MS: Final = 500
-BREWING_S: Final = 0.5
+STORM_START_S: Final = 0.5
 PRODUCED: Final = 5000
 """Ten seconds of them, as with fewer one moment of the machine's own is the slowest hundredth."""
 RECORD_BYTES: Final = 100
@@ -122,7 +122,7 @@ class Kind:
         if ips and not self.sharded:
             with Client(broker.address) as client:
                 for ip, rate in ips.items():
-                    limit_ip(client, ip, rate)
+                    set_ip_rate(client, ip, rate)
         return broker
 
 
@@ -178,7 +178,7 @@ def storm_beside(kind: Kind, broker: RunningBroker) -> dict[str, float]:
             patience_ms=PATIENCE_MS,
             nice=True,
         ) as storming:
-            time.sleep(BREWING_S)
+            time.sleep(STORM_START_S)
             beside = client.produce()["p99_us"]
             storming.end()
     return {kind.row(ALONE): alone, kind.row(BESIDE): beside, kind.row(RATIO): beside / alone}

@@ -1,13 +1,14 @@
-"""Cost of activity: ``python -m system_tests.benchmarks.activity``.
+"""Cost of recording activity: ``python -m system_tests.benchmarks.activity``.
 
-Brokers that record all connections, a share of them and none get the same small Produce requests in
-turns: several connections that pipeline requests, and one that does not. There are several brokers
-of each kind, because two of one kind differ by some microseconds per request. Prints the figures of
-the brokers without activity, and the differences of the others in the same round: medians and
-quartiles. Processor time is least affected by other work on the machine; it is given by process,
-because the recorder has a lower priority, and the work that remains after the responses is counted
-too. The share of the machine that other work took is printed at the end. Invariant: all brokers do
-the same work in every round, and the order changes with each round.
+Brokers that record no connections, all of them (in each activity format) and a share of them take
+turns with the same small Produce requests: first over several connections that pipeline requests,
+then one request at a time. There are several brokers of each kind, because two of one kind differ
+by some microseconds per request. Prints the figures of the brokers that record nothing, and the
+differences of the others in the same round: medians and quartiles. Processor time is the figure
+that other work on the machine affects least. It is given for each role, because the recorder has a
+lower priority, and it includes the work that is left after the responses. The share of the machine
+that other work took is printed at the end. Invariant: all brokers do the same work in every round,
+and the order changes with each round.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
+from minibroker.config import FORMAT_ARROW, FORMAT_JSON
 from protocol.compiler import encode
 from protocol.headers import RequestHeader, encode_request_header
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -35,22 +37,23 @@ from system_tests.harness.control import processes
 BROKERS, SECONDS = 2, 90
 TURNS, REQUESTS = 16, 400
 CONNECTIONS = 8
-AHEAD = 32
-"""Requests that a connection sends before it waits for their answers."""
+IN_FLIGHT = 32
+"""Requests that a connection sends before it waits for their responses."""
 SAMPLE = 0.1
 ROUNDS_MIN = 2
 VERSION = 9
-PARTS = ("processors", "workers", "recorder", "others")
+ROLES = ("processors", "workers", "recorder", "others")
 QUIET_S = 0.35
-"""Longer than the recorder sleeps while there is anything to write."""
-TOLD = "minibroker_activity_events_total"
-DROPPED = "minibroker_activity_dropped_total"
+"""Longer than the recorder sleeps while it has events to write."""
+WRITTEN_METRIC = "minibroker_activity_events_total"
+DROPPED_METRIC = "minibroker_activity_dropped_total"
+BYTES_METRIC = "minibroker_activity_bytes_total"
 
 Figures = dict[str, list[float]]
 
 
 def produce(topic: str) -> bytes:
-    """A small request as it goes over the wire."""
+    """Encode a small request with its length prefix."""
     batch = build_batch([Record(value=bytes(100))])
     data = [PartitionProduceData(index=0, records=batch)]
     request = ProduceRequest(
@@ -81,45 +84,47 @@ class Bench:
         ]
         self.pids = {name: each.pid for name, each in processes(self.broker).items()}
         self.figures: Figures = defaultdict(list)
-        self.answer_bytes = self._ask_one(0)
-        self._room = memoryview(bytearray(AHEAD * self.answer_bytes))
+        self.response_bytes = self._send_one(0)
+        self._buffer = memoryview(bytearray(IN_FLIGHT * self.response_bytes))
 
-    def _ask_one(self, number: int) -> int:
+    def _send_one(self, number: int) -> int:
         sock = self.sockets[number]
         sock.sendall(self.requests[number])
         size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
         return 4 + len(sock.recv(size, socket.MSG_WAITALL))
 
-    def ahead(self, turns: int) -> None:
-        """Every connection sends ahead, as often as there are turns."""
-        before, began = self.worked_us(), time.perf_counter()
+    def pipelined(self, turns: int) -> None:
+        """Send ``IN_FLIGHT`` requests at a time over every connection, ``turns`` times."""
+        before, started = self.worked_us(), time.perf_counter()
         for number, sock in enumerate(self.sockets):
-            sock.sendall(self.requests[number] * AHEAD)
+            sock.sendall(self.requests[number] * IN_FLIGHT)
         for turn in range(turns):
             for number, sock in enumerate(self.sockets):
-                got = sock.recv_into(self._room, len(self._room), socket.MSG_WAITALL)
-                assert got == len(self._room)
+                received = sock.recv_into(self._buffer, len(self._buffer), socket.MSG_WAITALL)
+                assert received == len(self._buffer)
                 if turn + 1 < turns:
-                    sock.sendall(self.requests[number] * AHEAD)
-        self._note("ahead", turns * AHEAD * CONNECTIONS, time.perf_counter() - began, before)
+                    sock.sendall(self.requests[number] * IN_FLIGHT)
+        self._record(
+            "pipelined", turns * IN_FLIGHT * CONNECTIONS, time.perf_counter() - started, before
+        )
 
     def one_by_one(self, count: int) -> None:
-        """One request at a time, of each connection in turn."""
-        before, began = self.worked_us(), time.perf_counter()
+        """Send one request at a time, over each connection in turn."""
+        before, started = self.worked_us(), time.perf_counter()
         for number in range(count):
-            self._ask_one(number % CONNECTIONS)
-        self._note("one by one", count, time.perf_counter() - began, before)
+            self._send_one(number % CONNECTIONS)
+        self._record("one in flight", count, time.perf_counter() - started, before)
 
-    def _note(self, way: str, count: int, took_s: float, before: Mapping[str, float]) -> None:
-        self.settle()
-        self.figures[f"{way}: requests/s"].append(count / took_s)
-        worked = {part: us - before[part] for part, us in self.worked_us().items()}
-        for part in PARTS:
-            self.figures[f"{way}: us worked, {part}"].append(worked[part] / count)
-        self.figures[f"{way}: us worked in all"].append(sum(worked.values()) / count)
+    def _record(self, load: str, count: int, elapsed_s: float, before: Mapping[str, float]) -> None:
+        self.wait_until_written()
+        self.figures[f"{load}: requests/s"].append(count / elapsed_s)
+        worked = {role: us - before[role] for role, us in self.worked_us().items()}
+        for role in ROLES:
+            self.figures[f"{load}: us/request, {role}"].append(worked[role] / count)
+        self.figures[f"{load}: us/request, total"].append(sum(worked.values()) / count)
 
-    def settle(self) -> None:
-        """Wait until no event is left to send, so that no work is done in another's turn."""
+    def wait_until_written(self) -> None:
+        """Wait until the recorder is idle, so that no work is left for another broker's turn."""
         while "recorder" in self.pids:
             before = self.worked_us()["recorder"]
             time.sleep(QUIET_S)
@@ -127,12 +132,12 @@ class Bench:
                 return
 
     def worked_us(self) -> dict[str, float]:
-        """Return the work of the processes so far, by part."""
-        worked = dict.fromkeys(PARTS, 0.0)
+        """Return the processor time so far, by role."""
+        worked = dict.fromkeys(ROLES, 0.0)
         for name, pid in self.pids.items():
-            part = next((part for part in PARTS if name.startswith(part.removesuffix("s"))), None)
+            role = next((role for role in ROLES if name.startswith(role.removesuffix("s"))), None)
             scheduled = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
-            worked[part or "others"] += int(scheduled.split()[0]) / 1000
+            worked[role or "others"] += int(scheduled.split()[0]) / 1000
         return worked
 
 
@@ -142,8 +147,8 @@ def metric(broker: RunningBroker, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def taken_by_others(benches: Sequence[Bench]) -> float:
-    """Return the processor time that other work on this machine took so far, in seconds."""
+def used_by_others(benches: Sequence[Bench]) -> float:
+    """Return the processor time of all other work on this machine so far, in seconds."""
     user, nice, system, _, _, interrupts, soft, steal = (
         int(ticks) / os.sysconf("SC_CLK_TCK")
         for ticks in Path("/proc/stat").read_text(encoding="ascii").split(None, 9)[1:9]
@@ -153,7 +158,7 @@ def taken_by_others(benches: Sequence[Bench]) -> float:
 
 
 def measure(benches: Sequence[Bench], turns: int, requests: int, seconds: float) -> int:
-    """Run rounds for ``seconds``, at least two, after one to warm up; return their number."""
+    """Run rounds for ``seconds``, at least two, after one for warm-up; return their number."""
     order, ends = list(benches), time.monotonic() + seconds
     rounds = -1
     while rounds < ROUNDS_MIN or time.monotonic() < ends:
@@ -161,7 +166,7 @@ def measure(benches: Sequence[Bench], turns: int, requests: int, seconds: float)
             for bench in order:
                 bench.figures.clear()
         for bench in order:
-            bench.ahead(turns)
+            bench.pipelined(turns)
         for bench in order:
             bench.one_by_one(requests)
         order.reverse()
@@ -176,50 +181,70 @@ def spread(differences: Sequence[float], of: float) -> str:
 
 
 def print_figures(kinds: Mapping[str, Sequence[Bench]]) -> None:
-    untold = kinds["off"]
-    for figure in untold[0].figures:
-        before = [value for bench in untold for value in bench.figures[figure]]
-        row = f"{figure:35}{statistics.median(before):9.1f}"
+    off = kinds["off"]
+    for figure in off[0].figures:
+        baseline = [value for bench in off for value in bench.figures[figure]]
+        row = f"{figure:36}{statistics.median(baseline):9.1f}"
         for name, benches in list(kinds.items())[1:]:
-            after = [value for bench in benches for value in bench.figures[figure]]
-            more = [each - other for each, other in zip(after, before, strict=True)]
-            row += f"  {name} {spread(more, statistics.median(before)):36}"
+            values = [value for bench in benches for value in bench.figures[figure]]
+            differences = [each - other for each, other in zip(values, baseline, strict=True)]
+            row += f"  {name} {spread(differences, statistics.median(baseline)):36}"
         print(row.rstrip())
 
 
+def settings_of_kinds(sample: float) -> dict[str, dict[str, str]]:
+    """The settings of each kind of broker; a ``sample`` of 0 omits the kind that samples."""
+    kinds: dict[str, dict[str, str]] = {"off": {}} | {
+        name: {"activity.enable": "true", "activity.format": name}
+        for name in (FORMAT_ARROW, FORMAT_JSON)
+    }
+    if sample:
+        kinds["sampled"] = kinds[FORMAT_ARROW] | {"activity.sample": str(sample)}
+    return kinds
+
+
+def print_totals(kinds: Mapping[str, Sequence[Bench]]) -> None:
+    """Print how many events were written and dropped, and the compressed size of one."""
+    for name, benches in kinds.items():
+        written, dropped, size = (
+            sum(metric(bench.broker, each) for bench in benches)
+            for each in (WRITTEN_METRIC, DROPPED_METRIC, BYTES_METRIC)
+        )
+        each = f", {size / written:.0f} bytes each" if written else ""
+        print(f"{name}: {written:,.0f} events written{each}; {dropped:,.0f} dropped")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What recording activity costs.")
-    parser.add_argument("--brokers", type=int, default=BROKERS, help="of each kind")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="when no round begins")
-    parser.add_argument("--turns", type=int, default=TURNS, help="of sending ahead, in a round")
-    parser.add_argument("--requests", type=int, default=REQUESTS, help="one by one, in a round")
+    parser = argparse.ArgumentParser(description="Measure the cost of recording activity.")
+    parser.add_argument("--brokers", type=int, default=BROKERS, help="brokers of each kind")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time to start rounds in")
+    parser.add_argument("--turns", type=int, default=TURNS, help="pipelined batches in a round")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="single requests in a round")
     parser.add_argument(
-        "--sample", type=float, default=SAMPLE, help="share that is recorded; 0: none"
+        "--sample",
+        type=float,
+        default=SAMPLE,
+        help="share that is recorded; 0: no sampling",
     )
-    given = parser.parse_args()
-    settings: dict[str, dict[str, str]] = {"off": {}, "on": {"activity.enable": "true"}}
-    if given.sample:
-        settings["sampled"] = {"activity.enable": "true", "activity.sample": str(given.sample)}
+    options = parser.parse_args()
+    settings = settings_of_kinds(options.sample)
     with ExitStack() as stack:
         kinds: dict[str, list[Bench]] = {name: [] for name in settings}
-        for _ in range(given.brokers):
+        for _ in range(options.brokers):
             for name, each in settings.items():
                 kinds[name].append(Bench(stack, each))
-        order = [bench for alike in zip(*kinds.values(), strict=True) for bench in alike]
-        began, taken = time.monotonic(), taken_by_others(order)
-        rounds = measure(order, given.turns, given.requests, given.seconds)
-        lasted_s = time.monotonic() - began
-        others = (taken_by_others(order) - taken) / lasted_s
+        order = [bench for group in zip(*kinds.values(), strict=True) for bench in group]
+        started, used_s = time.monotonic(), used_by_others(order)
+        rounds = measure(order, options.turns, options.requests, options.seconds)
+        elapsed_s = time.monotonic() - started
+        others = (used_by_others(order) - used_s) / elapsed_s
         print(
-            f"medians of {given.brokers} brokers of a kind and {rounds} rounds in {lasted_s:.0f} s"
+            f"medians of {options.brokers} brokers of each kind and {rounds} rounds in"
+            f" {elapsed_s:.0f} s"
         )
         print_figures(kinds)
-        for name in settings:
-            written, dropped = (
-                sum(metric(bench.broker, each) for bench in kinds[name]) for each in (TOLD, DROPPED)
-            )
-            print(f"{name}: {written:,.0f} events written, {dropped:,.0f} dropped")
-        print(f"everything else took {others:.2f} of {os.cpu_count()} processors")
+        print_totals(kinds)
+        print(f"other work used {others:.2f} of {os.cpu_count()} processors")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 
-LOOKS = 3
+CLOCK_REQUESTS = 3
 
 
 class Client:
@@ -40,7 +40,7 @@ class Client:
     ) -> None:
         self.client_id = client_id
         self.socket = socket.create_connection(address, PATIENCE_S, (source, 0))
-        self._spoke = False
+        self._has_sent = False
 
     def __enter__(self) -> Self:
         return self
@@ -51,26 +51,26 @@ class Client:
     def close(self) -> None:
         self.socket.close()
 
-    def speak(self) -> None:
+    def send_first_request(self) -> None:
         """Send a request without waiting."""
-        if not self._spoke:
-            self._spoke = True
+        if not self._has_sent:
+            self._has_sent = True
             self._send(ApiVersionsRequest(), 0)
 
     def answered(self) -> bool:
         """Wait for the response to a request; False if the broker disconnects instead."""
-        self.speak()
-        self._spoke = False
+        self.send_first_request()
+        self._has_sent = False
         try:
             return bool(self._receive())
         except ConnectionResetError:
             return False
 
-    def hung_up(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Wait until the broker disconnects; False if it sends anything."""
         return self.socket.recv(1) == b""
 
-    def silent(self) -> bool:
+    def received_nothing(self) -> bool:
         """Whether nothing has come from the broker so far, not even an end."""
         return not select.select([self.socket], [], [], 0)[0]
 
@@ -93,10 +93,10 @@ class Client:
         self.socket.sendall(len(frame).to_bytes(4, "big") + frame)
 
     def _receive(self) -> bytes:
-        length = self._exactly(4)
-        return self._exactly(int.from_bytes(length, "big")) if length else b""
+        length = self._receive_exactly(4)
+        return self._receive_exactly(int.from_bytes(length, "big")) if length else b""
 
-    def _exactly(self, count: int) -> bytes:
+    def _receive_exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
             piece = self.socket.recv(count - len(data))
@@ -117,7 +117,7 @@ def listener_address(broker: RunningBroker, listener: str) -> tuple[str, int]:
     return found["host"], found["port"]
 
 
-def limit_ip(client: Client, ip: str | None, rate: float) -> None:
+def set_ip_rate(client: Client, ip: str | None, rate: float) -> None:
     """Give an address, or with None all that have no limit of their own, a connection rate."""
     entry = AlterClientQuotasRequestEntryData(
         entity=[EntityData(entity_type="ip", entity_name=ip)],
@@ -127,9 +127,9 @@ def limit_ip(client: Client, ip: str | None, rate: float) -> None:
     assert [each.error_code for each in response.entries] == [0], response
 
 
-def turn_clock(broker: RunningBroker, **change: object) -> None:
+def change_clock(broker: RunningBroker, **change: object) -> None:
     """Freeze the broker's time or let some pass; returns when every process has looked at it."""
-    for _ in range(LOOKS):
+    for _ in range(CLOCK_REQUESTS):
         ask(broker, "POST", "/v1/clock", change)
         change.pop("advance_ms", None)
         change.setdefault("freeze", True)
@@ -153,17 +153,17 @@ def counted(broker: RunningBroker) -> int:
     return int(gauge(broker, "minibroker_connections_counted"))
 
 
-def wait_counted(broker: RunningBroker, wanted: int) -> None:
-    wait_until(lambda: counted(broker) == wanted, f"{wanted} connections to be counted")
+def wait_counted(broker: RunningBroker, expected: int) -> None:
+    wait_until(lambda: counted(broker) == expected, f"{expected} connections to be counted")
 
 
-def wait_kept(broker: RunningBroker, kept: str, wanted: int) -> None:
+def wait_for_listener_count(broker: RunningBroker, field: str, expected: int) -> None:
     """Wait until so many new connections are ``waiting`` or ``held``: time that is advanced
     before that would have passed before they arrived.
     """
 
     def found() -> int:
         listeners = ask(broker, "GET", "/v1/connections")["listeners"]
-        return sum(int(listener[kept]) for listener in listeners)
+        return sum(int(listener[field]) for listener in listeners)
 
-    wait_until(lambda: found() == wanted, f"{wanted} connections to be {kept}")
+    wait_until(lambda: found() == expected, f"{expected} connections to be {field}")

@@ -15,10 +15,10 @@ from protocol.messages.incremental_alter_configs import (
 from system_tests.connections.conftest import Dial, Limited
 from system_tests.connections.dialling import (
     Client,
+    change_clock,
     counted,
     gauge,
     listener_address,
-    turn_clock,
     wait_counted,
 )
 from system_tests.harness.brokers import RunningBroker, StartFailed
@@ -48,7 +48,7 @@ def use_in_turn(broker: RunningBroker, clients: list[Client]) -> None:
     """Use each a millisecond after the one before, so that all processes agree on the order."""
     for client in clients:
         assert client.answered()
-        turn_clock(broker, freeze=True, advance_ms=1)
+        change_clock(broker, freeze=True, advance_ms=1)
 
 
 def test_connection_beyond_per_ip_limit_reads_end_of_file(limited: Limited, dial: Dial) -> None:
@@ -56,12 +56,12 @@ def test_connection_beyond_per_ip_limit_reads_end_of_file(limited: Limited, dial
     for source in ("127.0.0.2", "127.0.0.3"):
         clients = dial(broker, 17, source)
         assert all(client.answered() for client in clients)
-        assert all(client.hung_up() for client in dial(broker, 2, source))
+        assert all(client.is_disconnected() for client in dial(broker, 2, source))
         clients[0].close()
         wait_counted(broker, 16 if source == "127.0.0.2" else 32)
         (again,) = dial(broker, 1, source)
         assert again.answered()
-        assert dial(broker, 1, source)[0].hung_up()
+        assert dial(broker, 1, source)[0].is_disconnected()
         again.close()
         wait_counted(broker, 16 if source == "127.0.0.2" else 32)
     reason = "max_connections_per_ip"
@@ -74,10 +74,10 @@ def test_only_addresses_with_override_connect(limited: Limited, dial: Dial) -> N
         "max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.2:5,localhost:1"
     )
     assert all(client.answered() for client in dial(broker, 5, "127.0.0.2"))
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     assert dial(broker, 1, "127.0.0.1")[0].answered()
-    assert dial(broker, 1, "127.0.0.1")[0].hung_up()
-    assert dial(broker, 1, "127.0.0.3")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.1")[0].is_disconnected()
+    assert dial(broker, 1, "127.0.0.3")[0].is_disconnected()
 
 
 def test_ip_override_with_unresolvable_host_is_rejected(limited: Limited, dial: Dial) -> None:
@@ -104,9 +104,9 @@ def test_at_the_limit_the_next_one_is_connected_but_not_served(
     assert all(client.answered() for client in clients)
     waiting = dial(broker, 2, "127.0.0.3")
     for client in waiting:
-        client.speak()
-    turn_clock(broker, freeze=True)
-    assert all(client.silent() for client in waiting)
+        client.send_first_request()
+    change_clock(broker, freeze=True)
+    assert all(client.received_nothing() for client in waiting)
     assert counted(broker) == 3
     for client, following in zip(clients, waiting, strict=False):
         client.close()
@@ -121,14 +121,14 @@ def test_inter_broker_connection_evicts_least_recently_used(limited: Limited, di
     use_in_turn(broker, [*clients, clients[0]])
     internal = listener_address(broker, "PLAINTEXT")
     assert all(client.answered() for client in dial(internal, 2))
-    assert clients[1].hung_up()
-    assert clients[2].hung_up()
+    assert clients[1].is_disconnected()
+    assert clients[2].is_disconnected()
     assert clients[0].answered()
     assert clients[3].answered()
     (third,) = dial(internal)
-    third.speak()
-    turn_clock(broker, freeze=True)
-    assert third.silent()
+    third.send_first_request()
+    change_clock(broker, freeze=True)
+    assert third.received_nothing()
     assert counted(broker) == 4
 
 
@@ -139,12 +139,12 @@ def test_lowered_limit_sends_the_least_recently_used_away_and_no_more(
     clients = dial(broker, 9, "127.0.0.2")
     use_in_turn(broker, clients)
     alter(clients[-1], max__connections="4")
-    assert [client.hung_up() for client in clients[:5]] == [True] * 5
+    assert [client.is_disconnected() for client in clients[:5]] == [True] * 5
     assert all(client.answered() for client in clients[5:])
     wait_counted(broker, 4)
     alter(clients[-1], max__connections__per__ip="1", max__connections="10")
     assert all(client.answered() for client in clients[5:])
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     assert dial(broker, 1, "127.0.0.3")[0].answered()
 
 
@@ -156,14 +156,14 @@ def test_redpandas_limits_hang_up_at_once(limited: Limited, dial: Dial) -> None:
         "max.connections=3",
     )
     assert dial(broker, 1, "127.0.0.2")[0].answered()
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     served = dial(broker, 2, "127.0.0.3")
     assert all(client.answered() for client in served)
-    assert dial(broker, 1, "127.0.0.3")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.3")[0].is_disconnected()
     (waiting,) = dial(broker, 1, "127.0.0.4")
-    waiting.speak()
-    turn_clock(broker, freeze=True)
-    assert waiting.silent()  # a place with Redpanda's limit, none yet with Kafka's
+    waiting.send_first_request()
+    change_clock(broker, freeze=True)
+    assert waiting.received_nothing()  # a place with Redpanda's limit, none yet with Kafka's
     served[0].close()
     assert waiting.answered()
     closed = "minibroker_connections_closed_total"
@@ -184,13 +184,13 @@ def test_counts_are_exact_whichever_process_is_killed(limited: Limited, dial: Di
     assert all(client.answered() for client in clients)
     for name in ("acceptor", "controller", "worker-0", "acceptor"):
         kill(broker, name)
-        assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+        assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
         assert counted(broker) == 4
     kill(broker, "processor-0")
     wait_counted(broker, 2)  # round robin: it had every second one
     clients += dial(broker, 2, "127.0.0.2")
     assert sum(client.answered() for client in clients) == 4
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     for client in clients:
         client.close()
     wait_counted(broker, 0)

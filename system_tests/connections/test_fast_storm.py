@@ -14,7 +14,7 @@ from itertools import accumulate
 import pytest
 
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import Client, counted, limit_ip, wait_counted
+from system_tests.connections.dialling import Client, counted, set_ip_rate, wait_counted
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import processes, wait_ready
 from system_tests.harness.dialler import Seen, storm
@@ -29,24 +29,24 @@ SHORT_MS = 3_000
 MINUTES_MS = 120_000
 AT_ONCE, ADDRESSES = 256, 12
 HOLD_MS, PATIENCE_MS = 50, 300
-SLOWNESSES = (1, 4, 16, 64)
+PATIENCE_FACTORS = (1, 4, 16, 64)
 """How much longer clients stay and wait in further storms, where a broker that has only a part of
 the machine lets in too few while they do.
 """
-MOST, MOST_OF_IP = 40, 4
+CONNECTIONS_MAX, PER_IP_MAX = 40, 4
 SINGLE = (
-    f"max.connections={MOST + 5}",
-    f"listener.name.plaintext.max.connections={MOST}",
-    f"max.connections.per.ip={MOST_OF_IP}",
+    f"max.connections={CONNECTIONS_MAX + 5}",
+    f"listener.name.plaintext.max.connections={CONNECTIONS_MAX}",
+    f"max.connections.per.ip={PER_IP_MAX}",
     "max.connections.per.ip.overrides=127.0.1.1:2",
-    f"kafka_connections_max={MOST + 10}",
-    f"kafka_connections_max_per_ip={MOST_OF_IP + 1}",
+    f"kafka_connections_max={CONNECTIONS_MAX + 10}",
+    f"kafka_connections_max_per_ip={PER_IP_MAX + 1}",
     "kafka_connections_max_overrides=127.0.1.2:3",
 )
 SHARDED = (
     "acceptor.mode=sharded",
-    f"kafka_connections_max={MOST}",
-    f"kafka_connections_max_per_ip={MOST_OF_IP}",
+    f"kafka_connections_max={CONNECTIONS_MAX}",
+    f"kafka_connections_max_per_ip={PER_IP_MAX}",
     "kafka_connections_max_overrides=127.0.1.2:3",
 )
 MODES = pytest.mark.parametrize("settings", [SINGLE, SHARDED], ids=["single", "sharded"])
@@ -57,35 +57,35 @@ GROWTH_BYTES_MAX = 4_000_000
 RATE, BROKER_RATE, IP_RATE = 40, 60, 1000
 
 
-def blow(broker: RunningBroker, for_ms: int, slowness: int = 1) -> Seen:
+def run_storm(broker: RunningBroker, for_ms: int, patience: int = 1) -> Seen:
     with storm(
         broker.bootstrap_servers,
-        max(for_ms, 10 * HOLD_MS * slowness),  # long enough for later connections
+        max(for_ms, 10 * HOLD_MS * patience),  # long enough for later connections
         at_once=AT_ONCE,
         addresses=ADDRESSES,
-        hold_ms=HOLD_MS * slowness,
-        patience_ms=PATIENCE_MS * slowness,
-    ) as storming:
-        return storming.wait()
+        hold_ms=HOLD_MS * patience,
+        patience_ms=PATIENCE_MS * patience,
+    ) as running_storm:
+        return running_storm.wait()
 
 
-def blow_until_full(broker: RunningBroker, for_ms: int) -> None:
+def storm_until_full(broker: RunningBroker, for_ms: int) -> None:
     """Storm until the limits were reached, and never exceeded, slower where the machine is."""
-    tried: list[Seen] = []
-    for slowness in SLOWNESSES:
-        seen = blow(broker, for_ms, slowness)
-        tried.append(seen)
-        assert seen.open_most <= MOST
-        assert seen.open_most_of_address <= MOST_OF_IP
-        assert seen.lost == 0, "nobody who was served is hung up on"
+    results: list[Seen] = []
+    for patience in PATIENCE_FACTORS:
+        result = run_storm(broker, for_ms, patience)
+        results.append(result)
+        assert result.open_most <= CONNECTIONS_MAX
+        assert result.open_most_of_address <= PER_IP_MAX
+        assert result.lost == 0, "nobody who was served is hung up on"
         wait_counted(broker, 0)
-        reached = (seen.open_most, seen.open_most_of_address) == (MOST, MOST_OF_IP)
-        if reached and seen.served > MOST:
+        reached = (result.open_most, result.open_most_of_address) == (CONNECTIONS_MAX, PER_IP_MAX)
+        if reached and result.served > CONNECTIONS_MAX:
             return
-    raise AssertionError(f"the limits were never reached: {tried}")
+    raise AssertionError(f"the limits were never reached: {results}")
 
 
-def held(broker: RunningBroker) -> tuple[int, int]:
+def files_and_memory(broker: RunningBroker) -> tuple[int, int]:
     """Descriptors and memory of all of a broker's processes."""
     pids = tree(broker.pid)
     return sum(map(open_files, pids)), sum(map(pss_bytes, pids))
@@ -97,13 +97,13 @@ def test_counts_are_exact_and_memory_is_constant(
 ) -> None:
     broker = limited(*settings)
     for for_ms in (STORM_MS, SHORT_MS):
-        blow_until_full(broker, for_ms)
-    files, memory = held(broker)
+        storm_until_full(broker, for_ms)
+    files, memory = files_and_memory(broker)
     for _ in range(2):
-        blow(broker, SHORT_MS)
+        run_storm(broker, SHORT_MS)
         wait_counted(broker, 0)
-    wait_until(lambda: held(broker)[0] <= files, "no descriptor to be left open")
-    assert held(broker)[1] - memory <= GROWTH_BYTES_MAX
+    wait_until(lambda: files_and_memory(broker)[0] <= files, "no descriptor to be left open")
+    assert files_and_memory(broker)[1] - memory <= GROWTH_BYTES_MAX
 
 
 def test_rates_match_the_model_within_one_percent(limited: Limited) -> None:
@@ -112,7 +112,7 @@ def test_rates_match_the_model_within_one_percent(limited: Limited) -> None:
         f"listener.name.plaintext.max.connection.creation.rate={RATE}",
         "max.connections=1000",
     )
-    limit_ip_without_a_trace(broker)
+    set_ip_rate_and_kill_acceptor(broker)
     with storm(
         broker.bootstrap_servers,
         STORM_MS,
@@ -120,20 +120,20 @@ def test_rates_match_the_model_within_one_percent(limited: Limited) -> None:
         addresses=ADDRESSES,
         hold_ms=0,
         patience_ms=2 * STORM_MS,
-    ) as storming:
-        seen = storming.wait()
+    ) as running_storm:
+        result = running_storm.wait()
     expected = one_after_the_other([RATE, BROKER_RATE], STORM_MS)
-    assert seen.served == pytest.approx(len(expected), rel=0.01)
+    assert result.served == pytest.approx(len(expected), rel=0.01)
     # Nor did they come before their time: neither the first burst nor what followed.
-    for number, served in enumerate(accumulate(seen.spans), 1):
-        until_ms = number * seen.span_ms
+    for number, served in enumerate(accumulate(result.spans), 1):
+        until_ms = number * result.span_ms
         assert served <= 1.01 * sum(at <= until_ms for at in expected) + 1
 
 
-def limit_ip_without_a_trace(broker: RunningBroker) -> None:
+def set_ip_rate_and_kill_acceptor(broker: RunningBroker) -> None:
     """Set a limit that needs a connection, and kill the process that counted it."""
     with Client(broker.address) as client:
-        limit_ip(client, None, IP_RATE)
+        set_ip_rate(client, None, IP_RATE)
     kill(broker, "acceptor")
 
 
@@ -155,27 +155,29 @@ def test_counts_are_exact_after_any_kill(
         at_once=AT_ONCE,
         addresses=ADDRESSES,
         hold_ms=HOLD_MS,
-        patience_ms=PATIENCE_MS * max(SLOWNESSES),
-    ) as storming:
+        patience_ms=PATIENCE_MS * max(PATIENCE_FACTORS),
+    ) as running_storm:
         for name in VICTIMS:
             if name in processes(broker):
                 kill(broker, name)
-                assert counted(broker) <= MOST
-        seen = storming.end()
-    assert seen.served > MOST
+                assert counted(broker) <= CONNECTIONS_MAX
+        result = running_storm.end()
+    assert result.served > CONNECTIONS_MAX
     wait_counted(broker, 0)
     clients: list[Client] = []
 
-    def all_come_in() -> bool:
+    def all_are_accepted() -> bool:
         # Connections of the storm that were not accepted when it ended occupy places for a moment.
         for client in clients:
             client.close()
-        clients[:] = [dial(broker, 1, f"127.0.2.{number}")[0] for number in range(1, MOST + 1)]
+        clients[:] = [
+            dial(broker, 1, f"127.0.2.{number}")[0] for number in range(1, CONNECTIONS_MAX + 1)
+        ]
         return all(client.answered() for client in clients)
 
     # Free slots are known too: exactly as many are admitted as allowed.
-    wait_until(all_come_in, f"{MOST} connections to come in at once")
-    assert counted(broker) == MOST
+    wait_until(all_are_accepted, f"{CONNECTIONS_MAX} connections to come in at once")
+    assert counted(broker) == CONNECTIONS_MAX
     for client in clients:
         client.close()
     wait_counted(broker, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from system_tests.benchmarks import accepting
 from system_tests.connections.conftest import Limited
-from system_tests.connections.dialling import Client, gauge, limit_ip, turn_clock, wait_counted
+from system_tests.connections.dialling import Client, change_clock, gauge, set_ip_rate, wait_counted
 from system_tests.harness.control import processes
 from system_tests.harness.dialler import count
 from system_tests.harness.processes import pss_bytes
@@ -34,20 +34,20 @@ def test_hundred_thousand_addresses_expire_after_an_hour(
 ) -> None:
     broker = limited()
     with Client(broker.address) as client:
-        limit_ip(client, None, 50)
+        set_ip_rate(client, None, 50)
     acceptor = processes(broker)["acceptor"].pid
     assert acceptor is not None
     before = pss_bytes(acceptor)
     seen = count(broker.bootstrap_servers, ADDRESSES, at_once=AT_ONCE, addresses=ADDRESSES)
     # Rates are gone after eleven seconds, which a machine that does other things may take to look.
-    turn_clock(broker, freeze=True)
+    change_clock(broker, freeze=True)
     assert (seen.hung_up, seen.lost) == (0, 0)
     wait_counted(broker, 0)
     assert pss_bytes(acceptor) - before <= MOST_BYTES
     # A hundred are shown, and how many are dialled after the last that is wanted is up to chance.
     late = dialled_from(seen.dialled - AT_ONCE)
     assert gauge(broker, RATE, ip=dialled_from(199)) == 0 < gauge(broker, RATE, ip=late)
-    turn_clock(broker, advance_ms=HOUR_MS + 1)
+    change_clock(broker, advance_ms=HOUR_MS + 1)
     assert gauge(broker, RATE, ip=late) == 0
 
 

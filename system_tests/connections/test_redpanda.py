@@ -64,12 +64,12 @@ def test_total_limit_accepts_exactly_that_many_connections(
     clients = [dial(broker, 1, f"127.0.1.{number}")[0] for number in range(1, 11)]
     assert all(client.answered() for client in clients)
     for number in range(1, 21):
-        assert dial(broker, 1, f"127.0.2.{number}")[0].hung_up()
+        assert dial(broker, 1, f"127.0.2.{number}")[0].is_disconnected()
     clients[3].close()
     wait_counted(broker, 9)
     (late,) = dial(broker, 1, "127.0.3.1")
     assert late.answered()
-    assert dial(broker, 1, "127.0.3.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.3.2")[0].is_disconnected()
     assert gauge(broker, CLOSED, reason="kafka_connections_max") == 21
     assert counted(broker) == gauge(broker, "minibroker_connections_open") == 10
     for client in (*clients, late):
@@ -85,7 +85,7 @@ def test_per_ip_limit_and_overrides_apply(
     shares = {"127.0.0.2": 7, "127.0.0.3": 0} | {f"127.0.1.{number}": 4 for number in range(1, 9)}
     for source, share in shares.items():
         assert all(client.answered() for client in dial(broker, share, source))
-        assert all(client.hung_up() for client in dial(broker, 3, source))
+        assert all(client.is_disconnected() for client in dial(broker, 3, source))
     assert counted(broker) == sum(shares.values())
     assert gauge(broker, CLOSED, reason="kafka_connections_max_per_ip") == 3 * len(shares)
 
@@ -99,7 +99,7 @@ def test_overrides_without_total_limit_apply(
     for _ in range(6):
         clients = dial(broker, 2, "127.0.0.2")
         assert all(client.answered() for client in clients)
-        assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+        assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
         for client in clients:
             client.close()
         wait_counted(broker, 30)
@@ -117,16 +117,16 @@ def test_lowered_limit_keeps_open_and_rejects_new_connections(
     assert alter(admin, PER_IP, "4") == (0, None)
     for number in range(8, 3, -1):
         assert all(client.answered() for client in clients[:number])
-        assert all(client.hung_up() for client in dial(broker, 4, "127.0.0.2"))
+        assert all(client.is_disconnected() for client in dial(broker, 4, "127.0.0.2"))
         clients[number - 1].close()
         wait_counted(broker, number)  # those that are left, and the admin
     assert dial(broker, 1, "127.0.0.2")[0].answered()
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     assert alter(admin, PER_IP, None) == (0, None)
     assert all(client.answered() for client in dial(broker, 20, "127.0.0.2"))
     assert alter(admin, PER_IP, "25") == (0, None)
     assert dial(broker, 1, "127.0.0.2")[0].answered()
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
 
 
 @MODES
@@ -139,7 +139,7 @@ def test_no_limit_is_missed_whichever_process_is_killed(
     assert all(client.answered() for client in clients)
     for name in [name for name in processes(broker) if not name.startswith("processor")]:
         kill(broker, name)
-        assert all(client.hung_up() for client in dial(broker, 3, "127.0.0.5"))
+        assert all(client.is_disconnected() for client in dial(broker, 3, "127.0.0.5"))
         assert counted(broker) == 9
     for name in ("processor-0", "processor-1", "processor-2"):
         kill(broker, name)
@@ -150,7 +150,7 @@ def test_no_limit_is_missed_whichever_process_is_killed(
             clients += dial(broker, 3 - left, source)
         assert all(client.answered() for client in clients)
         for source in (*sources, "127.0.0.5"):
-            assert all(client.hung_up() for client in dial(broker, 2, source))
+            assert all(client.is_disconnected() for client in dial(broker, 2, source))
         assert counted(broker) == 9
     for client in clients:
         client.close()
@@ -196,7 +196,7 @@ def test_connections_api_sums_counts_of_all_processors(limited: Limited, dial: D
     broker = limited(*SHARDED, f"{TOTAL}=6", f"{OVERRIDES}=127.0.0.2:4")
     clients = dial(broker, 4, "127.0.0.2") + dial(broker, 2, "127.0.0.3")
     assert all(client.answered() for client in clients)
-    assert dial(broker, 1, "127.0.0.4")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.4")[0].is_disconnected()
     found = ask(broker, "GET", "/v1/connections")
     assert (found["mode"], found["total"], found["limit"]) == ("sharded", 6, 6)
     assert found["listeners"][0]["connections"] == 6

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import limit_ip, listener_address, wait_counted
+from system_tests.connections.dialling import listener_address, set_ip_rate, wait_counted
 from system_tests.connections.test_counts import TWO_LISTENERS, alter
 from system_tests.connections.test_storm import storm
 from system_tests.harness.brokers import RunningBroker
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.minibroker
 HOME = "\x1b[H"
 WIDTH, HEIGHT = 100, 30
 
-LOOKS, CLIENTS, ROUNDS = 40, 150, 3
+REDRAWS, CLIENTS, ROUNDS = 40, 150, 3
 GROWTH_BYTES = 3 * 1024 * 1024
 """By which a process may be larger than after its first looks; a picture takes 100 kB."""
 FILES_OF_STORM = 20
@@ -107,7 +107,7 @@ def test_rejected_connection_names_the_limit_and_its_value(
     broker = limited(*case.settings)
     assert all(client.answered() for client in dial(broker, case.allowed, "127.0.0.2"))
     (refused,) = dial(broker, 1, "127.0.0.2")
-    assert refused.hung_up()
+    assert refused.is_disconnected()
     (refusal,) = connections(broker)["refusals"]
     text = f"127.0.0.2 was rejected: {case.text}; close some, or raise the limit."
     assert (refusal["reason"], refusal["text"]) == (name.split(maxsplit=1)[0], text)
@@ -130,17 +130,17 @@ def test_rejected_connection_names_the_limit_and_its_value(
     ],
 )
 def test_rejected_connection_names_the_quota_and_its_entity(
-    ip: str | None, rate: float, why: str, limited: Limited, dial: Dial
+    ip: str | None, rate: float, reason_text: str, limited: Limited, dial: Dial
 ) -> None:
     broker = limited("connection.ip.throttle.recheck=false", "quota.window.num=2")
     (admin,) = dial(broker)
-    limit_ip(admin, ip, rate)
+    set_ip_rate(admin, ip, rate)
     clients = dial(broker, 3, "127.0.0.2")
-    assert clients[-1].hung_up()
+    assert clients[-1].is_disconnected()
     refusal = connections(broker)["refusals"][0]
     assert refusal["reason"] == "ip_connection_creation_rate"
     assert refusal["text"].startswith("127.0.0.2 was rejected: ")
-    assert refusal["text"].endswith(f"the quota connection_creation_rate{why}")
+    assert refusal["text"].endswith(f"the quota connection_creation_rate{reason_text}")
     assert refusal["text"] in printed(broker)
 
 
@@ -154,7 +154,7 @@ def test_least_recently_used_connection_that_is_closed_names_the_limit(
     wait_counted(broker, 4)
     (admin,) = dial(broker)
     alter(admin, max__connections="4")
-    assert first.hung_up()
+    assert first.is_disconnected()
     wait_counted(broker, 4)
     (refusal,) = connections(broker)["refusals"]
     assert refusal["reason"] == "max_connections"
@@ -190,17 +190,17 @@ def test_waiting_listener_reports_reached_limit(limited: Limited, dial: Dial) ->
 def test_sharded_processors_report_rejection_reason(limited: Limited, dial: Dial) -> None:
     broker = limited("acceptor.mode=sharded", "kafka_connections_max_overrides=127.0.0.2:1")
     assert dial(broker, 1, "127.0.0.2")[0].answered()
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
-    seen = connections(broker)
-    assert (seen["mode"], seen["total"]) == ("sharded", 1)
-    (refusal,) = seen["refusals"]
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
+    view = connections(broker)
+    assert (view["mode"], view["total"]) == ("sharded", 1)
+    (refusal,) = view["refusals"]
     assert refusal["text"] == (
         "127.0.0.2 was rejected: it had 1 connection, the most that "
         "kafka_connections_max_overrides=127.0.0.2:1 allows; close some, or raise the limit."
     )
-    drawn = printed(broker)
-    assert "accepted by processors" in drawn
-    assert refusal["text"] in drawn
+    output = printed(broker)
+    assert "accepted by processors" in output
+    assert refusal["text"] in output
 
 
 @pytest.mark.parametrize("victim", ["acceptor", "processor-0", "controller"])
@@ -210,7 +210,7 @@ def test_connections_view_works_after_process_kill(
     broker = limited("max.connections.per.ip=2")
     for client in dial(broker, 2, "127.0.0.2"):
         assert client.answered()
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     before = connections(broker)
     pid = processes(broker)[victim].pid
     assert pid is not None
@@ -239,9 +239,9 @@ class Terminal:
         """Read until something was drawn."""
         deadline = time.monotonic() + PATIENCE_S
         while text not in self.shown:
-            left = deadline - time.monotonic()
-            assert left > 0, f"{text!r} was not drawn: {self.shown[-2000:]!r}"
-            if select.select([self.master], [], [], left)[0]:
+            remaining_s = deadline - time.monotonic()
+            assert remaining_s > 0, f"{text!r} was not drawn: {self.shown[-2000:]!r}"
+            if select.select([self.master], [], [], remaining_s)[0]:
                 self.shown += self._decode(os.read(self.master, 65536))
 
     def wait_drawn(self, times: int) -> None:
@@ -288,7 +288,7 @@ def test_view_is_redrawn_until_interrupt(limited: Limited, dial: Dial) -> None:
         assert all(client.answered() for client in dial(broker, 2, "127.0.0.2"))
         screen.wait_shown("2/7 connections")
         screen.wait_shown("127.0.0.2          2/2")
-        assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+        assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
         screen.wait_shown("max.connections.per.ip=2 allows")
         screen.type(b"\x03")
         assert screen.ended() == 0
@@ -319,14 +319,14 @@ def test_connections_view_during_storm_leaks_no_memory(limited: Limited) -> None
     broker = limited("max.connections=12", "max.connections.per.ip=2", "kafka_connections_max=13")
     assert broker.control_url is not None
     looking = ("--interval", "0.05", "--control", broker.control_url)
-    with storm(broker) as blowing, terminal(*looking) as screen:
-        screen.wait_drawn(LOOKS)
-        blowing.wait_served(CLIENTS)
+    with storm(broker) as storm_clients, terminal(*looking) as screen:
+        screen.wait_drawn(REDRAWS)
+        storm_clients.wait_served(CLIENTS)
         pids = [*tree(broker.pid), screen.process.pid]
         before = [(pss_bytes(pid), open_files(pid)) for pid in pids]
         for _ in range(ROUNDS):
-            screen.wait_drawn(LOOKS)
-            blowing.wait_served(CLIENTS)
+            screen.wait_drawn(REDRAWS)
+            storm_clients.wait_served(CLIENTS)
         for pid, (memory, files) in zip(pids, before, strict=True):
             assert pss_bytes(pid) - memory < GROWTH_BYTES, pid
             assert open_files(pid) - files <= FILES_OF_STORM, pid

@@ -27,7 +27,7 @@ SETTINGS = (
     f"kafka_connections_max={DROP}",
 )
 THREADS = 4
-IMPATIENCE_S = 0.05
+CLIENT_TIMEOUT_S = 0.05
 VICTIMS = ("acceptor", "processor-0", "worker-0", "processor-1", "controller", "acceptor")
 SHARDED = (
     "acceptor.mode=sharded",
@@ -45,19 +45,19 @@ class Storm:
     def __init__(self, broker: RunningBroker) -> None:
         self.address = broker.address
         self.served = 0
-        self.over = threading.Event()
+        self.stopping = threading.Event()
 
-    def wait_served(self, more: int) -> None:
-        wanted = self.served + more
-        wait_until(lambda: self.served >= wanted, f"{more} more connections to be served")
+    def wait_served(self, count: int) -> None:
+        served_min = self.served + count
+        wait_until(lambda: self.served >= served_min, f"{count} more connections to be served")
 
-    def blow(self, seed: int) -> None:
+    def connect_repeatedly(self, seed: int) -> None:
         random = Random(seed)
         open_now: list[Client] = []
-        while not self.over.is_set():
+        while not self.stopping.is_set():
             try:
                 client = Client(self.address, f"127.0.1.{random.randrange(1, 16)}")
-                client.socket.settimeout(IMPATIENCE_S)
+                client.socket.settimeout(CLIENT_TIMEOUT_S)
                 open_now.append(client)
                 self.served += client.answered()
             except OSError:
@@ -70,14 +70,17 @@ class Storm:
 
 @contextmanager
 def storm(broker: RunningBroker) -> Iterator[Storm]:
-    blowing = Storm(broker)
-    threads = [threading.Thread(target=blowing.blow, args=[SEED + n]) for n in range(THREADS)]
+    storm_clients = Storm(broker)
+    threads = [
+        threading.Thread(target=storm_clients.connect_repeatedly, args=[SEED + n])
+        for n in range(THREADS)
+    ]
     for thread in threads:
         thread.start()
     try:
-        yield blowing
+        yield storm_clients
     finally:
-        blowing.over.set()
+        storm_clients.stopping.set()
         for thread in threads:
             thread.join()
 
@@ -92,9 +95,9 @@ def test_process_kill_in_storm_exceeds_no_limit_and_leaks_nothing(
 ) -> None:
     broker = limited(*settings)
     files = sum(map(open_files, tree(broker.pid)))
-    with storm(broker) as blowing:
+    with storm(broker) as storm_clients:
         for name in victims:
-            blowing.wait_served(50)
+            storm_clients.wait_served(50)
             assert counted(broker) <= TOTAL
             assert gauge(broker, "minibroker_connections_open") <= TOTAL
             pid = processes(broker)[name].pid
@@ -103,9 +106,9 @@ def test_process_kill_in_storm_exceeds_no_limit_and_leaks_nothing(
             wait_ready(broker)
     wait_counted(broker, 0)
     # A process that was started again may hold one or two more; a leak would show by hundreds.
-    most = files + 2 * len(victims)
+    files_max = files + 2 * len(victims)
     wait_until(
-        lambda: sum(map(open_files, tree(broker.pid))) <= most, "no descriptor to be left open"
+        lambda: sum(map(open_files, tree(broker.pid))) <= files_max, "no descriptor to be left open"
     )
     with Client(broker.address) as client:
         assert client.answered()

@@ -17,7 +17,7 @@ from system_tests.harness.jars import ToolchainMissing
 __all__ = ["Dial", "Limited", "dial", "limited"]
 
 
-class Look(Protocol):
+class OpenPage(Protocol):
     def __call__(
         self,
         broker: RunningBroker,
@@ -40,13 +40,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def look(browser: Browser, limited: Limited) -> Iterator[Look]:
+def open_page(browser: Browser, limited: Limited) -> Iterator[OpenPage]:
     """Open a broker's console; at the end nothing may have gone wrong or elsewhere."""
     opened: list[Page] = []
     browser.complaints()  # whatever the test before has left
     browser.requested()
 
-    def open_page(
+    def _open(
         broker: RunningBroker,
         size: tuple[int, int] = WIDE,
         *,
@@ -57,7 +57,7 @@ def look(browser: Browser, limited: Limited) -> Iterator[Look]:
         opened.append(Page(browser, broker))
         return opened[-1]
 
-    yield open_page
+    yield _open
     complaints, requested = browser.complaints(), browser.requested()
     browser.driver.get("about:blank")  # it asks no longer
     assert complaints == []

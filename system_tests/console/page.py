@@ -27,8 +27,8 @@ class Page:
         browser.driver.get(self.origin)
         self.wait(lambda: self.state() == "live", "the page to draw the broker")
 
-    def wait(self, look: Callable[[], Any], what: str) -> Any:
-        return wait_until(look, what)
+    def wait(self, condition: Callable[[], Any], what: str) -> Any:
+        return wait_until(condition, what)
 
     def state(self) -> str:
         return str(self.browser.run("return document.body.dataset.state"))
@@ -56,8 +56,8 @@ class Page:
             .map((mark) => mark.getAttribute("aria-label"))"""
         return list(self.browser.run(script))
 
-    def wait_for_marks(self, wanted: int) -> None:
-        self.wait(lambda: len(self.marks()) == wanted, f"{wanted} connections to be drawn")
+    def wait_for_marks(self, expected: int) -> None:
+        self.wait(lambda: len(self.marks()) == expected, f"{expected} connections to be drawn")
 
     def shown_connections(self) -> int:
         """The processors' own figures, added up."""

@@ -12,7 +12,7 @@ from selenium.webdriver.common.keys import Keys
 
 from protocol.messages.init_producer_id import InitProducerIdRequest
 from system_tests.connections.dialling import Client
-from system_tests.console.conftest import Dial, Limited, Look
+from system_tests.console.conftest import Dial, Limited, OpenPage
 from system_tests.console.page import Page
 from system_tests.harness.brokers import free_port, start_minibroker
 from system_tests.harness.browser import Browser
@@ -24,14 +24,14 @@ CROWD = 2000
 PHONE = (390, 844)
 
 
-def test_listeners_queues_and_processors_are_drawn(limited: Limited, look: Look) -> None:
+def test_listeners_queues_and_processors_are_drawn(limited: Limited, open_page: OpenPage) -> None:
     broker = limited(
         "max.connections=100",
         "num.network.threads=3",
         "listener.name.external.max.connections=40",
         listener="PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0",
     )
-    page = look(broker)
+    page = open_page(broker)
     assert page.texts(".card h3") == ["PLAINTEXT", "EXTERNAL"]
     assert (
         page.text("[data-listener=PLAINTEXT] .endpoint") == broker.bootstrap_servers.split(",")[0]
@@ -46,10 +46,10 @@ def test_listeners_queues_and_processors_are_drawn(limited: Limited, look: Look)
 
 
 def test_connection_mark_appears_shows_details_and_closes(
-    limited: Limited, dial: Dial, look: Look
+    limited: Limited, dial: Dial, open_page: OpenPage
 ) -> None:
     broker = limited()
-    page = look(broker)
+    page = open_page(broker)
     (client,) = dial(broker, 1, "127.0.0.7")
     assert client.answered()
     address = "127.0.0.7:" + str(client.socket.getsockname()[1])
@@ -65,11 +65,13 @@ def test_connection_mark_appears_shows_details_and_closes(
     page.wait(lambda: "is closed" in page.text("#chosen"), "its end to be reported")
 
 
-def test_pointed_connection_shows_its_client(limited: Limited, dial: Dial, look: Look) -> None:
+def test_pointed_connection_shows_its_client(
+    limited: Limited, dial: Dial, open_page: OpenPage
+) -> None:
     broker = limited("num.network.threads=1")
     for source in ("127.0.0.2", "127.0.0.3"):
         assert dial(broker, 1, source)[0].answered()
-    page = look(broker)
+    page = open_page(broker)
     page.wait_for_marks(2)
     ActionChains(page.browser.driver).move_to_element(page.find(".marks rect")).perform()
     page.wait(lambda: "dialling" in page.text("#tip"), "a word about the mark")
@@ -79,11 +81,11 @@ def test_pointed_connection_shows_its_client(limited: Limited, dial: Dial, look:
 
 
 def test_listed_connections_of_address_are_bounded(
-    limited: Limited, dial: Dial, look: Look
+    limited: Limited, dial: Dial, open_page: OpenPage
 ) -> None:
     broker = limited()
     dial(broker, 60, "127.0.0.5")
-    page = look(broker)
+    page = open_page(broker)
     page.wait_for_marks(60)
     page.find("#addresses tbody button").click()
     assert page.text("#chosen .note") == "60 connections of 127.0.0.5"
@@ -91,11 +93,13 @@ def test_listed_connections_of_address_are_bounded(
     assert page.text("#chosen .more") == "and 10 more"
 
 
-def test_address_rows_keep_order_while_pointed_at(limited: Limited, dial: Dial, look: Look) -> None:
+def test_address_rows_keep_order_while_pointed_at(
+    limited: Limited, dial: Dial, open_page: OpenPage
+) -> None:
     broker = limited()
     dial(broker, 1, "127.0.0.2")
     dial(broker, 2, "127.0.0.3")
-    page = look(broker)
+    page = open_page(broker)
     page.wait(
         lambda: page.texts("tbody tr") == ["127.0.0.3 2 \N{EN DASH}", "127.0.0.2 1 \N{EN DASH}"],
         "both",
@@ -124,10 +128,10 @@ PAINTED = """
 
 @pytest.mark.parametrize("still", [False, True])
 def test_arrivals_are_animated_unless_motion_is_reduced(
-    still: bool, limited: Limited, dial: Dial, look: Look
+    still: bool, limited: Limited, dial: Dial, open_page: OpenPage
 ) -> None:
     broker = limited()
-    page = look(broker, still=still)
+    page = open_page(broker, still=still)
 
     def painted() -> bool:
         dial(broker)
@@ -140,10 +144,12 @@ def test_arrivals_are_animated_unless_motion_is_reduced(
         page.wait(painted, "one in flight")
 
 
-def test_waiting_connection_is_drawn_at_listener(limited: Limited, dial: Dial, look: Look) -> None:
+def test_waiting_connection_is_drawn_at_listener(
+    limited: Limited, dial: Dial, open_page: OpenPage
+) -> None:
     broker = limited("max.connections=2")
     assert all(client.answered() for client in dial(broker, 2))
-    page = look(broker)
+    page = open_page(broker)
     dial(broker, 1, "127.0.0.3")
     page.wait(lambda: "1 waiting" in page.text(".queueing"), "one to wait")
     assert page.count(".queueing .key.waiting") == 1
@@ -152,12 +158,12 @@ def test_waiting_connection_is_drawn_at_listener(limited: Limited, dial: Dial, l
 
 
 def test_rejected_connection_is_listed_with_reason(
-    limited: Limited, dial: Dial, look: Look
+    limited: Limited, dial: Dial, open_page: OpenPage
 ) -> None:
     broker = limited("max.connections.per.ip=1")
-    page = look(broker)
+    page = open_page(broker)
     assert dial(broker, 1, "127.0.0.9")[0].answered()
-    assert all(client.hung_up() for client in dial(broker, 2, "127.0.0.9"))
+    assert all(client.is_disconnected() for client in dial(broker, 2, "127.0.0.9"))
     page.wait(lambda: "\N{MULTIPLICATION SIGN} 2" in page.text(".refusals"), "both to be listed")
     (refusal,) = page.texts(".refusals li")
     assert refusal.startswith("127.0.0.9")
@@ -165,9 +171,9 @@ def test_rejected_connection_is_listed_with_reason(
     assert page.count(".refusals [data-reason=max_connections_per_ip]") == 1
 
 
-def test_unserved_client_is_shown_as_a_warning(limited: Limited, look: Look) -> None:
+def test_unserved_client_is_shown_as_a_warning(limited: Limited, open_page: OpenPage) -> None:
     broker = limited()
-    page = look(broker)
+    page = open_page(broker)
     assert not page.find("#warnings-panel").is_displayed()
     with Client(broker.address, client_id="payments") as client:
         for _ in range(2):
@@ -180,9 +186,11 @@ def test_unserved_client_is_shown_as_a_warning(limited: Limited, look: Look) -> 
     assert "It asked for transactions: remove transactional.id" in warning
 
 
-def test_condition_is_shown_above_both_views_while_it_lasts(limited: Limited, look: Look) -> None:
+def test_condition_is_shown_above_both_views_while_it_lasts(
+    limited: Limited, open_page: OpenPage
+) -> None:
     broker = limited()
-    page = look(broker)
+    page = open_page(broker)
     assert not page.find("#conditions-panel").is_displayed()
     pid = processes(broker)["worker-0"].pid
     assert pid is not None
@@ -198,15 +206,15 @@ def test_condition_is_shown_above_both_views_while_it_lasts(limited: Limited, lo
 
 
 def test_where_processors_accept_no_acceptor_is_drawn(
-    limited: Limited, dial: Dial, look: Look
+    limited: Limited, dial: Dial, open_page: OpenPage
 ) -> None:
     broker = limited("acceptor.mode=sharded", "kafka_connections_max_per_ip=1")
-    page = look(broker)
+    page = open_page(broker)
     assert not page.find("#acceptor").is_displayed()
     assert page.texts(".queue") == ["accepts", "accepts"]
     assert page.count(".slot") == 0
     assert dial(broker, 1, "127.0.0.2")[0].answered()
-    assert dial(broker, 1, "127.0.0.2")[0].hung_up()
+    assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
     page.wait_for_marks(1)
     page.wait(lambda: "kafka_connections_max_per_ip" in page.text(".refusals"), "the refusal")
 
@@ -215,10 +223,10 @@ SCRIPT = "<img src=x onerror=\"document.title='taken'\"><script>alert(1)</script
 
 
 def test_client_id_with_markup_is_shown_as_text(
-    limited: Limited, look: Look, browser: Browser
+    limited: Limited, open_page: OpenPage, browser: Browser
 ) -> None:
     broker = limited()
-    page = look(broker)
+    page = open_page(broker)
     with Client(broker.address, client_id=SCRIPT) as client:
         assert client.answered()
         page.wait(lambda: any(SCRIPT in mark for mark in page.marks()), "the name to be drawn")
@@ -255,9 +263,9 @@ def test_page_reports_killed_broker_and_recovers_on_restart(browser: Browser) ->
         broker.forget()
 
 
-def test_page_survives_process_kill(limited: Limited, dial: Dial, look: Look) -> None:
+def test_page_survives_process_kill(limited: Limited, dial: Dial, open_page: OpenPage) -> None:
     broker = limited()
-    page = look(broker)
+    page = open_page(broker)
     clients = dial(broker, 4)
     assert all(client.answered() for client in clients)
     page.wait_for_marks(4)
@@ -270,9 +278,9 @@ def test_page_survives_process_kill(limited: Limited, dial: Dial, look: Look) ->
         assert page.texts(".room h3") == ["processor-0", "processor-1"]
 
 
-def test_two_thousand_connections_stay_drawn(limited: Limited, look: Look) -> None:
+def test_two_thousand_connections_stay_drawn(limited: Limited, open_page: OpenPage) -> None:
     broker = limited()
-    page = look(broker)
+    page = open_page(broker)
     with ExitStack() as opened:
         for number in range(CROWD):
             opened.enter_context(Client(broker.address, f"127.0.3.{number % 200 + 1}"))
@@ -289,10 +297,12 @@ def test_two_thousand_connections_stay_drawn(limited: Limited, look: Look) -> No
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_console_fits_phone_width(dark: bool, limited: Limited, dial: Dial, look: Look) -> None:
+def test_console_fits_phone_width(
+    dark: bool, limited: Limited, dial: Dial, open_page: OpenPage
+) -> None:
     broker = limited("max.connections=1000000", "max.connection.creation.rate=1000000")
     assert all(client.answered() for client in dial(broker, 3))
-    page = look(broker, PHONE, dark=dark)
+    page = open_page(broker, PHONE, dark=dark)
     page.wait_for_marks(3)
     script = "const { scrollWidth, clientWidth } = document.documentElement"
     width, visible = page.browser.run(f"{script}; return [scrollWidth, clientWidth]")

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from selenium.webdriver.common.keys import Keys
 
-from system_tests.connections.dialling import turn_clock
-from system_tests.console.conftest import Limited, Look
+from system_tests.connections.dialling import change_clock
+from system_tests.console.conftest import Limited, OpenPage
 from system_tests.console.test_page import PHONE, SCRIPT
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import PATIENCE_S
@@ -29,9 +29,11 @@ def produce(broker: RunningBroker, client_id: str, size: int) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def test_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, look: Look) -> None:
+def test_quota_from_its_setting_to_the_end_of_a_throttle(
+    limited: Limited, open_page: OpenPage
+) -> None:
     broker = limited()
-    page = look(broker)
+    page = open_page(broker)
     assert not page.find("#view-quotas").is_displayed()
     page.find("#tab-connections").send_keys(Keys.ARROW_RIGHT)
     page.wait(lambda: "No quota is set." in page.text("#uses"), "the view to be drawn")
@@ -42,7 +44,7 @@ def test_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, look:
     command = [word.replace("=1048576", "=1000") for word in words]
     subprocess.run([sys.executable, "-m", "minibroker", *command], check=True, timeout=PATIENCE_S)
 
-    turn_clock(broker, freeze=True)  # or the throttle might be over before it is looked at
+    change_clock(broker, freeze=True)  # or the throttle might be over before it is looked at
     produce(broker, SCRIPT, 20_000)
     produced = "#uses tr[data-type=produce]"
     page.wait(lambda: page.count(f"{produced}.held") == 1, "the throttle to be shown")
@@ -61,7 +63,7 @@ def test_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, look:
     assert "1,000" in page.text("#explained .holds")
     assert page.count("#explained .levels li") == 5
 
-    turn_clock(broker, advance_ms=60_000)
+    change_clock(broker, advance_ms=60_000)
     page.wait(lambda: page.count("#uses .held") == 0, "the throttle to end")
     page.wait(lambda: "would not wait" in page.text("#explained"), "that to be explained")
     page.wait(lambda: page.count("#throttles li.held") == 0, "it to be past")
@@ -83,12 +85,12 @@ def test_quota_from_its_setting_to_the_end_of_a_throttle(limited: Limited, look:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_phone_shows_quotas_without_scrolling_sideways(
-    dark: bool, limited: Limited, look: Look
+    dark: bool, limited: Limited, open_page: OpenPage
 ) -> None:
     broker = limited("quota.producer.default=1000")
-    page = look(broker, PHONE, dark=dark)
+    page = open_page(broker, PHONE, dark=dark)
     page.find("#tab-quotas").click()
-    turn_clock(broker, freeze=True)
+    change_clock(broker, freeze=True)
     produce(broker, "reports-of-a-client-with-a-name-that-is-long" * 3, 20_000)
     page.wait(lambda: page.count("#uses tr.held") == 1, "the throttle")
     page.find("#uses tbody button").click()

@@ -64,7 +64,7 @@ class Anomalies:
         return f"<{'; '.join(each) or 'nothing wrong'}>"
 
 
-def judge(history: History, *, allow_duplicates: bool = False) -> Anomalies:
+def find_anomalies(history: History, *, allow_duplicates: bool = False) -> Anomalies:
     """Compare the three; `history.log` must be the whole log, in offset order per partition.
 
     With `allow_duplicates` (a producer that may send again) the second copy of a record is no

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from system_tests.faults.conftest import Starter
-from system_tests.faults.history import judge
+from system_tests.faults.history import find_anomalies
 from system_tests.faults.killing import ROLES, kill, names_of
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
@@ -43,7 +43,7 @@ def test_process_kill_loses_and_duplicates_no_acknowledged_record(
             run.wait_progress()
     history = run.finish()
     assert not history.failed
-    assert not judge(history)
+    assert not find_anomalies(history)
 
 
 @pytest.mark.parametrize("role", ["processor", "worker"])
@@ -57,7 +57,7 @@ def test_non_idempotent_producer_loses_no_record(
         kill(broker, name)
         run.wait_progress()
     history = run.finish()
-    anomalies = judge(history, allow_duplicates=True)
+    anomalies = find_anomalies(history, allow_duplicates=True)
     # Without sequence numbers a batch sent again may overtake the next one: only losses count.
     assert not anomalies.lost
     assert not anomalies.skipped
@@ -81,7 +81,7 @@ def test_processes_die_in_any_order_at_any_moment(
     run.wait_progress()
     history = run.finish()
     assert not history.failed
-    assert not judge(history)
+    assert not find_anomalies(history)
 
 
 @MODES
@@ -102,7 +102,7 @@ def test_killed_processes_leave_the_broker_answering(
     wait_ready(broker)
     run = begin_run(broker)
     run.wait_progress()
-    assert not judge(run.finish())
+    assert not find_anomalies(run.finish())
 
 
 @MODES

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 from system_tests.faults.conftest import Starter
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import wait_until
-from system_tests.peers.conversation import ready, talk
+from system_tests.peers.conversation import prepare, run_conversation
 from system_tests.peers.test_same_answers import CONVERSATIONS, SETTINGS
 from system_tests.security.conftest import PASSWORDS, secured_settings
 
@@ -72,9 +72,9 @@ def test_every_api_is_served_without_an_import(start: Starter, imports: Imports)
     for page in ("/v1/health", "/v1/connections"):  # The control API is imported at its first use.
         ask(broker, "GET", page)
     imports.block()
-    ready(broker)
+    prepare(broker)
     for conversation in CONVERSATIONS:
-        talk(broker, conversation)
+        run_conversation(broker, conversation)
     assert imports.tried() == []
     assert "Traceback" not in broker.printed()
 

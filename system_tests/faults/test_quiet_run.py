@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from system_tests.faults.history import judge
+from system_tests.faults.history import find_anomalies
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
 
@@ -20,4 +20,4 @@ def test_quiet_run_reports_no_problem(
     history = run.finish()
     assert not history.failed
     assert set(history.acknowledged) == history.sent
-    assert not judge(history)
+    assert not find_anomalies(history)

@@ -13,7 +13,7 @@ import pytest
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record, drain
 from system_tests.faults.conftest import Starter, still_running
-from system_tests.faults.history import judge
+from system_tests.faults.history import find_anomalies
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import tree
@@ -57,7 +57,7 @@ def test_restarts_lose_and_duplicate_no_acknowledged_record(
         run.wait_progress()
     history = run.finish()
     assert not history.failed
-    assert not judge(history)
+    assert not find_anomalies(history)
 
 
 @ENDINGS

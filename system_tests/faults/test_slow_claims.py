@@ -26,7 +26,7 @@ from protocol.messages.produce import (
     TopicProduceData,
 )
 from protocol.records import Record, build_batch
-from system_tests.connections.dialling import Client, gauge, turn_clock
+from system_tests.connections.dialling import Client, change_clock, gauge
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 
@@ -162,7 +162,7 @@ def test_others_are_served_while_forty_claims_trickle(
         stream = socket.create_connection(address, PATIENCE_S, (source, 0))
         return tls_over(stream, attacked.authority) if is_tls else stream
 
-    turn_clock(attacked.broker, freeze=frozen)
+    change_clock(attacked.broker, freeze=frozen)
     evicted = slow_clients(attacked.broker)
     attackers = attack(connect)
     wait_until(lambda: waiting(attacked.broker) >= ATTACKERS - 2, "the attackers to claim memory")
@@ -187,7 +187,7 @@ def test_others_are_served_while_forty_claims_trickle(
 
 
 def test_handshakes_that_stop_or_fail_end_on_a_frozen_clock(attacked: Attacked) -> None:
-    turn_clock(attacked.broker, freeze=True)
+    change_clock(attacked.broker, freeze=True)
     with ExitStack() as stack:
         silent, begun, wrong = (
             stack.enter_context(socket.create_connection(attacked.tls, PATIENCE_S))

@@ -26,7 +26,7 @@ class TimedOut(AssertionError):
 
 
 def wait_until(
-    look: Callable[[], T], what: str, *, within_s: float = PATIENCE_S, pause_s: float = PAUSE_S
+    condition: Callable[[], T], what: str, *, within_s: float = PATIENCE_S, pause_s: float = PAUSE_S
 ) -> T:
     """Call `look` until it returns something true, and return that.
 
@@ -34,7 +34,7 @@ def wait_until(
     """
     deadline = time.monotonic() + within_s
     while True:
-        seen = look()
+        seen = condition()
         if seen:
             return seen
         if time.monotonic() >= deadline:

@@ -16,12 +16,12 @@ from protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
-from system_tests.peers.conversation import Asked
+from system_tests.peers.conversation import SendRequest
 
 SHA_256, SHA_512 = 1, 2
 
 
-def rule(**other: Any) -> CreateAclsRequest:
+def creation_of(**other: Any) -> CreateAclsRequest:
     """Return a valid ACL, except for the given fields."""
     values: dict[str, Any] = {
         "resource_type": 2,
@@ -35,7 +35,7 @@ def rule(**other: Any) -> CreateAclsRequest:
     return CreateAclsRequest(creations=[AclCreation(**{**values, **other})])
 
 
-MADE: Final[dict[str, dict[str, Any]]] = {
+CREATED: Final[dict[str, dict[str, Any]]] = {
     "right": {},
     "the same again": {},
     "prefixed": {"resource_pattern_type": 4},
@@ -65,7 +65,7 @@ MADE: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def wanted(**filters: Any) -> dict[str, Any]:
+def filter_of(**filters: Any) -> dict[str, Any]:
     values = {
         "resource_type_filter": 1,
         "pattern_type_filter": 1,
@@ -81,7 +81,7 @@ def wanted(**filters: Any) -> dict[str, Any]:
     }
 
 
-LOOKED_FOR: Final[dict[str, dict[str, Any]]] = {
+FILTERS: Final[dict[str, dict[str, Any]]] = {
     "all": {},
     "of a topic": {"resource_type_filter": 2, "resource_name_filter": "t"},
     "that hold for a topic": {
@@ -110,13 +110,13 @@ LOOKED_FOR: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def rules(ask: Asked) -> None:
-    for name, values in MADE.items():
-        ask(name, rule(**values), 3)
+def acls(ask: SendRequest) -> None:
+    for name, values in CREATED.items():
+        ask(name, creation_of(**values), 3)
     ask("none", CreateAclsRequest(creations=[]), 3)
-    for name, filters in LOOKED_FOR.items():
+    for name, filters in FILTERS.items():
         for version in (1, 3):
-            request = DescribeAclsRequest(**wanted(**filters))
+            request = DescribeAclsRequest(**filter_of(**filters))
             ask(f"{name}, looked for in version {version}", request, version)
     deleted: dict[str, list[dict[str, Any]]] = {
         "of what is not there": [{"resource_name_filter": "nope"}],
@@ -127,15 +127,17 @@ def rules(ask: Asked) -> None:
         "all": [{}],
     }
     for name, several in deleted.items():
-        filters_ = [DeleteAclsFilter(**wanted(**one)) for one in several]
+        filters_ = [DeleteAclsFilter(**filter_of(**one)) for one in several]
         ask(f"deleted {name}", DeleteAclsRequest(filters=filters_), 3)
-    ask("what is left", DescribeAclsRequest(**wanted()), 3)
+    ask("what is left", DescribeAclsRequest(**filter_of()), 3)
 
 
-Kept = tuple[str, int, int, int, int]
+Upserted = tuple[str, int, int, int, int]
 
 
-def scram(kept: list[Kept], gone: list[tuple[str, int]]) -> AlterUserScramCredentialsRequest:
+def scram(
+    upserted: list[Upserted], gone: list[tuple[str, int]]
+) -> AlterUserScramCredentialsRequest:
     """Return a request: users with the lengths of their salt and password, and removed users."""
     return AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name=name, mechanism=how) for name, how in gone],
@@ -147,13 +149,13 @@ def scram(kept: list[Kept], gone: list[tuple[str, int]]) -> AlterUserScramCreden
                 salt=b"s" * salt,
                 salted_password=b"p" * password,
             )
-            for name, how, iterations, salt, password in kept
+            for name, how, iterations, salt, password in upserted
         ],
     )
 
 
-def passwords(ask: Asked) -> None:
-    for name, kept, gone in (
+def passwords(ask: SendRequest) -> None:
+    for name, upserted, gone in (
         ("one", [("a", SHA_256, 4096, 10, 32)], []),
         ("few iterations", [("a", SHA_256, 4095, 10, 32)], []),
         ("many iterations", [("a", SHA_256, 16385, 10, 32)], []),
@@ -172,7 +174,7 @@ def passwords(ask: Asked) -> None:
         ("good and bad", [("c", SHA_256, 4096, 10, 32), ("d", SHA_256, 1, 10, 32)], []),
         ("nothing", [], []),
     ):
-        ask(name, scram(kept, gone), 0)
+        ask(name, scram(upserted, gone), 0)
     for name, users in {
         "all": None,
         "none": [],
@@ -189,4 +191,4 @@ def passwords(ask: Asked) -> None:
     ask("all in the end", DescribeUserScramCredentialsRequest(users=None), 0)
 
 
-CONVERSATIONS: Final = (rules, passwords)
+CONVERSATIONS: Final = (acls, passwords)

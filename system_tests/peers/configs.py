@@ -13,7 +13,7 @@ from protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from system_tests.peers.conversation import Asked
+from system_tests.peers.conversation import SendRequest
 from system_tests.peers.topics import create, topic
 
 TOPIC: Final = 2
@@ -41,7 +41,7 @@ def describe(kind: int, name: str, *keys: str) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(resources=[resource], include_synonyms=True)
 
 
-def of_broker(ask: Asked) -> None:
+def of_broker(ask: SendRequest) -> None:
     for key, value in (
         ("max.connections", "100"),
         ("max.connections", "0"),
@@ -101,7 +101,7 @@ def of_broker(ask: Asked) -> None:
         ask(f"{key} undone for all", alter(BROKER, "", (key, DELETE, None)), 1)
 
 
-def of_topics(ask: Asked) -> None:
+def of_topics(ask: SendRequest) -> None:
     ask("made", create(topic("t-configs", 1, 1, retention_ms="5000")), 2)
     for key, how, value in (
         ("retention.ms", SET, "1000"),

@@ -41,9 +41,9 @@ from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import wait_until
 
-HUNG_UP: Final = "hung up"
+DISCONNECTED: Final = "hung up"
 
-OWN: Final = frozenset(
+BROKER_SPECIFIC: Final = frozenset(
     {
         "throttle_time_ms",
         "member_id",
@@ -68,7 +68,7 @@ OWN: Final = frozenset(
 )
 """Fields that each broker fills differently, or that are texts."""
 
-ELSE: Final = frozenset(
+CONFIGS_OF_ONE_BROKER: Final = frozenset(
     {"local.retention.bytes", "local.retention.ms", "remote.log.copy.disable"}
     | {"errors.deadletterqueue.group.enable", "max.decompressed.message.bytes"}
     | {"remote.copy.lag.bytes", "remote.copy.lag.ms"}
@@ -84,13 +84,13 @@ ELSE: Final = frozenset(
 of the broker that only one of both lists as synonyms of a topic's.
 """
 
-SOON: Final = frozenset(
+RETRIABLE: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 )
 """What Kafka answers until it has made the topic that a coordinator keeps its state in."""
 
 
-LAST: Final = "last-change"
+MARKER_TOPIC: Final = "last-change"
 """A topic whose config is changed after each change, to see when that is applied."""
 
 CHANGES: Final = (
@@ -112,7 +112,7 @@ nothing.
 """
 
 
-class Asked(Protocol):
+class SendRequest(Protocol):
     """Asks a question that has a name, in a version; what comes back is the response as it came."""
 
     answers: dict[str, Any]
@@ -120,10 +120,10 @@ class Asked(Protocol):
     def __call__(self, name: str, request: Message, version: int) -> Any: ...
 
 
-RpcConnection = Callable[[Asked], None]
+Conversation = Callable[[SendRequest], None]
 
 
-class Talk:
+class ConversationRun:
     """One conversation with one broker, as the user of ``connect``; by default one with all
     rights, which the check of applied changes always needs.
     """
@@ -136,55 +136,55 @@ class Talk:
 
     def __call__(self, name: str, request: Message, version: int) -> Any:
         assert name not in self.answers, f"two questions are called {name}"
-        response = self._ask(request, version)
-        self.answers[name] = common(response)
+        response = self._send(request, version)
+        self.answers[name] = comparable(response)
         if isinstance(request, CHANGES):
-            self._settle()
+            self._wait_until_applied()
         if isinstance(request, CreateTopicsRequest) and not request.validate_only:
             for topic in response.topics:
                 if topic.error_code == ErrorCode.NONE:
-                    wait_until(partial(self._is_led, topic.name), f"{topic.name} to be led")
+                    wait_until(partial(self._has_leader, topic.name), f"{topic.name} to be led")
         return response
 
-    def _settle(self) -> None:
+    def _wait_until_applied(self) -> None:
         """Kafka's controller answers before its broker knows of a change; the broker knows of all
         up to the last that it knows.
         """
         text = str(next(_UNLIKE_OTHERS))
         change = AlterableConfig(name="segment.index.bytes", config_operation=0, value=text)
-        resource = AlterConfigsResource(resource_type=2, resource_name=LAST, configs=[change])
+        resource = AlterConfigsResource(
+            resource_type=2, resource_name=MARKER_TOPIC, configs=[change]
+        )
         self._admin.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
         wanted = DescribeConfigsResource(
-            resource_type=2, resource_name=LAST, configuration_keys=["segment.index.bytes"]
+            resource_type=2, resource_name=MARKER_TOPIC, configuration_keys=["segment.index.bytes"]
         )
 
-        def known() -> bool:
+        def is_applied() -> bool:
             (result,) = self._admin.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
             return bool(result.configs) and result.configs[0].value == text
 
-        wait_until(known, "the last change to be known", pause_s=0.002)
+        wait_until(is_applied, "the last change to be known", pause_s=0.002)
 
-    def _ask(self, request: Message, version: int) -> Any:
+    def _send(self, request: Message, version: int) -> Any:
         try:
             response = self._client.ask(request, version)
         except (ConnectionError, ProtocolError, AssertionError):
             self._client.close()
             self._client = self._connect()
-            return HUNG_UP
-        if getattr(response, "error_code", 0) in SOON:
-            return wait_until(
-                lambda: self._sooner(request, version), "a coordinator that has begun"
-            )
+            return DISCONNECTED
+        if getattr(response, "error_code", 0) in RETRIABLE:
+            return wait_until(lambda: self._retry(request, version), "a coordinator that has begun")
         return response
 
-    def _sooner(self, request: Message, version: int) -> Any:
+    def _retry(self, request: Message, version: int) -> Any:
         response = self._client.ask(request, version)
-        return None if response.error_code in SOON else response
+        return None if response.error_code in RETRIABLE else response
 
-    def _is_led(self, topic: str) -> bool:
+    def _has_leader(self, topic: str) -> bool:
         """Kafka answers before its broker knows of a topic that its controller has made."""
-        wanted = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-        (found,) = self._admin.ask(wanted, 12).topics
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        (found,) = self._admin.ask(request, 12).topics
         parts = [
             ListOffsetsPartition(partition_index=one.partition_index, timestamp=-1)
             for one in found.partitions
@@ -200,64 +200,70 @@ class Talk:
         self._admin.close()
 
 
-def common(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     """What of an answer can be compared; lists in an order of their own, as brokers use maps."""
     if isinstance(value, Struct):
-        names = [field.name for field in type(value).__fields__ if field.name not in OWN]
+        names = [
+            field.name for field in type(value).__fields__ if field.name not in BROKER_SPECIFIC
+        ]
         failed = getattr(value, "error_code", ErrorCode.NONE) != ErrorCode.NONE
         return {
-            name: _named(name, getattr(value, name))
+            name: _comparable_field(name, getattr(value, name))
             for name in names
             if not (failed and name == "log_start_offset")  # An error need not contain it.
         }
     if isinstance(value, list | tuple):
-        return _listed([common(each) for each in value])
+        return _comparable_list([comparable(each) for each in value])
     return value if value is None or isinstance(value, bool | int | float | str) else bytes(value)
 
 
-def _listed(values: list[Any]) -> Any:
+def _comparable_list(values: list[Any]) -> Any:
     """Return a dict by name if each value has one, so that extra values of one broker are
     reported by name.
     """
-    known = [each for each in values if not isinstance(each, dict) or each.get("name") not in ELSE]
+    known = [
+        each
+        for each in values
+        if not isinstance(each, dict) or each.get("name") not in CONFIGS_OF_ONE_BROKER
+    ]
     if len(known) < len(values):
-        return _listed(known)
-    named = {each["name"]: each for each in values if isinstance(each, dict) and "name" in each}
-    return named if len(named) == len(values) else sorted(values, key=repr)
+        return _comparable_list(known)
+    by_name = {each["name"]: each for each in values if isinstance(each, dict) and "name" in each}
+    return by_name if len(by_name) == len(values) else sorted(values, key=repr)
 
 
-def _named(name: str, value: Any) -> Any:
-    return ErrorCode(value).name if name.endswith("error_code") else common(value)
+def _comparable_field(name: str, value: Any) -> Any:
+    return ErrorCode(value).name if name.endswith("error_code") else comparable(value)
 
 
-def ready(broker: RunningBroker) -> None:
+def prepare(broker: RunningBroker) -> None:
     """Create what conversations need, and wait until the coordinator has started, for which
     Kafka creates a topic at the first request.
     """
     with Client(broker.address) as client:
 
-        def begun() -> bool:
+        def has_started() -> bool:
             client.ask(FindCoordinatorRequest(key="g", key_type=0), 3)
             (group,) = client.ask(DescribeGroupsRequest(groups=["g"]), 5).groups
             return bool(group.error_code == ErrorCode.NONE)
 
-        wait_until(begun, "a coordinator")
-        last = CreatableTopic(name=LAST, num_partitions=1, replication_factor=1)
+        wait_until(has_started, "a coordinator")
+        last = CreatableTopic(name=MARKER_TOPIC, num_partitions=1, replication_factor=1)
         client.ask(CreateTopicsRequest(topics=[last], timeout_ms=10_000), 7)
 
 
-def talk(
+def run_conversation(
     broker: RunningBroker,
-    conversation: RpcConnection,
+    conversation: Conversation,
     connect: Callable[[], Client] | None = None,
 ) -> dict[str, Any]:
     """All answers of a broker, by the name of their question; see `Talk`."""
-    said = Talk(broker, connect)
+    run = ConversationRun(broker, connect)
     try:
-        conversation(said)
+        conversation(run)
     finally:
-        said.end()
-    return said.answers
+        run.end()
+    return run.answers
 
 
 def differences(one: Any, other: Any, at: str = "") -> list[str]:

@@ -28,7 +28,7 @@ from protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from system_tests.peers.conversation import Asked
+from system_tests.peers.conversation import SendRequest
 from system_tests.peers.topics import create, topic
 
 SESSION_MS: Final = 30_000
@@ -73,7 +73,7 @@ def leave(group: str, *members: tuple[str, str | None]) -> LeaveGroupRequest:
     return LeaveGroupRequest(group_id=group, member_id=members[0][0], members=identities)
 
 
-def found(ask: Asked) -> None:
+def found(ask: SendRequest) -> None:
     for version in (0, 1, 3):
         ask(f"version {version}", FindCoordinatorRequest(key="g", key_type=0), version)
         ask(f"named nothing {version}", FindCoordinatorRequest(key="", key_type=0), version)
@@ -83,7 +83,7 @@ def found(ask: Asked) -> None:
     ask("of something else", FindCoordinatorRequest(key="g", key_type=9), 3)
 
 
-def members(ask: Asked) -> None:
+def members(ask: SendRequest) -> None:
     ask("named nothing", join(""), 9)
     ask("a short session", join("g", session_timeout_ms=1), 9)
     ask("a long session", join("g", session_timeout_ms=10**9), 9)
@@ -118,7 +118,7 @@ def members(ask: Asked) -> None:
     ask("described when empty", DescribeGroupsRequest(groups=["g"]), 5)
 
 
-def of_old_versions(ask: Asked) -> None:
+def of_old_versions(ask: SendRequest) -> None:
     first = ask("joined", join("old"), 3)
     ask("sync", sync("old", first.member_id, first.generation_id), 2)
     again = ask("joined again", join("old", first.member_id), 3)
@@ -126,7 +126,7 @@ def of_old_versions(ask: Asked) -> None:
     ask("left", leave("old", (first.member_id, None)), 2)
 
 
-def static(ask: Asked) -> None:
+def static(ask: SendRequest) -> None:
     first = ask("joined", join("s", group_instance_id="one"), 9)
     ask("sync", sync("s", first.member_id, first.generation_id, group_instance_id="one"), 5)
     second = ask("came again", join("s", group_instance_id="one"), 9)
@@ -151,7 +151,7 @@ def commit(
     return OffsetCommitRequest(group_id=group, topics=topics, **values)
 
 
-def offsets(ask: Asked) -> None:
+def offsets(ask: SendRequest) -> None:
     ask("made", create(topic("o", 2)), 2)
     for version in (2, 5, 7, 9):
         ask(f"committed {version}", commit("c", "o", version), version)
@@ -192,7 +192,7 @@ def offsets(ask: Asked) -> None:
     ask("what is left", OffsetFetchRequest(group_id="c", topics=None), 7)
 
 
-def listed(ask: Asked) -> None:
+def listed(ask: SendRequest) -> None:
     ask("made", create(topic("li")), 2)
     ask("committed", commit("li-empty", "li", 1), 8)
     first = ask("joined", join("li-waiting"), 3)

@@ -31,14 +31,14 @@ from protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopics,
 )
 from protocol.messages.unregister_broker import UnregisterBrokerRequest
-from system_tests.peers.conversation import Asked
+from system_tests.peers.conversation import SendRequest
 from system_tests.peers.topics import create, topic
 
 CLUSTER_WIDE: Final = (4, 8)
 """Types of config resources that exist without being created: brokers and their loggers."""
 
 
-def log_dirs(ask: Asked) -> None:
+def log_dirs(ask: SendRequest) -> None:
     ask("made", create(topic("on-disk", 3)), 7)
     for version in range(1, 6):
         wanted = [DescribableLogDirTopic(topic="on-disk", partitions=[2, 0, 2])]
@@ -52,7 +52,7 @@ def log_dirs(ask: Asked) -> None:
     ask("none", DescribeLogDirsRequest(topics=[]), 4)
 
 
-def moved_log_dirs(ask: Asked) -> None:
+def moved_log_dirs(ask: SendRequest) -> None:
     ask("made", create(topic("staying", 2)), 7)
     for version in (1, 2):
         for path in ("/no/such/directory", "", "relative"):
@@ -68,7 +68,7 @@ def moved_log_dirs(ask: Asked) -> None:
     ask("nothing", AlterReplicaLogDirsRequest(dirs=[]), 2)
 
 
-def described_partitions(ask: Asked) -> None:
+def described_partitions(ask: SendRequest) -> None:
     ask("made", create(topic("paged-a", 3), topic("paged-b", 2), topic("paged-c", 1)), 7)
 
     def page(
@@ -105,7 +105,7 @@ def described_partitions(ask: Asked) -> None:
     ask("every, at one that is not there", page(at=("paged-bb", 4), limit=1), 0)
 
 
-def reassigned(ask: Asked) -> None:
+def reassigned(ask: SendRequest) -> None:
     ask("made", create(topic("settled", 2)), 7)
 
     def alter(
@@ -142,7 +142,7 @@ def reassigned(ask: Asked) -> None:
     ask("none", ListPartitionReassignmentsRequest(topics=[]), 0)
 
 
-def elected(ask: Asked) -> None:
+def elected(ask: SendRequest) -> None:
     ask("made", create(topic("led", 2)), 7)
     some = [
         TopicPartitions(topic="led", partitions=[0, 1, 2, -1]),
@@ -156,7 +156,7 @@ def elected(ask: Asked) -> None:
         ask(f"of type {kind}", request, 2)
 
 
-def listed(ask: Asked) -> None:
+def listed(ask: SendRequest) -> None:
     ask("client metrics", ListConfigResourcesRequest(), 0)
     for kind in (16, 32, *CLUSTER_WIDE):
         ask(f"type {kind}", ListConfigResourcesRequest(resource_types=[kind]), 1)
@@ -164,7 +164,7 @@ def listed(ask: Asked) -> None:
         ask(f"types {kinds}", ListConfigResourcesRequest(resource_types=kinds), 1)
 
 
-def unregistered(ask: Asked) -> None:
+def unregistered(ask: SendRequest) -> None:
     for broker in (7, -1):
         ask(f"broker {broker}", UnregisterBrokerRequest(broker_id=broker), 0)
 

@@ -12,7 +12,7 @@ from protocol.messages.alter_client_quotas import (
     OpData,
 )
 from protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from system_tests.peers.conversation import Asked
+from system_tests.peers.conversation import SendRequest
 
 BYTES: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"
@@ -110,7 +110,7 @@ LOOKED_FOR: Final[dict[str, tuple[tuple[str, int, str | None], ...]]] = {
 }
 
 
-def given(ask: Asked) -> None:
+def given(ask: SendRequest) -> None:
     for name, (entity, operations) in GIVEN.items():
         ask(name, alter(entry(entity, *operations)), 1)
         ask(f"{name}, in force", DescribeClientQuotasRequest(components=[], strict=False), 1)

@@ -25,7 +25,7 @@ from protocol.messages.offset_for_leader_epoch import (
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import HEADER_BYTES, Record, TimestampType, build_batch
 from system_tests.harness.batches import FIRST_MS, with_section
-from system_tests.peers.conversation import Asked
+from system_tests.peers.conversation import SendRequest
 from system_tests.peers.topics import TIMEOUT_MS, create, topic
 
 CURRENT_EPOCH: Final = -1
@@ -49,7 +49,7 @@ def produce(
     )
 
 
-def produced(ask: Asked) -> None:
+def produced(ask: SendRequest) -> None:
     ask("made", create(topic("p", 2), topic("small", 1, 1, max_message_bytes="200")), 2)
     good = build_batch(records(b"a", b"b"))
     for version in (3, 5, 7, 8, 9, 11):
@@ -95,7 +95,7 @@ def tiny_records(count: int) -> bytes:
     return build_batch([Record()] * count)[HEADER_BYTES:]
 
 
-def bad_records(ask: Asked) -> None:
+def bad_records(ask: SendRequest) -> None:
     compacted = topic("compacted", 1, 1, **{"cleanup.policy": "compact"})
     timed = topic(
         "timed",
@@ -140,7 +140,7 @@ def _transactional(name: str, batch: bytes) -> ProduceRequest:
     return request
 
 
-def idempotent(ask: Asked) -> None:
+def idempotent(ask: SendRequest) -> None:
     ask("made", create(topic("i")), 2)
     response = ask(
         "first", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000), 4
@@ -198,7 +198,7 @@ def fetch(name: str, offset: int, partition: int = 0, **options: int) -> FetchRe
     )
 
 
-def fetched(ask: Asked) -> None:
+def fetched(ask: SendRequest) -> None:
     ask("made", create(topic("f", 2)), 2)
     for _ in range(3):
         ask(f"filled {_}", produce("f", build_batch(records(b"a" * 100, b"b" * 100))), 9)
@@ -221,7 +221,7 @@ def fetched(ask: Asked) -> None:
     ask("no session, an epoch", fetch("f", 0, session_id=0, session_epoch=3), 12)
 
 
-def looked_up(ask: Asked) -> None:
+def looked_up(ask: SendRequest) -> None:
     ask("made", create(topic("l", 2)), 2)
     ask("filled", produce("l", build_batch(records(b"a", b"b", b"c"))), 9)
 
@@ -247,7 +247,7 @@ def looked_up(ask: Asked) -> None:
     look("an epoch to come", "l", -1, 7, epoch=9)
 
 
-def deleted(ask: Asked) -> None:
+def deleted(ask: SendRequest) -> None:
     ask("made", create(topic("d", 2), topic("compacted", 1, 1, cleanup_policy="compact")), 2)
     for name in ("d", "compacted"):
         batch = build_batch(
@@ -272,7 +272,7 @@ def deleted(ask: Asked) -> None:
     ask("what is left, from its end", fetch("d", 4), 12)
 
 
-def epoch_ends(ask: Asked) -> None:
+def epoch_ends(ask: SendRequest) -> None:
     ask("made", create(topic("e", 2)), 2)
     ask("filled", produce("e", build_batch(records(b"a", b"b"))), 9)
 

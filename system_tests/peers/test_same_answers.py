@@ -14,7 +14,7 @@ import pytest
 
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.peers import acls_and_users, configs, groups, operations, quotas, records, topics
-from system_tests.peers.conversation import Conversation, differences, ready, talk
+from system_tests.peers.conversation import Conversation, differences, prepare, run_conversation
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -63,7 +63,7 @@ def brokers(
         folder = tmp_path_factory.mktemp("kafka")
         started = [start_kafka(folder, settings=SETTINGS), start_minibroker(settings=SETTINGS)]
         for broker in started:
-            ready(broker)
+            prepare(broker)
         yield tuple(started)
         assert "Traceback" not in started[1].printed()
     finally:
@@ -76,7 +76,7 @@ def brokers(
 def test_both_answer_the_same(
     brokers: tuple[RunningBroker, ...], conversation: Conversation
 ) -> None:
-    kafka, own = (talk(broker, conversation) for broker in brokers)
+    kafka, own = (run_conversation(broker, conversation) for broker in brokers)
     differ = {name: differences(kafka[name], own[name]) for name in kafka}
     about = conversation.__name__
     unlike = {name: lines for name, lines in differ.items() if lines}

@@ -31,8 +31,14 @@ from system_tests.harness.brokers import (
 )
 from system_tests.harness.waiting import wait_until
 from system_tests.peers import configs, groups, quotas, records, topics
-from system_tests.peers.acls_and_users import wanted
-from system_tests.peers.conversation import LAST, Conversation, differences, ready, talk
+from system_tests.peers.acls_and_users import filter_of
+from system_tests.peers.conversation import (
+    MARKER_TOPIC,
+    Conversation,
+    differences,
+    prepare,
+    run_conversation,
+)
 from system_tests.peers.test_same_answers import ON_PURPOSE as TO_ANYBODY
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -111,15 +117,17 @@ class Peer(NamedTuple):
 
             def left() -> list[str]:
                 found = (topic.name for topic in client.ask(every, 12).topics)
-                return [name for name in found if not name.startswith("__") and name != LAST]
+                return [
+                    name for name in found if not name.startswith("__") and name != MARKER_TOPIC
+                ]
 
             gone = [DeleteTopicState(name=name) for name in left()]
             client.ask(DeleteTopicsRequest(topics=gone, timeout_ms=10_000), 6)
-            client.ask(DeleteAclsRequest(filters=[DeleteAclsFilter(**wanted())]), 3)
+            client.ask(DeleteAclsRequest(filters=[DeleteAclsFilter(**filter_of())]), 3)
             client.ask(CreateAclsRequest(creations=rules), 3)
 
             def ruled() -> int:
-                found = client.ask(DescribeAclsRequest(**wanted()), 3).resources
+                found = client.ask(DescribeAclsRequest(**filter_of()), 3).resources
                 return sum(len(resource.acls) for resource in found)
 
             wait_until(lambda: not left() and ruled() == len(rules), "a fresh start")
@@ -151,7 +159,7 @@ def peers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     try:
         started.extend(start_both(tmp_path_factory.mktemp("kafka")))
         for peer in started:
-            ready(peer.broker)
+            prepare(peer.broker)
         yield tuple(started)
         printed = started[0].broker.printed()
         assert "Traceback" not in printed
@@ -170,7 +178,7 @@ def test_kafka_and_minibroker_reject_the_same_requests(
     answers = []
     for peer in peers:
         peer.prepare(rules)
-        answers.append(talk(peer.broker, conversation, peer.connect))
+        answers.append(run_conversation(peer.broker, conversation, peer.connect))
     own, kafka = answers
     differ = {name: differences(kafka[name], own[name]) for name in kafka}
     expected = {

@@ -28,7 +28,7 @@ from system_tests.harness.brokers import (
 )
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.peers.configs import BROKER, DELETE, SET, THIS, Change, alter
-from system_tests.peers.conversation import ready
+from system_tests.peers.conversation import prepare
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -105,7 +105,7 @@ def peer(kafka_libs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> It
     unborn.write("one.pem")
     broker, with_tls = start(request.param, tmp_path)
     try:
-        ready(broker)
+        prepare(broker)
         yield Peer(broker, with_tls, tmp_path)
     finally:
         broker.stop()

@@ -19,7 +19,7 @@ from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicStat
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.types import Uuid
-from system_tests.peers.conversation import Asked
+from system_tests.peers.conversation import SendRequest
 
 TIMEOUT_MS: Final = 10_000
 NONE: Final = Uuid(bytes(15) + b"\x07")
@@ -49,7 +49,7 @@ def create(*topics: CreatableTopic, validate_only: bool = False) -> CreateTopics
     )
 
 
-def creation(ask: Asked) -> None:
+def creation(ask: SendRequest) -> None:
     for version in (2, 4, 5, 7):
         ask(f"one, version {version}", create(topic(f"made-{version}", 2)), version)
     ask("again", create(topic("made-7")), 7)
@@ -79,7 +79,7 @@ def creation(ask: Asked) -> None:
     ask("assigned with a gap", create(gap), 7)
 
 
-def configured(ask: Asked) -> None:
+def configured(ask: SendRequest) -> None:
     ask("one", create(topic("configured", retention_ms="1000")), 7)
     for key, value in {
         "retention.ms": "soon",
@@ -101,7 +101,7 @@ def configured(ask: Asked) -> None:
     ask("the same twice", create(twice), 7)
 
 
-def growth(ask: Asked) -> None:
+def growth(ask: SendRequest) -> None:
     def grow(name: str, count: int, *given: list[int], validate_only: bool = False) -> None:
         assignments = [CreatePartitionsAssignment(broker_ids=brokers) for brokers in given]
         wanted = CreatePartitionsTopic(name=name, count=count, assignments=assignments or None)
@@ -127,7 +127,7 @@ def growth(ask: Asked) -> None:
     ask("none", CreatePartitionsRequest(topics=[], timeout_ms=TIMEOUT_MS), 3)
 
 
-def deletion(ask: Asked) -> None:
+def deletion(ask: SendRequest) -> None:
     def by_name(*names: str) -> DeleteTopicsRequest:
         states = [DeleteTopicState(name=name) for name in names]
         return DeleteTopicsRequest(topics=states, topic_names=list(names), timeout_ms=TIMEOUT_MS)
@@ -148,7 +148,7 @@ def deletion(ask: Asked) -> None:
         ask(name, DeleteTopicsRequest(topics=[state], timeout_ms=TIMEOUT_MS), 6)
 
 
-def metadata(ask: Asked) -> None:
+def metadata(ask: SendRequest) -> None:
     def named(*names: str | None, create_missing: bool = False) -> MetadataRequest:
         topics = [MetadataRequestTopic(name=name) for name in names]
         return MetadataRequest(topics=topics, allow_auto_topic_creation=create_missing)
@@ -175,7 +175,7 @@ def metadata(ask: Asked) -> None:
     ask("rights to the cluster", old, 8)
 
 
-def cluster(ask: Asked) -> None:
+def cluster(ask: SendRequest) -> None:
     ask("brokers", DescribeClusterRequest(endpoint_type=1), 2)
     ask("controllers", DescribeClusterRequest(endpoint_type=2), 2)
     ask("somebody else", DescribeClusterRequest(endpoint_type=9), 2)

@@ -19,19 +19,19 @@ import kafka
 from protocol.messages.metadata import MetadataRequest
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
-from system_tests.quotas.saturating_clients import FED, PATIENCE_S, TOPIC
+from system_tests.quotas.saturating_clients import FILLED_TOPIC, PATIENCE_S, TOPIC
 
 RECORDS: Final = 300
 VALUE: Final = bytes(10_000)
-LOOKS: Final = 1_500
-THINKS_S: Final = 0.01
+METADATA_REQUESTS: Final = 1_500
+PAUSE_S: Final = 0.01
 
 
-def think() -> None:
-    threading.Event().wait(THINKS_S)
+def pause() -> None:
+    threading.Event().wait(PAUSE_S)
 
 
-def sends(servers: str, client_id: str) -> None:
+def produce_records(servers: str, client_id: str) -> None:
     """One record after the other, each when the last is acknowledged."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": servers, "client.id": client_id, "linger.ms": 0}
@@ -39,29 +39,29 @@ def sends(servers: str, client_id: str) -> None:
     for _ in range(RECORDS):
         producer.produce(TOPIC, VALUE, partition=0)
         assert producer.flush(PATIENCE_S) == 0
-        think()
+        pause()
 
 
-def reads(servers: str, client_id: str) -> None:
+def consume_records(servers: str, client_id: str) -> None:
     """One record after the other, to the end."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=servers, client_id=client_id, max_partition_fetch_bytes=len(VALUE)
     )
-    partition = kafka.TopicPartition(FED, 0)
+    partition = kafka.TopicPartition(FILLED_TOPIC, 0)
     consumer.assign([partition])
     consumer.seek(partition, 0)
-    left = RECORDS
-    while left:
-        left -= sum(map(len, consumer.poll(1000, max_records=1).values()))
-        think()
+    remaining = RECORDS
+    while remaining:
+        remaining -= sum(map(len, consumer.poll(1000, max_records=1).values()))
+        pause()
     consumer.close()
 
 
-def looks(servers: str, client_id: str) -> None:
+def request_metadata(servers: str, client_id: str) -> None:
     """Asks for all topics again and again, which is work for the broker and few bytes."""
     host, port = servers.rsplit(":", 1)
     with Client((host, int(port)), client_id=client_id) as client:
-        for _ in range(LOOKS):
+        for _ in range(METADATA_REQUESTS):
             client.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), 7)
 
 
@@ -72,10 +72,14 @@ class Job(NamedTuple):
     client_id: str
 
 
-JOBS: Final = (Job(sends, "sender"), Job(reads, "reader"), Job(looks, "looker"))
+JOBS: Final = (
+    Job(produce_records, "sender"),
+    Job(consume_records, "reader"),
+    Job(request_metadata, "looker"),
+)
 
 
-def all_work(broker: RunningBroker) -> None:
+def run_jobs(broker: RunningBroker) -> None:
     """All jobs side by side, until the last is done."""
     plain = broker.bootstrap_servers.split(",")[0]
     spawning = multiprocessing.get_context("spawn")

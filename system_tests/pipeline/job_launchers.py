@@ -21,37 +21,44 @@ from system_tests.harness.jars import ToolchainMissing, connector_jars
 from system_tests.harness.waiting import SPARK_PATIENCE_S
 
 MASTER: Final = ("--master", "local[1]")
-FEW: Final = ("--conf", "spark.sql.shuffle.partitions=1")
+FEW_PARTITIONS: Final = ("--conf", "spark.sql.shuffle.partitions=1")
 
 
-class Start(NamedTuple):
+class LaunchCommand(NamedTuple):
     """What `subprocess` is given."""
 
     args: list[str]
     env: Mapping[str, str]
 
 
-By = Callable[..., Start]
+Launcher = Callable[..., LaunchCommand]
 
 
-def by_minibroker(*job: str) -> Start:
-    command = [sys.executable, "-m", "minibroker", "pipeline", *job, *MASTER, *FEW]
-    return Start([*command, "--conf", f"spark.jars={jars()}"], os.environ)
+def by_minibroker(*job: str) -> LaunchCommand:
+    command = [sys.executable, "-m", "minibroker", "pipeline", *job, *MASTER, *FEW_PARTITIONS]
+    return LaunchCommand([*command, "--conf", f"spark.jars={jars()}"], os.environ)
 
 
-def by_spark(*job: str) -> Start:
+def by_spark(*job: str) -> LaunchCommand:
     """With ``spark-submit``."""
     spark = Path(pyspark.__file__).parent
-    command = [str(spark / "bin" / "spark-submit"), *MASTER, *FEW, "--jars", jars(), jobs.__file__]
-    there = {
+    command = [
+        str(spark / "bin" / "spark-submit"),
+        *MASTER,
+        *FEW_PARTITIONS,
+        "--jars",
+        jars(),
+        jobs.__file__,
+    ]
+    environment = {
         "SPARK_HOME": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
     }
-    return Start([*command, *job], {**os.environ, **there})
+    return LaunchCommand([*command, *job], {**os.environ, **environment})
 
 
-def run_to_its_end(start: Start) -> subprocess.CompletedProcess[str]:
+def run_to_completion(start: LaunchCommand) -> subprocess.CompletedProcess[str]:
     """What became of a job that ends by itself."""
     return subprocess.run(
         start.args,

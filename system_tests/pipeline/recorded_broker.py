@@ -25,12 +25,19 @@ from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.quotas import saturating_clients
 from system_tests.quotas.quota_requests import VERSION
-from system_tests.quotas.saturating_clients import ANONYMOUS, FED, PATIENCE_S, TOPIC, Minute, Work
+from system_tests.quotas.saturating_clients import (
+    ANONYMOUS,
+    FILLED_TOPIC,
+    PATIENCE_S,
+    TOPIC,
+    ClientRun,
+    Work,
+)
 
 JAAS: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 USERS: Final = ("alice", "bob", "carol", "dave")
 FAST_IP: Final = "127.0.0.9"
-FED_RECORDS: Final = 400
+FILLED_TOPIC_RECORDS: Final = 400
 VALUE: Final = bytes(10_000)
 SMALL: Final = bytes(10)
 SETTINGS: Final = {
@@ -88,15 +95,15 @@ def recording(folder: Path) -> Iterator[RunningBroker]:
     try:
         with Client(broker.address, client_id="feeder") as client:
             topics = [CreatableTopic(name=TOPIC, num_partitions=3, replication_factor=1)]
-            topics += [CreatableTopic(name=FED, num_partitions=1, replication_factor=1)]
+            topics += [CreatableTopic(name=FILLED_TOPIC, num_partitions=1, replication_factor=1)]
             client.ask(CreateTopicsRequest(topics=topics, timeout_ms=5000), 5)
             batch = build_batch([Record(value=VALUE)])
             data = [PartitionProduceData(index=0, records=batch)]
-            fed = ProduceRequest(
-                acks=1, topic_data=[TopicProduceData(name=FED, partition_data=data)]
+            request = ProduceRequest(
+                acks=1, topic_data=[TopicProduceData(name=FILLED_TOPIC, partition_data=data)]
             )
-            for _ in range(FED_RECORDS):
-                client.ask(fed, VERSION)
+            for _ in range(FILLED_TOPIC_RECORDS):
+                client.ask(request, VERSION)
         yield broker
         assert broker.stop() == 0
         assert "Traceback" not in broker.printed(), broker.printed()
@@ -114,16 +121,16 @@ def apply(broker: RunningBroker, file: Path) -> None:
     )
 
 
-def everybody_works(broker: RunningBroker, seconds: float) -> None:
+def run_all_clients(broker: RunningBroker, seconds: float) -> None:
     """All clients side by side, for so long once they run."""
     plain, with_sasl = broker.bootstrap_servers.split(",")
     ends = time.monotonic() + seconds
     with ProcessPoolExecutor(len(CASES), multiprocessing.get_context("spawn")) as clients:
         works = [
             clients.submit(
-                saturating_clients.lasting,
+                saturating_clients.run_client,
                 case.work,
-                Minute(
+                ClientRun(
                     plain if case.user == ANONYMOUS else with_sasl, ends, case.user, case.client_id
                 ),
                 case.value,

@@ -70,7 +70,7 @@ class Standby:
         wait_until(lambda: not [pid for pid in family if is_running(pid)], "the job to be gone")
 
 
-def stand_by(conf: dict[str, str]) -> None:
+def wait_for_job(conf: dict[str, str]) -> None:
     """What the process does."""
     from minibroker.pipeline import ingest
     from minibroker.pipeline.__main__ import app
@@ -85,4 +85,4 @@ def stand_by(conf: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    stand_by(json.loads(sys.argv[1]))
+    wait_for_job(json.loads(sys.argv[1]))

@@ -35,11 +35,16 @@ KILLS_S = float(os.environ.get("INGEST_KILLS_S", "60"))
 KILLS_MIN = 4
 PARTITIONS = 3
 JUNK_EVERY = 97
-MOMENTS = ("_staging/*/all/place=*/*", "_commits/*.json", "_checkpoints/*/offsets/*", "_staging")
+PROGRESS_PATHS = (
+    "_staging/*/all/place=*/*",
+    "_commits/*.json",
+    "_checkpoints/*/offsets/*",
+    "_staging",
+)
 """Paths below the table; the job is killed when one of them changes."""
 CHANGES_MAX = 3
 """Largest number of changes before the kill."""
-LATER_MAX_S = 0.3
+KILL_DELAY_MAX_S = 0.3
 BROKER_TOO = ("no", "no", "no", "no", "before", "after")
 """Whether the broker is killed too: before the job starts, or after."""
 
@@ -53,13 +58,13 @@ class EventProducer(threading.Thread):
         super().__init__(daemon=True)
         options = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20}
         self._producer = Producer({**options, "message.timeout.ms": 120_000, "log_level": 0})
-        self._enough = threading.Event()
+        self._stopping = threading.Event()
         self.count = 0
         self.junk = 0
 
     def run(self) -> None:
         chance = random.Random(SEED)
-        while not self._enough.wait(0.05):
+        while not self._stopping.wait(0.05):
             for _ in range(20):
                 raw = written(event(self.count, chance))
                 self._producer.produce(TOPIC, raw, partition=self.count % PARTITIONS)
@@ -70,7 +75,7 @@ class EventProducer(threading.Thread):
             self._producer.poll(0)
 
     def finish(self) -> None:
-        self._enough.set()
+        self._stopping.set()
         self.join(SPARK_PATIENCE_S)
         assert self._producer.flush(SPARK_PATIENCE_S) == 0
 
@@ -107,10 +112,10 @@ class KillScenario:
         self.broker.forget()
         self.broker = self._start()
 
-    def changes(self, moment: str) -> Changes:
+    def changes(self, pattern: str) -> Changes:
         """When which of a moment's paths was changed last; a killed job may have left them."""
         found = set()
-        for path in self.table.glob(moment):
+        for path in self.table.glob(pattern):
             with suppress(FileNotFoundError):
                 found.add((path, path.stat().st_mtime_ns))
         return found
@@ -127,9 +132,9 @@ class KillScenario:
 def scenario(memory_folder: Path, fresh: Callable[[str], str]) -> Iterator[KillScenario]:
     folder = memory_folder / fresh("ingest")
     folder.mkdir()
-    made = KillScenario(folder)
-    yield made
-    made.end()
+    running = KillScenario(folder)
+    yield running
+    running.end()
 
 
 def keys(table: Path) -> list[tuple[int, int]]:
@@ -138,17 +143,19 @@ def keys(table: Path) -> list[tuple[int, int]]:
     return duckdb.execute(query).fetchall()
 
 
-def get_on(scenario: KillScenario, job: Standby, moment: str, times: int, *, may_end: bool) -> None:
+def wait_for_progress(
+    scenario: KillScenario, job: Standby, pattern: str, times: int, *, may_end: bool
+) -> None:
     """Wait until something at a moment has changed so often, or the job has given up."""
-    before = scenario.changes(moment)
+    before = scenario.changes(pattern)
     for _ in range(times):
 
-        def has_come(before: Changes = before) -> bool:
+        def has_changed(before: Changes = before) -> bool:
             assert may_end or not job.has_ended(), job.printed()
-            return job.has_ended() or bool(scenario.changes(moment) - before)
+            return job.has_ended() or bool(scenario.changes(pattern) - before)
 
-        wait_until(has_come, f"{moment} to change", within_s=SPARK_PATIENCE_S, pause_s=0.002)
-        before = scenario.changes(moment)
+        wait_until(has_changed, f"{pattern} to change", within_s=SPARK_PATIENCE_S, pause_s=0.002)
+        before = scenario.changes(pattern)
 
 
 def test_ingest_kills_keep_each_event_exactly_once(scenario: KillScenario) -> None:
@@ -165,18 +172,18 @@ def test_ingest_kills_keep_each_event_exactly_once(scenario: KillScenario) -> No
         with_broker = chance.choice(BROKER_TOO)
         if with_broker == "before":
             scenario.kill_broker()
-        moment, times = chance.choice(MOMENTS), chance.randint(1, CHANGES_MAX)
-        get_on(scenario, job, moment, times, may_end=with_broker == "before")
+        pattern, times = chance.choice(PROGRESS_PATHS), chance.randint(1, CHANGES_MAX)
+        wait_for_progress(scenario, job, pattern, times, may_end=with_broker == "before")
         if with_broker == "after":
             scenario.kill_broker()
         broker_kills += with_broker != "no"
-        job.kill(chance.uniform(0, LATER_MAX_S))
+        job.kill(chance.uniform(0, KILL_DELAY_MAX_S))
         kills += 1
     producer.finish()
     scenario.begin_job(follow=False).wait()
     print(f"killed the job {kills} times, the broker {broker_kills}, with {producer.count} events")
     assert keys(scenario.table) == [(sequence, 1) for sequence in range(producer.count)]
-    aside = duckdb.execute(
+    quarantined = duckdb.execute(
         f"select count(*) from '{scenario.table}-quarantine/*.parquet'"
     ).fetchall()
-    assert aside == [(producer.junk,)]
+    assert quarantined == [(producer.junk,)]

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.brokers import free_port, start_minibroker
-from system_tests.pipeline.job_launchers import by_minibroker, run_to_its_end
+from system_tests.pipeline.job_launchers import by_minibroker, run_to_completion
 from tests.pipeline.random_events import events
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -64,7 +64,7 @@ def test_ingest_after_delete_records_reports_gap_and_reads_rest(tmp_path: Path) 
 def ingest(server: str, folder: Path) -> str:
     """Return the output of the job."""
     words = ("--from", server, "--into", str(folder / "activity"))
-    done = run_to_its_end(by_minibroker("ingest", *words))
+    done = run_to_completion(by_minibroker("ingest", *words))
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr
 

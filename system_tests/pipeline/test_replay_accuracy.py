@@ -108,7 +108,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quotas.write_text(recorded_broker.QUOTAS)
     with recorded_broker.recording(folder) as broker:
         recorded_broker.apply(broker, quotas)
-        recorded_broker.everybody_works(broker, WORKS_S)
+        recorded_broker.run_all_clients(broker, WORKS_S)
     return folder
 
 
@@ -185,7 +185,7 @@ def test_whatif_prediction_matches_run_under_quotas(spark: SparkSession, tmp_pat
         with recorded_broker.recording(tmp_path / name) as broker:
             if name == "under":
                 recorded_broker.apply(broker, quotas)
-            fixed_workload.all_work(broker)
+            fixed_workload.run_jobs(broker)
         found.append(dict(work_summaries(events_of(spark, tmp_path / name))))
     without, under = found
     # The same if the requests of the first run had taken as long as those of the second.

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 
 from minibroker.activity.schema import TOPIC
 from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
-from system_tests.pipeline.job_launchers import By, by_minibroker, by_spark, run_to_its_end
+from system_tests.pipeline.job_launchers import Launcher, by_minibroker, by_spark, run_to_completion
 from system_tests.pipeline.watch_process import ALERTS, CLIENT, Watch, alerts, produce, set_quota
 from system_tests.security.conftest import MODULES, PASSWORDS, Secured, securing
 
@@ -66,10 +66,10 @@ def let_in(at: Secured, folder: Path, proof: str, password: str = PASSWORDS[USER
 
 
 def ingest(
-    server: str, table: Path, file: str, by: By = by_minibroker
+    server: str, table: Path, file: str, by: Launcher = by_minibroker
 ) -> subprocess.CompletedProcess[str]:
     words = ("--from", server, "--into", str(table), "--command-config", file)
-    return run_to_its_end(by("ingest", *words))
+    return run_to_completion(by("ingest", *words))
 
 
 def no_secret_is_in(folder: Path, *texts: str) -> None:
@@ -87,7 +87,9 @@ def no_secret_is_in(folder: Path, *texts: str) -> None:
         ("SCRAM-SHA-512", by_spark),
     ],
 )
-def test_secured_broker_is_ingested(secured: Secured, tmp_path: Path, proof: str, by: By) -> None:
+def test_secured_broker_is_ingested(
+    secured: Secured, tmp_path: Path, proof: str, by: Launcher
+) -> None:
     server = secured.sasl_ssl if proof in MODULES else secured.ssl
     table = tmp_path / "activity"
     done = ingest(server, table, let_in(secured, tmp_path, proof), by)

@@ -28,8 +28,8 @@ from system_tests.pipeline.test_ingest_kills import (
     PARTITIONS,
     EventProducer,
     KillScenario,
-    get_on,
     keys,
+    wait_for_progress,
 )
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -81,7 +81,7 @@ def test_broker_outage_is_retried_and_then_reported(scenario: KillScenario) -> N
     producer = EventProducer(scenario.broker.bootstrap_servers)
     producer.start()
     job = scenario.begin_job(follow=True)
-    get_on(scenario, job, COMMIT, 2, may_end=False)
+    wait_for_progress(scenario, job, COMMIT, 2, may_end=False)
     with stopped(scenario.broker):
         until = time.monotonic() + 1.5 * RESPONSE_TIMEOUT_S  # The job retries in this time.
         wait_until(lambda: time.monotonic() >= until, "a long silence", within_s=SILENCE_MAX_S)

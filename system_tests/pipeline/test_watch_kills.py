@@ -39,10 +39,10 @@ INTERVALS = 2
 """Consecutive intervals that raise or clear an alert."""
 PACE_S = 0.1
 """Real time in which an interval of one second is produced."""
-MOMENTS = ("topic-*/offsets/*", "topic-*/commits/*", "rules/*", "topic-*/state/*/*/*")
+PROGRESS_PATHS = ("topic-*/offsets/*", "topic-*/commits/*", "rules/*", "topic-*/state/*/*/*")
 """Paths below the checkpoint; a watch is killed when one changes, or an alert is on the topic."""
-LATER_MAX_S = 0.2
-OURS = "rdkafka"
+KILL_DELAY_MAX_S = 0.2
+TEST_CLIENT = "rdkafka"
 """The software name of this test's own clients; a watch has Java's."""
 
 
@@ -61,45 +61,45 @@ class UsageProducer(threading.Thread):
         super().__init__(daemon=True)
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         self._chance = random.Random(SEED)
-        self._enough = threading.Event()
+        self._stopping = threading.Event()
         self._next = 0
         self._row = dict.fromkeys(CLIENTS, 0)
         self._raised = dict.fromkeys(CLIENTS, False)
         self.due: list[Due] = []
 
     def run(self) -> None:
-        while not self._enough.wait(PACE_S):
+        while not self._stopping.wait(PACE_S):
             self._interval({client for client in CLIENTS if self._chance.random() < 0.5})
 
     def finish(self) -> None:
         """Produce intervals without throttles until every alert is cleared and evaluated."""
-        self._enough.set()
+        self._stopping.set()
         self.join(SPARK_PATIENCE_S)
         for _ in range(INTERVALS + 3):
             self._interval(set())
         assert self._producer.flush(SPARK_PATIENCE_S) == 0
 
-    def _interval(self, held: set[str]) -> None:
+    def _interval(self, throttled: set[str]) -> None:
         for place, client in enumerate(CLIENTS):
-            record = event(self._next + place / len(CLIENTS), client, held=client in held)
+            record = event(self._next + place / len(CLIENTS), client, throttled=client in throttled)
             self._producer.produce(TOPIC, written(completed(record)))
-            self._count(client, held=client in held)
+            self._count(client, throttled=client in throttled)
         self._producer.poll(0)
         self._next += 1
 
-    def _count(self, client: str, *, held: bool) -> None:
-        against = held != self._raised[client]
-        self._row[client] = self._row[client] + 1 if against else 0
+    def _count(self, client: str, *, throttled: bool) -> None:
+        differs = throttled != self._raised[client]
+        self._row[client] = self._row[client] + 1 if differs else 0
         if self._row[client] == INTERVALS:
-            self._raised[client], self._row[client] = held, 0
+            self._raised[client], self._row[client] = throttled, 0
             ends_us = (START_S + self._next + 1) * 1_000_000
-            self.due.append(Due(client, "raised" if held else "cleared", ends_us))
+            self.due.append(Due(client, "raised" if throttled else "cleared", ends_us))
 
 
-def event(seconds: float, client: str, *, held: bool) -> Event:
+def event(seconds: float, client: str, *, throttled: bool) -> Event:
     """A request at which a quota looked; it says little but whether it held."""
-    look = check("", client, rate=1.0, bound=1e9, throttle_ms=40 if held else 0)
-    return request(seconds, "", client, produce=look, throttle_ms=look["throttle_ms"])
+    quota_check = check("", client, rate=1.0, bound=1e9, throttle_ms=40 if throttled else 0)
+    return request(seconds, "", client, produce=quota_check, throttle_ms=quota_check["throttle_ms"])
 
 
 class KillScenario:
@@ -129,22 +129,22 @@ class KillScenario:
         _, end = self._consumer.get_watermark_offsets(partition, timeout=SPARK_PATIENCE_S)
         return int(end)
 
-    def sign(self, moment: str | None) -> object:
+    def progress(self, moment: str | None) -> object:
         """Changes when the watch progresses; without a moment, when it prints an alert."""
         if moment is None:
             return self.alert_count()
         return {path.name: path.parent for path in self.checkpoint.glob(moment)}
 
-    def looked_at_s(self) -> int:
+    def evaluated_until_s(self) -> int:
         """End of the last interval that was evaluated, and whose alerts were sent."""
-        kept = [int(path.stem) for path in self.checkpoint.glob("rules/[0-9]*.json")]
-        return max(kept, default=0) + 1
+        evaluated = [int(path.stem) for path in self.checkpoint.glob("rules/[0-9]*.json")]
+        return max(evaluated, default=0) + 1
 
-    def has_heard_all(self) -> bool:
+    def has_closed_connections(self) -> bool:
         """Whether the broker has come to the end of what watches sent that are no more."""
         processors = ask(self.broker, "GET", "/v1/connections")["processors"]
-        there = {each["client_id"] for one in processors for each in one["connections"]}
-        return there <= {OURS, None}
+        connected = {each["client_id"] for one in processors for each in one["connections"]}
+        return connected <= {TEST_CLIENT, None}
 
     def end(self) -> None:
         for each in (self.watch, self._next):
@@ -173,46 +173,52 @@ def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(scenario: KillScenar
     at_kills = [0]
     while len(at_kills) <= KILLS_MIN or time.monotonic() < ends:
         watch = scenario.begin()
-        get_on(scenario, watch, chance.choice([*MOMENTS, None, None]), chance.randint(1, 3))
-        watch.kill(chance.uniform(0, LATER_MAX_S))
+        wait_for_progress(
+            scenario, watch, chance.choice([*PROGRESS_PATHS, None, None]), chance.randint(1, 3)
+        )
+        watch.kill(chance.uniform(0, KILL_DELAY_MAX_S))
         wait_until(
-            scenario.has_heard_all, "the broker to have heard all", within_s=SPARK_PATIENCE_S
+            scenario.has_closed_connections,
+            "the broker to have heard all",
+            within_s=SPARK_PATIENCE_S,
         )
         at_kills.append(scenario.alert_count())
     producer.finish()
     watch = scenario.begin()
     due, last_us = set(producer.due), max(each.time_us for each in producer.due)
 
-    def all_looked_at() -> bool:
+    def all_evaluated() -> bool:
         assert not watch.has_ended(), watch.printed()
-        return scenario.looked_at_s() * 1_000_000 >= last_us
+        return scenario.evaluated_until_s() * 1_000_000 >= last_us
 
-    wait_until(all_looked_at, "the watch to come to the end", within_s=SPARK_PATIENCE_S)
+    wait_until(all_evaluated, "the watch to come to the end", within_s=SPARK_PATIENCE_S)
     watch.kill()
-    found = seen(scenario)
+    found = sent_alerts(scenario)
     again = len(found) - len(set(found))
     print(f"killed {len(at_kills) - 1} times with {len(due)} alerts, of which {again} came again")
     assert sorted(set(found) ^ due) == []
-    for begins, comes_to in zip(at_kills, [*at_kills[1:], len(found)], strict=True):
-        of_one = found[begins:comes_to]
-        assert len(of_one) == len(set(of_one)), "one watch sent an alert twice"
+    for first, end in zip(at_kills, [*at_kills[1:], len(found)], strict=True):
+        of_job = found[first:end]
+        assert len(of_job) == len(set(of_job)), "one watch sent an alert twice"
 
 
-def get_on(scenario: KillScenario, watch: Standby, moment: str | None, times: int) -> None:
+def wait_for_progress(
+    scenario: KillScenario, watch: Standby, moment: str | None, times: int
+) -> None:
     """Wait until there were so many signs of progress."""
     for _ in range(times):
-        before = scenario.sign(moment)
+        before = scenario.progress(moment)
 
-        def has_come(before: object = before) -> bool:
+        def has_changed(before: object = before) -> bool:
             assert not watch.has_ended(), watch.printed()
-            return scenario.sign(moment) != before
+            return scenario.progress(moment) != before
 
         wait_until(
-            has_come, f"{moment or ALERTS} to change", within_s=SPARK_PATIENCE_S, pause_s=0.002
+            has_changed, f"{moment or ALERTS} to change", within_s=SPARK_PATIENCE_S, pause_s=0.002
         )
 
 
-def seen(scenario: KillScenario) -> list[Due]:
+def sent_alerts(scenario: KillScenario) -> list[Due]:
     """The alerts on the topic, each as this test knows it, and with an ``id`` of its own."""
     sent = alerts(scenario.config)
     found = [Due(each["client_id"], each["state"], each["time_us"]) for each in sent]

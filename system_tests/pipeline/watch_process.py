@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from system_tests.harness.processes import is_running, tree
 from system_tests.harness.waiting import PATIENCE_S, wait_until
-from system_tests.pipeline.job_launchers import By, by_minibroker
+from system_tests.pipeline.job_launchers import Launcher, by_minibroker
 
 CLIENT: Final = "reports"
 BYTES_PER_SECOND: Final = 20_000
@@ -50,7 +50,9 @@ def produce(config: Config) -> None:
 class Watch:
     """A running watch; its output is in two files of a folder."""
 
-    def __init__(self, folder: Path, server: str, *words: str, by: By = by_minibroker) -> None:
+    def __init__(
+        self, folder: Path, server: str, *words: str, by: Launcher = by_minibroker
+    ) -> None:
         self._out, self._err = folder / "out", folder / "err"
         words += ("--alerts-to", ALERTS, "--from-beginning")
         words += ("--every", "1", "--intervals", "2", "--late", "1")

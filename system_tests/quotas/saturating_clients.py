@@ -20,12 +20,12 @@ import aiokafka
 import confluent_kafka
 import kafka
 
-TOPIC, FED = "t", "fed"
+TOPIC, FILLED_TOPIC = "t", "fed"
 PATIENCE_S = 90
-WAITING, KAFKA_PYTHON_WAITING = 10, 5
+IN_FLIGHT, KAFKA_PYTHON_IN_FLIGHT = 10, 5
 """Requests that wait for an answer, so that the broker has one whenever it may take it."""
 
-SOON_MS = 10
+POLL_MS = 10
 """How late a client may be that looks at times whether its throttle is over."""
 
 ANONYMOUS = "ANONYMOUS"
@@ -42,7 +42,7 @@ class Pace(NamedTuple):
     per_s: float
 
 
-class Minute:
+class ClientRun:
     """The rest of the minute, and where one client records its throughput."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Minute:
         self.events: Events = []
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return time.monotonic() >= self.ends
 
     def pause_s(self) -> float:
@@ -77,10 +77,10 @@ class Minute:
         due = self._pace.begins + self._sent / self._pace.per_s
         return max(0, min(due, self._pace.ends) - time.monotonic())
 
-    def note(self) -> None:
+    def record(self) -> None:
         self.events.append((time.monotonic(), 1))
 
-    def proof(self) -> dict[str, Any]:
+    def client_config(self) -> dict[str, Any]:
         """Return the credentials of kafka-python and aiokafka."""
         if self.user == ANONYMOUS:
             return {"bootstrap_servers": self.servers, "client_id": self.client_id}
@@ -93,114 +93,114 @@ class Minute:
             "sasl_plain_password": self.user,
         }
 
-    def proof_of_librdkafka(self) -> dict[str, Any]:
-        proof = {"bootstrap.servers": self.servers, "client.id": self.client_id}
+    def librdkafka_config(self) -> dict[str, Any]:
+        client_config = {"bootstrap.servers": self.servers, "client.id": self.client_id}
         if self.user != ANONYMOUS:
-            proof |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-            proof |= {"sasl.username": self.user, "sasl.password": self.user}
-        return proof
+            client_config |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+            client_config |= {"sasl.username": self.user, "sasl.password": self.user}
+        return client_config
 
 
-Work = Callable[[Minute, bytes], None]
+Work = Callable[[ClientRun, bytes], None]
 
 
-def produce_with_librdkafka(minute: Minute, value: bytes) -> None:
+def produce_with_librdkafka(minute: ClientRun, value: bytes) -> None:
     producer = confluent_kafka.Producer(
-        minute.proof_of_librdkafka() | {"linger.ms": 0, "batch.num.messages": 1, "log_level": 3}
+        minute.librdkafka_config() | {"linger.ms": 0, "batch.num.messages": 1, "log_level": 3}
     )
-    waiting = 0
+    in_flight = 0
 
     def delivered(error: object, _: object) -> None:
-        nonlocal waiting
-        assert error is None or minute.over
-        waiting -= 1
-        minute.note()
+        nonlocal in_flight
+        assert error is None or minute.is_over
+        in_flight -= 1
+        minute.record()
 
-    while not minute.over:
-        while waiting < WAITING:
+    while not minute.is_over:
+        while in_flight < IN_FLIGHT:
             time.sleep(minute.pause_s())
-            waiting += 1
+            in_flight += 1
             producer.produce(TOPIC, value, partition=0, on_delivery=delivered)
         producer.poll(0.1)
     producer.purge()
     producer.flush(PATIENCE_S)
 
 
-def produce_with_kafka_python(minute: Minute, value: bytes) -> None:
-    producer = kafka.KafkaProducer(**minute.proof(), batch_size=0, linger_ms=0)
-    room = threading.Semaphore(KAFKA_PYTHON_WAITING)
+def produce_with_kafka_python(minute: ClientRun, value: bytes) -> None:
+    producer = kafka.KafkaProducer(**minute.client_config(), batch_size=0, linger_ms=0)
+    free_slots = threading.Semaphore(KAFKA_PYTHON_IN_FLIGHT)
 
     def delivered(_: object) -> None:
-        minute.note()
-        room.release()
+        minute.record()
+        free_slots.release()
 
-    while not minute.over:
+    while not minute.is_over:
         time.sleep(minute.pause_s())
-        room.acquire(timeout=PATIENCE_S)
+        free_slots.acquire(timeout=PATIENCE_S)
         producer.send(TOPIC, value, partition=1).add_callback(delivered)
     producer.close()
 
 
-def produce_with_aiokafka(minute: Minute, value: bytes) -> None:
+def produce_with_aiokafka(minute: ClientRun, value: bytes) -> None:
     async def produce() -> None:
-        producer = aiokafka.AIOKafkaProducer(**minute.proof())
+        producer = aiokafka.AIOKafkaProducer(**minute.client_config())
         await producer.start()
-        while not minute.over:
+        while not minute.is_over:
             await asyncio.sleep(minute.pause_s())
             await producer.send_and_wait(TOPIC, value, partition=2)
-            minute.note()
+            minute.record()
         await producer.stop()
 
     asyncio.run(produce())
 
 
-def consume_with_librdkafka(minute: Minute, value: bytes) -> None:
+def consume_with_librdkafka(minute: ClientRun, value: bytes) -> None:
     consumer = confluent_kafka.Consumer(
-        minute.proof_of_librdkafka() | {"group.id": "none", "max.partition.fetch.bytes": len(value)}
+        minute.librdkafka_config() | {"group.id": "none", "max.partition.fetch.bytes": len(value)}
     )
-    consumer.assign([confluent_kafka.TopicPartition(FED, 0, 0)])
-    while not minute.over:
+    consumer.assign([confluent_kafka.TopicPartition(FILLED_TOPIC, 0, 0)])
+    while not minute.is_over:
         message = consumer.poll(0.1)
         if message is not None:
             assert message.error() is None
-            minute.note()
+            minute.record()
     consumer.close()
 
 
-def consume_with_kafka_python(minute: Minute, value: bytes) -> None:
-    consumer = kafka.KafkaConsumer(**minute.proof(), max_partition_fetch_bytes=len(value))
-    consumer.assign([kafka.TopicPartition(FED, 0)])
-    consumer.seek(kafka.TopicPartition(FED, 0), 0)
-    while not minute.over:
-        for records in consumer.poll(SOON_MS, max_records=1).values():
+def consume_with_kafka_python(minute: ClientRun, value: bytes) -> None:
+    consumer = kafka.KafkaConsumer(**minute.client_config(), max_partition_fetch_bytes=len(value))
+    consumer.assign([kafka.TopicPartition(FILLED_TOPIC, 0)])
+    consumer.seek(kafka.TopicPartition(FILLED_TOPIC, 0), 0)
+    while not minute.is_over:
+        for records in consumer.poll(POLL_MS, max_records=1).values():
             for _ in records:
-                minute.note()
+                minute.record()
     consumer.close()
 
 
-def consume_with_aiokafka(minute: Minute, value: bytes) -> None:
+def consume_with_aiokafka(minute: ClientRun, value: bytes) -> None:
     async def consume() -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            **minute.proof(), max_partition_fetch_bytes=len(value), enable_auto_commit=False
+            **minute.client_config(), max_partition_fetch_bytes=len(value), enable_auto_commit=False
         )
         await consumer.start()
-        consumer.assign([aiokafka.TopicPartition(FED, 0)])
-        consumer.seek(aiokafka.TopicPartition(FED, 0), 0)
-        while not minute.over:
-            for records in (await consumer.getmany(timeout_ms=SOON_MS, max_records=1)).values():
+        consumer.assign([aiokafka.TopicPartition(FILLED_TOPIC, 0)])
+        consumer.seek(aiokafka.TopicPartition(FILLED_TOPIC, 0), 0)
+        while not minute.is_over:
+            for records in (await consumer.getmany(timeout_ms=POLL_MS, max_records=1)).values():
                 for _ in records:
-                    minute.note()
+                    minute.record()
         await consumer.stop()
 
     asyncio.run(consume())
 
 
-def wait_for(all_here: Barrier) -> None:
+def wait_for(all_started: Barrier) -> None:
     """Waits until every process has made itself, which where others work takes many seconds."""
-    all_here.wait(PATIENCE_S)
+    all_started.wait(PATIENCE_S)
 
 
-def lasting(work: Work, minute: Minute, value: bytes) -> Events:
+def run_client(work: Work, minute: ClientRun, value: bytes) -> Events:
     """A whole minute of one client."""
     logging.disable()  # some log each throttle
     time.sleep(max(0, minute.begins - time.monotonic()))
@@ -208,9 +208,9 @@ def lasting(work: Work, minute: Minute, value: bytes) -> Events:
     return minute.events
 
 
-def lasting_together(count: int, work: Work, minute: Minute, value: bytes) -> Events:
+def run_clients(count: int, work: Work, minute: ClientRun, value: bytes) -> Events:
     """Run several clients with one name; return what all of them got."""
     with ThreadPoolExecutor(count) as threads:
-        for done in [threads.submit(lasting, work, minute, value) for _ in range(count)]:
+        for done in [threads.submit(run_client, work, minute, value) for _ in range(count)]:
             done.result()
     return minute.events

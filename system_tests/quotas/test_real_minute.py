@@ -41,11 +41,11 @@ from system_tests.quotas import saturating_clients
 from system_tests.quotas.quota_requests import VERSION, set_quota, set_quotas
 from system_tests.quotas.saturating_clients import (
     ANONYMOUS,
-    FED,
+    FILLED_TOPIC,
     PATIENCE_S,
     TOPIC,
+    ClientRun,
     Events,
-    Minute,
     Pace,
     Work,
 )
@@ -165,7 +165,7 @@ def bytes_of_one(case: Case) -> int:
         data = [PartitionProduceData(index=0, records=batch)]
         topics = [TopicProduceData(name=TOPIC, partition_data=data)]
         return len(header) + len(encode(ProduceRequest(acks=1, topic_data=topics), VERSION))
-    answer = [FetchableTopicResponse(topic=FED, partitions=[PartitionData(records=batch)])]
+    answer = [FetchableTopicResponse(topic=FILLED_TOPIC, partitions=[PartitionData(records=batch)])]
     return 4 + len(encode(FetchResponse(responses=answer), 11))
 
 
@@ -198,7 +198,7 @@ class Feeder:
     def __init__(self, client: Client) -> None:
         batch = build_batch([Record(value=VALUE)])
         data = [PartitionProduceData(index=0, records=batch)]
-        topics = [TopicProduceData(name=FED, partition_data=data)]
+        topics = [TopicProduceData(name=FILLED_TOPIC, partition_data=data)]
         self._request = ProduceRequest(acks=1, topic_data=topics)
         self._client = client
         consumer = next(case for case in CASES if case.quota == FETCHED)
@@ -248,7 +248,7 @@ def broker(limited: Limited, dial: Dial) -> RunningBroker:
     )
     (client,) = dial(started)
     topics = [CreatableTopic(name=TOPIC, num_partitions=3, replication_factor=1)]
-    topics += [CreatableTopic(name=FED, num_partitions=1, replication_factor=1)]
+    topics += [CreatableTopic(name=FILLED_TOPIC, num_partitions=1, replication_factor=1)]
     client.ask(CreateTopicsRequest(topics=topics, timeout_ms=5000), 5)
     for case in CASES:
         for entity, size in case.decoys():
@@ -295,21 +295,21 @@ def test_clients_reach_their_quota_rates_over_a_minute(
         share = 1 / WINDOWS if case.quota == WORKED else 1
         set_quota(client, case.entity(), **{case.quota: case.size * share})
     spawning = multiprocessing.get_context("spawn")
-    all_here = spawning.Barrier(len(cases) + 1)
+    all_started = spawning.Barrier(len(cases) + 1)
     events: dict[Case, Events] = {case: [] for case in cases}
     with ProcessPoolExecutor(
-        len(cases), spawning, saturating_clients.wait_for, (all_here,)
+        len(cases), spawning, saturating_clients.wait_for, (all_started,)
     ) as clients:
         for _ in cases:
             clients.submit(int)  # makes a process, as none is idle until all are there
-        saturating_clients.wait_for(all_here)
+        saturating_clients.wait_for(all_started)
         began = time.monotonic() + STARTING_S
         works = {
             case: clients.submit(
-                saturating_clients.lasting_together,
+                saturating_clients.run_clients,
                 together(case),
                 case.work,
-                Minute(
+                ClientRun(
                     plain if case.user == ANONYMOUS else with_sasl,
                     began + MINUTE_S,
                     case.user,

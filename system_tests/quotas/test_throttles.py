@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from system_tests.connections.conftest import Dial, Limited
-from system_tests.connections.dialling import Client, gauge, turn_clock
+from system_tests.connections.dialling import Client, change_clock, gauge
 from system_tests.faults.killing import kill, names_of
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, wait_ready
@@ -24,7 +24,7 @@ def throttled(client: Client, size: int) -> int:
 def broker(limited: Limited, dial: Dial) -> RunningBroker:
     started = limited("num.network.threads=2")
     set_quota(dial(started)[0], {"client-id": "dialling"}, producer_byte_rate=1024)
-    turn_clock(started, freeze=True)
+    change_clock(started, freeze=True)
     return started
 
 
@@ -34,11 +34,11 @@ def test_throttled_connection_is_unmuted_at_exact_millisecond(
     client, neighbour = dial(broker, 2)
     neighbour.client_id = "neighbour"
     assert throttled(client, 20480) == 10_000
-    client.speak()
+    client.send_first_request()
     assert throttled(neighbour, 20480) == 0
-    turn_clock(broker, advance_ms=9999)
-    assert client.silent()
-    turn_clock(broker, advance_ms=1)
+    change_clock(broker, advance_ms=9999)
+    assert client.received_nothing()
+    change_clock(broker, advance_ms=1)
     assert client.answered()
 
 
@@ -64,7 +64,7 @@ def test_process_kill_keeps_quota_usage_and_unmutes_clients(
 ) -> None:
     (client,) = dial(broker)
     assert throttled(client, 20480) == 10_000
-    turn_clock(broker, freeze=False)
+    change_clock(broker, freeze=False)
     for name in names_of(broker, role):
         kill(broker, name)
     wait_ready(broker)

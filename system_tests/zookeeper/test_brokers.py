@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record
-from system_tests.connections.dialling import Client, turn_clock, wait_counted
+from system_tests.connections.dialling import Client, change_clock, wait_counted
 from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
 from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.waiting import PATIENCE_S, wait_until
@@ -151,7 +151,7 @@ def test_configs_that_others_write_take_effect_without_any_time_passing(
     client = ConfluentClient(broker.bootstrap_servers)
     client.create_topic("orders", 1)
     written = {"version": 1, "config": {"retention.ms": "1234567"}}
-    turn_clock(broker, freeze=True)
+    change_clock(broker, freeze=True)
     tree.create("/config/topics/orders", json.dumps(written).encode())
     notice = {"version": 2, "entity_path": "topics/orders"}
     tree.create("/config/changes/config_change_", json.dumps(notice).encode(), sequence=True)
@@ -198,7 +198,7 @@ def test_sharded_processors_follow_limits_and_report_ignored(
         with ExitStack() as opened:
             wait_until(partial(fill, number, opened), "all processors to follow")
             for _ in range(5):
-                assert opened.enter_context(Client(broker.address)).hung_up()
+                assert opened.enter_context(Client(broker.address)).is_disconnected()
         wait_counted(broker, 0)
     write(tree, "ips/127.0.0.1", {"connection_creation_rate": "0"})
     write(tree, "brokers/<default>", {"kafka_connections_max": "4", "max.connections": "1"})

@@ -26,7 +26,7 @@ WINDOW_MS: Final = 1_000
 PRODUCE, FETCH, REQUEST = 0, 1, 2
 RATES: Final = 3
 
-ASKED, ACCEPTED, CLOSED = 0, 1, 2
+REQUESTED, ACCEPTED, CLOSED = 0, 1, 2
 """Kinds of events."""
 
 METADATA, HEARTBEAT, COMMIT, CREATE = 3, 12, 8, 19
@@ -51,7 +51,7 @@ class Traits(NamedTuple):
     """A row a group: bytes/s produced, bytes/s fetched, percent; infinite if there is none."""
 
 
-class Being(NamedTuple):
+class ClientState(NamedTuple):
     """What changes: of the connections when each acts next, ends and which in turn it is; of
     groups what their rates remember.
     """
@@ -63,7 +63,7 @@ class Being(NamedTuple):
     at: Ints
 
 
-class Seen(NamedTuple):
+class GeneratedEvents(NamedTuple):
     """Events, an array a column; the caller says how many there is room for."""
 
     time_us: Ints
@@ -82,11 +82,11 @@ class Seen(NamedTuple):
     throttled_ms: Ints
 
 
-def room(count: int) -> Seen:
+def empty_events(count: int) -> GeneratedEvents:
     """Allocate space for events."""
-    one = [np.zeros(count, np.int64) for _ in Seen._fields]
-    seen = Seen._make(one)
-    return seen._replace(
+    one = [np.zeros(count, np.int64) for _ in GeneratedEvents._fields]
+    events = GeneratedEvents._make(one)
+    return events._replace(
         rates=np.full((count, RATES), np.nan), throttles=np.zeros((count, RATES), np.int64)
     )
 
@@ -120,14 +120,14 @@ def _measure(ring, now_ms):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _charge(being, which, value, bound, now_ms):  # type: ignore[no-untyped-def]
+def _check_quota(state, which, value, bound, now_ms):  # type: ignore[no-untyped-def]
     """Records a value and looks at the bound: the rate, and for how long to hold the sender."""
-    ring = being.rings[which]
-    being.at[which] = _record(ring, being.at[which], value, now_ms)
-    seen, span_ms = _measure(ring, now_ms)
-    if seen <= bound:
-        return seen, 0
-    return seen, math.floor((seen - bound) / bound * span_ms + 0.5)
+    ring = state.rings[which]
+    state.at[which] = _record(ring, state.at[which], value, now_ms)
+    events, span_ms = _measure(ring, now_ms)
+    if events <= bound:
+        return events, 0
+    return events, math.floor((events - bound) / bound * span_ms + 0.5)
 
 
 @numba.njit(cache=True)
@@ -144,10 +144,10 @@ def _api(profile, chance):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _ask(traits, being, where, seen, at):  # type: ignore[no-untyped-def]
-    """One request, written at ``at`` of ``seen``."""
+def _request(traits, state, where, events, at):  # type: ignore[no-untyped-def]
+    """One request, written at ``at`` of ``events``."""
     group, connection = where
-    time_us = being.next_us[connection]
+    time_us = state.next_us[connection]
     now_ms = time_us // 1000
     api = _api(traits.profile[group], np.random.random())
     small = np.int64(np.random.lognormal(4.2, 0.3))
@@ -157,84 +157,88 @@ def _ask(traits, being, where, seen, at):  # type: ignore[no-untyped-def]
     checked_ns = np.int64(30_000 * np.random.lognormal(0.0, 0.5) + 0.4 * large)
     late_ns = np.int64(8_000 * np.random.lognormal(0.0, 0.4) + 0.05 * answered)
     waited = np.random.lognormal(16.2, 1.0) if api == FETCH else np.random.lognormal(12.0, 1.0)
-    held = np.int64(0)
+    throttle_ms = np.int64(0)
     if api in (PRODUCE, FETCH):
         size = sent if api == PRODUCE else answered + 4
         bound = traits.bounds[group, api]
-        seen.rates[at, api], seen.throttles[at, api] = _charge(
-            being, (group, api), size, bound, now_ms
+        events.rates[at, api], events.throttles[at, api] = _check_quota(
+            state, (group, api), size, bound, now_ms
         )
-        held = seen.throttles[at, api]
-    rate, throttle = _charge(
-        being, (group, REQUEST), checked_ns / 1e7, traits.bounds[group, REQUEST], now_ms
+        throttle_ms = events.throttles[at, api]
+    rate, throttle = _check_quota(
+        state, (group, REQUEST), checked_ns / 1e7, traits.bounds[group, REQUEST], now_ms
     )
     throttle = min(throttle, WINDOW_MS)
-    seen.rates[at, REQUEST], seen.throttles[at, REQUEST] = rate, throttle
-    held = max(held, throttle)
-    ring = being.rings[group, REQUEST]
-    being.at[group, REQUEST] = _record(ring, being.at[group, REQUEST], late_ns / 1e7, now_ms)
-    if api == FETCH and held > 0:  # it gets an empty answer instead
-        ring = being.rings[group, FETCH]
-        being.at[group, FETCH] = _record(ring, being.at[group, FETCH], -(answered + 4.0), now_ms)
-    seen.kind[at], seen.api[at] = ASKED, api
-    seen.request_bytes[at], seen.response_bytes[at] = sent, answered
-    seen.checked_ns[at], seen.late_ns[at] = checked_ns, late_ns
-    seen.total_ns[at] = checked_ns + late_ns + np.int64(waited)
-    seen.throttled_ms[at] = held
+    events.rates[at, REQUEST], events.throttles[at, REQUEST] = rate, throttle
+    throttle_ms = max(throttle_ms, throttle)
+    ring = state.rings[group, REQUEST]
+    state.at[group, REQUEST] = _record(ring, state.at[group, REQUEST], late_ns / 1e7, now_ms)
+    if api == FETCH and throttle_ms > 0:  # it gets an empty answer instead
+        ring = state.rings[group, FETCH]
+        state.at[group, FETCH] = _record(ring, state.at[group, FETCH], -(answered + 4.0), now_ms)
+    events.kind[at], events.api[at] = REQUESTED, api
+    events.request_bytes[at], events.response_bytes[at] = sent, answered
+    events.checked_ns[at], events.late_ns[at] = checked_ns, late_ns
+    events.total_ns[at] = checked_ns + late_ns + np.int64(waited)
+    events.throttled_ms[at] = throttle_ms
     wave = 1 + WAVE * math.sin(2 * math.pi * (time_us % DAY_US / DAY_US - 1 / 3))
     think_us = traits.think_us[group] / wave * np.random.lognormal(-0.5, 1.0)
-    being.next_us[connection] = (
-        time_us + seen.total_ns[at] // 1000 + held * 1000 + np.int64(think_us) + 1
+    state.next_us[connection] = (
+        time_us + events.total_ns[at] // 1000 + throttle_ms * 1000 + np.int64(think_us) + 1
     )
 
 
 @numba.njit(cache=True)
-def _come_or_go(traits, being, where, seen, at):  # type: ignore[no-untyped-def]
+def _open_or_close(traits, state, where, events, at):  # type: ignore[no-untyped-def]
     """Close a connection at its end, and open it again a little later."""
     group, connection = where
-    time_us = being.next_us[connection]
-    if being.end_us[connection] > 0:
-        seen.kind[at] = CLOSED
-        being.end_us[connection] = 0
-        being.next_us[connection] = time_us + np.int64(np.random.lognormal(13.0, 1.0)) + 1
+    time_us = state.next_us[connection]
+    if state.end_us[connection] > 0:
+        events.kind[at] = CLOSED
+        state.end_us[connection] = 0
+        state.next_us[connection] = time_us + np.int64(np.random.lognormal(13.0, 1.0)) + 1
         return
-    seen.kind[at] = ACCEPTED
-    being.turn[connection] += 1
+    events.kind[at] = ACCEPTED
+    state.turn[connection] += 1
     lifetime_us = traits.lifetime_us[group] * np.random.lognormal(-0.5, 1.0)
-    being.end_us[connection] = time_us + np.int64(lifetime_us) + 1_000
-    being.next_us[connection] = time_us + 1_000
+    state.end_us[connection] = time_us + np.int64(lifetime_us) + 1_000
+    state.next_us[connection] = time_us + 1_000
 
 
 @numba.njit(cache=True, nogil=True)
-def _live(traits, being, until_us, seen, seed):  # type: ignore[no-untyped-def]
+def _simulate(traits, state, until_us, events, seed):  # type: ignore[no-untyped-def]
     np.random.seed(seed)
-    at, most = 0, len(seen.time_us)
+    at, most = 0, len(events.time_us)
     for group in range(len(traits.profile)):
         first, end = traits.first[group], traits.first[group + 1]
         while True:
             connection = first
             for other in range(first + 1, end):
-                if being.next_us[other] < being.next_us[connection]:
+                if state.next_us[other] < state.next_us[connection]:
                     connection = other
-            time_us = being.next_us[connection]
+            time_us = state.next_us[connection]
             if time_us >= until_us:
                 break
             if at == most:
                 return -1
-            seen.time_us[at], seen.group[at], seen.connection[at] = time_us, group, connection
-            if time_us >= being.end_us[connection]:
-                _come_or_go(traits, being, (group, connection), seen, at)
+            events.time_us[at], events.group[at], events.connection[at] = time_us, group, connection
+            if time_us >= state.end_us[connection]:
+                _open_or_close(traits, state, (group, connection), events, at)
             else:
-                _ask(traits, being, (group, connection), seen, at)
-            seen.turn[at] = being.turn[connection]
+                _request(traits, state, (group, connection), events, at)
+            events.turn[at] = state.turn[connection]
             at += 1
     return at
 
 
-def live(traits: Traits, being: Being, until_us: int, expected: int, seed: int) -> Seen:
-    """What happens until then, group by group in order of time; ``being`` goes on from there."""
-    seen = room(expected * 2 + 65_536)
-    count = int(_live(traits, being, until_us, seen, seed))
+def simulate(
+    traits: Traits, state: ClientState, until_us: int, expected: int, seed: int
+) -> GeneratedEvents:
+    """What happens until then, group by group in order of time; ``state`` goes on from there."""
+    events = empty_events(expected * 2 + 65_536)
+    count = int(_simulate(traits, state, until_us, events, seed))
     if count < 0:
-        raise ValueError(f"more than {len(seen.time_us):,} events where {expected:,} were expected")
-    return Seen._make(column[:count] for column in seen)
+        raise ValueError(
+            f"more than {len(events.time_us):,} events where {expected:,} were expected"
+        )
+    return GeneratedEvents._make(column[:count] for column in events)

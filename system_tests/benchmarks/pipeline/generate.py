@@ -40,20 +40,20 @@ from protocol.records import Record, build_batch
 from system_tests.benchmarks.pipeline import clients
 from system_tests.benchmarks.pipeline.clients import (
     ACCEPTED,
-    ASKED,
     CLOSED,
     CREATE,
     PRODUCE,
-    Seen,
+    REQUESTED,
+    GeneratedEvents,
 )
 from system_tests.benchmarks.pipeline.workload import (
     HOUR_US,
     START_US,
-    People,
+    Population,
     Workload,
-    born,
     encoded,
-    people,
+    initial_state,
+    population,
     quota_lines,
 )
 
@@ -95,27 +95,27 @@ class Hour(NamedTuple):
 
 def hours(workload: Workload, *, sort: bool) -> Iterator[Hour]:
     """Yield all events, hour by hour: in the order of the table's files, or in time order."""
-    found = people(workload)
-    being = born(workload, found.traits)
+    found = population(workload)
+    state = initial_state(workload, found.traits)
     names = _Names(found, workload)
     left = workload.events
     step_us = min(HOUR_US, workload.lasts_us)
     per_step = workload.events * step_us // workload.lasts_us
     expected = int(per_step * (1 + clients.WAVE))
 
-    def step(number: int) -> Seen:
+    def step(number: int) -> GeneratedEvents:
         until_us = START_US + number * step_us
-        return clients.live(found.traits, being, until_us, expected, workload.seed + number)
+        return clients.simulate(found.traits, state, until_us, expected, workload.seed + number)
 
-    with ThreadPoolExecutor(1) as ahead:
-        coming = ahead.submit(step, 1)
+    with ThreadPoolExecutor(1) as pool:
+        next_hour = pool.submit(step, 1)
         for number in itertools.count(2):
-            seen = coming.result()
+            seen = next_hour.result()
             order = np.argsort(seen.time_us, kind="stable")[:left]
             left -= len(order)
             if left:  # the next hour is lived while this one is written
-                coming = ahead.submit(step, number)
-            seen = Seen._make(column[order] for column in seen)
+                next_hour = pool.submit(step, number)
+            seen = GeneratedEvents._make(column[order] for column in seen)
             yield names.hour(seen, workload.seed + number, sort=sort)
             if not left:
                 return
@@ -124,7 +124,7 @@ def hours(workload: Workload, *, sort: bool) -> Iterator[Hour]:
 class _Names:
     """Names of groups and connections in events, by number."""
 
-    def __init__(self, found: People, workload: Workload) -> None:
+    def __init__(self, found: Population, workload: Workload) -> None:
         who = found.entities
         self.users = pa.array([each.user for each in who])
         self.encoded = pa.array([encoded(each) for each in who])
@@ -142,7 +142,7 @@ class _Names:
         self.bucket = np.array([bucket_of(*each) for each in who])
         self.ip_bucket = np.array([bucket_of(ip) for ip in found.ips])
 
-    def hour(self, seen: Seen, seed: int, *, sort: bool) -> Hour:
+    def hour(self, seen: GeneratedEvents, seed: int, *, sort: bool) -> Hour:
         begins_us = int(seen.time_us[0])
         sequence = np.empty(len(seen.group), np.int64)
         for number in range(self.brokers):
@@ -151,12 +151,12 @@ class _Names:
             self.sequences[number] += len(of_it)
         count = len(sequence)
         queued_ns = np.random.default_rng(seed).lognormal(10.5, 1.2, count).astype(np.int64)
-        asked, entity = seen.kind == ASKED, seen.group % self.entities
-        buckets = np.where(asked, self.bucket[entity], self.ip_bucket[seen.connection])
+        is_request, entity = seen.kind == REQUESTED, seen.group % self.entities
+        buckets = np.where(is_request, self.bucket[entity], self.ip_bucket[seen.connection])
         if sort:
-            rank = np.where(asked, self.rank[entity], 0)
+            rank = np.where(is_request, self.rank[entity], 0)
             order = np.lexsort((sequence, seen.time_us, rank, buckets))
-            seen = Seen._make(column[order] for column in seen)
+            seen = GeneratedEvents._make(column[order] for column in seen)
             buckets, sequence, queued_ns = buckets[order], sequence[order], queued_ns[order]
         columns = self._columns(seen, sequence, queued_ns)
         arrays = [
@@ -166,9 +166,11 @@ class _Names:
         name = time.strftime("%Y-%m-%d-%H", time.gmtime(begins_us // 1_000_000))
         return Hour(name, pa.table(arrays, names=OBJECT_SCHEMA.names), buckets)
 
-    def _columns(self, seen: Seen, sequence: Column, queued_ns: Column) -> dict[str, pa.Array]:
+    def _columns(
+        self, seen: GeneratedEvents, sequence: Column, queued_ns: Column
+    ) -> dict[str, pa.Array]:
         count = len(sequence)
-        asked = seen.kind == ASKED
+        is_request = seen.kind == REQUESTED
         made = {
             "version": np.full(count, schema.VERSION),
             "broker": seen.group // self.entities + 1,
@@ -202,15 +204,15 @@ class _Names:
         }
         columns = {name: self._array(name, values) for name, values in made.items()}
         for name, values in of_requests.items():
-            columns[name] = self._array(name, values, ~asked)
+            columns[name] = self._array(name, values, ~is_request)
         columns["records"] = self._array(
-            "records", seen.request_bytes // 300 + 1, ~asked | (seen.api != PRODUCE)
+            "records", seen.request_bytes // 300 + 1, ~is_request | (seen.api != PRODUCE)
         )
-        creates = asked & (seen.api == CREATE)
+        creates = is_request & (seen.api == CREATE)
         columns["mutations"] = self._array("mutations", sequence % 12 + 1, ~creates)
         columns["mutations_refused"] = self._array("mutations_refused", 0 * sequence, ~creates)
         columns["strict"] = self._array("strict", np.ones(count, bool), ~creates)
-        columns.update(self._texts(seen, asked))
+        columns.update(self._texts(seen, is_request))
         for rate, name in enumerate(("produce", "fetch", "request")):
             columns[name] = self._check(seen, rate)
         return columns
@@ -219,14 +221,14 @@ class _Names:
         kind = OBJECT_SCHEMA.field(name).type if name in OBJECT_SCHEMA.names else pa.int64()
         return pa.array(values, mask=mask).cast(kind)
 
-    def _texts(self, seen: Seen, asked: Column) -> dict[str, pa.Array]:
+    def _texts(self, seen: GeneratedEvents, is_request: Column) -> dict[str, pa.Array]:
         entity = seen.group % self.entities
-        who = pa.array(entity, mask=~asked)
-        happened = pa.array(seen.kind - ACCEPTED, mask=asked)
+        who = pa.array(entity, mask=~is_request)
+        happened = pa.array(seen.kind - ACCEPTED, mask=is_request)
         zeros = np.zeros(len(entity), np.int64)
         kinds = pa.array([str(ActivityKind.REQUEST), str(ActivityKind.CONNECTION)])
         return {
-            "kind": _taken(kinds, (~asked).astype(np.int64)),
+            "kind": _taken(kinds, (~is_request).astype(np.int64)),
             "listener": _taken(pa.array(["PLAINTEXT"]), zeros),
             "ip": _taken(self.ips, seen.connection),
             "user": _taken(self.users, who),
@@ -235,7 +237,7 @@ class _Names:
             "reason": _taken(pa.array([CLOSED_BECAUSE]), pa.array(zeros, mask=seen.kind != CLOSED)),
         }
 
-    def _check(self, seen: Seen, rate: int) -> pa.Array:
+    def _check(self, seen: GeneratedEvents, rate: int) -> pa.Array:
         entity = seen.group % self.entities
         rates = seen.rates[:, rate]
         unchecked = np.isnan(rates)
@@ -287,7 +289,7 @@ def _write(folder: Path, events: pa.Table) -> None:
 
 def quotas(path: Path, workload: Workload) -> Path:
     """Writes the quotas that were in force."""
-    path.write_text("\n".join(quota_lines(people(workload))) + "\n")
+    path.write_text("\n".join(quota_lines(population(workload))) + "\n")
     return path
 
 

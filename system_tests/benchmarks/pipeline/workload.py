@@ -17,7 +17,7 @@ from system_tests.benchmarks.pipeline.clients import (
     PROFILES,
     RATES,
     SAMPLES,
-    Being,
+    ClientState,
     Floats,
     Ints,
     Traits,
@@ -31,7 +31,7 @@ START_US: Final = 1_793_606_400_000_000
 
 SKEW: Final = 1.05
 CONNECTIONS_MAX: Final = 12
-ASKS_MAX: Final = 4.0
+REQUESTS_PER_S_MAX: Final = 4.0
 """Requests a second above which a client opens one more connection."""
 QUOTAS: Final = 30
 HOUR_US: Final = 3_600_000_000
@@ -58,7 +58,7 @@ class Entity(NamedTuple):
     client: str
 
 
-class People(NamedTuple):
+class Population(NamedTuple):
     """All of them. A group is an entity at a broker, broker by broker."""
 
     entities: list[Entity]
@@ -78,15 +78,19 @@ def _entities(count: int, chance: np.random.Generator) -> list[Entity]:
     return [found[at] for at in chance.permutation(count)]
 
 
-def people(workload: Workload) -> People:
+def population(workload: Workload) -> Population:
     """Return the entities of a workload."""
     chance = np.random.default_rng(workload.seed)
     entities = _entities(workload.entities, chance)
     groups = workload.entities * workload.brokers
     weight = 1.0 / np.arange(1, workload.entities + 1) ** SKEW
-    asks = np.tile(weight / weight.sum(), workload.brokers) * chance.lognormal(0, 0.3, groups)
-    asks *= workload.events / (workload.lasts_us / 1e6) / asks.sum()
-    connections = np.minimum(np.ceil(asks / ASKS_MAX), CONNECTIONS_MAX).astype(np.int64)
+    requests_per_s = np.tile(weight / weight.sum(), workload.brokers) * chance.lognormal(
+        0, 0.3, groups
+    )
+    requests_per_s *= workload.events / (workload.lasts_us / 1e6) / requests_per_s.sum()
+    connections = np.minimum(np.ceil(requests_per_s / REQUESTS_PER_S_MAX), CONNECTIONS_MAX).astype(
+        np.int64
+    )
     profile = np.tile(chance.choice(PROFILES, workload.entities, p=[0.45, 0.5, 0.05]), 1)
     profile = np.tile(profile, workload.brokers).astype(np.int64)
     size = np.tile(chance.lognormal(8.0, 1.2, workload.entities), workload.brokers)
@@ -97,38 +101,38 @@ def people(workload: Workload) -> People:
     traits = Traits(
         first=first,
         profile=profile,
-        think_us=np.maximum(connections / asks * 1e6 - answers_us, 1_000.0),
+        think_us=np.maximum(connections / requests_per_s * 1e6 - answers_us, 1_000.0),
         size=size,
         lifetime_us=lifetime_us,
-        bounds=_bounds(entities, profile, size, asks),
+        bounds=_bounds(entities, profile, size, requests_per_s),
     )
     hosts = chance.integers(1, 255, (int(first[-1]), 2))
     group_of = np.repeat(np.arange(groups), connections) % workload.entities
     ips = [f"10.{g % 200}.{a % 8}.{b}" for g, (a, b) in zip(group_of, hosts, strict=True)]
-    return People(entities, ips, traits)
+    return Population(entities, ips, traits)
 
 
-def _bounds(entities: list[Entity], profile: Ints, size: Floats, asks: Floats) -> Floats:
+def _bounds(entities: list[Entity], profile: Ints, size: Floats, requests_per_s: Floats) -> Floats:
     """Return quotas of the busiest entities with a client-id, below their demand at busy hours."""
     bounds = np.full((len(profile), RATES), np.inf)
     for group in range(len(profile)):
         entity = group % len(entities)
         if entity < QUOTAS and entities[entity].client and profile[group] < 2:
-            by_entity = asks[entity :: len(entities)].mean()
+            by_entity = requests_per_s[entity :: len(entities)].mean()
             bounds[group, profile[group]] = round(by_entity * size[group] * 1.5 + 1_000)
             if entity % 3 == 0:
                 bounds[group, 2] = round(float(by_entity) * 0.005, 4) + 0.001
     return bounds
 
 
-def born(workload: Workload, traits: Traits) -> Being:
+def initial_state(workload: Workload, traits: Traits) -> ClientState:
     """The beginning: every connection has been there for a while."""
     chance = np.random.default_rng(workload.seed + 1)
     count, groups = int(traits.first[-1]), len(traits.profile)
     cycle = np.repeat(traits.think_us, np.diff(traits.first))
     lifetime = np.repeat(traits.lifetime_us, np.diff(traits.first))
     rings = np.zeros((groups, RATES, SAMPLES, 3))
-    return Being(
+    return ClientState(
         next_us=START_US + (chance.random(count) * cycle).astype(np.int64),
         end_us=START_US + (chance.exponential(1.0, count) * lifetime).astype(np.int64),
         turn=np.zeros(count, np.int64),
@@ -137,7 +141,7 @@ def born(workload: Workload, traits: Traits) -> Being:
     )
 
 
-def quota_lines(found: People) -> list[str]:
+def quota_lines(found: Population) -> list[str]:
     """The quotas that are in force, a line an entity, as arguments of kafka-configs.sh."""
     keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
     lines = []
