@@ -102,7 +102,7 @@ def by_parts(events: list[Row], size: int) -> dict[tuple[Any, ...], Row]:
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, together = request.param
     monkeypatch.setattr(aggregation, "CHUNK_ROWS", rows)
-    monkeypatch.setattr(aggregation, "TOGETHER_BYTES", together)
+    monkeypatch.setattr(aggregation, "BATCH_BYTES", together)
 
 
 @settings(max_examples=25, deadline=None)
