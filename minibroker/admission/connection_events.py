@@ -3,7 +3,7 @@
 Owns the last events and, separately, the last rejections, so that many accepted connections do not
 push out rejections. It must never decide about a connection, or format a message.
 Invariant: recording costs well below a microsecond and never waits; memory is bounded; events are
-numbered, so that a reader can ask for new ones only. Kafka at most writes a log line.
+numbered, so that a reader can request only new ones. Kafka at most writes a log line.
 """
 
 from __future__ import annotations

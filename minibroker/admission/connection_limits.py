@@ -33,7 +33,7 @@ IP_RATE_KEY: Final = "connection_creation_rate"
 N = TypeVar("N", int, float)
 
 Find = Callable[[str], Sequence[str]]
-"""Returns the known addresses of a host; of an address, the address itself."""
+"""Function from a host to its known addresses; an address is returned unchanged."""
 
 
 def protected_listener(settings: Settings, listeners: Sequence[str]) -> str | None:

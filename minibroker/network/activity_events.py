@@ -38,11 +38,11 @@ def request_event(time_us: int, cost: RequestCost) -> Request:
     """Return the event of a request after its quota checks."""
     header, quota_checks, mutated = cost.header, cost.checks, cost.ctx.mutated
     assert quota_checks is not None
-    wanted = mutation = None
+    mutations = mutation = None
     if mutated is not None:
         mutation = mutated.look
         if mutated.wanted:
-            wanted = mutated.wanted, mutated.refused, mutated.strict
+            mutations = mutated.wanted, mutated.refused, mutated.strict
     checks = places = None
     if quota_checks.request or quota_checks.produce or quota_checks.fetch or mutation:
         checks, places = _packed_checks(quota_checks, mutation), _places(quota_checks, mutation)
@@ -55,7 +55,7 @@ def request_event(time_us: int, cost: RequestCost) -> Request:
         cost.request_bytes,
         cost.response_bytes,
         cost.records,
-        wanted,
+        mutations,
         cost.exempt,
         cost.queue_ns,
         cost.network_ns,

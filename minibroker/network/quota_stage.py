@@ -276,7 +276,7 @@ def is_exempt(ctx: Context, request: Any, response: Any) -> bool:
 def _cannot_be_exempt(number: int, request: Any) -> bool:
     """Whether a Produce or Fetch request, by its number, is certainly not exempt.
 
-    For others the authorizer may have to be asked, which records an audit event if they are denied.
+    For others the authorizer may be called, which records an audit event if it denies the request.
     """
     if number == BYTES_PRODUCED:
         return bool(request.acks != 0)

@@ -1,4 +1,4 @@
-"""What every role receives: its name, its tools, and how it reaches the other roles.
+"""The environment of a role: its name, its tools, and its access to the other roles.
 
 Owns the names of the roles. It must never create what it holds; ``minibroker.broker`` does, for
 roles that run as processes or as tasks. Invariant: an ``Environment`` is all that a role needs, so
@@ -70,7 +70,7 @@ class Environment:
     ``listeners`` are the sources of connections by listener name, for roles that accept;
     ``endpoints`` are the advertised addresses. ``control`` is the listening socket of the control
     API and ``statuses`` returns the states of all processes, both for the controller.
-    ``rebuild_topics`` asks the controller to rebuild the topics of a lost config store.
+    ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store.
     ``conditions`` are what is wrong in this process, for ``/v1/health``.
     ``secret`` is shared by all roles of one run and by nothing else.
     """

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 PARTITION: Final = 0
 
 INTERVAL_S: Final = 0.15
-"""Interval between two writes of events: waking up, asking the owner and sending receipts cost as
+"""Interval between two writes of events: waking up, the append and the receipts cost together as
 much as a hundred events.
 """
 

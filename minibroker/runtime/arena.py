@@ -216,7 +216,7 @@ class ArenaPart:
         largest = self._rules.largest
         if size > largest:
             raise RequestTooLargeError(
-                f"{size} bytes were asked for, and a part of the shared memory has {largest}: "
+                f"{size} bytes were requested, but a part of the shared memory has {largest}: "
                 f"make the memory larger or the largest request smaller"
             )
 
@@ -276,7 +276,7 @@ class Arena:
         stale from now on.
         """
         if not 0 <= index < self.parts:
-            raise ValueError(f"part {index} was asked for; there are 0 to {self.parts - 1}")
+            raise ValueError(f"part {index} does not exist; there are 0 to {self.parts - 1}")
         self._incarnations[index] += 1
         return ArenaPart(
             index,

@@ -49,7 +49,7 @@ async def unresolvable(hosts: Collection[str]) -> frozenset[str]:
     """Return the hosts that cannot be resolved."""
     unknown: set[str] = set()
 
-    async def ask(host: str) -> None:
+    async def resolve(host: str) -> None:
         try:
             await look_up(host)
         except OSError:
@@ -57,7 +57,7 @@ async def unresolvable(hosts: Collection[str]) -> frozenset[str]:
 
     async with trio.open_nursery() as nursery:
         for host in {host for host in hosts if not is_address(host)}:
-            nursery.start_soon(ask, host)
+            nursery.start_soon(resolve, host)
     return frozenset(unknown)
 
 

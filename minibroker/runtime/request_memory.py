@@ -284,11 +284,11 @@ class RequestMemory:
         for claim in (*small.unfinished, *large.unfinished):
             if claim.since is not None and now - claim.since >= GRACE_S:
                 claim.arrived = arrived(claim)
-        wanted = small.waiting_bytes()
+        waiting_bytes = small.waiting_bytes()
         # A small request may use the large region, too.
         return [
-            *small.claims_to_evict(now, wanted),
-            *large.claims_to_evict(now, wanted + large.waiting_bytes()),
+            *small.claims_to_evict(now, waiting_bytes),
+            *large.claims_to_evict(now, waiting_bytes + large.waiting_bytes()),
         ]
 
     def _place(self, claim: Claim, region: Region) -> bool:

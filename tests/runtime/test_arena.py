@@ -116,7 +116,7 @@ def test_released_block_cannot_be_used(part: ArenaPart) -> None:
 
 def test_request_larger_than_a_part_is_rejected_at_once(part: ArenaPart) -> None:
     take(part, PART).release()
-    with pytest.raises(RequestTooLargeError, match=f"{PART + 1} bytes were asked for"):
+    with pytest.raises(RequestTooLargeError, match=f"{PART + 1} bytes were requested"):
         part.allocate_nowait(PART + 1)
     with pytest.raises(RequestTooLargeError, match="make the memory larger"):
         part.claim(Claim(1, "a", PART + 1))
