@@ -13,7 +13,18 @@ from typing import Any, Final
 
 from minibroker.cluster.image import Image
 from protocol.errors import ErrorCode
+from protocol.registry import ApiKey
 from protocol.types import ZERO_UUID, Uuid
+
+CONTROL_REQUESTS: Final = frozenset(
+    {
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+    }
+)
+"""What controllers and brokers sent to each other before Kafka 4."""
 
 UNKNOWN_BROKER_EPOCH: Final = -1
 """Broker epoch in requests from before KIP-380; it is never stale."""

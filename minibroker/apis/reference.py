@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from minibroker.apis.base import ServedApi
+from minibroker.apis.control_requests import CONTROL_REQUESTS
 from minibroker.apis.registry import APIS
 from protocol import registry
 
@@ -37,6 +38,8 @@ def _rows() -> Iterator[str]:
 
 def _versions(api: ServedApi) -> str:
     low, high = api.versions
+    if api.key in CONTROL_REQUESTS:
+        return f"{low}–{high} (advertised only with ZooKeeper)"  # noqa: RUF001 - a range
     if api.served_from is None or api.served_from == low:
         return f"{low}–{high}" if low < high else f"{low}"  # noqa: RUF001 - a range
     return f"{api.served_from}–{high} (advertised from {low})"  # noqa: RUF001 - a range

@@ -1,4 +1,4 @@
-"""Registry of the served APIs by key; only these are advertised.
+"""Registry of the served APIs by key; only these are advertised, if the settings allow it.
 
 Checks that every advertised version has a schema. Invariant: exactly one module serves a key.
 In Kafka: ``ApiKeys`` and the dispatch of ``KafkaApis.handle``.
@@ -62,10 +62,12 @@ from minibroker.apis import (
 )
 from minibroker.apis.api_versions import unsupported_version
 from minibroker.apis.authorization.wrap import with_authorization_check
-from minibroker.apis.base import ServedApi
+from minibroker.apis.base import ServedApi, ServedVersions
+from minibroker.apis.control_requests import CONTROL_REQUESTS
+from minibroker.config import ADVERTISE_CONTROLLER_REQUESTS, ZOOKEEPER_CONNECT, Settings
 from protocol import registry
 
-__all__ = ["APIS", "unsupported_version"]
+__all__ = ["APIS", "advertised", "unsupported_version"]
 
 
 def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
@@ -137,3 +139,17 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         update_metadata.API,
     ]
 )
+
+
+def advertised(settings: Settings) -> ServedVersions:
+    """Versions that ApiVersions lists.
+
+    The requests of a controller to brokers, which no Kafka 4 has, are listed only where there may
+    be another controller: clients that guess Kafka's version take them for a sign of an old broker.
+    """
+    everything = settings[ADVERTISE_CONTROLLER_REQUESTS] or settings[ZOOKEEPER_CONNECT] is not None
+    return {
+        api.key: api.versions
+        for api in APIS.values()
+        if everything or api.key not in CONTROL_REQUESTS
+    }

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import trio
 
 from minibroker.apis.authorization.authorizers import Authorizers
-from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi, ServedVersions
-from minibroker.apis.registry import APIS, unsupported_version
+from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi
+from minibroker.apis.registry import APIS, advertised, unsupported_version
 from minibroker.config.dynamic import InForce
 from minibroker.config.types import INT_MAX
 from minibroker.network.activity_events import (
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from protocol.messages.api_versions import ApiVersionsRequest
     from protocol.messages.produce import ProduceRequest
 
-SERVED: Final[ServedVersions] = {api.key: api.versions for api in APIS.values()}
+_API_VERSIONS: Final = APIS[ApiKey.API_VERSIONS].versions
 
 
 class RequestHandler:
@@ -82,6 +82,7 @@ class RequestHandler:
         self._on_unserved = on_unserved
         self._authorizers = Authorizers(env.settings)
         self._in_force = InForce(env.settings)
+        self._advertised = advertised(env.settings)
         self._log = EventLog(env.name)
         self.quick_requests = 0
         """Requests in flight that never wait at their owners."""
@@ -174,7 +175,7 @@ class RequestHandler:
             received=now,
             now=now,
             wall_ms=env.clock.wall_ms(),
-            served=SERVED,
+            served=self._advertised,
             reference=partial(_reference, block),
             fetch_bytes_max=self.quota_stage.fetch_bytes_max(client, header)
             if bounded
@@ -225,7 +226,7 @@ def _reference(block: Block, records: object) -> ArenaRef:
 def _response_version(header: RequestHeader) -> int:
     """Return the version of the response; 0 for an unknown ApiVersions version (KIP-511)."""
     if header.api_key == ApiKey.API_VERSIONS:
-        low, high = SERVED[ApiKey.API_VERSIONS]
+        low, high = _API_VERSIONS
         return header.api_version if low <= header.api_version <= high else 0
     return header.api_version
 

@@ -17,3 +17,4 @@ def test_api_reference_page_matches_registry() -> None:
 
 def test_api_reference_shows_served_and_advertised_versions() -> None:
     assert "| 0 | Produce | 3–13 (advertised from 0) |" in page()  # noqa: RUF001 - a range
+    assert "| 4 | LeaderAndIsr | 0–7 (advertised only with ZooKeeper) |" in page()  # noqa: RUF001

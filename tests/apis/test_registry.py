@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from minibroker.apis import metadata, produce
-from minibroker.apis.registry import APIS, collect
+from minibroker.apis.registry import APIS, advertised, collect
+from minibroker.config import Settings
 from protocol.registry import ApiKey, schema
 
 
@@ -39,3 +40,20 @@ def test_api_is_found_by_key_and_lists_unsupported_features(key: int) -> None:
     assert api.key == key
     assert schema(key).key is api.key
     assert all(text and text[0].islower() for text in api.left_out)
+
+
+@pytest.mark.parametrize(
+    ("pair", "listed"),
+    [
+        ("num.partitions=1", set()),
+        ("zookeeper.connect=localhost:2181", {4, 5, 6, 7}),
+        ("advertise.controller.requests=true", {4, 5, 6, 7}),
+    ],
+)
+def test_controller_requests_are_advertised_only_for_other_controllers(
+    pair: str, listed: set[int]
+) -> None:
+    served = advertised(Settings.from_sources(pairs=[pair]))
+    assert {int(key) for key in served if 4 <= key <= 7} == listed
+    assert APIS.keys() - served.keys() == {4, 5, 6, 7} - listed
+    assert all(versions == APIS[key].versions for key, versions in served.items())
