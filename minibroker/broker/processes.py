@@ -213,6 +213,7 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
         program = command_name(sys.argv[0], shutil.which("minibroker"))
         print(as_json(ready) if json_ready else as_text(ready, program), flush=True)  # noqa: T201
 
+    log.configure("supervisor", shared.clock.wall_ms)  # each process replaces the name
     for warning in settings.warnings:
         sys.stderr.write(f"minibroker: {warning}\n")
     return supervise(

@@ -31,6 +31,7 @@ from minibroker.config import (
 from minibroker.config.listeners import Listener
 from minibroker.network.authenticator import check_authentication
 from minibroker.runtime.dirlock import DirLock, DirLockedError
+from minibroker.runtime.hosts import resolver_name
 from minibroker.storage.data_directory import (
     DIRECTORY_MODE,
     SECRET_FILE,
@@ -205,7 +206,7 @@ def _bind_all(listener: Listener, settings: Settings, count: int) -> list[socket
 
 
 def _bind(listener: Listener, settings: Settings, *, share: bool = False) -> socket.socket:
-    host = listener.host or None
+    host = resolver_name(listener.host) if listener.host else None
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

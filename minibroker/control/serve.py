@@ -17,6 +17,7 @@ import trio
 
 from minibroker.config.listeners import META_ADDRESSES
 from minibroker.observability.log import EventLog
+from minibroker.runtime.hosts import resolver_name
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -38,7 +39,9 @@ def open_listener(host: str, port: int) -> socket.socket:
     Raises ``OSError`` with the address in its text if that fails.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            resolver_name(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         family, kind, protocol, _, address = found[0]
         return _listening(socket.socket(family, kind, protocol), address)
     except OSError as error:

@@ -193,7 +193,8 @@ def configure(
     """
     logger = logging.getLogger(ROOT)
     logger.handlers[:] = [_Handler(process, wall_ms, stream or sys.stderr, real)]
-    logger.setLevel(level)
+    if logger.level != level:  # setting it writes to all loggers, which processes share
+        logger.setLevel(level)
     logger.propagate = False
 
 

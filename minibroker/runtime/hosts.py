@@ -38,6 +38,14 @@ def is_address(host: str) -> bool:
     return False
 
 
+def resolver_name(host: str) -> str | bytes:
+    """Return the argument of ``socket.getaddrinfo`` for a host.
+
+    Python imports its codec of international names for any text, but not for bytes.
+    """
+    return host.encode() if host.isascii() else host
+
+
 async def look_up(host: str) -> list[str]:
     """Return the addresses of a host. Raises ``OSError`` without one or after ``LOOK_UP_S``."""
     return await trio.to_thread.run_sync(
@@ -77,7 +85,7 @@ def _look_up_in_thread(host: str, seconds: float) -> list[str]:
 
 def _resolve(host: str, answers: SimpleQueue[list[str] | OSError]) -> None:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(resolver_name(host), None, type=socket.SOCK_STREAM)
     except OSError as error:
         answers.put(error)
     except UnicodeError:  # A label is empty or too long.

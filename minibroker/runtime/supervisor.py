@@ -126,8 +126,10 @@ def supervise(
         policy=restart_policy or RestartPolicy(),
     )
     try:
-        # Objects created so far live as long as the process. The garbage collector does not write
-        # to frozen ones, so parent and children keep sharing their pages.
+        # Parent and children share the pages of objects that are not written to. The garbage
+        # collector does not write to frozen objects. The cache of attributes contains references
+        # to names: each replaced entry would write to the page of a name that is unused otherwise.
+        sys._clear_type_cache()  # noqa: SLF001 - documented for such purposes
         gc.freeze()
         return supervisor.run(start_seconds)
     finally:

@@ -20,8 +20,8 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, NoReturn
 
@@ -33,13 +33,15 @@ LOG_BYTES_MAX: Final = 256 * 1024
 PR_SET_PDEATHSIG: Final = 1
 DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
 
-WARM: Final = (
+LATE: Final = (
+    "difflib",
+    "encodings.utf_16_le",
     "minibroker.control.http",
     "minibroker.control.server",
     "minibroker.controller.backend",
     "protocol.codecs",
 )
-"""Modules that a broker imports late, to save memory in roles that never need them."""
+"""Modules that every broker imports by itself, when it starts or at its first control request."""
 
 Start = Callable[[Settings], int]
 """Runs a broker to its end: prints when it is ready, and returns the exit status."""
@@ -73,11 +75,19 @@ class BrokerLease:
 class ForkServer:
     """The loop over leases, outputs and ends of brokers."""
 
-    def __init__(self, listener: socket.socket, parent: int, start: Start) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        parent: int,
+        start: Start,
+        when_idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``when_idle`` is called once, when no broker is starting and no request is expected."""
         self._listener = listener
         self._parent: int | None = parent
         self._parent_descriptor = parent
         self._start = start
+        self._when_idle: Callable[[], None] | None = when_idle
         self._selector = selectors.DefaultSelector()
         self._leases: set[BrokerLease] = set()
         self._brokers: set[LeasedBroker] = set()
@@ -88,8 +98,17 @@ class ForkServer:
     def run(self) -> None:
         """Serve until the parent is gone, no lease is open, and every broker has ended."""
         while self._parent is not None or self._leases or self._brokers:
-            for key, _ in self._selector.select():
+            if self._when_idle is None or not self._is_idle():
+                events = self._selector.select()
+            elif not (events := self._selector.select(timeout=0)):
+                self._when_idle()
+                self._when_idle = None
+            for key, _ in events:
                 key.data()
+
+    def _is_idle(self) -> bool:
+        leases_have_brokers = all(lease.broker is not None for lease in self._leases)
+        return leases_have_brokers and all(broker.ready for broker in self._brokers)
 
     def _parent_ended(self) -> None:
         if self._parent is not None:
@@ -264,17 +283,37 @@ def send(lease: BrokerLease, line: bytes) -> None:
 
 def main() -> None:
     """Serve leases on the listening socket whose descriptor is the argument."""
-    gc.disable()  # what is loaded stays, so looking through it for garbage would find none
-    from minibroker import broker
-
-    for name in WARM:
-        importlib.import_module(name)
-    gc.enable()
+    with importing():
+        from minibroker import broker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.collect()
-    gc.freeze()  # what is imported is shared with every broker, so let no collection touch it
     listener = socket.socket(fileno=int(sys.argv[1]))
-    ForkServer(listener, parent=0, start=lambda it: broker.start(it, json_ready=True)).run()
+    ForkServer(
+        listener,
+        parent=0,
+        start=lambda settings: broker.start(settings, json_ready=True),
+        when_idle=import_late_modules,
+    ).run()
+
+
+def import_late_modules() -> None:
+    """Import what brokers otherwise import after they were forked.
+
+    The first broker does not wait for it: it takes a fifth of all imports.
+    """
+    with importing():
+        for name in LATE:
+            importlib.import_module(name)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Exclude imported modules from garbage collection: they stay, and brokers share them."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 if __name__ == "__main__":

@@ -43,3 +43,20 @@ def test_preload_imports_what_the_settings_need_and_no_more(
     modules = set(run.stdout.split())
     assert loaded <= modules
     assert not missing & modules
+
+
+BIND = """
+import sys
+from minibroker.broker.startup import bind
+from minibroker.config import Settings
+from minibroker.control.serve import open_listener
+settings = Settings.from_sources(pairs=["listeners=PLAINTEXT://127.0.0.1:0"])
+bind(settings.client_listeners, settings)
+open_listener("127.0.0.1", 0)
+print("encodings.idna" in sys.modules)
+"""
+
+
+def test_binding_imports_no_codec_of_international_names() -> None:
+    run = subprocess.run([sys.executable, "-c", BIND], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"

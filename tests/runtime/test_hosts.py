@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from minibroker.runtime import hosts
-from minibroker.runtime.hosts import is_address, look_up, unresolvable
+from minibroker.runtime.hosts import is_address, look_up, resolver_name, unresolvable
 
 
 async def test_machine_description_is_complete() -> None:
@@ -20,7 +20,12 @@ async def test_machine_description_is_complete() -> None:
     assert len(set(found)) == len(found)
 
 
-@pytest.mark.parametrize("host", ["a..b", "no.such.invalid"])
+def test_ascii_host_is_resolved_without_the_codec_of_international_names() -> None:
+    assert resolver_name("127.0.0.1") == b"127.0.0.1"
+    assert resolver_name("bücher.example") == "bücher.example"
+
+
+@pytest.mark.parametrize("host", ["a..b", "ä..b", "no.such.invalid"])
 async def test_invalid_host_is_an_error(host: str) -> None:
     with pytest.raises(OSError, match=r".+"):
         await look_up(host)

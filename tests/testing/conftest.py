@@ -16,7 +16,7 @@ from minibroker.testing.lease import ForkServerAddress
 PATIENCE_S = 120.0
 
 FAKE_FORK_SERVER = """
-import json, os, signal, socket, sys
+import json, os, select, signal, socket, sys, time
 from minibroker.config import NUM_PARTITIONS
 from minibroker.testing.fork_server import ForkServer
 
@@ -28,13 +28,18 @@ def start(settings):
         return 1
     servers = f"127.0.0.1:{settings[NUM_PARTITIONS]}"
     ready = {"event": "ready", "bootstrap_servers": servers, "control_url": "http://127.0.0.1:1",
-             "pid": os.getpid()}
+             "pid": os.getpid(), "ready_ns": time.monotonic_ns()}
     print(json.dumps(ready), flush=True)
     while True:
         signal.pause()
 
 listener = socket.socket(fileno=int(sys.argv[1]))
-ForkServer(listener, parent=0, start=start).run()
+select.select([listener], [], [])
+
+def when_idle():
+    print("idle at", time.monotonic_ns(), file=sys.stderr, flush=True)
+
+ForkServer(listener, parent=0, start=start, when_idle=when_idle).run()
 """
 
 

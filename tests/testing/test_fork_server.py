@@ -1,13 +1,38 @@
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import sys
 import tempfile
 
 import pytest
 
 from minibroker.config import LISTENERS, NUM_IO_THREADS, ConfigError, Listener
-from minibroker.testing.fork_server import LOG_BYTES_MAX, peer_user, read_settings, tail
+from minibroker.testing.fork_server import (
+    LATE,
+    LOG_BYTES_MAX,
+    import_late_modules,
+    importing,
+    peer_user,
+    read_settings,
+    tail,
+)
+
+
+def test_imported_modules_are_excluded_from_garbage_collection() -> None:
+    frozen = gc.get_freeze_count()
+    try:
+        with importing():
+            assert not gc.isenabled()
+            kept: list[list[int]] = [[]]
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > frozen
+        assert not any(kept is one for one in gc.get_objects())
+        import_late_modules()
+        assert set(LATE) <= set(sys.modules)
+    finally:
+        gc.unfreeze()
 
 
 def test_test_broker_uses_free_ports_by_default() -> None:

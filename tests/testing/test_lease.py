@@ -54,6 +54,19 @@ def test_broker_runs_until_its_lease_is_released(
         os.kill(ready["pid"], 0)
 
 
+def test_fork_server_is_idle_once_and_only_after_its_first_broker_is_ready(
+    fork_server: ForkServerAddress,
+) -> None:
+    first = Lease(fork_server, {})
+    ready_ns = first.wait_ready()["ready_ns"]
+    second = Lease(fork_server, {})
+    second.wait_ready()
+    for lease in (first, second):
+        lease.stop()
+    [idle] = fork_server.log().splitlines()
+    assert int(idle.removeprefix("idle at ")) > ready_ns
+
+
 def test_lease_without_share_has_its_own_broker(
     fork_server: ForkServerAddress,
 ) -> None:
