@@ -51,6 +51,7 @@ class Target:
         self.broker = broker
         self.connected = 0
         self.produced = 0
+        self.is_stopped = False
 
     async def connect(self) -> SimulatedClient:
         self.connected += 1
@@ -88,6 +89,13 @@ class Target:
         client.close()
         return answer
 
+    async def stop(self) -> None:
+        """Stop the broker, unless that was done."""
+        if not self.is_stopped:
+            await self.serve_bystander()
+            await self.broker.stop()
+            self.is_stopped = True
+
     def counted(self) -> Counter[CloseReason]:
         """How connections ended."""
         found: Counter[CloseReason] = Counter()
@@ -119,8 +127,7 @@ async def target(autojump_clock: MockClock, tmp_path: Path, seed: int) -> AsyncI
             target = Target(broker)
             await target.meet_bystander()
             yield target
-            await target.serve_bystander()
-            await broker.stop()
+            await target.stop()
         assert errors == []
     reasons = target.counted()
     assert not NEVER & set(reasons), reasons
@@ -192,9 +199,13 @@ async def test_client_that_never_reads_does_not_delay_shutdown(
 ) -> None:
     client = await target.connect()
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-    with trio.move_on_after(PATIENCE_S):
-        for _ in range(2000):
+    with trio.move_on_after(PATIENCE_S) as sending:
+        for _ in range(20_000):
             await client.stream.send_all(frame(request, 4))
+    assert sending.cancelled_caught, "the broker must stop reading from this client"
+    with trio.fail_after(PATIENCE_S):
+        await target.stop()
+    assert target.counted()[CloseReason.STOPPING] == 2
 
 
 @pytest.mark.parametrize("key", sorted(APIS), ids=lambda key: APIS[key].key.name)
