@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minibroker.activity.events import (
+    CONNECTION_ACTIVITY_FIELDS,
     DROPPED_FIELDS,
-    HAPPENING_FIELDS,
+    ConnectionActivity,
     Dropped,
-    Happening,
     Request,
     WrittenEvent,
     event_record,
@@ -91,8 +91,8 @@ class ArrowWriter:
 
     def _row(self, event: WrittenEvent, sequence: int) -> Row:
         """The values of all columns, in their order."""
-        if len(event) == HAPPENING_FIELDS:
-            return self._happening(event, sequence)
+        if len(event) == CONNECTION_ACTIVITY_FIELDS:
+            return self._connection_event(event, sequence)
         if len(event) == DROPPED_FIELDS:
             return self._dropped(event, sequence)
         return self._request(event, sequence)
@@ -115,7 +115,7 @@ class ArrowWriter:
             late_ordinal, throttle_ms, error_code, None, None, None, None,
         )  # fmt: skip
 
-    def _happening(self, event: Happening, sequence: int) -> Row:
+    def _connection_event(self, event: ConnectionActivity, sequence: int) -> Row:
         time_us, clock_ms, peer, happened, reason, delay_ms = event
         return (
             VERSION, _CONNECTION, self._broker, self._started_us, sequence, time_us, clock_ms,

@@ -56,7 +56,7 @@ Request: TypeAlias = tuple[
     int,  # error_code
 ]
 
-Happening: TypeAlias = tuple[
+ConnectionActivity: TypeAlias = tuple[
     int,  # time_us
     int,  # clock_ms
     Peer,
@@ -72,13 +72,13 @@ Dropped: TypeAlias = tuple[
 ]
 """Created by the recorder only."""
 
-ActivityEvent: TypeAlias = Request | Happening
+ActivityEvent: TypeAlias = Request | ConnectionActivity
 """What processes send to the recorder."""
 
-WrittenEvent: TypeAlias = Request | Happening | Dropped
+WrittenEvent: TypeAlias = Request | ConnectionActivity | Dropped
 """What the recorder writes."""
 
-HAPPENING_FIELDS: Final = 6
+CONNECTION_ACTIVITY_FIELDS: Final = 6
 DROPPED_FIELDS: Final = 3
 """Numbers of fields, which distinguish the kinds of events."""
 

@@ -14,12 +14,12 @@ from math import isfinite
 from typing import Final, TypeVar
 
 from minibroker.activity.events import (
+    CONNECTION_ACTIVITY_FIELDS,
     DROPPED_FIELDS,
-    HAPPENING_FIELDS,
     ActivityClient,
     Check,
+    ConnectionActivity,
     Dropped,
-    Happening,
     Late,
     Places,
     Request,
@@ -66,8 +66,8 @@ class JsonWriter:
         ]
 
     def _event(self, event: WrittenEvent, sequence: int) -> str:
-        if len(event) == HAPPENING_FIELDS:
-            return self._happening(event, sequence)
+        if len(event) == CONNECTION_ACTIVITY_FIELDS:
+            return self._connection_event(event, sequence)
         if len(event) == DROPPED_FIELDS:
             return self._dropped(event, sequence)
         return self._request(event, sequence)
@@ -107,7 +107,7 @@ class JsonWriter:
             f'"error_code":{error_code}}}'
         )
 
-    def _happening(self, event: Happening, sequence: int) -> str:
+    def _connection_event(self, event: ConnectionActivity, sequence: int) -> str:
         time_us, clock_ms, peer, happened, reason, delay_ms = event
         text = (
             f'{self._heads[ActivityKind.CONNECTION]}{sequence},"time_us":{time_us},'

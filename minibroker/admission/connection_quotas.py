@@ -216,7 +216,9 @@ class ConnectionQuotas:
         self._blocked_time.end_delay(connection.listener)
         recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
         now = self._env.clock.now()
-        if not recheck or not self._rates.again(connection.listener, connection.ip, whole_ms(now)):
+        if not recheck or not self._rates.admit_delayed(
+            connection.listener, connection.ip, whole_ms(now)
+        ):
             self._reject_rate(connection)
         self.events.admit(connection, now)
         if not self.counts.has_slot(connection.listener):
@@ -235,7 +237,7 @@ class ConnectionQuotas:
 
     def _reason(self, listener: str, delay_ms: int) -> str:
         if delay_ms > 0:
-            own = self._rates.too_fast(listener, self._now_ms())
+            own = self._rates.exceeds_listener_limit(listener, self._now_ms())
             return rate_setting(self._settings, listener, own=own)
         return slot_setting(self._settings, listener, own=self.counts.is_full(listener))
 

@@ -165,7 +165,7 @@ class ConnectionCounts:
         """Number of connections that must be closed to satisfy ``total``."""
         return max(0, self._total - self._leaving - self.limits.total)
 
-    def send_away(self, offers: Iterable[LastUse]) -> dict[int, list[int]]:
+    def select_excess(self, offers: Iterable[LastUse]) -> dict[int, list[int]]:
         """Choose the connections to close, by processor: the least recently used of those offered.
 
         As many as exceed the limit, and none of the protected listener.

@@ -76,13 +76,13 @@ class ConnectionRates:
         self.limits = ConnectionRateLimits()
         self._samples = samples
         self._window_ms = window_ms
-        self._broker = self._new()
-        self._listeners = {listener: self._new() for listener in listeners}
+        self._broker = self._new_rate()
+        self._listeners = {listener: self._new_rate() for listener in listeners}
         self._ips: OrderedDict[str, _IpRate] = OrderedDict()
         self._throttle = {listener: Average() for listener in listeners}
         self._ip_throttle = {listener: Average() for listener in listeners}
 
-    def _new(self) -> Rate:
+    def _new_rate(self) -> Rate:
         return Rate(self._samples, self._window_ms)
 
     def accepted(self, listener: str, now_ms: int) -> int:
@@ -98,7 +98,7 @@ class ConnectionRates:
             self._throttle[listener].record(delay_ms, now_ms)
         return delay_ms
 
-    def too_fast(self, listener: str, now_ms: int) -> bool:
+    def exceeds_listener_limit(self, listener: str, now_ms: int) -> bool:
         """Whether a listener exceeds its own limit."""
         return self._listeners[listener].measure(now_ms) > self.limits.of_listener(listener)
 
@@ -113,7 +113,7 @@ class ConnectionRates:
             self._ip_throttle[listener].record(delay_ms, now_ms)
         return delay_ms
 
-    def again(self, listener: str, ip: str, now_ms: int) -> bool:
+    def admit_delayed(self, listener: str, ip: str, now_ms: int) -> bool:
         """Whether a delayed connection may be admitted now; if so, record it everywhere."""
         if self._ip_delay(ip, now_ms) > 0:
             return False
@@ -132,17 +132,17 @@ class ConnectionRates:
         return delay_ms
 
     def _ip_rate(self, ip: str, now_ms: int) -> Rate:
-        self._forget(now_ms)
-        known = self._ips.get(ip)
-        if known is None:
+        self._expire_ips(now_ms)
+        rate = self._ips.get(ip)
+        if rate is None:
             if len(self._ips) >= IPS_MAX:
                 self._ips.popitem(last=False)
-            known = self._ips[ip] = _IpRate(self._samples, self._window_ms)
-        known.last_ms = now_ms
+            rate = self._ips[ip] = _IpRate(self._samples, self._window_ms)
+        rate.last_ms = now_ms
         self._ips.move_to_end(ip)
-        return known
+        return rate
 
-    def _forget(self, now_ms: int) -> None:
+    def _expire_ips(self, now_ms: int) -> None:
         while self._ips:
             ip, oldest = next(iter(self._ips.items()))
             if now_ms - oldest.last_ms <= IP_EXPIRES_MS:
@@ -158,12 +158,12 @@ class ConnectionRates:
         """Return the rate of an address, or None if it has no limit."""
         if self.limits.of_ip(ip) is None:
             return None
-        known = self._ips.get(ip)
-        return 0.0 if known is None else known.measure(now_ms)
+        rate = self._ips.get(ip)
+        return 0.0 if rate is None else rate.measure(now_ms)
 
     def figures(self, now_ms: int, ips_max: int) -> RateFigures:
         """Return all rates; of addresses the ``ips_max`` with the latest connections."""
-        self._forget(now_ms)
+        self._expire_ips(now_ms)
         latest = islice(reversed(self._ips.items()), ips_max)
         return RateFigures(
             self._broker.measure(now_ms),

@@ -34,11 +34,11 @@ class _Key:
     There may be many keys, so fields that are mostly empty have types that are small when empty.
     """
 
-    __slots__ = ("collecting", "fresh", "held", "out", "queue", "reclaim")
+    __slots__ = ("collecting", "fresh", "granted", "held", "queue", "reclaim")
 
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
-        self.out = 0
+        self.granted = 0
         """The sum of ``held``."""
         self.reclaim = False
         """Processors return each token that is not in use."""
@@ -55,7 +55,7 @@ class _Key:
 
     def hold(self, peer: int, count: int) -> None:
         self.held[peer] = self.held.get(peer, 0) + count
-        self.out += count
+        self.granted += count
         if not self.held[peer]:
             del self.held[peer]
 
@@ -69,8 +69,8 @@ class TokenHome:
         self._term: Term = (-1, -1)
         self._limits = DropLimits()
         self._keys: dict[str, _Key] = {}
-        self._gone: set[int] = set()
-        self._awaited: set[int] = set(range(processors))
+        self._dead: set[int] = set()
+        self._unreported: set[int] = set(range(processors))
         """Processors that have not reported the tokens they use."""
 
     def enter(self, term: Term, limits: DropLimits) -> None:
@@ -78,7 +78,7 @@ class TokenHome:
         self._term = term
         self._limits = limits
         self._keys.clear()
-        self._awaited = set(range(self._processors)) - self._gone
+        self._unreported = set(range(self._processors)) - self._dead
 
     def peer_up(self, peer: int) -> None:
         """Note that a processor connected, for the first time or again.
@@ -86,17 +86,17 @@ class TokenHome:
         Grants of this term need not wait for it: after a restart it admits nothing before it has a
         message of this home and has reached the same term.
         """
-        self._gone.discard(peer)
+        self._dead.discard(peer)
 
     def peer_down(self, peer: int) -> None:
         """Note that a processor died: it holds nothing any more."""
-        self._gone.add(peer)
-        self._awaited.discard(peer)
+        self._dead.add(peer)
+        self._unreported.discard(peer)
         for name, key in list(self._keys.items()):
             key.hold(peer, -key.held.get(peer, 0))
             key.collecting -= {peer}
             key.queue = [waiting for waiting in key.queue if waiting[0] != peer]
-            self._go_on(name, key)
+            self._serve_queue(name, key)
 
     def receive(self, peer: int, message: ToHome) -> None:
         """Handle a message of this term."""
@@ -106,17 +106,17 @@ class TokenHome:
             case Ask(_, name, number):
                 key = self._key(name)
                 key.queue.append((peer, number))
-                self._go_on(name, key)
+                self._serve_queue(name, key)
             case Give(_, name, count):
                 key = self._key(name)
                 key.hold(peer, -count)
-                self._go_on(name, key)
+                self._serve_queue(name, key)
             case Collected(_, name, count):
                 key = self._key(name)
                 key.collecting -= {peer}
                 key.fresh -= {peer}
                 key.hold(peer, -count)
-                self._go_on(name, key)
+                self._serve_queue(name, key)
 
     def _key(self, name: str) -> _Key:
         key = self._keys.get(name)
@@ -131,19 +131,19 @@ class TokenHome:
             # More tokens than the limit may be in use, so none may be reused.
             key.reclaim = True
         if not more:
-            self._awaited.discard(peer)
-            if not self._awaited:
+            self._unreported.discard(peer)
+            if not self._unreported:
                 for name, key in list(self._keys.items()):
-                    self._go_on(name, key)
+                    self._serve_queue(name, key)
 
-    def _go_on(self, name: str, key: _Key) -> None:
-        """Answer all waiting processors that can be answered, and forget an unused key."""
-        if self._awaited or key.collecting:
+    def _serve_queue(self, name: str, key: _Key) -> None:
+        """Answer the waiting processors where possible, and remove an unused key."""
+        if self._unreported or key.collecting:
             return
         limit = self._limits.of(name)
         assert limit is not None  # A key without a limit is never reported.
         while key.queue:
-            if key.out < limit:
+            if key.granted < limit:
                 self._grant(name, key, limit, key.queue.pop(0)[0])
             elif asked := key.fresh & key.held.keys() if key.reclaim else frozenset(key.held):
                 self._collect(name, key, asked)
@@ -151,28 +151,30 @@ class TokenHome:
             else:
                 peer, number = key.queue.pop(0)
                 self._send(peer, TokenDenied(self._term, name, number))
-        if key.reclaim and limit > self._processors and 2 * (limit - key.out) > limit:
+        if key.reclaim and limit > self._processors and 2 * (limit - key.granted) > limit:
             key.reclaim = False
             for peer in key.held:
                 self._send(peer, Relax(self._term, name))
-        if not key.out:
+        if not key.granted:
             del self._keys[name]
 
-    def _grant(self, name: str, key: _Key, limit: int, asker: int) -> None:
-        receivers, count = [asker], 1
-        if not key.out and not key.reclaim and limit > self._processors:
+    def _grant(self, name: str, key: _Key, limit: int, requester: int) -> None:
+        receivers, count = [requester], 1
+        if not key.granted and not key.reclaim and limit > self._processors:
             # First grant of the key: grant half of all tokens, so that other processors need not
             # ask.
             count = max(1, limit // (2 * self._processors))
-            receivers += [peer for peer in range(self._processors) if self._is_there(peer, asker)]
+            receivers += [
+                peer for peer in range(self._processors) if self._is_connected(peer, requester)
+            ]
         for peer in receivers:
             key.hold(peer, count)
             if key.reclaim:  # Otherwise all are asked in the next round.
                 key.fresh |= {peer}
             self._send(peer, Grant(self._term, name, count, key.reclaim))
 
-    def _is_there(self, peer: int, asker: int) -> bool:
-        return peer != asker and peer not in self._gone
+    def _is_connected(self, peer: int, requester: int) -> bool:
+        return peer != requester and peer not in self._dead
 
     def _collect(self, name: str, key: _Key, asked: frozenset[int]) -> None:
         key.reclaim = True

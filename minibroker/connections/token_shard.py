@@ -64,7 +64,7 @@ class _Waiter:
         self.held = 0
 
     @property
-    def wanted(self) -> str:
+    def next_key(self) -> str:
         """The key whose token is needed next."""
         return self.ip if self.held else TOTAL
 
@@ -83,11 +83,11 @@ class TokenShard:
         self._open: dict[int, str] = {}
         self._waiters: dict[int, _Waiter] = {}
         self._ready: deque[int] = deque()
-        self._is_open = False
+        self._admits = False
 
-    def open_doors(self) -> None:
+    def start_admitting(self) -> None:
         """Admit connections from now on, beginning with those that wait."""
-        self._is_open = True
+        self._admits = True
         self._ready.extend(self._waiters)
         self._proceed()
 
@@ -108,7 +108,7 @@ class TokenShard:
             account.waiting.clear()
             self._settle(name, account)
         self._report_holdings(peers)
-        if self._is_open:
+        if self._admits:
             self._ready.extend(self._waiters)
             self._proceed()
 
@@ -135,16 +135,16 @@ class TokenShard:
             home = home_of(name, self._processors)
             if account.used and home in used and self._limits.of(name) is not None:
                 used[home].append((name, account.used))
-        for peer, found in used.items():
-            for start in range(0, max(1, len(found)), HOLDINGS_MAX):
+        for peer, counts in used.items():
+            for start in range(0, max(1, len(counts)), HOLDINGS_MAX):
                 end = start + HOLDINGS_MAX
-                holdings = Holdings(self._term, tuple(found[start:end]), end < len(found))
+                holdings = Holdings(self._term, tuple(counts[start:end]), end < len(counts))
                 self._actions.append(Send(peer, holdings))
 
     def admit(self, number: int, ip: str) -> None:
         """Add a new connection; an action admits or rejects it, now or later."""
         self._waiters[number] = _Waiter(ip)
-        if self._is_open:
+        if self._admits:
             self._ready.append(number)
             self._proceed()
 
@@ -152,10 +152,10 @@ class TokenShard:
         """Remove a closed connection, or one that waits no more."""
         ip = self._open.pop(number, None)
         if ip is not None:
-            self._put(ip)
-            self._put(TOTAL)
+            self._return_token(ip)
+            self._return_token(TOTAL)
         else:
-            self._drop(number)
+            self._remove_waiting(number)
         self._proceed()
 
     def receive(self, message: ToShard) -> None:
@@ -166,7 +166,7 @@ class TokenShard:
             case TokenDenied(_, name, number):
                 account = self._accounts.get(name)
                 if account is not None and number in account.waiting:
-                    self._refuse(number)
+                    self._reject(number)
             case Collect(_, name):
                 self._collect(name)
             case Relax(_, name):
@@ -201,11 +201,11 @@ class TokenShard:
 
     def _step(self, number: int, waiter: _Waiter) -> None:
         while waiter.held < 2:
-            taken = self._take(waiter.wanted, number)
-            if taken is None:
+            is_taken = self._take(waiter.next_key, number)
+            if is_taken is None:
                 return
-            if not taken:
-                self._refuse(number)
+            if not is_taken:
+                self._reject(number)
                 return
             waiter.held += 1
         del self._waiters[number]
@@ -228,7 +228,7 @@ class TokenShard:
         self._idle.pop(name, None)
         return True
 
-    def _put(self, name: str) -> None:
+    def _return_token(self, name: str) -> None:
         """Return the token of a connection that ended."""
         account = self._accounts[name]
         account.used -= 1
@@ -248,24 +248,24 @@ class TokenShard:
             self._waiters[number].held += 1
             self._ready.append(number)
 
-    def _refuse(self, number: int) -> None:
-        wanted = self._waiters[number].wanted
-        self._drop(number)
-        refusal = ExceededCount.DROPPED if wanted == TOTAL else ExceededCount.DROPPED_PER_IP
-        self._actions.append(Reject(number, refusal))
+    def _reject(self, number: int) -> None:
+        next_key = self._waiters[number].next_key
+        self._remove_waiting(number)
+        reason = ExceededCount.DROPPED if next_key == TOTAL else ExceededCount.DROPPED_PER_IP
+        self._actions.append(Reject(number, reason))
 
-    def _drop(self, number: int) -> None:
+    def _remove_waiting(self, number: int) -> None:
         """Forget a waiting connection; its token is returned."""
         waiter = self._waiters.pop(number, None)
         if waiter is None:
             return
-        name = waiter.wanted
+        name = waiter.next_key
         account = self._accounts.get(name)
         if account is not None and number in account.waiting:
             account.waiting.remove(number)
             self._settle(name, account)
         if waiter.held:
-            self._put(TOTAL)
+            self._return_token(TOTAL)
 
     def _account(self, name: str) -> _Account:
         account = self._accounts.get(name)

@@ -36,11 +36,11 @@ class Tokens:
         """``enter`` must be the first event."""
         self._me = me
         self._up = {me}
-        self._unheard = set(range(processors)) - {me}
+        self._silent_peers = set(range(processors)) - {me}
         self._term = _BEFORE_ALL
-        self._opens_at = _BEFORE_ALL
-        self._is_open = False
-        self._later: dict[int, list[TokenMessage]] = {}
+        self._admits_from = _BEFORE_ALL
+        self._admits = False
+        self._future_messages: dict[int, list[TokenMessage]] = {}
         """Messages of terms that have not begun here.
 
         Bounded: until this processor answers in such a term, a peer can only report its connections
@@ -57,12 +57,12 @@ class Tokens:
         self._term = term
         self._home.enter(term, limits)
         self._shard.enter(term, limits, sorted(self._up))
-        done = self._run()
-        for peer, messages in list(self._later.items()):
-            del self._later[peer]
+        actions = self._run()
+        for peer, messages in list(self._future_messages.items()):
+            del self._future_messages[peer]
             for message in messages:
-                done += self._take(peer, message)
-        return done + self._open_doors()
+                actions += self._take(peer, message)
+        return actions + self._start_admitting_if_ready()
 
     def peer_up(self, peer: int) -> list[Action]:
         """Note a new link to another processor."""
@@ -74,16 +74,16 @@ class Tokens:
     def peer_down(self, peer: int) -> list[Action]:
         """Note a broken link: the other processor died."""
         self._up.discard(peer)
-        self._later.pop(peer, None)
+        self._future_messages.pop(peer, None)
         self._home.peer_down(peer)
         return self._run()
 
     def receive(self, peer: int, message: TokenMessage) -> list[Action]:
         """Handle a message of another processor."""
-        if peer in self._unheard:
-            self._unheard.discard(peer)
-            self._opens_at = max(self._opens_at, message.term)
-        return self._take(peer, message) + self._open_doors()
+        if peer in self._silent_peers:
+            self._silent_peers.discard(peer)
+            self._admits_from = max(self._admits_from, message.term)
+        return self._take(peer, message) + self._start_admitting_if_ready()
 
     def admit(self, number: int, ip: str) -> list[Action]:
         """Add an accepted connection; ``Admit`` or ``Reject`` follows, now or later."""
@@ -95,21 +95,21 @@ class Tokens:
         self._shard.release(number)
         return self._run()
 
-    def _open_doors(self) -> list[Action]:
-        if self._is_open or self._unheard or self._term < self._opens_at:
+    def _start_admitting_if_ready(self) -> list[Action]:
+        if self._admits or self._silent_peers or self._term < self._admits_from:
             return []
-        self._is_open = True
-        self._shard.open_doors()
+        self._admits = True
+        self._shard.start_admitting()
         return self._run()
 
     def _take(self, peer: int, message: TokenMessage) -> list[Action]:
         if message.term < self._term:
             return []
         if message.term > self._term:
-            kept = self._later.setdefault(peer, [])
-            if kept and kept[0].term < message.term:
-                kept.clear()  # The peer has left that term.
-            kept.append(message)
+            future_messages = self._future_messages.setdefault(peer, [])
+            if future_messages and future_messages[0].term < message.term:
+                future_messages.clear()  # The peer has left that term.
+            future_messages.append(message)
             return []
         self._dispatch(peer, message)
         return self._run()
@@ -122,17 +122,17 @@ class Tokens:
 
     def _run(self) -> list[Action]:
         """Return the actions for the caller; messages to this processor take effect at once."""
-        done: list[Action] = []
+        actions: list[Action] = []
         while self._actions:
             action = self._actions.popleft()
             if not isinstance(action, Send):
-                done.append(action)
+                actions.append(action)
             elif action.peer == self._me:
                 self._dispatch(self._me, action.message)
             elif action.peer in self._up:
-                done.append(action)
+                actions.append(action)
             # Otherwise it died: it gets everything when it connects again.
-        return done
+        return actions
 
     @property
     def term(self) -> Term:

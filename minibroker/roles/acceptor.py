@@ -272,7 +272,7 @@ class _Acceptor:
             if excess:
                 candidates = await self._gather_candidates(min(excess, LEAST_RECENTLY_USED_MAX))
                 counts = self._connection_quotas.counts
-                for processor, numbers in counts.send_away(candidates).items():
+                for processor, numbers in counts.select_excess(candidates).items():
                     close = CloseConnections(tuple(numbers), counts.limits.total)
                     await self._send(processor, close)
             await changed.wait()

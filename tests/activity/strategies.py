@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from minibroker.activity.events import Check, Dropped, Happening, Request, WrittenEvent
+from minibroker.activity.events import Check, ConnectionActivity, Dropped, Request, WrittenEvent
 from minibroker.activity.schema import Happened
 
 TIMES = st.integers(0, 2**60)
@@ -45,7 +45,7 @@ def requests() -> st.SearchStrategy[Request]:
     )
 
 
-def happenings() -> st.SearchStrategy[Happening]:
+def happenings() -> st.SearchStrategy[ConnectionActivity]:
     happened = st.sampled_from([kind.value for kind in Happened])
     peers = st.tuples(NAMES, COUNTS, NAMES)
     return st.tuples(TIMES, TIMES, peers, happened, st.none() | NAMES, st.none() | MILLISECONDS)

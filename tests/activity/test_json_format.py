@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.activity.events import Happening, Request, WrittenEvent
+from minibroker.activity.events import ConnectionActivity, Request, WrittenEvent
 from minibroker.activity.json_format import KEPT_CHARACTERS_MAX, KEPT_MAX, JsonWriter
 from minibroker.activity.schema import (
     CHECK_FIELDS,
@@ -148,5 +148,5 @@ def test_number_and_length_of_cached_texts_are_limited() -> None:
 
 
 def test_connection_event_has_delay() -> None:
-    event: Happening = (5, 6, ("L", 7, "::1"), "held", None, 120)
+    event: ConnectionActivity = (5, 6, ("L", 7, "::1"), "held", None, 120)
     assert written(event, 2)["delay_ms"] == 120

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.activity.events import Happening
+from minibroker.activity.events import ConnectionActivity
 from minibroker.activity.merging import Merger
 
 
-def event(time_us: int, mark: int) -> Happening:
+def event(time_us: int, mark: int) -> ConnectionActivity:
     return time_us, 0, ("PLAINTEXT", mark, "10.0.0.1"), "accepted", None, None
 
 

@@ -76,7 +76,7 @@ def test_inter_broker_listener_is_limited_by_its_own_limit_only() -> None:
 def test_inter_broker_listener_without_own_limit_is_capped_at_broker_limit() -> None:
     door = Door(total=1, protected=INTERNAL)
     assert [door.knock(listener=INTERNAL) for _ in range(2)] == [None, "waits"]
-    assert door.counts.send_away([LastUse(0, 1)]) == {}
+    assert door.counts.select_excess([LastUse(0, 1)]) == {}
 
 
 def test_connections_beyond_per_ip_limit_are_rejected() -> None:
@@ -138,9 +138,9 @@ def test_excess_connections_are_closed_least_recently_used_first() -> None:
         door.knock(processor=processor)
     door.counts.limits = ConnectionCountLimits(total=3)
     offers = [LastUse(used, number) for used, number in ((5, 1), (1, 2), (4, 3), (3, 4), (2, 5))]
-    assert door.counts.send_away(offers) == {1: [2], 0: [5]}
+    assert door.counts.select_excess(offers) == {1: [2], 0: [5]}
     assert door.counts.excess() == 0
-    assert door.counts.send_away(offers) == {}  # they are on their way
+    assert door.counts.select_excess(offers) == {}  # they are on their way
     assert door.counts.left(2)
     assert door.counts.left(5)
     assert door.counts.total == 3
@@ -153,7 +153,7 @@ def test_connection_that_closes_itself_reduces_the_excess() -> None:
         door.knock()
     door.counts.limits = ConnectionCountLimits(total=2)
     door.close()  # number 3
-    assert door.counts.send_away([LastUse(0, 1), LastUse(1, 2)]) == {}
+    assert door.counts.select_excess([LastUse(0, 1), LastUse(1, 2)]) == {}
 
 
 def test_duplicate_close_is_counted_once() -> None:
@@ -179,7 +179,7 @@ def test_reported_connections_are_counted_despite_limits() -> None:
     for number in (1, 2, 3):
         counts.found(number, EXTERNAL, IP, 0)
     assert (counts.total, counts.by_ip()) == (3, {IP: 3})
-    assert counts.send_away([LastUse(number, number) for number in (1, 2, 3)]) == {0: [1, 2]}
+    assert counts.select_excess([LastUse(number, number) for number in (1, 2, 3)]) == {0: [1, 2]}
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 4))
@@ -208,7 +208,7 @@ def test_random_operations_never_exceed_limits_and_keep_counts(
                 counts.handed(number, random.randrange(3))
                 present[number] = (listener, ip, 0)
         excess = counts.excess()
-        leaving = counts.send_away([LastUse(random.random(), each) for each in present])
+        leaving = counts.select_excess([LastUse(random.random(), each) for each in present])
         for gone in [number for group in leaving.values() for number in group]:
             assert present.pop(gone)[0] != protected
             assert counts.left(gone)

@@ -89,8 +89,8 @@ def test_delayed_connection_is_recorded_when_admitted() -> None:
     for _ in range(50):
         rates.accepted(EXTERNAL, 0)
         rates.from_ip(EXTERNAL, IP, 0)
-    assert not rates.again(EXTERNAL, IP, 199)
-    assert [rates.again(EXTERNAL, IP, 200) for _ in range(2)] == [True, False]
+    assert not rates.admit_delayed(EXTERNAL, IP, 199)
+    assert [rates.admit_delayed(EXTERNAL, IP, 200) for _ in range(2)] == [True, False]
     figures = rates.figures(200, 100)
     assert figures.broker == figures.listeners[EXTERNAL] == figures.ips[IP] == 5
 
@@ -98,7 +98,7 @@ def test_delayed_connection_is_recorded_when_admitted() -> None:
 def test_address_with_zero_rate_is_never_admitted() -> None:
     rates = made(ip_default=5, ips={IP: 0})
     assert rates.from_ip(EXTERNAL, IP, 0) == 1000
-    assert not rates.again(EXTERNAL, IP, 1000)
+    assert not rates.admit_delayed(EXTERNAL, IP, 1000)
     assert rates.from_ip(EXTERNAL, "10.0.0.2", 0) == 0
 
 

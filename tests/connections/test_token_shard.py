@@ -37,7 +37,7 @@ class Books:
         self.actions: deque[Action] = deque()
         self.shard = TokenShard(2, self.actions)
         self.shard.enter(TERM, limits, [])
-        self.shard.open_doors()
+        self.shard.start_admitting()
 
     def done(self) -> list[Action]:
         found = list(self.actions)
@@ -118,7 +118,7 @@ def test_connections_wait_until_the_shard_is_open() -> None:
     shard.enter(TERM, DropLimits(), [])
     shard.admit(1, IP)
     assert not actions
-    shard.open_doors()
+    shard.start_admitting()
     assert list(actions) == [Admit(1)]
 
 

@@ -403,11 +403,11 @@ def test_only_messages_of_the_latest_later_term_are_kept() -> None:
     for term in range(1, 9):
         for more in (True, False):
             assert tokens.receive(1, Holdings((1, term), ((TOTAL, 5),), more)) == []
-    assert tokens._later == {
+    assert tokens._future_messages == {
         1: [Holdings((1, 8), ((TOTAL, 5),), more) for more in (True, False)],
     }
     tokens.enter((1, 8), DropLimits(total=5))
-    assert not tokens._later
+    assert not tokens._future_messages
     assert tokens.admit(7, HERE) == [Reject(7, ExceededCount.DROPPED)]
 
 

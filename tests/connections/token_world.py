@@ -246,7 +246,7 @@ class World:
             shard = processor.tokens._shard
             assert shard._open == processor.open
             home = processor.tokens._home
-            assert not home._awaited
+            assert not home._unreported
             for name, account in shard._accounts.items():
                 if limits.of(name) is not None:
                     keeper = self.living[home_of(name, self.size)].tokens._home
@@ -256,7 +256,7 @@ class World:
                 assert account.used == sum(name in (TOTAL, ip) for ip in processor.open.values())
             for name, key in home._keys.items():
                 assert not key.queue
-                assert key.out == sum(key.held.values()) > 0
+                assert key.granted == sum(key.held.values()) > 0
                 for peer in key.held:
                     assert name in self.living[peer].tokens._shard._accounts
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.activity.events import UNWRITTEN_MAX, Happening, unpack
+from minibroker.activity.events import UNWRITTEN_MAX, ConnectionActivity, unpack
 from minibroker.activity.schema import Happened
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.config import Settings
@@ -30,7 +30,7 @@ from tests.process.conftest import MakeEnvironment, make_env
 __all__ = ["make_env"]
 
 
-def event(number: int) -> Happening:
+def event(number: int) -> ConnectionActivity:
     return number, 0, ("PLAINTEXT", number, "10.0.0.1"), "accepted", None, None
 
 

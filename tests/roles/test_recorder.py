@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.activity.arrow_format import ArrowWriter
-from minibroker.activity.events import Happening, pack
+from minibroker.activity.events import ConnectionActivity, pack
 from minibroker.activity.schema import TOPIC
 from minibroker.cluster.image import Image
 from minibroker.config import FORMAT_ARROW, FORMAT_JSON, Settings
@@ -59,7 +59,7 @@ __all__ = ["make_env"]
 BEGAN_US = SIMULATED_WALL_MS * 1000
 
 
-def event(at_ms: float, mark: int = 0) -> Happening:
+def event(at_ms: float, mark: int = 0) -> ConnectionActivity:
     at_us = BEGAN_US + round(at_ms * 1000)
     return at_us, round(at_ms), ("PLAINTEXT", mark, "10.0.0.1"), "accepted", None, None
 

@@ -117,7 +117,7 @@ class Addresses:
         """Recheck delayed connections that are due before the given arrival."""
         while self._delayed and self._delayed[0][:2] < (ms, sequence):
             at_ms, _, life, ip, broker = heapq.heappop(self._delayed)
-            if not self._of(life).again(ANY, ip, at_ms):
+            if not self._of(life).admit_delayed(ANY, ip, at_ms):
                 tally = self.tallies.get((broker, ip))
                 if tally is not None:
                     tally.refused += 1
