@@ -15,14 +15,14 @@ from protocol.errors import ErrorCode
 DISABLED: Final = ChangeRejected(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
 
-def as_filter(given: Any, resource_type: int) -> Filter:
+def as_filter(message: Any, resource_type: int) -> Filter:
     """Filter of a request or of one of its elements."""
     return Filter(
         resource_type,
-        given.resource_name_filter,
-        given.pattern_type_filter,
-        given.principal_filter,
-        given.host_filter,
-        given.operation,
-        given.permission_type,
+        message.resource_name_filter,
+        message.pattern_type_filter,
+        message.principal_filter,
+        message.host_filter,
+        message.operation,
+        message.permission_type,
     )

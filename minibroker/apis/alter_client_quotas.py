@@ -82,11 +82,11 @@ def merge(
     return AlterClientQuotasResponse(
         entries=[
             AlterClientQuotasResponseEntryData(
-                error_code=refusal.code if refusal else ErrorCode.NONE,
-                error_message=refusal.text if refusal else None,
+                error_code=rejection.code if rejection else ErrorCode.NONE,
+                error_message=rejection.text if rejection else None,
                 entity=entry.entity,
             )
-            for entry, refusal in zip(request.entries, replies[CONTROLLER], strict=True)
+            for entry, rejection in zip(request.entries, replies[CONTROLLER], strict=True)
         ]
     )
 

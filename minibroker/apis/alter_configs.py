@@ -29,11 +29,13 @@ from protocol.registry import ApiKey
 
 def split(_ctx: Context, request: AlterConfigsRequest) -> Mapping[Owner, AlterConfigsPart]:
     """Send everything to the controller."""
-    wishes = tuple(map(_wish, request.resources))
-    return {CONTROLLER: AlterConfigsPart(wishes, replace=True, validate_only=request.validate_only)}
+    requested = tuple(map(_requested_change, request.resources))
+    return {
+        CONTROLLER: AlterConfigsPart(requested, replace=True, validate_only=request.validate_only)
+    }
 
 
-def _wish(resource: AlterConfigsResource) -> ConfigChange:
+def _requested_change(resource: AlterConfigsResource) -> ConfigChange:
     operations = (ConfigOperation(config.name, Op.SET, config.value) for config in resource.configs)
     return ConfigChange(resource.resource_type, resource.resource_name, tuple(operations))
 

@@ -32,13 +32,13 @@ def split(_ctx: Context, request: AlterUserScramCredentialsRequest) -> Mapping[O
     return {CONTROLLER: (*deletions, *map(_upsertion, request.upsertions))}
 
 
-def _upsertion(wanted: ScramCredentialUpsertion) -> CredentialChange:
+def _upsertion(upsertion: ScramCredentialUpsertion) -> CredentialChange:
     # A credential of an unknown mechanism is rejected later, whatever its keys are.
-    mechanism = MECHANISM_NUMBERS.get(wanted.mechanism, MECHANISM_NUMBERS[1])
+    mechanism = MECHANISM_NUMBERS.get(upsertion.mechanism, MECHANISM_NUMBERS[1])
     made = credential(
-        mechanism, bytes(wanted.salted_password), bytes(wanted.salt), wanted.iterations
+        mechanism, bytes(upsertion.salted_password), bytes(upsertion.salt), upsertion.iterations
     )
-    return CredentialChange(wanted.name, wanted.mechanism, made)
+    return CredentialChange(upsertion.name, upsertion.mechanism, made)
 
 
 async def execute_at_controller(scope: ControllerScope, part: Part) -> Reply:
@@ -56,10 +56,10 @@ def merge(
         results=[
             AlterUserScramCredentialsResult(
                 user=user,
-                error_code=refusal.code if refusal else ErrorCode.NONE,
-                error_message=refusal.text if refusal else None,
+                error_code=rejection.code if rejection else ErrorCode.NONE,
+                error_message=rejection.text if rejection else None,
             )
-            for user, refusal in replies[CONTROLLER].items()
+            for user, rejection in replies[CONTROLLER].items()
         ]
     )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from minibroker.cluster.controller import ClusterController
     from minibroker.cluster.image import Image, Update
     from minibroker.config import Settings
-    from minibroker.config.dynamic import Configs, InForce
+    from minibroker.config.dynamic import Configs, DynamicSettings
     from minibroker.coordinator.service import GroupService
     from minibroker.quotas.controller_mutation import Mutated
     from minibroker.quotas.manager import ClientQuotaManager
@@ -66,7 +66,7 @@ class Caller(NamedTuple):
     principal: Principal = ANONYMOUS
 
 
-def _nobody_asks(_operation: Operation, _resource: Resource, _name: str) -> None:
+def _ignore_denial(_operation: Operation, _resource: Resource, _name: str) -> None:
     """Ignore a denied operation; the default where denials are not logged."""
 
 
@@ -90,7 +90,7 @@ class Context:
     image: Image
     settings: Settings
     """Settings that the broker was started with."""
-    in_force: InForce
+    dynamic_settings: DynamicSettings
     """Settings after dynamic changes: call it with ``image.configs``."""
     workers: int
     received: float
@@ -106,14 +106,14 @@ class Context:
     """Largest fetch that the caller's quota permits."""
     authorizer: Authorizer | None = None
     """None if authorization is off."""
-    denied: Callable[[Operation, Resource, str], None] = _nobody_asks
+    denied: Callable[[Operation, Resource, str], None] = _ignore_denial
     """Logs a denied operation."""
     finish: Any = None
     """Result of the authorization check (`apis.authorization`), which completes the response."""
     mutated: Mutated | None = None
     """Controller mutations of the request, for the activity event."""
     unserved: Unserved | None = None
-    """Set by an API that refuses a request because it belongs to a protocol that is not served."""
+    """Set by an API that rejects a request because its protocol is not served."""
 
     @property
     def version(self) -> int:
@@ -202,7 +202,7 @@ class WorkerScope(Protocol):
         """Count the appended records and wake the fetches that wait for them."""
         ...
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread, one at a time, while the worker serves other requests.
 
         Its processor time is charged to the request. It must not use the state of the worker.

@@ -46,7 +46,7 @@ class ConfigChange(NamedTuple):
 class AlterConfigsPart(NamedTuple):
     """Requested changes; with ``replace`` they replace all configs that were set before."""
 
-    wishes: tuple[ConfigChange, ...]
+    requested: tuple[ConfigChange, ...]
     replace: bool
     validate_only: bool
 
@@ -63,12 +63,12 @@ def answers(
     """One result per resource, in the order of the request; ``make`` is the class of a result."""
     return [
         make(
-            error_code=refusal.code if refusal else ErrorCode.NONE,
-            error_message=refusal.text if refusal else None,
+            error_code=rejection.code if rejection else ErrorCode.NONE,
+            error_message=rejection.text if rejection else None,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-        for resource, refusal in zip(resources, reply, strict=True)
+        for resource, rejection in zip(resources, reply, strict=True)
     ]
 
 
@@ -76,33 +76,33 @@ async def execute_at_controller(
     scope: ControllerScope, part: AlterConfigsPart
 ) -> AlterConfigsReply:
     """Validate, store, and wait until every process has applied the change."""
-    rejections = _refused(part.wishes)
-    fine = [wish for wish in part.wishes if wish not in rejections]
-    wanted = [
-        Alteration(_KINDS[kind], name, operations, part.replace) for kind, name, operations in fine
+    rejections = _invalid_changes(part.requested)
+    valid = [change for change in part.requested if change not in rejections]
+    alterations = [
+        Alteration(_KINDS[kind], name, operations, part.replace) for kind, name, operations in valid
     ]
     outcome = await scope.cluster.alter_configs(
-        wanted,
-        unresolvable=await unresolvable(hosts_in_overrides(wanted)),
+        alterations,
+        unresolvable=await unresolvable(hosts_in_overrides(alterations)),
         unusable_keys=scope.unusable_keys,
         validate_only=part.validate_only,
     )
     await scope.publish(outcome.updates)
     answers: dict[ConfigChange, ChangeRejected | None] = {
         **rejections,
-        **dict(zip(fine, outcome.rejections, strict=True)),
+        **dict(zip(valid, outcome.rejections, strict=True)),
     }
-    return tuple(answers[wish] for wish in part.wishes)
+    return tuple(answers[change] for change in part.requested)
 
 
-def _refused(wishes: tuple[ConfigChange, ...]) -> dict[ConfigChange, ChangeRejected]:
-    times = Counter((wish.resource_type, wish.resource_name) for wish in wishes)
+def _invalid_changes(requested: tuple[ConfigChange, ...]) -> dict[ConfigChange, ChangeRejected]:
+    times = Counter((change.resource_type, change.resource_name) for change in requested)
     found = {}
-    for wish in wishes:
-        if times[wish.resource_type, wish.resource_name] > 1:
+    for change in requested:
+        if times[change.resource_type, change.resource_name] > 1:
             text = "Each resource must appear at most once."
-            found[wish] = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
-        elif wish.resource_type not in _KINDS:
-            text = f"Unknown resource type {wish.resource_type}"
-            found[wish] = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+            found[change] = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+        elif change.resource_type not in _KINDS:
+            text = f"Unknown resource type {change.resource_type}"
+            found[change] = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
     return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, Settings
-from minibroker.config.dynamic import Configs, Layers, effective, layers
+from minibroker.config.dynamic import Configs, DynamicConfigs, effective, layers
 from minibroker.config.setting import broker_setting
 from minibroker.config.topics import synonyms_of, topic_value
 
@@ -56,10 +56,10 @@ def topic_entries(
     ``settings`` are those that the broker was started with, ``configs`` the dynamic changes.
     """
     changed = layers(settings, configs)
-    in_force = effective(settings, configs)
+    settings_now = effective(settings, configs)
     for name in sorted(TOPIC_SETTINGS):
         setting = TOPIC_SETTINGS[name]
-        value = setting.render(topic_value(in_force, overrides, setting))
+        value = setting.render(topic_value(settings_now, overrides, setting))
         synonyms = tuple(_topic_synonyms(settings, changed, setting))
         if name in overrides:
             synonyms = (ConfigEntrySynonym(name, value, ConfigSource.TOPIC), *synonyms)
@@ -69,11 +69,11 @@ def topic_entries(
 def broker_entries(settings: Settings, configs: Configs) -> Iterator[ConfigEntry]:
     """Every setting of the broker, by name, and the settings of single listeners."""
     changed = layers(settings, configs)
-    in_force = effective(settings, configs)
-    for name in sorted({*BROKER_SETTINGS, *in_force.given}):
+    settings_now = effective(settings, configs)
+    for name in sorted({*BROKER_SETTINGS, *settings_now.given}):
         setting = broker_setting(name)
         assert setting is not None
-        value = None if setting.sensitive else in_force.text(name)
+        value = None if setting.sensitive else settings_now.text(name)
         yield _entry(name, setting, value, tuple(_broker_synonyms(settings, changed, name)))
 
 
@@ -95,7 +95,7 @@ def _entry(
 
 
 def _topic_synonyms(
-    settings: Settings, changed: Layers, setting: Setting[Any]
+    settings: Settings, changed: DynamicConfigs, setting: Setting[Any]
 ) -> Iterator[ConfigEntrySynonym]:
     """Values of the broker settings that a topic falls back to, by precedence of the source."""
     found = [
@@ -108,7 +108,7 @@ def _topic_synonyms(
 
 
 def _broker_synonyms(
-    settings: Settings, changed: Layers, name: str
+    settings: Settings, changed: DynamicConfigs, name: str
 ) -> Iterator[ConfigEntrySynonym]:
     setting = broker_setting(name)
     assert setting is not None
@@ -116,7 +116,9 @@ def _broker_synonyms(
         yield from _sources(settings, changed, known)
 
 
-def _sources(settings: Settings, changed: Layers, name: str) -> Iterator[ConfigEntrySynonym]:
+def _sources(
+    settings: Settings, changed: DynamicConfigs, name: str
+) -> Iterator[ConfigEntrySynonym]:
     """Values of one name in each source; a name with a listener prefix has no default."""
     setting = broker_setting(name)
     assert setting is not None

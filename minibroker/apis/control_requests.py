@@ -29,7 +29,7 @@ CONTROL_REQUESTS: Final = frozenset(
 UNKNOWN_BROKER_EPOCH: Final = -1
 """Broker epoch in requests from before KIP-380; it is never stale."""
 
-NOT_FROM_HERE: Final = ErrorCode.STALE_CONTROLLER_EPOCH
+FOREIGN_CONTROLLER_ERROR: Final = ErrorCode.STALE_CONTROLLER_EPOCH
 """Error for a controller's commands: the controller is this broker itself."""
 
 

@@ -33,10 +33,10 @@ def merge(
     """List the partitions that the broker still leads."""
     image = ctx.image
     if request.broker_id not in image.brokers:
-        return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
+        return error_response(request, ErrorCode.BROKER_NOT_AVAILABLE)
     stale = broker_epoch_problem(image, request.broker_epoch)
     if stale:
-        return refusal(request, stale)
+        return error_response(request, stale)
     return ControlledShutdownResponse(
         error_code=ErrorCode.NONE,
         remaining_partitions=[
@@ -48,7 +48,9 @@ def merge(
     )
 
 
-def refusal(_request: ControlledShutdownRequest, error: ErrorCode) -> ControlledShutdownResponse:
+def error_response(
+    _request: ControlledShutdownRequest, error: ErrorCode
+) -> ControlledShutdownResponse:
     """An error, and no partitions."""
     return ControlledShutdownResponse(error_code=error)
 

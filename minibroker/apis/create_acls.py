@@ -31,15 +31,15 @@ def split(ctx: Context, request: CreateAclsRequest) -> Mapping[Owner, Part]:
     return {} if ctx.authorizer is None else {CONTROLLER: tuple(map(_binding, request.creations))}
 
 
-def _binding(wanted: AclCreation) -> Binding:
+def _binding(creation: AclCreation) -> Binding:
     return Binding(
-        wanted.resource_type,
-        wanted.resource_name,
-        wanted.resource_pattern_type,
-        wanted.principal,
-        wanted.host,
-        wanted.operation,
-        wanted.permission_type,
+        creation.resource_type,
+        creation.resource_name,
+        creation.resource_pattern_type,
+        creation.principal,
+        creation.host,
+        creation.operation,
+        creation.permission_type,
     )
 
 
@@ -58,10 +58,10 @@ def merge(
     return CreateAclsResponse(
         results=[
             AclCreationResult(
-                error_code=refusal.code if refusal else ErrorCode.NONE,
-                error_message=refusal.text if refusal else None,
+                error_code=rejection.code if rejection else ErrorCode.NONE,
+                error_message=rejection.text if rejection else None,
             )
-            for refusal in replies.get(CONTROLLER, disabled)
+            for rejection in replies.get(CONTROLLER, disabled)
         ]
     )
 

@@ -43,17 +43,17 @@ class CreatePartitionsReply(NamedTuple):
 
 def split(ctx: Context, request: CreatePartitionsRequest) -> Mapping[Owner, CreatePartitionsPart]:
     """Send everything to the controller."""
-    wishes = tuple(map(_wish, request.topics))
+    requested = tuple(map(_requested_topic, request.topics))
     mutator = ctx.mutator(strict_from=STRICT_FROM)
-    return {CONTROLLER: CreatePartitionsPart(wishes, request.validate_only, mutator)}
+    return {CONTROLLER: CreatePartitionsPart(requested, request.validate_only, mutator)}
 
 
-def _wish(topic: CreatePartitionsTopic) -> NewPartitions:
+def _requested_topic(topic: CreatePartitionsTopic) -> NewPartitions:
     assignments = topic.assignments
     if assignments is None:
         return NewPartitions(topic.name, topic.count)
     return NewPartitions(
-        topic.name, topic.count, tuple(tuple(given.broker_ids) for given in assignments)
+        topic.name, topic.count, tuple(tuple(assignment.broker_ids) for assignment in assignments)
     )
 
 

@@ -47,17 +47,20 @@ class CreateTopicsReply(NamedTuple):
 
 def split(ctx: Context, request: CreateTopicsRequest) -> Mapping[Owner, CreateTopicsPart]:
     """Send everything to the controller."""
-    wishes = tuple(map(_wish, request.topics))
+    requested = tuple(map(_requested_topic, request.topics))
     mutator = ctx.mutator(strict_from=STRICT_FROM)
-    return {CONTROLLER: CreateTopicsPart(wishes, request.validate_only, mutator)}
+    return {CONTROLLER: CreateTopicsPart(requested, request.validate_only, mutator)}
 
 
-def _wish(topic: CreatableTopic) -> NewTopic:
+def _requested_topic(topic: CreatableTopic) -> NewTopic:
     return NewTopic(
         topic.name,
         topic.num_partitions,
         topic.replication_factor,
-        tuple((given.partition_index, tuple(given.broker_ids)) for given in topic.assignments),
+        tuple(
+            (assignment.partition_index, tuple(assignment.broker_ids))
+            for assignment in topic.assignments
+        ),
         tuple((config.name, config.value) for config in topic.configs),
     )
 

@@ -31,7 +31,9 @@ def split(ctx: Context, request: DeleteAclsRequest) -> Mapping[Owner, Part]:
     if ctx.authorizer is None:
         return {}
     return {
-        CONTROLLER: tuple(as_filter(given, given.resource_type_filter) for given in request.filters)
+        CONTROLLER: tuple(
+            as_filter(filter_, filter_.resource_type_filter) for filter_ in request.filters
+        )
     }
 
 

@@ -50,11 +50,11 @@ def split(ctx: Context, request: DeleteRecordsRequest) -> Mapping[Owner, Deletio
     for topic in request.topics:
         if _refuse(ctx, topic.name) != ErrorCode.NONE:
             continue
-        for asked in topic.partitions:
-            if ctx.image.partition(topic.name, asked.partition_index) is not None:
-                owner = ctx.partition_owner(topic.name, asked.partition_index)
-                wanted = DeletionQuery(topic.name, asked.partition_index, asked.offset)
-                parts.setdefault(owner, []).append(wanted)
+        for partition in topic.partitions:
+            if ctx.image.partition(topic.name, partition.partition_index) is not None:
+                owner = ctx.partition_owner(topic.name, partition.partition_index)
+                query = DeletionQuery(topic.name, partition.partition_index, partition.offset)
+                parts.setdefault(owner, []).append(query)
     return {owner: tuple(entries) for owner, entries in parts.items()}
 
 
@@ -64,22 +64,22 @@ def _refuse(ctx: Context, name: str) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    settings = ctx.in_force.of(ctx.image.configs)
+    settings = ctx.dynamic_settings.of(ctx.image.configs)
     policy = topic_value(settings, ctx.image.topic_overrides(name), CLEANUP_POLICY)
     return ErrorCode.NONE if "delete" in policy else ErrorCode.POLICY_VIOLATION
 
 
 def execute(scope: WorkerScope, part: DeletionPart) -> DeletionReply:
     """Delete the records of each partition."""
-    return {(wanted.topic, wanted.partition): _delete(scope, wanted) for wanted in part}
+    return {(query.topic, query.partition): _delete(scope, query) for query in part}
 
 
-def _delete(scope: WorkerScope, wanted: DeletionQuery) -> DeletionResult:
+def _delete(scope: WorkerScope, query: DeletionQuery) -> DeletionResult:
     try:
-        partition = scope.partition(wanted.topic, wanted.partition)
+        partition = scope.partition(query.topic, query.partition)
         if partition is None:
             return DeletionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return DeletionResult(low_watermark=partition.delete_records(wanted.offset))
+        return DeletionResult(low_watermark=partition.delete_records(query.offset))
     except LogError as error:
         return DeletionResult(error.code)
 
@@ -98,11 +98,11 @@ def merge(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error == ErrorCode.NONE else error
         )
         partitions = []
-        for asked in topic.partitions:
-            found = done.get((topic.name, asked.partition_index), missing)
+        for partition in topic.partitions:
+            found = done.get((topic.name, partition.partition_index), missing)
             partitions.append(
                 DeleteRecordsPartitionResult(
-                    partition_index=asked.partition_index,
+                    partition_index=partition.partition_index,
                     low_watermark=found.low_watermark,
                     error_code=found.error,
                 )

@@ -31,12 +31,12 @@ def merge(
     ctx: Context, request: DescribeAclsRequest, _replies: Mapping[Owner, None]
 ) -> DescribeAclsResponse:
     """List the matching ACLs by resource pattern."""
-    wanted = as_filter(request, request.resource_type_filter)
-    refusal = DISABLED if ctx.authorizer is None else check_search(wanted)
-    if refusal is not None:
-        return DescribeAclsResponse(error_code=refusal.code, error_message=refusal.text)
+    acl_filter = as_filter(request, request.resource_type_filter)
+    rejection = DISABLED if ctx.authorizer is None else check_search(acl_filter)
+    if rejection is not None:
+        return DescribeAclsResponse(error_code=rejection.code, error_message=rejection.text)
     found: dict[Pattern, list[AclDescription]] = {}
-    for pattern, rule in find(ctx.image.acls, wanted):
+    for pattern, rule in find(ctx.image.acls, acl_filter):
         description = AclDescription(
             principal=rule.principal,
             host=rule.host,

@@ -32,12 +32,13 @@ def merge(
 ) -> DescribeClientQuotasResponse:
     """List the matching entities by name."""
     components = [
-        Component(given.entity_type, given.match_type, given.match) for given in request.components
+        Component(component.entity_type, component.match_type, component.match)
+        for component in request.components
     ]
-    refusal = filter_problem(components)
-    if refusal is not None:
+    rejection = filter_problem(components)
+    if rejection is not None:
         return DescribeClientQuotasResponse(
-            error_code=refusal.code, error_message=refusal.text, entries=None
+            error_code=rejection.code, error_message=rejection.text, entries=None
         )
     return DescribeClientQuotasResponse(
         error_message=None,

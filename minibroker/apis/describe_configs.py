@@ -56,9 +56,9 @@ def _describe(
     if isinstance(found, ChangeRejected):
         result.error_code, result.error_message = found
         return result
-    wanted = set(resource.configuration_keys or ())
+    names = set(resource.configuration_keys or ())
     result.configs = [
-        _config(entry, request) for entry in found if not wanted or entry.name in wanted
+        _config(entry, request) for entry in found if not names or entry.name in names
     ]
     return result
 

@@ -31,11 +31,11 @@ def merge(
     ctx: Context, request: DescribeUserScramCredentialsRequest, _replies: Mapping[Owner, None]
 ) -> DescribeUserScramCredentialsResponse:
     """Describe each user independently."""
-    asked = Counter(user.name for user in request.users or ())
-    if not asked:
-        asked = Counter(users(ctx.image))
+    counts = Counter(user.name for user in request.users or ())
+    if not counts:
+        counts = Counter(users(ctx.image))
     return DescribeUserScramCredentialsResponse(
-        error_message=None, results=[_result(ctx, user, times) for user, times in asked.items()]
+        error_message=None, results=[_result(ctx, user, times) for user, times in counts.items()]
     )
 
 

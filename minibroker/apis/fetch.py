@@ -48,7 +48,7 @@ class FetchQuery(NamedTuple):
 class FetchPart(NamedTuple):
     """The partitions of one owner, which answers with ``enough`` bytes or at ``deadline``."""
 
-    wanted: tuple[FetchQuery, ...]
+    queries: tuple[FetchQuery, ...]
     max_bytes: int
     enough: int
     deadline: float
@@ -84,32 +84,32 @@ def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, FetchPart]:
     """The existing partitions by owner. In the first round several owners do not wait."""
     if _session_error(request):
         return {}
-    wanted: dict[Owner, list[FetchQuery]] = {}
+    queries: dict[Owner, list[FetchQuery]] = {}
     failed = False
     for topic in request.topics:
         name = _topic_name(ctx, topic)
-        for asked in topic.partitions:
-            if name is None or ctx.image.partition(name, asked.partition) is None:
+        for partition in topic.partitions:
+            if name is None or ctx.image.partition(name, partition.partition) is None:
                 failed = True
                 continue
-            owner = ctx.partition_owner(name, asked.partition)
-            wanted.setdefault(owner, []).append(_wanted(name, asked))
+            owner = ctx.partition_owner(name, partition.partition)
+            queries.setdefault(owner, []).append(_query(name, partition))
     # A response with an error is sent immediately, as in Kafka.
-    enough = _bytes_min(ctx, request) if len(wanted) == 1 and not failed else 0
+    enough = _bytes_min(ctx, request) if len(queries) == 1 and not failed else 0
     return {
         owner: FetchPart(tuple(entries), _bytes_max(ctx, request), enough, _deadline(ctx, request))
-        for owner, entries in wanted.items()
+        for owner, entries in queries.items()
     }
 
 
-def _wanted(name: str, asked: FetchPartition) -> FetchQuery:
+def _query(name: str, partition: FetchPartition) -> FetchQuery:
     return FetchQuery(
         name,
-        asked.partition,
-        asked.fetch_offset,
-        asked.partition_max_bytes,
-        asked.current_leader_epoch,
-        asked.last_fetched_epoch,
+        partition.partition,
+        partition.fetch_offset,
+        partition.partition_max_bytes,
+        partition.current_leader_epoch,
+        partition.last_fetched_epoch,
     )
 
 
@@ -135,7 +135,7 @@ def execute(scope: WorkerScope, part: FetchPart) -> FetchReply | Awaitable[Fetch
 
 
 async def _wait_and_read(scope: WorkerScope, part: FetchPart) -> FetchReply:
-    partitions = frozenset((wanted.topic, wanted.partition) for wanted in part.wanted)
+    partitions = frozenset((query.topic, query.partition) for query in part.queries)
     while True:
         # Read again first: a log may have grown between the first read and this task.
         reply = _read(scope, part)
@@ -146,33 +146,33 @@ async def _wait_and_read(scope: WorkerScope, part: FetchPart) -> FetchReply:
 
 def _read(scope: WorkerScope, part: FetchPart) -> FetchReply:
     found: dict[tuple[str, int], FetchResult] = {}
-    left = part.max_bytes
+    remaining = part.max_bytes
     size = 0
     failed = False
-    for wanted in part.wanted:
-        result = _read_partition(scope, wanted, left, first=size == 0)
+    for query in part.queries:
+        result = _read_partition(scope, query, remaining, first=size == 0)
         failed = failed or result.error != ErrorCode.NONE or result.diverging is not None
         if result.records is not None:
             size += len(result.records)
-            left -= len(result.records)
-        found[wanted.topic, wanted.partition] = result
+            remaining -= len(result.records)
+        found[query.topic, query.partition] = result
     return FetchReply(found, size, failed, due=failed or size >= part.enough)
 
 
 def _read_partition(
-    scope: WorkerScope, wanted: FetchQuery, left: int, *, first: bool
+    scope: WorkerScope, query: FetchQuery, remaining: int, *, first: bool
 ) -> FetchResult:
     try:
-        partition = scope.partition(wanted.topic, wanted.partition)
+        partition = scope.partition(query.topic, query.partition)
         if partition is None:
             return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        partition.check_leader(wanted.leader_epoch)
+        partition.check_leader(query.leader_epoch)
         records = diverging = None
-        if wanted.last_fetched_epoch >= 0:
-            diverging = partition.find_divergence(wanted.last_fetched_epoch, wanted.offset)
-        if diverging is None and (first or left > 0):
-            max_bytes = min(wanted.max_bytes, max(left, 0))
-            records = partition.read(wanted.offset, max_bytes, min_one=first)
+        if query.last_fetched_epoch >= 0:
+            diverging = partition.find_divergence(query.last_fetched_epoch, query.offset)
+        if diverging is None and (first or remaining > 0):
+            max_bytes = min(query.max_bytes, max(remaining, 0))
+            records = partition.read(query.offset, max_bytes, min_one=first)
     except LogError as error:
         return FetchResult(error.code)
     return FetchResult(
@@ -190,8 +190,13 @@ def next_round(
 ) -> Round | None:
     """If several owners have too little together, let each answer again when it has more."""
     size = sum(reply.size for reply in replies.values())
-    over = ctx.now >= _deadline(ctx, request)
-    if len(replies) < 2 or over or size >= _bytes_min(ctx, request) or _any_error(request, replies):
+    timed_out = ctx.now >= _deadline(ctx, request)
+    if (
+        len(replies) < 2
+        or timed_out
+        or size >= _bytes_min(ctx, request)
+        or _any_error(request, replies)
+    ):
         return None
     parts = {
         owner: part._replace(enough=replies[owner].size + 1)
@@ -204,8 +209,8 @@ def next_round(
 def _any_error(request: FetchRequest, replies: Mapping[Owner, FetchReply]) -> bool:
     if any(reply.failed for reply in replies.values()):
         return True
-    asked = sum(len(topic.partitions) for topic in request.topics)
-    return asked > sum(len(reply.found) for reply in replies.values())
+    requested = sum(len(topic.partitions) for topic in request.topics)
+    return requested > sum(len(reply.found) for reply in replies.values())
 
 
 def merge(
@@ -259,10 +264,10 @@ def _partitions(
     missing = FetchResult(
         ErrorCode.UNKNOWN_TOPIC_ID if unknown_topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
-    for asked in topic.partitions:
-        result = found.get((name, asked.partition), missing)
+    for partition in topic.partitions:
+        result = found.get((name, partition.partition), missing)
         yield PartitionData(
-            partition_index=asked.partition,
+            partition_index=partition.partition,
             error_code=result.error,
             high_watermark=result.high_watermark,
             last_stable_offset=result.last_stable_offset,

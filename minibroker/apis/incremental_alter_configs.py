@@ -33,13 +33,13 @@ def split(
     _ctx: Context, request: IncrementalAlterConfigsRequest
 ) -> Mapping[Owner, AlterConfigsPart]:
     """Send everything to the controller."""
-    wishes = tuple(map(_wish, request.resources))
+    requested = tuple(map(_requested_change, request.resources))
     return {
-        CONTROLLER: AlterConfigsPart(wishes, replace=False, validate_only=request.validate_only)
+        CONTROLLER: AlterConfigsPart(requested, replace=False, validate_only=request.validate_only)
     }
 
 
-def _wish(resource: AlterConfigsResource) -> ConfigChange:
+def _requested_change(resource: AlterConfigsResource) -> ConfigChange:
     operations = (
         ConfigOperation(config.name, config.config_operation, config.value)
         for config in resource.configs

@@ -30,8 +30,8 @@ def split(ctx: Context, request: InitProducerIdRequest) -> Mapping[Owner, None]:
 
 
 def _is_refused(request: InitProducerIdRequest) -> bool:
-    half_given = (request.producer_id == NONE) != (request.producer_epoch == NONE)
-    return request.transactional_id is not None or half_given
+    is_inconsistent = (request.producer_id == NONE) != (request.producer_epoch == NONE)
+    return request.transactional_id is not None or is_inconsistent
 
 
 async def execute(scope: WorkerScope, _part: None) -> int | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from minibroker.apis.base import Api, Context, Owner
 from minibroker.apis.control_requests import (
-    NOT_FROM_HERE,
+    FOREIGN_CONTROLLER_ERROR,
     broker_epoch_problem,
     controller_epoch_problem,
     partition_states,
@@ -47,7 +47,7 @@ def merge(
     stale = broker_epoch_problem(image, request.broker_epoch)
     stale = stale or controller_epoch_problem(image, request.controller_epoch)
     if stale:
-        return refusal(request, stale)
+        return error_response(request, stale)
 
     def decide(name: str, topic_id: Uuid, state: LeaderAndIsrPartitionState) -> ErrorCode:
         return _decision(image, name, topic_id, state, may_repeat=request.is_kraft_controller)
@@ -55,7 +55,7 @@ def merge(
     return _response(request, ErrorCode.NONE, decide)
 
 
-def refusal(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
+def error_response(request: LeaderAndIsrRequest, error: ErrorCode) -> LeaderAndIsrResponse:
     """The same error at the top level and for each partition."""
     return _response(request, error, lambda _name, _id, _state: error)
 
@@ -76,9 +76,9 @@ def _decision(
     is_newer = state.leader_epoch > partition.leader_epoch
     if is_newer and image.controller_id not in state.replicas:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    said = state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas)
+    requested = state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas)
     known = partition.leader, partition.leader_epoch, partition.isr, partition.replicas
-    return ErrorCode.NONE if may_repeat and said == known else NOT_FROM_HERE
+    return ErrorCode.NONE if may_repeat and requested == known else FOREIGN_CONTROLLER_ERROR
 
 
 def _response(
@@ -110,8 +110,8 @@ API: Api[LeaderAndIsrRequest, None, None, LeaderAndIsrResponse] = Api(
     cluster_action=True,
     left_out=(
         (
-            "becoming leader or follower: this broker is its own controller, refuses to be told by "
-            "another with STALE_CONTROLLER_EPOCH, and makes no partition that it doesn't have"
+            "becoming leader or follower: this broker is its own controller, rejects requests of "
+            "others with STALE_CONTROLLER_EPOCH, and creates no partitions"
         ),
         "broker epochs of ZooKeeper: with each start the controller's epoch is the broker's, too",
     ),

@@ -68,36 +68,39 @@ ListOffsetsReply = dict[tuple[str, int], OffsetResult]
 def split(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, ListOffsetsPart]:
     """The existing partitions by owner, without those that the request contains twice."""
     parts: dict[Owner, list[OffsetQuery]] = {}
-    twice = _asked_twice(request)
+    repeated = _repeated_partitions(request)
     for topic in request.topics:
-        for asked in topic.partitions:
+        for partition in topic.partitions:
             if (
-                (topic.name, asked.partition_index) in twice
-                or not _may_ask(ctx, asked)
-                or ctx.image.partition(topic.name, asked.partition_index) is None
+                (topic.name, partition.partition_index) in repeated
+                or not _is_supported(ctx, partition)
+                or ctx.image.partition(topic.name, partition.partition_index) is None
             ):
                 continue
-            owner = ctx.partition_owner(topic.name, asked.partition_index)
-            wanted = OffsetQuery(
-                topic.name, asked.partition_index, asked.timestamp, asked.current_leader_epoch
+            owner = ctx.partition_owner(topic.name, partition.partition_index)
+            query = OffsetQuery(
+                topic.name,
+                partition.partition_index,
+                partition.timestamp,
+                partition.current_leader_epoch,
             )
-            parts.setdefault(owner, []).append(wanted)
+            parts.setdefault(owner, []).append(query)
     return {owner: tuple(entries) for owner, entries in parts.items()}
 
 
-def _asked_twice(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+def _repeated_partitions(request: ListOffsetsRequest) -> set[tuple[str, int]]:
     counts = Counter(
-        (topic.name, asked.partition_index)
+        (topic.name, partition.partition_index)
         for topic in request.topics
-        for asked in topic.partitions
+        for partition in topic.partitions
     )
     return {partition for partition, count in counts.items() if count > 1}
 
 
-def _may_ask(ctx: Context, asked: ListOffsetsPartition) -> bool:
-    if asked.timestamp >= EARLIEST:
+def _is_supported(ctx: Context, partition: ListOffsetsPartition) -> bool:
+    if partition.timestamp >= EARLIEST:
         return True
-    since = SINCE_VERSION.get(asked.timestamp)
+    since = SINCE_VERSION.get(partition.timestamp)
     return since is not None and ctx.version >= since
 
 
@@ -107,11 +110,11 @@ def execute(
     """Search the log of each partition."""
     found: ListOffsetsReply = {}
     large: list[tuple[OffsetQuery, LargeBatchError]] = []
-    for wanted in part:
+    for query in part:
         try:
-            found[wanted.topic, wanted.partition] = _look_up(scope, wanted)
+            found[query.topic, query.partition] = _look_up(scope, query)
         except LargeBatchError as batch:
-            large.append((wanted, batch))
+            large.append((query, batch))
     return _search(scope, large, found) if large else found
 
 
@@ -119,23 +122,23 @@ async def _search(
     scope: WorkerScope, large: list[tuple[OffsetQuery, LargeBatchError]], found: ListOffsetsReply
 ) -> ListOffsetsReply:
     """Search large batches in a thread; continue after those without the record."""
-    for wanted, batch in large:
-        found[wanted.topic, wanted.partition] = await _search_one(scope, wanted, batch)
+    for query, batch in large:
+        found[query.topic, query.partition] = await _search_one(scope, query, batch)
     return found
 
 
 async def _search_one(
-    scope: WorkerScope, wanted: OffsetQuery, batch: LargeBatchError
+    scope: WorkerScope, query: OffsetQuery, batch: LargeBatchError
 ) -> OffsetResult:
     while True:
-        at = await scope.off_loop(batch.search)
+        at = await scope.run_in_thread(batch.search)
         try:
-            partition = scope.partition(wanted.topic, wanted.partition)
+            partition = scope.partition(query.topic, query.partition)
             if partition is None:
                 return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            partition.check_leader(wanted.leader_epoch)
-            if at is None and wanted.timestamp != MAX_TIMESTAMP:
-                at = partition.log.offset_for_time(wanted.timestamp, batch.next_offset)
+            partition.check_leader(query.leader_epoch)
+            if at is None and query.timestamp != MAX_TIMESTAMP:
+                at = partition.log.offset_for_time(query.timestamp, batch.next_offset)
         except LargeBatchError as following:
             batch = following
         except LogError as error:
@@ -150,13 +153,13 @@ def _found_at(partition: Partition, at: TimestampOffset | None) -> OffsetResult:
     return OffsetResult(offset=at.offset, timestamp=at.timestamp, leader_epoch=at.leader_epoch)
 
 
-def _look_up(scope: WorkerScope, wanted: OffsetQuery) -> OffsetResult:
+def _look_up(scope: WorkerScope, query: OffsetQuery) -> OffsetResult:
     try:
-        partition = scope.partition(wanted.topic, wanted.partition)
+        partition = scope.partition(query.topic, query.partition)
         if partition is None:
             return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        partition.check_leader(wanted.leader_epoch)
-        return _find(partition, wanted.timestamp)
+        partition.check_leader(query.leader_epoch)
+        return _find(partition, query.timestamp)
     except LogError as error:
         return OffsetResult(error.code)
 
@@ -181,11 +184,11 @@ def merge(
     found: ListOffsetsReply = {}
     for reply in replies.values():
         found.update(reply)
-    twice = _asked_twice(request)
+    repeated = _repeated_partitions(request)
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
-                name=topic.name, partitions=list(_partitions(ctx, topic, found, twice))
+                name=topic.name, partitions=list(_partitions(ctx, topic, found, repeated))
             )
             for topic in request.topics
         ]
@@ -193,18 +196,18 @@ def merge(
 
 
 def _partitions(
-    ctx: Context, topic: ListOffsetsTopic, found: ListOffsetsReply, twice: set[tuple[str, int]]
+    ctx: Context, topic: ListOffsetsTopic, found: ListOffsetsReply, repeated: set[tuple[str, int]]
 ) -> Iterator[ListOffsetsPartitionResponse]:
-    for asked in topic.partitions:
-        key = (topic.name, asked.partition_index)
-        if key in twice:
+    for partition in topic.partitions:
+        key = (topic.name, partition.partition_index)
+        if key in repeated:
             result = OffsetResult(ErrorCode.INVALID_REQUEST)
-        elif not _may_ask(ctx, asked):
+        elif not _is_supported(ctx, partition):
             result = OffsetResult(ErrorCode.UNSUPPORTED_VERSION)
         else:
             result = found.get(key, OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         yield ListOffsetsPartitionResponse(
-            partition_index=asked.partition_index,
+            partition_index=partition.partition_index,
             error_code=result.error,
             timestamp=result.timestamp,
             offset=result.offset,

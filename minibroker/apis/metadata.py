@@ -43,7 +43,7 @@ class MetadataPart(NamedTuple):
 class MetadataReply(NamedTuple):
     """Errors of topics that were not created, and the recorded controller mutations."""
 
-    refused: Mapping[str, int]
+    creation_errors: Mapping[str, int]
     mutated: Mutated
 
 
@@ -66,17 +66,17 @@ async def execute_at_controller(scope: ControllerScope, part: MetadataPart) -> M
     wanted = [NewTopic(name) for name in part.names]
     outcome = await scope.cluster.create_topics(wanted, allow=mutations.take)
     await scope.publish(outcome.updates)
-    refused = {made.name: made.rejection.code for made in outcome.topics if made.rejection}
-    return MetadataReply(refused, mutations.mutated())
+    creation_errors = {each.name: each.rejection.code for each in outcome.topics if each.rejection}
+    return MetadataReply(creation_errors, mutations.mutated())
 
 
 def merge(
     ctx: Context, request: MetadataRequest, replies: Mapping[Owner, MetadataReply]
 ) -> MetadataResponse:
     """Describe the brokers and topics from the current image."""
-    refused: Mapping[str, int] = {}
+    creation_errors: Mapping[str, int] = {}
     if CONTROLLER in replies:
-        refused, ctx.mutated = replies[CONTROLLER]
+        creation_errors, ctx.mutated = replies[CONTROLLER]
     cluster_operations = NOT_ASKED
     if request.include_cluster_authorized_operations:
         cluster_operations = CLUSTER_OPERATIONS
@@ -87,13 +87,13 @@ def merge(
         ],
         cluster_id=ctx.image.cluster_id,
         controller_id=ctx.image.controller_id,
-        topics=list(_topics(ctx, request, refused)),
+        topics=list(_topics(ctx, request, creation_errors)),
         cluster_authorized_operations=cluster_operations,
     )
 
 
 def _topics(
-    ctx: Context, request: MetadataRequest, refused: Mapping[str, int]
+    ctx: Context, request: MetadataRequest, creation_errors: Mapping[str, int]
 ) -> Iterator[MetadataResponseTopic]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     image = ctx.image
@@ -101,8 +101,8 @@ def _topics(
         for topic in image.topics.values():
             yield _topic(ctx, topic, operations)
     elif _is_malformed(ctx, request):
-        for asked in request.topics or ():
-            yield _error(ErrorCode.INVALID_REQUEST, asked.name or "", asked.topic_id)
+        for each in request.topics or ():
+            yield _error(ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id)
     elif ids := _ids(request):
         for topic_id in ids:
             known = image.topic_by_id(topic_id)
@@ -114,7 +114,7 @@ def _topics(
         for name in _names(request):
             known = image.topics.get(name)
             if known is None:
-                yield _error(_why_missing(name, refused), name, operations=operations)
+                yield _error(_missing_error(name, creation_errors), name, operations=operations)
             else:
                 yield _topic(ctx, known, operations)
 
@@ -126,25 +126,25 @@ def _wants_all(ctx: Context, request: MetadataRequest) -> bool:
 def _is_malformed(ctx: Context, request: MetadataRequest) -> bool:
     """Whether the request has topic ids or null names in a version that does not support them."""
     return ctx.version < 12 and any(
-        asked.name is None or asked.topic_id != ZERO_UUID for asked in request.topics or ()
+        topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
     )
 
 
 def _ids(request: MetadataRequest) -> list[bytes]:
-    ids = (asked.topic_id for asked in request.topics or ())
+    ids = (topic.topic_id for topic in request.topics or ())
     return list(dict.fromkeys(topic_id for topic_id in ids if topic_id != ZERO_UUID))
 
 
 def _names(request: MetadataRequest) -> list[str]:
     return list(
-        dict.fromkeys(asked.name for asked in request.topics or () if asked.name is not None)
+        dict.fromkeys(topic.name for topic in request.topics or () if topic.name is not None)
     )
 
 
-def _why_missing(name: str, refused: Mapping[str, int]) -> int:
+def _missing_error(name: str, creation_errors: Mapping[str, int]) -> int:
     if name_problem(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    error = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    error = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if error == ErrorCode.TOPIC_ALREADY_EXISTS:
         # Another request has just created it and this process has not applied it yet.
         return ErrorCode.LEADER_NOT_AVAILABLE

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
-from minibroker.apis.topic_names import asked_name, unknown_topic
+from minibroker.apis.topic_names import requested_name, unknown_topic
 from minibroker.coordinator.events import CommitRequested
 from minibroker.coordinator.offsets import CommittedOffset
 from protocol.errors import ErrorCode
@@ -80,7 +80,7 @@ def split(ctx: Context, request: OffsetCommitRequest) -> Mapping[Owner, OffsetCo
 
 
 def _name(ctx: Context, topic: OffsetCommitRequestTopic) -> str | None:
-    return asked_name(ctx, topic.name, topic.topic_id, by_id=ctx.version >= TOPIC_IDS_SINCE)
+    return requested_name(ctx, topic.name, topic.topic_id, by_id=ctx.version >= TOPIC_IDS_SINCE)
 
 
 def execute(scope: WorkerScope, part: OffsetCommitPart) -> OffsetCommitReply:

@@ -76,8 +76,8 @@ def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFet
         topics = None
         if group.topics is not None:
             topics = tuple(_known(ctx, group.topics))
-        wanted = RequestedGroup(place, group.group_id, topics, group.member_id, group.member_epoch)
-        parts.setdefault(ctx.group_owner(group.group_id), []).append(wanted)
+        part = RequestedGroup(place, group.group_id, topics, group.member_id, group.member_epoch)
+        parts.setdefault(ctx.group_owner(group.group_id), []).append(part)
     return {owner: tuple(groups) for owner, groups in parts.items()}
 
 
@@ -112,12 +112,12 @@ def _known(
 
 def execute(scope: WorkerScope, part: OffsetFetchPart) -> OffsetFetchReply:
     """Look up the offsets."""
-    return {wanted.place: _fetch(scope, wanted) for wanted in part}
+    return {group.place: _fetch(scope, group) for group in part}
 
 
-def _fetch(scope: WorkerScope, wanted: RequestedGroup) -> FetchedGroup:
-    found = scope.groups.committed(wanted.group_id, wanted.member_id, wanted.member_epoch)
-    table, topics, error = OffsetTable(), wanted.topics, ErrorCode.NONE
+def _fetch(scope: WorkerScope, group: RequestedGroup) -> FetchedGroup:
+    found = scope.groups.committed(group.group_id, group.member_id, group.member_epoch)
+    table, topics, error = OffsetTable(), group.topics, ErrorCode.NONE
     if isinstance(found, ErrorCode):
         error = found
     else:
@@ -182,12 +182,12 @@ def _topics(
                 yield _topic(name, topic_id, partitions)
         return
     answers = iter(found)
-    for asked in group.topics:
-        if _name(ctx, asked) is None:
-            yield _unknown(asked)
+    for each in group.topics:
+        if _name(ctx, each) is None:
+            yield _unknown(each)
         else:
             name, partitions = next(answers)
-            yield _topic(name, asked.topic_id, partitions)
+            yield _topic(name, each.topic_id, partitions)
 
 
 def _topic(
@@ -209,9 +209,9 @@ def _topic(
     )
 
 
-def _unknown(asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(
-        topic_id=asked.topic_id,
+        topic_id=topic.topic_id,
         partitions=[
             OffsetFetchResponsePartitions(
                 partition_index=index,
@@ -219,7 +219,7 @@ def _unknown(asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
                 metadata="",
                 error_code=unknown_topic(None, by_id=True),
             )
-            for index in asked.partition_indexes
+            for index in topic.partition_indexes
         ],
     )
 

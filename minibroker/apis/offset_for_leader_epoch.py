@@ -50,11 +50,14 @@ def split(ctx: Context, request: OffsetForLeaderEpochRequest) -> Mapping[Owner, 
     """The partitions that exist, by owner."""
     parts: dict[Owner, list[EpochQuery]] = {}
     for topic in request.topics:
-        for asked in topic.partitions:
-            if ctx.image.partition(topic.topic, asked.partition) is not None:
-                owner = ctx.partition_owner(topic.topic, asked.partition)
+        for partition in topic.partitions:
+            if ctx.image.partition(topic.topic, partition.partition) is not None:
+                owner = ctx.partition_owner(topic.topic, partition.partition)
                 query = EpochQuery(
-                    topic.topic, asked.partition, asked.current_leader_epoch, asked.leader_epoch
+                    topic.topic,
+                    partition.partition,
+                    partition.current_leader_epoch,
+                    partition.leader_epoch,
                 )
                 parts.setdefault(owner, []).append(query)
     return {owner: tuple(queries) for owner, queries in parts.items()}
@@ -86,12 +89,12 @@ def merge(
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
-            result = results.get((topic.topic, asked.partition), _UNKNOWN)
+        for partition in topic.partitions:
+            result = results.get((topic.topic, partition.partition), _UNKNOWN)
             partitions.append(
                 EpochEndOffset(
                     error_code=result.error,
-                    partition=asked.partition,
+                    partition=partition.partition,
                     leader_epoch=result.leader_epoch,
                     end_offset=result.end_offset,
                 )

@@ -116,7 +116,7 @@ def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool
     """Whether acks=all needs more in-sync replicas than the only one."""
     if request.acks != ALL_REPLICAS:
         return False
-    settings = ctx.in_force.of(ctx.image.configs)
+    settings = ctx.dynamic_settings.of(ctx.image.configs)
     return topic_value(settings, ctx.image.topic_overrides(topic), MIN_INSYNC_REPLICAS) > 1
 
 
@@ -152,7 +152,7 @@ async def _append_one_large(
         if partition is None:
             return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         prepare = partial(prepare_batch, records, partition.log.config, now_ms=scope.wall_ms())
-        prepared = await scope.off_loop(prepare)
+        prepared = await scope.run_in_thread(prepare)
         partition = scope.partition(batch.topic, batch.partition)
         if partition is None:  # The topic was deleted in the meantime.
             return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -245,11 +245,11 @@ def _partitions(
     for data in topic.partition_data:
         outcome = outcomes.get((name or topic.name, data.index))
         if outcome is None:
-            outcome = _why_missing(ctx, request, name, data.index)
+            outcome = _missing_outcome(ctx, request, name, data.index)
         yield _partition_response(data, outcome)
 
 
-def _why_missing(
+def _missing_outcome(
     ctx: Context, request: ProduceRequest, name: str | None, partition: int
 ) -> ProduceOutcome:
     """The outcome of a partition that was sent to no owner."""

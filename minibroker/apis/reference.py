@@ -17,10 +17,11 @@ from protocol import registry
 _INTRODUCTION = """\
 # APIs
 
-What this broker answers, in which versions, and what each answer leaves out. Everything else isn't
-advertised in ApiVersions, and a client that asks for it all the same is hung up on, as Kafka does.
+The APIs and versions that this broker serves, and the parts of each API that it does not serve.
+Other APIs and versions are not advertised in ApiVersions; the broker closes the connection of a
+client that requests them, as Kafka does.
 
-| Key | API | Versions | Left out, and why |
+| Key | API | Versions | Not served, and why |
 | --- | --- | --- | --- |
 """
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from minibroker.apis.base import Api, Context, Owner
 from minibroker.apis.control_requests import (
-    NOT_FROM_HERE,
+    FOREIGN_CONTROLLER_ERROR,
     broker_epoch_problem,
     controller_epoch_problem,
 )
@@ -52,7 +52,7 @@ def merge(
     })  # fmt: skip
 
 
-def refusal(request: StopReplicaRequest, error: ErrorCode) -> StopReplicaResponse:
+def error_response(request: StopReplicaRequest, error: ErrorCode) -> StopReplicaResponse:
     """The same error at the top level and for each partition."""
     response = _response({(name, index): error for name, index, _ in _partitions(request)})
     response.error_code = error
@@ -64,9 +64,9 @@ def _decision(image: Image, name: str, index: int, leader_epoch: int) -> ErrorCo
     if partition is None:
         return ErrorCode.NONE
     if leader_epoch in (NO_LEADER_EPOCH, DURING_DELETION):
-        return NOT_FROM_HERE
+        return FOREIGN_CONTROLLER_ERROR
     is_old = leader_epoch < partition.leader_epoch
-    return ErrorCode.FENCED_LEADER_EPOCH if is_old else NOT_FROM_HERE
+    return ErrorCode.FENCED_LEADER_EPOCH if is_old else FOREIGN_CONTROLLER_ERROR
 
 
 def _partitions(request: StopReplicaRequest) -> Iterator[tuple[str, int, int]]:
@@ -100,7 +100,7 @@ API: Api[StopReplicaRequest, None, None, StopReplicaResponse] = Api(
     left_out=(
         (
             "stopping and deleting: here is the only copy, and only this broker's own controller "
-            "deletes, when DeleteTopics asks for it; others are refused with STALE_CONTROLLER_EPOCH"
+            "deletes, when DeleteTopics requests it; other requests get STALE_CONTROLLER_EPOCH"
         ),
     ),
 )

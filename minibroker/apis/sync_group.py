@@ -54,8 +54,8 @@ def merge(
     _ctx: Context, _request: SyncGroupRequest, replies: Mapping[Owner, SyncResult]
 ) -> SyncGroupResponse:
     """Build the response from the owner's result."""
-    refused = SyncResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    result = next(iter(replies.values()), refused)
+    protocol_error = SyncResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    result = next(iter(replies.values()), protocol_error)
     return SyncGroupResponse(
         error_code=result.error,
         protocol_type=result.protocol_type,

@@ -11,7 +11,7 @@ from protocol.errors import ErrorCode
 from protocol.types import Uuid
 
 
-def asked_name(ctx: Context, name: str, topic_id: Uuid, *, by_id: bool) -> str | None:
+def requested_name(ctx: Context, name: str, topic_id: Uuid, *, by_id: bool) -> str | None:
     """Name of the requested topic, or None if it does not exist."""
     if by_id:
         return ctx.image.topic_names.get(topic_id)

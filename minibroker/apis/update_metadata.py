@@ -14,7 +14,7 @@ from typing import Final
 
 from minibroker.apis.base import Api, Context, Owner
 from minibroker.apis.control_requests import (
-    NOT_FROM_HERE,
+    FOREIGN_CONTROLLER_ERROR,
     broker_epoch_problem,
     controller_epoch_problem,
     partition_states,
@@ -49,11 +49,11 @@ def merge(
     for name, topic_id, state in partition_states(request):
         error = error or _partition_problem(image, name, topic_id, state)
     if not error and not _are_known(image, request.live_brokers, ctx.version):
-        error = NOT_FROM_HERE
-    return refusal(request, error)
+        error = FOREIGN_CONTROLLER_ERROR
+    return error_response(request, error)
 
 
-def refusal(_request: UpdateMetadataRequest, error: ErrorCode) -> UpdateMetadataResponse:
+def error_response(_request: UpdateMetadataRequest, error: ErrorCode) -> UpdateMetadataResponse:
     """A response with an error."""
     return UpdateMetadataResponse(error_code=error)
 
@@ -67,9 +67,9 @@ def _partition_problem(
         return ErrorCode.NONE if gone else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic_id not in (ZERO_UUID, image.topics[name].topic_id):
         return ErrorCode.INCONSISTENT_TOPIC_ID
-    said = state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas)
+    requested = state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas)
     known = partition.leader, partition.leader_epoch, partition.isr, partition.replicas
-    return ErrorCode.NONE if said == known else NOT_FROM_HERE
+    return ErrorCode.NONE if requested == known else FOREIGN_CONTROLLER_ERROR
 
 
 def _are_known(image: Image, sent: list[UpdateMetadataBroker], version: int) -> bool:
@@ -85,8 +85,8 @@ def _is_known(broker: Broker, sent: UpdateMetadataBroker, version: int) -> bool:
     if version >= 2 and sent.rack != broker.rack:
         return False
     if version < 3:
-        said = {(endpoint.host, endpoint.port) for endpoint in sent.endpoints}
-        return said == set(broker.endpoints.values())
+        requested = {(endpoint.host, endpoint.port) for endpoint in sent.endpoints}
+        return requested == set(broker.endpoints.values())
     named = {endpoint.listener: (endpoint.host, endpoint.port) for endpoint in sent.endpoints}
     return named == dict(broker.endpoints)
 
@@ -99,7 +99,7 @@ API: Api[UpdateMetadataRequest, None, None, UpdateMetadataResponse] = Api(
     cluster_action=True,
     left_out=(
         (
-            "taking over what another controller says: this broker is its own, and refuses what "
+            "applying the metadata of another controller: this broker is its own, and rejects what "
             "differs from what it knows"
         ),
     ),

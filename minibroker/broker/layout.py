@@ -50,7 +50,7 @@ ROLES: Final[Mapping[str, Callable[[Environment], Awaitable[None]]]] = {
 STOP_ORDER: Final = (ACCEPTOR, PROCESSOR, RECORDER, WORKER, CONTROLLER)
 
 
-class Seat(NamedTuple):
+class RoleInstance(NamedTuple):
     """One role of one broker."""
 
     role: str
@@ -62,16 +62,21 @@ class Seat(NamedTuple):
         return role_name(self.role, self.number)
 
 
-def seats(settings: Settings) -> list[Seat]:
+def role_instances(settings: Settings) -> list[RoleInstance]:
     """Return all roles in the order of their start."""
-    workers = [Seat(WORKER, number) for number in range(settings[NUM_IO_THREADS])]
-    processors = [Seat(PROCESSOR, number) for number in range(settings[NUM_NETWORK_THREADS])]
-    acceptors = [Seat(ACCEPTOR, 0)] if settings[ACCEPTOR_MODE] == SINGLE else []
-    recorders = [Seat(RECORDER, 0)] if settings[ACTIVITY_ENABLE] else []
-    return [Seat(CONTROLLER, 0), *workers, *recorders, *processors, *acceptors]
+    workers = [RoleInstance(WORKER, number) for number in range(settings[NUM_IO_THREADS])]
+    processors = [
+        RoleInstance(PROCESSOR, number) for number in range(settings[NUM_NETWORK_THREADS])
+    ]
+    acceptors = [RoleInstance(ACCEPTOR, 0)] if settings[ACCEPTOR_MODE] == SINGLE else []
+    recorders = [RoleInstance(RECORDER, 0)] if settings[ACTIVITY_ENABLE] else []
+    return [RoleInstance(CONTROLLER, 0), *workers, *recorders, *processors, *acceptors]
 
 
 def stop_groups(settings: Settings) -> list[list[str]]:
     """Return the names of roles that stop together, in the order of stopping."""
-    groups = ([seat.name for seat in seats(settings) if seat.role == role] for role in STOP_ORDER)
+    groups = (
+        [instance.name for instance in role_instances(settings) if instance.role == role]
+        for role in STOP_ORDER
+    )
     return [group for group in groups if group]

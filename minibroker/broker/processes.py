@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import trio
 
-from minibroker.broker.layout import ROLES, Seat, seats, stop_groups
+from minibroker.broker.layout import ROLES, RoleInstance, role_instances, stop_groups
 from minibroker.broker.startup import (
     BrokerDirectories,
     StartError,
@@ -166,7 +166,7 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
     control_address = HostPort(host, control.getsockname()[1])
     clock = SharedClock()
     return Shared(
-        settings=settings.settled({CONTROL_LISTENER.name: control_address}),
+        settings=settings.with_actual_values({CONTROL_LISTENER.name: control_address}),
         directories=directories,
         transport=UnixTransport(
             directories.home,
@@ -217,7 +217,7 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
     for warning in settings.warnings:
         sys.stderr.write(f"minibroker: {warning}\n")
     return supervise(
-        [_spec(shared, seat) for seat in seats(settings)],
+        [_spec(shared, instance) for instance in role_instances(settings)],
         stop_groups=stop_groups(settings),
         on_ready=print_ready,
         on_event=_print_event,
@@ -230,24 +230,24 @@ def _print_event(event: ProcessEvent) -> None:
         sys.stderr.write(f"minibroker: {process} {event.kind.value}: {event.text}\n")
 
 
-def _spec(shared: Shared, seat: Seat) -> ChildSpec:
+def _spec(shared: Shared, instance: RoleInstance) -> ChildSpec:
     def main(context: ChildContext) -> None:
-        env = _environment(shared, seat, context)
+        env = _environment(shared, instance, context)
         log.configure(context.name, shared.clock.wall_ms)
-        if seat.role == RECORDER:
+        if instance.role == RECORDER:
             os.nice(RECORDER_NICENESS)
         trio.run(
-            _live,
-            ROLES[seat.role],
+            _run_role,
+            ROLES[instance.role],
             env,
             context.lifeline_fd,
             clock=shared.clock,
             instruments=[env.work_time],
         )
-        if seat.role == CONTROLLER and is_orphan(context.lifeline_fd):
+        if instance.role == CONTROLLER and is_orphan(context.lifeline_fd):
             _clean_up_without_supervisor(shared.directories.home, context)
 
-    return ChildSpec(seat.name, main, is_optional=seat.role == RECORDER)
+    return ChildSpec(instance.name, main, is_optional=instance.role == RECORDER)
 
 
 def _metrics(name: str) -> ProcessMetrics:
@@ -256,11 +256,11 @@ def _metrics(name: str) -> ProcessMetrics:
     return metrics
 
 
-def _environment(shared: Shared, seat: Seat, context: ChildContext) -> Environment:
+def _environment(shared: Shared, instance: RoleInstance, context: ChildContext) -> Environment:
     settings = shared.settings
     return Environment(
-        role=seat.role,
-        index=seat.number,
+        role=instance.role,
+        index=instance.number,
         incarnation=context.incarnation,
         processors=settings[NUM_NETWORK_THREADS],
         workers=settings[NUM_IO_THREADS],
@@ -270,7 +270,7 @@ def _environment(shared: Shared, seat: Seat, context: ChildContext) -> Environme
         arena=shared.arena,
         ledger=shared.ledger,
         started_us=shared.started_us,
-        metrics=_metrics(seat.name),
+        metrics=_metrics(instance.name),
         work_time=WorkTime(),
         random=SystemRandom(),  # Member ids must not be guessable.
         data_dir=shared.directories.data_dir,
@@ -280,16 +280,16 @@ def _environment(shared: Shared, seat: Seat, context: ChildContext) -> Environme
         control=shared.control,
         statuses=context.roles.read,
         listeners={
-            name: TcpSource(socks[seat.number])
+            name: TcpSource(socks[instance.number])
             for name, socks in shared.sockets.items()
-            if seat.number < len(socks)
+            if instance.number < len(socks)
         },
         endpoints=shared.endpoints,
         stopping=trio.Event(),
     )
 
 
-async def _live(
+async def _run_role(
     role: Callable[[Environment], Awaitable[None]], env: Environment, lifeline: int
 ) -> None:
     refusal, is_ready = "", _watch_ready(env)

@@ -93,7 +93,7 @@ def open_directories(
     Raises ``StartError`` if ``data_dir`` is in use, cannot be written, belongs to another node or
     program, or has lost its config store and ``needs_store`` is set.
     """
-    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_swept_base()))
+    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temporary_base()))
     try:
         home_lock = DirLock(home, "minibroker")
         (
@@ -158,20 +158,20 @@ def _owner_only(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def _swept_base() -> Path | None:
+def _temporary_base() -> Path | None:
     """Return the place of temporary directories: in memory if there is room, None for the default.
 
     Directories of killed brokers are removed first.
     """
     if MEMORY_DIRECTORY.is_dir() and os.access(MEMORY_DIRECTORY, os.W_OK | os.X_OK):
-        sweep(MEMORY_DIRECTORY)
+        remove_abandoned(MEMORY_DIRECTORY)
         if free_bytes(str(MEMORY_DIRECTORY)) >= MEMORY_BYTES_MIN:
             return MEMORY_DIRECTORY
-    sweep(None)
+    remove_abandoned(None)
     return None
 
 
-def sweep(base: Path | None) -> None:
+def remove_abandoned(base: Path | None) -> None:
     """Remove the directories of this user's brokers that were killed with all their processes."""
     for entry in os.scandir(base or tempfile.gettempdir()):
         if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from minibroker.broker.layout import ROLES, seats, stop_groups
+from minibroker.broker.layout import ROLES, role_instances, stop_groups
 from minibroker.config import (
     ACCEPTOR_MODE,
     NUM_IO_THREADS,
@@ -37,7 +37,7 @@ from minibroker.runtime.worktime import WorkTime
 SIMULATED_PORT: Final = 9092
 
 
-class _Life:
+class _Incarnation:
     """One incarnation of a role."""
 
     def __init__(self, env: Environment) -> None:
@@ -67,9 +67,9 @@ class TaskBroker:
         self._processors = settings[NUM_NETWORK_THREADS]
         self._workers = settings[NUM_IO_THREADS]
         self._transport = transport or MemoryTransport()
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, _Incarnation] = {}
         self._stopping = False
-        self._secret = _chance(seed, "secret").randbytes(32)
+        self._secret = _random_source(seed, "secret").randbytes(32)
         self._started_us = clock.real_us()
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)
         self.ledger = QuotaLedger(
@@ -82,7 +82,7 @@ class TaskBroker:
         sources = self._processors if sharded else 1
         self.sources = {
             name: MemorySources(
-                ("127.0.0.1", SIMULATED_PORT + number), sources, _chance(seed, name)
+                ("127.0.0.1", SIMULATED_PORT + number), sources, _random_source(seed, name)
             )
             for number, name in enumerate(names)
         }
@@ -91,15 +91,17 @@ class TaskBroker:
     @property
     def names(self) -> list[str]:
         """Names of all roles, as of processes, in the order of their start."""
-        return [seat.name for seat in seats(self._settings)]
+        return [instance.name for instance in role_instances(self._settings)]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until ``stop``; started when every role is ready. An error in a role ends the run."""
         async with trio.open_nursery() as nursery:
-            for seat in seats(self._settings):
-                self._lives[seat.name] = _Life(self._environment(seat.role, seat.number, 1))
+            for instance in role_instances(self._settings):
+                self._lives[instance.name] = _Incarnation(
+                    self._environment(instance.role, instance.number, 1)
+                )
             for name in self.names:
-                nursery.start_soon(self._live, name)
+                nursery.start_soon(self._run_role, name)
             await self.wait_ready()
             task_status.started()
 
@@ -110,7 +112,7 @@ class TaskBroker:
                 await life.ended.wait()
             await life.ready.wait()
 
-    async def _live(self, name: str) -> None:
+    async def _run_role(self, name: str) -> None:
         """Run all incarnations of one role, one after the other."""
         while True:
             life = self._lives[name]
@@ -120,7 +122,9 @@ class TaskBroker:
             life.ended.set()
             if self._stopping:
                 return
-            self._lives[name] = _Life(self._environment(env.role, env.index, env.incarnation + 1))
+            self._lives[name] = _Incarnation(
+                self._environment(env.role, env.index, env.incarnation + 1)
+            )
             await trio.sleep(BACKOFF_S)
 
     def _environment(self, role: str, index: int, incarnation: int) -> Environment:
@@ -138,7 +142,7 @@ class TaskBroker:
             started_us=self._started_us,
             metrics=ProcessMetrics(role_name(role, index)),
             work_time=self.work_time,
-            random=_chance(self._seed, role, index, incarnation),
+            random=_random_source(self._seed, role, index, incarnation),
             data_dir=self._data_dir,
             secret=self._secret,
             ready=lambda: None,
@@ -169,6 +173,6 @@ class TaskBroker:
                 await life.ended.wait()
 
 
-def _chance(seed: int, *whose: object) -> Random:
+def _random_source(seed: int, *whose: object) -> Random:
     """Return a source of randomness that the seed determines."""
     return Random(" ".join(map(str, (seed, *whose))))  # noqa: S311 - to be foreseen, in a simulation

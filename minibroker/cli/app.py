@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from minibroker import __version__
-from minibroker.cli.commands import CommandGroup, Late
+from minibroker.cli.commands import CommandGroup, LazyCommand
 from minibroker.cli.errors import EXIT_CODES_HELP
 
 HELP = """A Kafka broker for tests, experiments and learning, and commands to talk to one.
@@ -23,41 +23,45 @@ HELP = """A Kafka broker for tests, experiments and learning, and commands to ta
 """
 
 LATE = {
-    "start": Late(
+    "start": LazyCommand(
         "minibroker.cli.start", "start", "Start a broker and run it until it is stopped."
     ),
-    "produce": Late(
+    "produce": LazyCommand(
         "minibroker.cli.produce", "produce", "Send messages: arguments, or lines of standard input."
     ),
-    "consume": Late("minibroker.cli.consume", "consume", "Print messages as they arrive."),
-    "dissect": Late(
+    "consume": LazyCommand("minibroker.cli.consume", "consume", "Print messages as they arrive."),
+    "dissect": LazyCommand(
         "minibroker.cli.dissect",
         "dissect_command",
         "Show what every byte of requests, a response or a log segment means.",
     ),
-    "topics": Late("minibroker.cli.topics", "app", "List, create, describe and delete topics."),
-    "groups": Late("minibroker.cli.groups", "app", "List, describe and delete consumer groups."),
-    "configs": Late(
+    "topics": LazyCommand(
+        "minibroker.cli.topics", "app", "List, create, describe and delete topics."
+    ),
+    "groups": LazyCommand(
+        "minibroker.cli.groups", "app", "List, describe and delete consumer groups."
+    ),
+    "configs": LazyCommand(
         "minibroker.cli.configs",
         "configs",
         "Describe and alter configs and quotas as kafka-configs.sh does.",
     ),
-    "connections": Late(
+    "connections": LazyCommand(
         "minibroker.cli.connections",
         "connections",
         "Show connections live, and why connections were rejected.",
     ),
-    "quotas": Late(
+    "quotas": LazyCommand(
         "minibroker.cli.quotas",
         "app",
         "Show usage of quotas, and why a client is throttled.",
     ),
-    "pipeline": Late(
+    "pipeline": LazyCommand(
         "minibroker.cli.pipeline",
         "app",
         "Analyse recorded broker activity with Spark.",
     ),
-    "settings": Late("minibroker.cli.settings", "app", "List and explain settings."),
+    "settings": LazyCommand("minibroker.cli.settings", "app", "List and explain settings."),
 }
 
 app = CommandGroup(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 
-class Late(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command that is imported when it is called."""
 
     module: str
@@ -53,7 +53,9 @@ class CommandGroup(click.Group):
 
     command_class = Command
 
-    def __init__(self, name: str, *, late: Mapping[str, Late] | None = None, **others: Any) -> None:
+    def __init__(
+        self, name: str, *, late: Mapping[str, LazyCommand] | None = None, **others: Any
+    ) -> None:
         super().__init__(name, **others)
         self._late = dict(late or {})
 
@@ -103,5 +105,5 @@ class CommandGroup(click.Group):
     def _nearest(self, ctx: click.Context, name: str) -> str:
         import difflib
 
-        near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
-        return f" Did you mean '{near[0]}'?" if near else ""
+        suggestions = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+        return f" Did you mean '{suggestions[0]}'?" if suggestions else ""

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from minibroker.cli import credentials
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Command
-from minibroker.cli.errors import CliError, ExitCode, UsageMistake, error_message
+from minibroker.cli.errors import CliError, ExitCode, InvalidUsage, error_message
 from minibroker.cli.output import emit
 from minibroker.client.bootstrap import PLAINTEXT, BootstrapServers
 from minibroker.client.errors import ClientError, check
@@ -97,9 +97,9 @@ EXAMPLES = """Examples:
 
 Each line of a quota file is the arguments of one alteration of quotas, such as
 '--alter --entity-type users --entity-name alice --add-config producer_byte_rate=1048576'; lines
-that are blank or begin with # say nothing.
+that are blank or begin with # are ignored.
 
-Exit codes: 0 done · 1 anything else, as kafka-configs.sh has it
+Exit codes: 0 done · 1 anything else, as in kafka-configs.sh
 """
 
 _SECRET: Final = re.compile(r"password|jaas\.config", re.IGNORECASE)
@@ -110,7 +110,7 @@ _WITH_QUOTA_FILE: Final = {"bootstrap", "command_config", "alter", "quota_file"}
 _LONG = ("entity_type", "entity_name", "entity_default")
 
 
-class Mistake(click.UsageError):
+class InvalidOption(click.UsageError):
     """An unknown option, or an option without a value."""
 
     exit_code = ExitCode.REFUSED
@@ -125,7 +125,7 @@ class KafkaCommand(Command):
             ctx.meta[__name__] = list(_occurrences(values, [param.name or "" for param in order]))
             return super().parse_args(ctx, args)
         except click.UsageError as mistake:
-            raise Mistake(mistake.message, mistake.ctx) from None
+            raise InvalidOption(mistake.message, mistake.ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -192,7 +192,7 @@ def _entity_options(function: Any) -> Any:
 def configs(ctx: click.Context, /, servers: BootstrapServers, **given: Any) -> None:
     """Describe and alter configs and quotas as kafka-configs.sh does."""
     if given["describe"] == given["alter"]:
-        raise UsageMistake("Command must include exactly one action: --describe, --alter")
+        raise InvalidUsage("Command must include exactly one action: --describe, --alter")
     if given["quota_file"] is not None:
         _apply_file(ctx, servers, given)
         return
@@ -205,12 +205,12 @@ def configs(ctx: click.Context, /, servers: BootstrapServers, **given: Any) -> N
         alter=given["alter"],
     )
     _check_hosts(entities)
-    additions, deletions = _wishes(given)
+    additions, deletions = _requested_configs(given)
     if given["zookeeper"] is not None:
         if ctx.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
-            raise UsageMistake("Only one of --bootstrap-server or --zookeeper must be specified")
+            raise InvalidUsage("Only one of --bootstrap-server or --zookeeper must be specified")
         if servers.security is not PLAINTEXT:
-            raise UsageMistake("--command-config goes with --bootstrap-server, not --zookeeper")
+            raise InvalidUsage("--command-config goes with --bootstrap-server, not --zookeeper")
         _in_zookeeper(given, entities, additions, deletions)
         return
     with KafkaClient(*servers) as client:
@@ -224,7 +224,7 @@ def _apply_file(ctx: click.Context, servers: BootstrapServers, given: dict[str, 
     names = [param.name for param in ctx.command.params if param.name not in _WITH_QUOTA_FILE]
     beside = [name for name in names if name and given.get(name)]
     if beside or not given["alter"]:
-        raise UsageMistake(
+        raise InvalidUsage(
             "--quota-file can only be combined with --alter and --bootstrap-server: its lines "
             "contain everything else"
         )
@@ -242,7 +242,7 @@ def _check_hosts(entities: Entities) -> None:
         try:
             socket.getaddrinfo(name, None)
         except (OSError, UnicodeError):
-            raise UsageMistake(
+            raise InvalidUsage(
                 f"The entity name for {IPS} must be a valid IP or resolvable host, but it is: "
                 f"{name}"
             ) from None
@@ -252,7 +252,7 @@ def _in_zookeeper(
     given: dict[str, Any], entities: Entities, additions: dict[str, str], deletions: list[str]
 ) -> None:
     if given["everything"]:
-        raise UsageMistake("--bootstrap-server must be specified for --all")
+        raise InvalidUsage("--bootstrap-server must be specified for --all")
     from minibroker.cli import (
         zookeeper_configs as stored,  # Imports modules of the broker, and kazoo.
     )
@@ -272,21 +272,21 @@ def _in_zookeeper(
         emit(line)
 
 
-def _wishes(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Parse the configs to set and to delete. Raises `UsageMistake` if the action takes none."""
+def _requested_configs(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Parse the configs to set and to delete. Raises `InvalidUsage` if the action takes none."""
     text, file, deletions = given["add_config"], given["add_config_file"], given["delete_config"]
     if text is not None and file is not None:
-        raise UsageMistake("Only one of --add-config or --add-config-file must be specified")
+        raise InvalidUsage("Only one of --add-config or --add-config-file must be specified")
     has_wishes = text is not None or file is not None or bool(deletions)
     if given["alter"] and not has_wishes:
-        raise UsageMistake(
+        raise InvalidUsage(
             "At least one of --add-config, --add-config-file, or --delete-config must be "
             "specified with --alter"
         )
     if given["describe"] and has_wishes:
-        raise UsageMistake("--add-config, --add-config-file and --delete-config require --alter")
+        raise InvalidUsage("--add-config, --add-config-file and --delete-config require --alter")
     if given["alter"] and given["everything"]:
-        raise UsageMistake("--all requires --describe")
+        raise InvalidUsage("--all requires --describe")
     if text is not None and _SECRET.search(text):
         from minibroker.cli.arguments import mask_arguments
 
@@ -298,7 +298,7 @@ def _wishes(given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
         try:
             additions = {entry.name: entry.value for entry in read_properties(file)}
         except ConfigError as error:
-            raise UsageMistake(f"--add-config-file {error}") from None
+            raise InvalidUsage(f"--add-config-file {error}") from None
     check_keys(additions)
     return additions, parse_deletions(deletions)
 
@@ -450,7 +450,7 @@ def _alter_quotas(
 ) -> None:
     unknown = [key for key in (*additions, *deletions) if key != CONNECTION_CREATION_RATE]
     if entities.types == (IPS,) and unknown:
-        raise UsageMistake(
+        raise InvalidUsage(
             f"Only connection quota configs can be added for '{IPS}' using --bootstrap-server. "
             f"Unexpected config names: {','.join(unknown)}"
         )

@@ -20,7 +20,7 @@ import click
 
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Command
-from minibroker.cli.connections_view import Line, Paint, Room, picture
+from minibroker.cli.connections_view import Emphasis, Line, ViewSize, render_view
 from minibroker.cli.control import ControlClient, control_option, find_control
 from minibroker.cli.output import emit
 from minibroker.client.bootstrap import BootstrapServers
@@ -79,19 +79,19 @@ def _print_once(api: ControlClient) -> None:
     # Output that is not on a terminal is not truncated unless COLUMNS is set.
     nowhere = (0, 0)
     columns = shutil.get_terminal_size(nowhere).columns or None
-    for line in _look(api, Room(columns)):
+    for line in _look(api, ViewSize(columns)):
         emit(line.rstrip())
 
 
-def _look(api: ControlClient, room: Room) -> list[str]:
+def _look(api: ControlClient, room: ViewSize) -> list[str]:
     colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return [_text(line, colours=colours) for line in picture(json.loads(api.get(PATH)), room)]
+    return [_text(line, colours=colours) for line in render_view(json.loads(api.get(PATH)), room)]
 
 
 def _text(line: Line, *, colours: bool) -> str:
     return "".join(
         f"\x1b[{piece.paint}m{piece.text}\x1b[0m"
-        if colours and piece.paint is not Paint.PLAIN
+        if colours and piece.paint is not Emphasis.PLAIN
         else piece.text
         for piece in line
     )
@@ -103,7 +103,7 @@ def _watch(api: ControlClient, interval: float) -> None:
     try:
         while True:
             size = shutil.get_terminal_size()
-            lines = _look(api, Room(size.columns, size.lines - 1))
+            lines = _look(api, ViewSize(size.columns, size.lines - 1))
             drawn = "".join(f"{line}{REST_OF_LINE}\n" for line in lines)
             sys.stdout.write(f"{before}{HOME}{drawn}{REST_OF_SCREEN}")
             sys.stdout.flush()

@@ -34,7 +34,7 @@ DRAWN_SLOTS_FROM: Final = 70
 """Minimum width in columns for drawing slots instead of only counting them."""
 
 
-class Paint(StrEnum):
+class Emphasis(StrEnum):
     """Emphasis of text: the parameter of the terminal's SGR sequence."""
 
     PLAIN = ""
@@ -48,52 +48,52 @@ class TextPiece(NamedTuple):
     """A part of a line with one emphasis."""
 
     text: str
-    paint: Paint = Paint.PLAIN
+    paint: Emphasis = Emphasis.PLAIN
 
 
 Line: TypeAlias = tuple[TextPiece, ...]
 
 
-class Room(NamedTuple):
+class ViewSize(NamedTuple):
     """Maximum size of the view; None for unlimited."""
 
     columns: int | None = None
     lines: int | None = None
 
 
-def picture(answer: Answer, room: Room) -> list[Line]:
-    """Format the response as lines that fit into ``room``."""
+def render_view(answer: Answer, size: ViewSize) -> list[Line]:
+    """Format the response as lines that fit into ``size``."""
     head = [
         *_total(answer),
         (),
         *_listeners(answer["listeners"]),
         *_waits(answer),
         (),
-        *_processors(answer["processors"], drawn=_is_wide(room)),
+        *_processors(answer["processors"], drawn=_is_wide(size)),
         (),
     ]
-    refusals = _refusals(answer["refusals"], room.columns)
-    refusals = [*_unserved(answer["unserved"], room.columns), *refusals]
-    addresses = _addresses(answer, with_users=_is_wide(room))
-    if room.lines is not None:
-        left = room.lines - len(head) - 1
+    refusals = _refusals(answer["refusals"], size.columns)
+    refusals = [*_unserved(answer["unserved"], size.columns), *refusals]
+    addresses = _addresses(answer, with_users=_is_wide(size))
+    if size.lines is not None:
+        left = size.lines - len(head) - 1
         refusals = _cut(refusals, max(left // 2, left - len(addresses)))
         addresses = _cut(addresses, left - len(refusals))
     lines = [*head, *addresses, (), *refusals]
-    if room.lines is not None:
-        lines = _cut(lines, room.lines)
-    return lines if room.columns is None else [_narrowed(line, room.columns) for line in lines]
+    if size.lines is not None:
+        lines = _cut(lines, size.lines)
+    return lines if size.columns is None else [_narrowed(line, size.columns) for line in lines]
 
 
-def _is_wide(room: Room) -> bool:
-    return room.columns is None or room.columns >= DRAWN_SLOTS_FROM
+def _is_wide(size: ViewSize) -> bool:
+    return size.columns is None or size.columns >= DRAWN_SLOTS_FROM
 
 
-def _cut(lines: list[Line], room: int) -> list[Line]:
-    """Truncate to ``room`` lines, but at least one."""
-    if len(lines) <= room:
+def _cut(lines: list[Line], size: int) -> list[Line]:
+    """Truncate to ``size`` lines, but at least one."""
+    if len(lines) <= size:
         return lines
-    return [*lines[: max(0, room - 1)], (TextPiece(ELLIPSIS, Paint.FAINT),)]
+    return [*lines[: max(0, size - 1)], (TextPiece(ELLIPSIS, Emphasis.FAINT),)]
 
 
 def _narrowed(line: Line, columns: int) -> Line:
@@ -104,7 +104,7 @@ def _narrowed(line: Line, columns: int) -> Line:
     for piece in line:
         kept.append(piece._replace(text=piece.text[:left]))
         left -= len(kept[-1].text)
-    return (*kept, TextPiece(ELLIPSIS, Paint.FAINT))
+    return (*kept, TextPiece(ELLIPSIS, Emphasis.FAINT))
 
 
 def _total(answer: Answer) -> Iterator[Line]:
@@ -125,7 +125,7 @@ def _of(count: int, limit: int | None) -> TextPiece:
     """Format a count with its limit."""
     if limit is None:
         return TextPiece(str(count))
-    return TextPiece(f"{count}/{limit}", Paint.ALARM if count >= limit else Paint.PLAIN)
+    return TextPiece(f"{count}/{limit}", Emphasis.ALARM if count >= limit else Emphasis.PLAIN)
 
 
 def _rate(rate: float | None, limit: float | None) -> TextPiece:
@@ -134,12 +134,12 @@ def _rate(rate: float | None, limit: float | None) -> TextPiece:
     if limit is None:
         return TextPiece(f"{rate:.1f}")
     return TextPiece(
-        f"{rate:.1f}/{limit_text(limit)}", Paint.ALARM if rate >= limit else Paint.PLAIN
+        f"{rate:.1f}/{limit_text(limit)}", Emphasis.ALARM if rate >= limit else Emphasis.PLAIN
     )
 
 
 def _waiting(count: int) -> TextPiece:
-    return TextPiece(str(count), Paint.WARNING if count else Paint.PLAIN)
+    return TextPiece(str(count), Emphasis.WARNING if count else Emphasis.PLAIN)
 
 
 # Tables -------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def _table(
             padded += (TextPiece(before), piece, TextPiece(f"{after}  "))
         return tuple(piece for piece in padded[:-1] if piece.text)
 
-    return [line([TextPiece(heading, Paint.HEADING) for heading in headings]), *map(line, rows)]
+    return [line([TextPiece(heading, Emphasis.HEADING) for heading in headings]), *map(line, rows)]
 
 
 def _listeners(listeners: Sequence[Answer]) -> list[Line]:
@@ -175,7 +175,7 @@ def _listeners(listeners: Sequence[Answer]) -> list[Line]:
                 _rate(each["rate"], each["rate_limit"]),
                 TextPiece(
                     f"{each['blocked_share']:.0%}",
-                    Paint.WARNING if each["blocked_share"] >= 0.005 else Paint.PLAIN,
+                    Emphasis.WARNING if each["blocked_share"] >= 0.005 else Emphasis.PLAIN,
                 ),
                 _waiting(each["waiting"]),
                 _waiting(each["held"]),
@@ -195,7 +195,7 @@ def _waits(answer: Answer) -> Iterator[Line]:
         if listener["waiting"] and each is not None:
             reason = NO_SETTINGS.get(each["reason"], each["reason"])
             text = f"{each['listener']} waits for {reason}, since {ago(each['ago_ms'])}"
-            yield (TextPiece(text, Paint.WARNING),)
+            yield (TextPiece(text, Emphasis.WARNING),)
 
 
 def _host_port(host: str, port: int) -> str:
@@ -224,7 +224,7 @@ def _slots(used: int, total: int, *, drawn: bool) -> TextPiece:
     text = f"{used}/{total}"
     if drawn:
         text = f"{USED * used}{FREE * (total - used)} {text}"
-    return TextPiece(text, Paint.WARNING if used else Paint.PLAIN)
+    return TextPiece(text, Emphasis.WARNING if used else Emphasis.PLAIN)
 
 
 def _states(connections: Iterable[Answer]) -> str:
@@ -278,8 +278,8 @@ def _addresses(answer: Answer, *, with_users: bool) -> list[Line]:
     )
     more = answer["addresses_total"] - sum(each["connections"] > 0 for each in answer["addresses"])
     if more > 0:
-        lines.append((TextPiece(f"and {more} more addresses", Paint.FAINT),))
-    return lines if rows else [(TextPiece("no connections", Paint.FAINT),)]
+        lines.append((TextPiece(f"and {more} more addresses", Emphasis.FAINT),))
+    return lines if rows else [(TextPiece("no connections", Emphasis.FAINT),)]
 
 
 def _ip(client_address: str) -> str:
@@ -300,12 +300,12 @@ def ago(ms: int) -> str:
 def _refusals(refusals: Sequence[Answer], columns: int | None) -> list[Line]:
     """List rejections, newest first; identical texts are counted."""
     if not refusals:
-        return [(TextPiece("no rejected connections", Paint.FAINT),)]
+        return [(TextPiece("no rejected connections", Emphasis.FAINT),)]
     times = Counter((each["listener"], each["text"]) for each in refusals)
     newest: dict[tuple[str, str], Answer] = {}
     for each in refusals:
         newest.setdefault((each["listener"], each["text"]), each)
-    lines: list[Line] = [(TextPiece("REJECTED", Paint.HEADING),)]
+    lines: list[Line] = [(TextPiece("REJECTED", Emphasis.HEADING),)]
     for (listener, text), each in newest.items():
         when = f"{ago(each['ago_ms'])} ago"
         count = times[listener, text]
@@ -319,7 +319,7 @@ def _unserved(clients: Sequence[Answer], columns: int | None) -> list[Line]:
     """List clients that requested an unsupported protocol, newest first, and a blank line."""
     if not clients:
         return []
-    lines: list[Line] = [(TextPiece("UNSUPPORTED", Paint.HEADING),)]
+    lines: list[Line] = [(TextPiece("UNSUPPORTED", Emphasis.HEADING),)]
     for each in clients:
         words = (each["client_id"], each["software_name"], each["software_version"])
         name = _printable(" ".join(word for word in words if word))
@@ -329,7 +329,7 @@ def _unserved(clients: Sequence[Answer], columns: int | None) -> list[Line]:
             f"- {ago(each['ago_ms'])} ago{often}, {who} requested {each['protocol']}: "
             f"{each['advice']}."
         )
-        lines += [(TextPiece(part, Paint.WARNING),) for part in _wrapped(said, columns)]
+        lines += [(TextPiece(part, Emphasis.WARNING),) for part in _wrapped(said, columns)]
     return [*lines, ()]
 
 

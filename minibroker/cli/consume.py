@@ -18,7 +18,7 @@ import click
 
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Argument, Command
-from minibroker.cli.errors import ExitCode, TooFew, UsageMistake
+from minibroker.cli.errors import ExitCode, InvalidUsage, TooFewMessages
 from minibroker.cli.output import emit, json_line, note, text_or_none
 from minibroker.client.bootstrap import BootstrapServers
 from minibroker.client.consumer_coordinator import ConsumerCoordinator
@@ -158,11 +158,11 @@ def consume(
 ) -> None:
     """Print messages as they arrive."""
     if format_ not in FORMATS:
-        raise UsageMistake(f"--format {format_}: must be one of {', '.join(FORMATS)}")
+        raise InvalidUsage(f"--format {format_}: must be one of {', '.join(FORMATS)}")
     if group is not None and (partition is not None or offset is not None):
-        raise UsageMistake("--group: the group decides partitions and offsets, so leave those out")
+        raise InvalidUsage("--group: the group decides partitions and offsets, so leave those out")
     if from_beginning and offset is not None:
-        raise UsageMistake("--from-beginning and --offset both say where to start: choose one")
+        raise InvalidUsage("--from-beginning and --offset both say where to start: choose one")
     start = EARLIEST if from_beginning else read_offset(offset)
     limits = ConsumeLimits(max_messages, timeout)
     try:
@@ -176,7 +176,7 @@ def consume(
     except KeyboardInterrupt:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
     if limits.too_few:
-        raise TooFew(limits.too_few)
+        raise TooFewMessages(limits.too_few)
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def read_offset(text: str | None) -> int:
         return EARLIEST
     if text.isdecimal():
         return int(text)
-    raise UsageMistake(f"--offset {text}: must be a number, earliest or latest")
+    raise InvalidUsage(f"--offset {text}: must be a number, earliest or latest")
 
 
 def start_positions(
@@ -213,7 +213,7 @@ def start_positions(
     indexes = [item.partition_index for item in found.partitions]
     unknown = sorted(set(wanted or ()) - set(indexes))
     if unknown:
-        raise UsageMistake(
+        raise InvalidUsage(
             f"--partition {unknown[0]}: topic {topic} has partitions 0 to {len(indexes) - 1}"
         )
     chosen = indexes if wanted is None else list(wanted)
@@ -263,8 +263,8 @@ def _one_generation(
 ) -> Generator[ConsumerRecord, None, bool]:
     """Yield messages until a limit is reached (returns True) or the group rebalances (False)."""
     printed: dict[int, int] = {}
-    heartbeat = Every(HEARTBEAT_S)
-    commit = Every(COMMIT_S)
+    heartbeat = IntervalTimer(HEARTBEAT_S)
+    commit = IntervalTimer(COMMIT_S)
     try:
         while True:
             for message in reader.poll(limits.wait_ms):
@@ -286,7 +286,7 @@ def _one_generation(
         membership.commit(printed)
 
 
-class Every:
+class IntervalTimer:
     """A timer that expires once in each interval."""
 
     def __init__(self, interval_s: float) -> None:

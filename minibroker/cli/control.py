@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from minibroker.cli.errors import CliError, Unreachable, UsageMistake, error_message
+from minibroker.cli.errors import CliError, InvalidUsage, Unreachable, error_message
 from minibroker.client.bootstrap import BootstrapServers, parse_bootstrap
 from minibroker.client.errors import BrokerUnreachable
 from minibroker.client.kafka_client import KafkaClient
@@ -119,7 +119,7 @@ def _from_url(url: str) -> HostPort:
     try:
         return parse_host_port(place.netloc)
     except BadValueError as error:
-        raise UsageMistake(f"--control {url}: {error}; write e.g. http://127.0.0.1:8080") from None
+        raise InvalidUsage(f"--control {url}: {error}; write e.g. http://127.0.0.1:8080") from None
 
 
 def _from_broker(servers: BootstrapServers) -> HostPort:

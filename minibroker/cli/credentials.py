@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.cli.errors import UsageMistake
+from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.output import emit
 from minibroker.client.errors import check
 from minibroker.client.kafka_client import KafkaClient
@@ -51,7 +51,7 @@ def mechanisms_in(
     deletions: Sequence[str],
     where: str = "--bootstrap-server",
 ) -> bool:
-    """Return whether a command alters credentials. Raises `UsageMistake` if it mixes in quotas.
+    """Return whether a command alters credentials. Raises `InvalidUsage` if it mixes in quotas.
 
     ``where`` is the option that names the broker or the store.
     """
@@ -59,12 +59,12 @@ def mechanisms_in(
     if entities.types != (USERS,) or not any(name in NUMBERS for name in named):
         return False
     if not all(name in NUMBERS for name in named):
-        raise UsageMistake(
+        raise InvalidUsage(
             f"Cannot alter both quota and SCRAM credential configs simultaneously for '{USERS}' "
             f"using {where}."
         )
     if not entities.names[0]:
-        raise UsageMistake(
+        raise InvalidUsage(
             "The use of --entity-default or --user-defaults is not allowed with User SCRAM "
             f"Credentials using {where}."
         )
@@ -101,11 +101,11 @@ def made_of(mechanism: str, value: str) -> Salted:
     found = _VALUE.fullmatch(value)
     if found is None:
         text = f"Invalid credential property for {mechanism}: it must be [password=…] or "
-        raise UsageMistake(f"{text}[iterations={ITERATIONS_MIN},password=…]")
+        raise InvalidUsage(f"{text}[iterations={ITERATIONS_MIN},password=…]")
     given = found["count"] or DEFAULT_ITERATIONS
     count = ITERATIONS_MIN if given == DEFAULT_ITERATIONS else int(given)
     if count < ITERATIONS_MIN:
-        raise UsageMistake(
+        raise InvalidUsage(
             f"Iterations {count} is less than the minimum {ITERATIONS_MIN} required for {mechanism}"
         )
     salt = os.urandom(SALT_BYTES)

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 import click
 
 from minibroker.cli.commands import Argument, Command
-from minibroker.cli.errors import ExitCode, UsageMistake
+from minibroker.cli.errors import ExitCode, InvalidUsage
 from minibroker.cli.output import emit, note
 from protocol.dissect import Direction, api_named, dissect, render
 from protocol.dissect.pieces import dissect_segment, frames, is_segment
@@ -55,12 +55,12 @@ that something is damaged or incomplete.
 def dissect_command(source: Sequence[str], api: str | None, api_version: int | None) -> None:
     """Show what every byte of requests, a response or a log segment means."""
     if (api is None) != (api_version is None):
-        raise UsageMistake("--api and --api-version belong together: a response needs both")
+        raise InvalidUsage("--api and --api-version belong together: a response needs both")
     data = read_source(" ".join(source or "-"))
     try:
         key = None if api is None else api_named(api)
     except ValueError as error:
-        raise UsageMistake(f"--api {api}: {error}") from None
+        raise InvalidUsage(f"--api {api}: {error}") from None
     if key is None and is_segment(data):
         results = [dissect_segment(data)]
         hint = ""
@@ -90,7 +90,7 @@ def read_source(source: str) -> bytes:
     except OSError as error:
         if _HEX.fullmatch(os.fsencode(source)):
             return from_hex(source)
-        raise UsageMistake(
+        raise InvalidUsage(
             f"{source[:_SHOWN_MAX]}: this is not hex, and as a file it cannot be read: "
             f"{error.strerror}"
         ) from None
@@ -99,7 +99,7 @@ def read_source(source: str) -> bytes:
 def _read(file: BinaryIO, name: str) -> bytes:
     content = file.read(INPUT_BYTES_MAX + 1)
     if len(content) > INPUT_BYTES_MAX:
-        raise UsageMistake(
+        raise InvalidUsage(
             f"{name} has more than {INPUT_BYTES_MAX} bytes; dissect a part of it, e.g. "
             "head -c 1000000 FILE | minibroker dissect"
         )
@@ -115,5 +115,5 @@ def from_hex(text: str) -> bytes:
     """``00 1f``, ``00:1f``, ``0x00,0x1f`` and ``001f`` are the same two bytes."""
     digits = _HEX_MARKS.sub("", text)
     if len(digits) % 2:
-        raise UsageMistake(f"the hex has {len(digits)} digits, an odd number: each byte needs two")
+        raise InvalidUsage(f"the hex has {len(digits)} digits, an odd number: each byte needs two")
     return bytes.fromhex(digits)

@@ -54,7 +54,7 @@ class CliError(Exception):
     exit_code = ExitCode.REFUSED
 
 
-class UsageMistake(CliError):
+class InvalidUsage(CliError):
     """An invalid option or argument, conflicting options, or a missing file."""
 
     exit_code = ExitCode.USAGE
@@ -76,7 +76,7 @@ class OutputFailed(CliError):
     """Standard output cannot be written."""
 
 
-class TooFew(CliError):
+class TooFewMessages(CliError):
     """``consume`` timed out before ``--max-messages``."""
 
     exit_code = ExitCode.TOO_FEW

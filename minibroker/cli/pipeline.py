@@ -7,12 +7,12 @@ no counterpart.
 
 from __future__ import annotations
 
-from minibroker.cli.commands import CommandGroup, Late
+from minibroker.cli.commands import CommandGroup, LazyCommand
 from minibroker.pipeline.commands import EPILOG, HELP, JOBS
 
 app = CommandGroup(
     "pipeline",
-    late={name: Late(*job) for name, job in JOBS.items()},
+    late={name: LazyCommand(*job) for name, job in JOBS.items()},
     help=HELP,
     epilog=EPILOG,
     no_args_is_help=True,

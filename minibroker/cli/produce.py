@@ -16,7 +16,7 @@ import click
 
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Argument, Command
-from minibroker.cli.errors import UsageMistake
+from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.output import note
 from minibroker.client.bootstrap import BootstrapServers
 from minibroker.client.kafka_client import KafkaClient
@@ -72,11 +72,11 @@ def produce(
 ) -> None:
     """Send messages: arguments, or lines of standard input."""
     if key is not None and key_separator is not None:
-        raise UsageMistake("--key and --key-separator both set keys: choose one")
+        raise InvalidUsage("--key and --key-separator both set keys: choose one")
     headers = tuple(read_header(text) for text in header)
     codec = read_codec(compression)
     if acks not in ACKS:
-        raise UsageMistake(f"--acks {acks}: must be all, 1 or 0")
+        raise InvalidUsage(f"--acks {acks}: must be all, 1 or 0")
     groups = iter([[text.encode() for text in messages]]) if messages else read_lines(stdin())
     sent = 0
     with KafkaClient(*servers) as client:
@@ -107,7 +107,7 @@ def read_lines(source: BinaryIO) -> Iterator[list[bytes]]:
     while chunk := _read_some(source):
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
-            raise UsageMistake(f"a line of the input is longer than {LINE_BYTES_MAX} bytes")
+            raise InvalidUsage(f"a line of the input is longer than {LINE_BYTES_MAX} bytes")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
     if rest:
@@ -121,28 +121,28 @@ def _read_some(source: BinaryIO) -> bytes:
 
 
 def split_line(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes]:
-    """Split a line into key and value. Raises `UsageMistake` without the separator."""
+    """Split a line into key and value. Raises `InvalidUsage` without the separator."""
     if separator is None:
         return (None if key is None else key.encode()), line
     before, found, after = line.partition(separator.encode())
     if not found:
         shown = line[:60].decode("utf-8", "backslashreplace")
-        raise UsageMistake(f"--key-separator {separator}: the line '{shown}' does not contain it")
+        raise InvalidUsage(f"--key-separator {separator}: the line '{shown}' does not contain it")
     return before, after
 
 
 def read_header(text: str) -> tuple[str, bytes]:
-    """Parse ``name=value`` as a record header. Raises `UsageMistake` without an equals sign."""
+    """Parse ``name=value`` as a record header. Raises `InvalidUsage` without an equals sign."""
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise UsageMistake(f"--header {text}: must be NAME=VALUE, e.g. colour=black")
+        raise InvalidUsage(f"--header {text}: must be NAME=VALUE, e.g. colour=black")
     return name, value.encode()
 
 
 def read_codec(text: str) -> Compression:
-    """Find a codec by name. Raises `UsageMistake`, which lists the codecs."""
+    """Find a codec by name. Raises `InvalidUsage`, which lists the codecs."""
     try:
         return Compression[text.upper()]
     except KeyError:
         names = ", ".join(codec.name.lower() for codec in Compression)
-        raise UsageMistake(f"--compression {text}: must be one of {names}") from None
+        raise InvalidUsage(f"--compression {text}: must be one of {names}") from None

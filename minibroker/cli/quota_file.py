@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from minibroker.cli.errors import CliError, UsageMistake, error_message
+from minibroker.cli.errors import CliError, InvalidUsage, error_message
 from minibroker.cli.output import emit
 from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import KafkaClient
@@ -38,17 +38,17 @@ Parts = frozenset[tuple[str, str | None]]
 
 
 def read(path: str) -> QuotaFile:
-    """Read the file. Raises `UsageMistake` if it is invalid."""
+    """Read the file. Raises `InvalidUsage` if it is invalid."""
     try:
         found = parse(Path(path).read_text("utf-8"), path)
     except OSError as error:
-        raise UsageMistake(f"--quota-file {path}: cannot be read ({error.strerror})") from None
+        raise InvalidUsage(f"--quota-file {path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        raise UsageMistake(f"--quota-file {path}: not UTF-8 ({error})") from None
+        raise InvalidUsage(f"--quota-file {path}: not UTF-8 ({error})") from None
     except QuotaFileError as error:
-        raise UsageMistake(str(error)) from None
+        raise InvalidUsage(str(error)) from None
     if not found.lines:
-        raise UsageMistake(f"--quota-file {path}: contains no --alter line")
+        raise InvalidUsage(f"--quota-file {path}: contains no --alter line")
     return found
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from minibroker.cli.commands import Argument, CommandGroup
-from minibroker.cli.errors import UsageMistake
+from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.output import emit, table
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def list_(part: str, topic: bool) -> None:
         if part in setting.name
     ]
     if not rows:
-        raise UsageMistake(f"no setting has '{part}' in its name")
+        raise InvalidUsage(f"no setting has '{part}' in its name")
     emit(table(("SETTING", "TYPE", "DEFAULT"), rows))
 
 
@@ -72,7 +72,7 @@ def list_(part: str, topic: bool) -> None:
 def explain(name: str) -> None:
     """Explain one setting: its effect, valid values and default."""
     from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-    from minibroker.config.known import is_known_unserved
+    from minibroker.config.known import is_unsupported_kafka_setting
 
     found = [
         (scope, register[name])
@@ -80,12 +80,16 @@ def explain(name: str) -> None:
         if name in register
     ]
     if not found:
-        if is_known_unserved(name):
-            raise UsageMistake(f"{name} is a setting of Kafka that minibroker ignores")
+        if is_unsupported_kafka_setting(name):
+            raise InvalidUsage(f"{name} is a setting of Kafka that minibroker ignores")
         names = [*BROKER_SETTINGS, *TOPIC_SETTINGS]
-        near = difflib.get_close_matches(name, names, n=1, cutoff=SIMILARITY_MIN)
-        hint = f"; did you mean {near[0]}?" if near else "; see `minibroker settings list`"
-        raise UsageMistake(f"there is no setting {name}{hint}")
+        suggestions = difflib.get_close_matches(name, names, n=1, cutoff=SIMILARITY_MIN)
+        hint = (
+            f"; did you mean {suggestions[0]}?"
+            if suggestions
+            else "; see `minibroker settings list`"
+        )
+        raise InvalidUsage(f"there is no setting {name}{hint}")
     emit("\n\n".join(_explanation(scope, setting) for scope, setting in found))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minibroker.cli.commands import Command
-from minibroker.cli.errors import BadConfig, UsageMistake
+from minibroker.cli.errors import BadConfig, InvalidUsage
 
 if TYPE_CHECKING:
     from minibroker.config import Settings
@@ -29,7 +29,7 @@ EXAMPLES = """Examples:
   minibroker start --set num.partitions=3 --set log.retention.ms=60000
   minibroker start --listener INSIDE://127.0.0.1:9092 --listener OUTSIDE://0.0.0.0:9192
 
-Without --data-dir the data lies in memory-backed storage where the system has it, and is removed
+Without --data-dir the data is in memory-backed storage where the system has it, and is removed
 at the end. Stop it with Ctrl-C.
 """
 
@@ -100,7 +100,7 @@ def start(
         control=control,
     )
     if recover_topics_from_logs and settings.data_dir is None:
-        raise UsageMistake("--recover-topics-from-logs: requires --data-dir")
+        raise InvalidUsage("--recover-topics-from-logs: requires --data-dir")
     # Imported modules live as long as the process; garbage collection need not scan them.
     gc.disable()
     from minibroker import broker
@@ -137,21 +137,21 @@ def read_settings(
     control: str | None,
 ) -> Settings:
     """Read settings from options and file. Raises `BadConfig`, which lists all problems."""
-    from minibroker.config import ConfigError, Given, Settings, read_pairs, read_properties
+    from minibroker.config import ConfigError, SettingEntry, Settings, read_pairs, read_properties
 
     if config is not None and not config.exists():
-        raise UsageMistake(f"--config {config}: there is no such file")
-    entries: list[Given] = []
+        raise InvalidUsage(f"--config {config}: there is no such file")
+    entries: list[SettingEntry] = []
     try:
         if config is not None:
             entries += read_properties(config)
         entries += read_pairs(pairs)
         if listeners:
-            entries.append(Given("listeners", ",".join(listeners), "--listener"))
+            entries.append(SettingEntry("listeners", ",".join(listeners), "--listener"))
         if data_dir is not None:
-            entries.append(Given("log.dirs", str(data_dir), "--data-dir"))
+            entries.append(SettingEntry("log.dirs", str(data_dir), "--data-dir"))
         if control is not None:
-            entries.append(Given("control.listener", control, "--control"))
+            entries.append(SettingEntry("control.listener", control, "--control"))
         return Settings.from_entries(entries, profile)
     except ConfigError as error:
         raise BadConfig("\n  ".join(["invalid settings:", *error.problems])) from None

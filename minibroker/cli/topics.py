@@ -13,7 +13,7 @@ import click
 
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import Argument, CommandGroup
-from minibroker.cli.errors import UsageMistake, error_message
+from minibroker.cli.errors import InvalidUsage, error_message
 from minibroker.cli.output import emit, json_line, note, table
 from minibroker.client.bootstrap import BootstrapServers
 from minibroker.client.errors import BrokerError, check
@@ -194,10 +194,10 @@ def delete(names: Sequence[str], servers: BootstrapServers) -> None:
 
 
 def read_pair(pair: str) -> tuple[str, str]:
-    """Split ``name=value``. Raises `UsageMistake` without an equals sign."""
+    """Split ``name=value``. Raises `InvalidUsage` without an equals sign."""
     name, separator, value = pair.partition("=")
     if not separator or not name:
-        raise UsageMistake(f"--config {pair}: must be NAME=VALUE, e.g. retention.ms=60000")
+        raise InvalidUsage(f"--config {pair}: must be NAME=VALUE, e.g. retention.ms=60000")
     return name, value
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import trio
 
 from minibroker.cli import credentials
-from minibroker.cli.errors import CliError, Unreachable, UsageMistake
+from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
 from minibroker.client.connection import REQUEST_TIMEOUT_S
 from minibroker.client.errors import BrokerError
 from minibroker.cluster import layout, stored_configs
@@ -72,10 +72,10 @@ def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
         from minibroker.cluster.store.zookeeper import ZooKeeperStore
         from minibroker.cluster.store.zookeeper_client import access_from
     except ConfigError as error:
-        raise UsageMistake(f"--zookeeper {connect}: {error}") from None
+        raise InvalidUsage(f"--zookeeper {connect}: {error}") from None
     except ImportError as error:
         text = f"--zookeeper needs kazoo ({error}): pip install minibroker[zookeeper]"
-        raise UsageMistake(text) from None
+        raise InvalidUsage(text) from None
     access = access_from(settings)
     assert access is not None
     # kazoo logs every attempt; only the result is reported, below.
@@ -155,7 +155,7 @@ async def _plan(
     try:
         settings = Settings.from_sources(pairs=own)
     except ConfigError as error:
-        raise UsageMistake(f"{BROKERS} {name}: {error}") from None
+        raise InvalidUsage(f"{BROKERS} {name}: {error}") from None
     steps = (
         *(ConfigOperation(key, Op.SET, value) for key, value in additions.items()),
         *(ConfigOperation(key, Op.DELETE) for key in deletions),

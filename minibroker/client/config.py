@@ -19,7 +19,7 @@ from typing import Final
 from minibroker.client.bootstrap import ClientSecurity
 from minibroker.client.errors import InvalidClientConfig
 from minibroker.client.sasl import SaslExchange, oauthbearer, plain, scram, unsecured_token
-from minibroker.config.settings import ConfigError, Given
+from minibroker.config.settings import ConfigError, SettingEntry
 from minibroker.security.client_properties import (
     CLAIM,
     LIFETIME,
@@ -67,7 +67,7 @@ def _exchange(client: ClientProperties, mechanism: str) -> Callable[[], SaslExch
     return lambda: scram(mechanism, user, password, secrets.token_urlsafe(24))
 
 
-def _from_file(entry: Given, file: Path) -> SaslExchange:
+def _from_file(entry: SettingEntry, file: Path) -> SaslExchange:
     """Start an exchange with the token in ``file``, which another process may renew."""
     try:
         return oauthbearer(file.read_text(encoding="ascii").strip())

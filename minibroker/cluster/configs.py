@@ -39,7 +39,14 @@ from minibroker.config import (
     Settings,
 )
 from minibroker.config.connection_definitions import HostLimit
-from minibroker.config.dynamic import DEFAULT_NAME, Configs, bad_values, layers, problems, usable
+from minibroker.config.dynamic import (
+    DEFAULT_NAME,
+    Configs,
+    bad_values,
+    layers,
+    problems,
+    valid_entries,
+)
 from minibroker.config.setting import broker_setting
 from minibroker.config.topics import parse_topic_value
 from minibroker.config.types import BadValueError, Kind
@@ -143,7 +150,7 @@ def _limits(text: str) -> Sequence[HostLimit]:
 def valid_config(kind: str, config: Mapping[str, str]) -> Mapping[str, str]:
     """Return the valid entries of a stored config, which another program may have written."""
     if kind == BROKER:
-        return usable(config)
+        return valid_entries(config)
     valid = _VALID_FOR[kind]
     return {name: text for name, text in config.items() if valid(name, text)}
 
@@ -239,7 +246,7 @@ def _plan_broker(
         operation.name: broker_setting(operation.name) for operation in alteration.operations
     }
     found = {name: setting for name, setting in declared.items() if setting is not None}
-    config = _altered(alteration, usable(image.configs.get(key, EMPTY)), found)
+    config = _altered(alteration, valid_entries(image.configs.get(key, EMPTY)), found)
     if isinstance(config, ChangeRejected):
         return config
     # Values of one broker override the defaults of all brokers; the result must be valid.

@@ -1,4 +1,4 @@
-"""Every setting of the broker and of topics, and the values in force.
+"""Every setting of the broker and of topics, and their effective values.
 
 ``Settings.from_sources(files, pairs, profile)`` reads and checks; ``settings[NUM_IO_THREADS]``
 reads a value.  Topic settings are in ``topics``, because some have the same names as broker
@@ -24,7 +24,7 @@ from minibroker.config.setting import TOPIC_SETTINGS as TOPIC_SETTINGS
 from minibroker.config.setting import Scope as Scope
 from minibroker.config.setting import Setting as Setting
 from minibroker.config.settings import ConfigError as ConfigError
-from minibroker.config.settings import Given as Given
+from minibroker.config.settings import SettingEntry as SettingEntry
 from minibroker.config.settings import Settings as Settings
 from minibroker.config.settings import read_pairs as read_pairs
 from minibroker.config.settings import read_properties as read_properties

@@ -34,22 +34,22 @@ _NOTHING: Mapping[str, str] = {}
 _NO_CONFIGS: Configs = {}
 
 
-class Layers(NamedTuple):
+class DynamicConfigs(NamedTuple):
     """The dynamic configs of this broker and of all brokers; valid values only, unparsed."""
 
     own: Mapping[str, str]
     default: Mapping[str, str]
 
 
-def layers(settings: Settings, configs: Configs) -> Layers:
+def layers(settings: Settings, configs: Configs) -> DynamicConfigs:
     """Return the dynamic configs for the broker with these static settings."""
     own = configs.get((BROKERS, str(settings[NODE_ID])), _NOTHING)
     default = configs.get((BROKERS, DEFAULT_NAME), _NOTHING)
-    return Layers(usable(own), usable(default, for_all=True))
+    return DynamicConfigs(valid_entries(own), valid_entries(default, for_all=True))
 
 
 def effective(settings: Settings, configs: Configs) -> Settings:
-    """Return the settings in force; the same object if there are no dynamic configs."""
+    """Return the effective settings; the same object if there are no dynamic configs."""
     own, default = layers(settings, configs)
     changed = {**default, **own}
     if settings[ACCEPTOR_MODE] == SHARDED:
@@ -61,7 +61,7 @@ def effective(settings: Settings, configs: Configs) -> Settings:
     return settings.replaced(values, DYNAMIC_SOURCE)
 
 
-class InForce:
+class DynamicSettings:
     """Cache of `effective` for use with each request.
 
     Configs are immutable, like those of a metadata image: a change yields another mapping.
@@ -73,7 +73,7 @@ class InForce:
         self._newest = settings
 
     def of(self, configs: Configs) -> Settings:
-        """Return the settings in force with these configs."""
+        """Return the effective settings with these configs."""
         if configs is not self._configs:
             self._newest = effective(self._static, configs)
             self._configs = configs
@@ -116,7 +116,7 @@ def bad_values(changed: Mapping[str, str], *, for_all: bool = False) -> Iterator
         yield f"{text}: {', '.join(secured)}"
 
 
-def usable(config: Mapping[str, str], *, for_all: bool = False) -> Mapping[str, str]:
+def valid_entries(config: Mapping[str, str], *, for_all: bool = False) -> Mapping[str, str]:
     """Return the valid values of dynamic settings in a broker's config."""
     return {name: text for name, text in config.items() if _is_usable(name, text, for_all)}
 

@@ -150,7 +150,7 @@ _KNOWN_PREFIXES = ("remote.", "rlmm.config.", "rsm.config.", "confluent.", "metr
 _LISTENER_PREFIX = "listener.name."
 
 
-def is_known_unserved(name: str) -> bool:
+def is_unsupported_kafka_setting(name: str) -> bool:
     """Whether this is the name of a Kafka setting that this broker does not support.
 
     A name for one listener (``listener.name.internal.ssl.keystore.location``) is known if the

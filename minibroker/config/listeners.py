@@ -115,8 +115,8 @@ def listener_problems(
     ``protocols`` is the configured map.  If it is empty, a listener name that
     is not a security protocol uses PLAINTEXT, as KRaft does for controller listeners.
     """
-    unfit = [_protocol_problem(listener, protocols) for listener in listeners]
-    found = [("listeners", problem) for problem in unfit if problem]
+    without_protocol = [_protocol_problem(listener, protocols) for listener in listeners]
+    found = [("listeners", problem) for problem in without_protocol if problem]
     if not listeners:
         found.append(("listeners", f"must name a listener for clients, e.g. {EXAMPLE}"))
     names = {listener.name for listener in listeners}

@@ -20,7 +20,7 @@ from minibroker.config import definitions as d
 from minibroker.config import group_definitions as g
 from minibroker.config import security_relations
 from minibroker.config import zookeeper_definitions as z
-from minibroker.config.known import is_known_unserved
+from minibroker.config.known import is_unsupported_kafka_setting
 from minibroker.config.listeners import (
     Listener,
     client_listeners,
@@ -45,7 +45,7 @@ HIDDEN = "[hidden]"
 """Replaces sensitive values, as in Kafka."""
 
 
-class Given(NamedTuple):
+class SettingEntry(NamedTuple):
     """A name and an unparsed value, with their source: ``server.properties:12`` or ``--set``."""
 
     name: str
@@ -68,22 +68,22 @@ def unknown_name(name: str, valid_names: Iterable[str]) -> str:
     """Return "; did you mean …?" with the nearest valid name, or an empty text."""
     import difflib  # Imported only for an error.
 
-    near = difflib.get_close_matches(name, list(valid_names), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    suggestions = difflib.get_close_matches(name, list(valid_names), n=1, cutoff=0.6)
+    return f"; did you mean {suggestions[0]}?" if suggestions else ""
 
 
-def read_properties(path: Path | str) -> list[Given]:
+def read_properties(path: Path | str) -> list[SettingEntry]:
     """Read a properties file with line numbers; raise `ConfigError` if it is unreadable."""
     import javaproperties  # The import takes 15 ms, which a start without a file avoids.
 
     path = Path(path)
-    found: list[Given] = []
+    found: list[SettingEntry] = []
     line = 1
     try:
         with path.open(encoding="utf-8") as file:
             for entry in javaproperties.parse(file):
                 if isinstance(entry, javaproperties.KeyValue):
-                    found.append(Given(entry.key, entry.value, f"{path}:{line}"))
+                    found.append(SettingEntry(entry.key, entry.value, f"{path}:{line}"))
                 line += entry.source.count("\n")
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
@@ -94,14 +94,14 @@ def read_properties(path: Path | str) -> list[Given]:
     return found
 
 
-def read_pairs(pairs: Iterable[str], where: str = "--set") -> list[Given]:
+def read_pairs(pairs: Iterable[str], where: str = "--set") -> list[SettingEntry]:
     """Parse ``name=value`` texts; raise `ConfigError` if one has no equals sign."""
     found = []
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
             raise ConfigError([f"{where} {pair}: must be name=value, e.g. num.partitions=3"])
-        found.append(Given(name.strip(), value.strip(), where))
+        found.append(SettingEntry(name.strip(), value.strip(), where))
     return found
 
 
@@ -117,7 +117,7 @@ class Settings:
         self,
         values: Mapping[str, Any],
         where: Mapping[str, str],
-        ignored: tuple[Given, ...],
+        ignored: tuple[SettingEntry, ...],
         profile: str,
     ) -> None:
         self._values = dict(values)
@@ -143,7 +143,7 @@ class Settings:
     @classmethod
     def from_entries(
         cls,
-        entries: Iterable[Given],
+        entries: Iterable[SettingEntry],
         profile: str = "laptop",
         environment: Mapping[str, str] = os.environ,
     ) -> Settings:
@@ -155,7 +155,7 @@ class Settings:
             raise ConfigError([f"--profile {profile}: must be one of {', '.join(PROFILES)}"])
         values = {name: _default(declared, profile) for name, declared in BROKER_SETTINGS.items()}
         where: dict[str, str] = {}
-        ignored: dict[str, Given] = {}
+        ignored: dict[str, SettingEntry] = {}
         problems: list[str] = []
         for entry in {entry.name: entry for entry in entries}.values():
             declared = broker_setting(entry.name)
@@ -166,11 +166,13 @@ class Settings:
                     shown = entry._replace(value=HIDDEN) if declared.sensitive else entry
                     problems.append(_problem(shown, str(error)))
                 where[entry.name] = entry.where
-            elif is_known_unserved(entry.name):
+            elif is_unsupported_kafka_setting(entry.name):
                 ignored[entry.name] = entry
             else:
-                near = unknown_name(entry.name, BROKER_SETTINGS)
-                problems.append(f"{entry.name} ({entry.where}): there is no such setting{near}")
+                suggestions = unknown_name(entry.name, BROKER_SETTINGS)
+                problems.append(
+                    f"{entry.name} ({entry.where}): there is no such setting{suggestions}"
+                )
         if problems:
             raise ConfigError(problems)
         settings = cls(values, where, tuple(ignored.values()), profile)
@@ -228,18 +230,18 @@ class Settings:
             self.profile,
         )
 
-    def settled(self, values: Mapping[str, Any]) -> Settings:
+    def with_actual_values(self, values: Mapping[str, Any]) -> Settings:
         """Return a copy with actual values by name, for example the bound port instead of 0."""
         return Settings({**self._values, **values}, self._where, self.ignored, self.profile)
 
     def problems(self) -> list[str]:
         """Check the constraints between settings that are valid separately."""
-        return [self._blame(name, text) for name, text in _relations(self)]
+        return [self._problem_text(name, text) for name, text in _relations(self)]
 
     def _start_problems(self) -> list[str]:
         """Check constraints that apply only at startup; the config store may violate them."""
         relations = chain(_sharded_relations(self), _activity_relations(self))
-        return [self._blame(name, text) for name, text in relations]
+        return [self._problem_text(name, text) for name, text in relations]
 
     def default(self, key: Setting[T]) -> T:
         """Return the default of a setting in this profile."""
@@ -248,16 +250,18 @@ class Settings:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return warnings to log at startup, at most two lines."""
-        said = []
+        lines = []
         if self.ignored:
             names = ", ".join(sorted(entry.name for entry in self.ignored))
-            said.append(f"Kafka settings that this broker does not support have no effect: {names}")
-        if lost := self._of_no_listener():
-            said.append(
-                f"settings of unknown listeners have no effect: {', '.join(lost)} (write the "
+            lines.append(
+                f"Kafka settings that this broker does not support have no effect: {names}"
+            )
+        if unknown := self._of_no_listener():
+            lines.append(
+                f"settings of unknown listeners have no effect: {', '.join(unknown)} (write the "
                 f"listener's name in lower case)"
             )
-        return tuple(said)
+        return tuple(lines)
 
     def _of_no_listener(self) -> list[str]:
         known = {listener.name.lower() for listener in self.client_listeners}
@@ -295,9 +299,11 @@ class Settings:
         if not self.is_given(d.LOG_DIRS) and self[d.LOG_DIR]:
             self._values[d.LOG_DIRS.name] = (self[d.LOG_DIR],)
 
-    def _blame(self, name: str, text: str) -> str:
+    def _problem_text(self, name: str, text: str) -> str:
         value = self._shown(name)
-        return _problem(Given(name, value or "", self._where.get(name, DEFAULT_SOURCE)), text)
+        return _problem(
+            SettingEntry(name, value or "", self._where.get(name, DEFAULT_SOURCE)), text
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Settings):
@@ -316,7 +322,7 @@ def _default(declared: Setting[T], profile: str) -> T:
     return declared.kafka_default if profile == "kafka" else declared.default
 
 
-def _problem(entry: Given, text: str) -> str:
+def _problem(entry: SettingEntry, text: str) -> str:
     return f"{entry.name}={entry.value} ({entry.where}): {text}"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, QuotasView
+from minibroker.control.quota_shapes import QuotaExplanation, QuotaQuery, QuotasView
 from minibroker.control.schema import Doc, Length, Range
 from minibroker.observability.metrics import Snapshot
 from minibroker.runtime.clock import ADVANCE_MS_MAX, RATE_MAX, RATE_MIN
@@ -443,7 +443,7 @@ class ClockChange(NamedTuple):
     ] = None
 
 
-class ResetDone(NamedTuple):
+class ResetResult(NamedTuple):
     """The result of a reset."""
 
     topics: Annotated[int, Doc("Number of deleted topics.")]
@@ -483,7 +483,7 @@ class Backend(Protocol):
     async def quotas(self) -> QuotasView:
         """Return usage and quotas of clients."""
 
-    async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
+    async def explain_quota(self, question: QuotaQuery) -> QuotaExplanation:
         """Explain why a client is or is not throttled."""
 
     async def clock(self) -> ClockView:
@@ -492,7 +492,7 @@ class Backend(Protocol):
     async def turn_clock(self, change: ClockChange) -> ClockView:
         """Change the clock of all processes and return it; at least one field is set."""
 
-    async def reset(self) -> ResetDone:
+    async def reset(self) -> ResetResult:
         """Delete all topics, groups and offsets in all processes."""
 
     async def metrics(self) -> Sequence[Snapshot]:

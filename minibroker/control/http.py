@@ -31,15 +31,15 @@ from minibroker.control.operation import ApiOperation
 from minibroker.control.routes import (
     OPERATIONS,
     Answer,
-    Elsewhere,
-    Site,
+    ApiContext,
+    Redirect,
     Text,
 )
 from minibroker.control.schema import Fault, InvalidJson, parse
 from minibroker.observability.totals import Totals
 
 BODY_MAX_BYTES: Final = 64 * 1024
-"""The largest body taken; the largest that makes sense is a topic with many configs."""
+"""Maximum size of a body: enough for a topic with many configs."""
 
 SHOWN_PATH_MAX: Final = 200
 """Characters of an unknown path that are repeated in the answer."""
@@ -48,14 +48,14 @@ _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosni
 
 
 def make_app(backend: Backend, allowed_hosts: Iterable[str] = ()) -> Starlette:
-    """The application for one broker.
+    """Create the application for one broker.
 
-    ``allowed_hosts`` are names by which people reach this broker, such as a container's; IP
-    addresses and ``localhost`` are always taken.
+    ``allowed_hosts`` are further names of this broker, such as a container's; IP addresses and
+    ``localhost`` are always allowed.
     """
-    site = Site(backend, Totals())
+    context = ApiContext(backend, Totals())
     app = Starlette(
-        routes=[_route(site, operation) for operation in OPERATIONS],
+        routes=[_route(context, operation) for operation in OPERATIONS],
         middleware=[Middleware(_Guard, allowed_hosts=frozenset(map(str.lower, allowed_hosts)))],
         exception_handlers={
             404: _no_such_route,
@@ -70,17 +70,17 @@ def make_app(backend: Backend, allowed_hosts: Iterable[str] = ()) -> Starlette:
     return app
 
 
-def _route(site: Site, operation: ApiOperation) -> Route:
+def _route(context: ApiContext, operation: ApiOperation) -> Route:
     async def endpoint(request: Request) -> Response:
         arguments: list[object] = list(request.path_params.values())
         if operation.body is not None:
             arguments.append(parse(operation.body, await _read_json(request)))
         if operation.query is not None:
             arguments.append(parse(operation.query, dict(request.query_params)))
-        answer = await operation.run(site, *arguments)
+        answer = await operation.run(context, *arguments)
         if isinstance(answer, Answer):
             return _json_response(answer.content, answer.status)
-        if isinstance(answer, Elsewhere):
+        if isinstance(answer, Redirect):
             if "text/html" in request.headers.get("accept", ""):
                 return Response(None, 302, {**_HEADERS, "location": answer.path})
             answer = answer.otherwise
@@ -91,7 +91,7 @@ def _route(site: Site, operation: ApiOperation) -> Route:
             return Response(status_code=operation.status, headers=_HEADERS)
         return _json_response(answer, operation.status)
 
-    # A name may hold slashes, as group ids do, so a parameter takes the rest of the path.
+    # Names such as group ids may contain slashes, so a parameter is the rest of the path.
     path = operation.path.replace("}", ":path}")
     return Route(path, endpoint, methods=[operation.method], name=operation.name)
 
@@ -114,12 +114,14 @@ async def _read_json(request: Request) -> Any:
         at = f"line {error.lineno} column {error.colno}"
         raise InvalidJson([Fault("(body)", f"is not JSON: {error.msg} at {at}")]) from None
     except (ValueError, RecursionError) as error:
-        reason = "nested too deep" if isinstance(error, RecursionError) else "has absurd numbers"
+        reason = (
+            "nested too deep" if isinstance(error, RecursionError) else "has a too large number"
+        )
         raise InvalidJson([Fault("(body)", f"is not usable JSON: {reason}")]) from None
 
 
 def _no_constant(name: str) -> None:
-    raise json.JSONDecodeError(f"{name} is no JSON number", name, 0)
+    raise json.JSONDecodeError(f"{name} is not a JSON number", name, 0)
 
 
 # Answers ------------------------------------------------------------------------------------
@@ -139,17 +141,19 @@ def _error(
 async def _no_such_route(request: Request, _: Exception) -> Response:
     path = request.scope["path"][:SHOWN_PATH_MAX]
     known = {operation.path: None for operation in OPERATIONS}
-    near = get_close_matches(path, known, n=3, cutoff=0.6)
-    hint = f"Near it: {', '.join(near)}" if near else "GET / lists what there is."
-    return _error(404, "NO_SUCH_ROUTE", f"there is nothing at {path}", hint)
+    suggestions = get_close_matches(path, known, n=3, cutoff=0.6)
+    hint = f"Similar: {', '.join(suggestions)}" if suggestions else "GET / lists all operations."
+    return _error(404, "NO_SUCH_ROUTE", f"there is no resource at {path}", hint)
 
 
 async def _wrong_method(request: Request, _: Exception) -> Response:
     allowed = [
-        operation.method for operation in OPERATIONS if operation.stands_at(request.scope["path"])
+        operation.method
+        for operation in OPERATIONS
+        if operation.matches_path(request.scope["path"])
     ]
-    message = f"{request.method[:SHOWN_PATH_MAX]} is not taken here"
-    response = _error(405, "METHOD_NOT_ALLOWED", message, f"Taken here: {', '.join(allowed)}.")
+    message = f"{request.method[:SHOWN_PATH_MAX]} is not allowed"
+    response = _error(405, "METHOD_NOT_ALLOWED", message, f"Allowed: {', '.join(allowed)}.")
     response.headers["allow"] = ", ".join(allowed)
     return response
 
@@ -168,19 +172,19 @@ async def _invalid(_: Request, error: Exception) -> Response:
 async def _other(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = "BODY_TOO_LARGE" if error.status_code == 413 else "REFUSED"
-    return _error(error.status_code, code, error.detail, "GET / lists what there is.")
+    return _error(error.status_code, code, error.detail, "GET / lists all operations.")
 
 
 async def _fault(_: Request, __: Exception) -> Response:
-    message = "the broker failed to answer; this is a fault of its own"
-    return _error(500, "INTERNAL_ERROR", message, "The broker's log says where it failed.")
+    message = "the broker failed to respond; this is an internal error"
+    return _error(500, "INTERNAL_ERROR", message, "The broker's log has the details.")
 
 
 # Who may ask ----------------------------------------------------------------------------------
 
 
 class _Guard:
-    """Rejects requests that a foreign web page could make a browser on this machine send.
+    """Rejects requests that web pages of other sites send from a browser on this machine.
 
     An unknown name in ``Host`` is DNS rebinding: a page whose name was made to point here. A
     foreign ``Origin`` on a changing request is a form sent by another page.
@@ -205,11 +209,11 @@ class _Guard:
                 "Use localhost or an IP address, or add the name to advertised.listeners when the "
                 "broker is started."
             )
-            return _error(403, "FOREIGN_HOST", "the Host header names another host", hint)
+            return _error(403, "FOREIGN_HOST", "the Host header does not match this broker", hint)
         origin = headers.get("origin")
         if origin is not None and method not in {"GET", "HEAD"} and origin != f"http://{host}":
             hint = "Send it without an Origin header, as tools other than browsers do."
-            return _error(403, "FOREIGN_ORIGIN", "a page of another site sent this", hint)
+            return _error(403, "FOREIGN_ORIGIN", "the request is from a page of another site", hint)
         return None
 
     def _is_ours(self, name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class ApiOperation(NamedTuple):
-    """One thing the API does.
+    """One operation of the API.
 
     ``run`` gets the site and its arguments: the path's ``{parameter}`` if there is one, then the
     body if ``body`` is a record, or what follows the path's ``?`` if ``query`` is one, of texts.
@@ -41,8 +41,8 @@ class ApiOperation(NamedTuple):
         """The name of the path's parameter; it is always the last part of the path."""
         return self.path[self.path.index("{") + 1 : -1] if "{" in self.path else None
 
-    def stands_at(self, path: str) -> bool:
-        """Whether the operation's path, filled in, is this one."""
+    def matches_path(self, path: str) -> bool:
+        """Whether a request's path matches the operation's path."""
         if self.parameter is None:
             return path == self.path
         return path.startswith(self.path.partition("{")[0])

@@ -76,7 +76,7 @@ class QuotasView(NamedTuple):
     throttles: Annotated[tuple[QuotaThrottle, ...], Doc("The most recent throttles, newest first.")]
 
 
-class QuotaQuestion(NamedTuple):
+class QuotaQuery(NamedTuple):
     """The client whose quota to explain."""
 
     user: Annotated[str, Doc("The principal's name, e.g. `ANONYMOUS`.")] = "ANONYMOUS"
@@ -106,7 +106,7 @@ class QuotaSample(NamedTuple):
     total: Annotated[float, Doc("Bytes, percent times seconds, or partitions.")]
 
 
-class QuotaExplained(NamedTuple):
+class QuotaExplanation(NamedTuple):
     """Why a client is or is not throttled."""
 
     type: QuotaKind

@@ -23,19 +23,19 @@ _INTRODUCTION: Final = """\
 
 <!-- Written by `python -m minibroker.control.reference`; don't edit. -->
 
-A running broker is seen and steered over HTTP. Where it listens stands in the line that
-`minibroker start` prints (`control_url`), by default a free port of the loopback interface; the
-setting `control.listener` chooses another. In a browser it is [the console](../guides/console.md);
+Inspect and control a running broker over HTTP. `minibroker start` prints the address
+(`control_url`), by default a free port of the loopback interface; the setting `control.listener`
+selects another one. A browser shows [the console](../guides/console.md) there;
 `GET /openapi.json` describes the API for programs.
 
-- Bodies and answers are JSON. A body has at most %(body)d bytes.
-- At most %(connections)d connections are open; past that the one idle for longest is closed.
-- A refusal is `{"error": {"code", "message", "hint", "fields": [{"path", "message"}]}}`: `code` is
-  Kafka's name of the error where it has one, `fields` names every wrong field of a body.
-- All times are the broker's own, which `POST /v1/clock` turns.
-- There is no login. What protects it is that it listens on loopback only, that it refuses requests
-  whose `Host` isn't an IP address, `localhost` or a name of the broker, and that it refuses changes
-  sent by web pages of other sites (`Origin`). Open it to a network only if you trust that network.
+- Request and response bodies are JSON. A body has at most %(body)d bytes.
+- At most %(connections)d connections are open. At the limit, the one idle for longest is closed.
+- An error is `{"error": {"code", "message", "hint", "fields": [{"path", "message"}]}}`: `code` is
+  Kafka's name of the error where it has one, `fields` lists every invalid field of a body.
+- All times are from the broker's clock, which `POST /v1/clock` changes.
+- There is no authentication. By default the API listens on loopback only. It rejects requests
+  whose `Host` isn't an IP address, `localhost` or a name of the broker, and changes requested by
+  web pages of other sites (`Origin`). Open it to a network only if you trust that network.
 
 ```sh
 curl $control_url/v1/health
@@ -56,7 +56,7 @@ def page() -> str:
 
 
 def _operations() -> Iterator[str]:
-    yield "| Request | What it does | Body | Answer | Refusals |"
+    yield "| Request | Description | Body | Response | Errors |"
     yield "| --- | --- | --- | --- | --- |"
     for operation in OPERATIONS:
         yield _row(operation)
@@ -74,7 +74,7 @@ def _row(operation: ApiOperation) -> str:
     shown = f"[{answer.__name__}]" if isinstance(answer, type) else answer or "nothing"
     refusals = "; ".join(f"{status}: {why}" for status, why in sorted(operation.errors.items()))
     if operation.body:
-        refusals = f"400: the body is wrong; {refusals}".removesuffix("; ")
+        refusals = f"400: the body is invalid; {refusals}".removesuffix("; ")
     return (
         f"| `{operation.method} {operation.path}` | {operation.summary} | {_link(body)} "
         f"| {operation.status}, {_link(shown)} | {refusals} |"
@@ -93,7 +93,7 @@ def _shape(name: str, schema: dict[str, Any]) -> Iterator[str]:
     yield "| Field | Type | Meaning |"
     yield "| --- | --- | --- |"
     for field, inner in schema["properties"].items():
-        optional = "" if field in schema["required"] else ", may be left out"
+        optional = "" if field in schema["required"] else ", optional"
         yield f"| `{field}` | {_type(inner)}{optional} | {inner.get('description', '')} |"
     yield ""
 

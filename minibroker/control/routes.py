@@ -22,7 +22,7 @@ from minibroker.control.backend import (
     GroupList,
     GroupView,
     Health,
-    ResetDone,
+    ResetResult,
     TopicCreation,
     TopicList,
     TopicView,
@@ -30,8 +30,8 @@ from minibroker.control.backend import (
 from minibroker.control.operation import ApiOperation
 from minibroker.control.quota_shapes import (
     LAST,
-    QuotaExplained,
-    QuotaQuestion,
+    QuotaExplanation,
+    QuotaQuery,
     QuotasView,
 )
 from minibroker.control.schema import Fault, InvalidJson
@@ -47,14 +47,14 @@ class Text(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class Elsewhere(NamedTuple):
+class Redirect(NamedTuple):
     """A redirect for browsers, and the response for other clients."""
 
     path: str
     otherwise: Text
 
 
-class Site(NamedTuple):
+class ApiContext(NamedTuple):
     """The broker that operations use, and the state kept between requests."""
 
     backend: Backend
@@ -68,18 +68,18 @@ class Answer(NamedTuple):
     status: int
 
 
-async def get_index(_: Site) -> Elsewhere:
+async def get_index(_: ApiContext) -> Redirect:
     """List the operations; redirect a browser to the console."""
     lines = [f"{each.method:<6} {each.path:<24} {each.summary}" for each in OPERATIONS]
-    return Elsewhere("/console", Text("\n".join([*lines, ""]).encode(), "text/plain"))
+    return Redirect("/console", Text("\n".join([*lines, ""]).encode(), "text/plain"))
 
 
-async def get_console(_: Site) -> Text:
+async def get_console(_: ApiContext) -> Text:
     """Return the console, a page that shows connections in real time."""
     return _console_file("index.html")
 
 
-async def get_console_file(_: Site, name: str) -> Text:
+async def get_console_file(_: ApiContext, name: str) -> Text:
     """Return a file of the console."""
     return _console_file(name)
 
@@ -91,7 +91,7 @@ def _console_file(name: str) -> Text:
     return Text(*read(name), HEADERS)
 
 
-async def get_description(_: Site) -> Text:
+async def get_description(_: ApiContext) -> Text:
     """Return the OpenAPI description of this API."""
     return Text(_description(), "application/json")
 
@@ -104,94 +104,94 @@ def _description() -> bytes:
     return json.dumps(description(OPERATIONS), indent=1).encode()
 
 
-async def get_metrics(site: Site) -> Text:
+async def get_metrics(context: ApiContext) -> Text:
     """Return all metrics in the Prometheus text format."""
     # Imported with the first scrape: the module costs 3 MB and 20 ms.
     from minibroker.observability.exposition import CONTENT_TYPE, render
 
-    health = await site.backend.health()
-    site.totals.take(await site.backend.metrics())
+    health = await context.backend.health()
+    context.totals.take(await context.backend.metrics())
     restarts = {process.name: process.restarts for process in health.processes}
-    return Text(render(site.totals, restarts), CONTENT_TYPE)
+    return Text(render(context.totals, restarts), CONTENT_TYPE)
 
 
-async def get_health(site: Site) -> Health | Answer:
+async def get_health(context: ApiContext) -> Health | Answer:
     """Return the health of the broker; 503 until all processes that clients need are running."""
-    health = await site.backend.health()
+    health = await context.backend.health()
     return health if health.ready else Answer(health, 503)
 
 
-async def get_cluster(site: Site) -> Cluster:
+async def get_cluster(context: ApiContext) -> Cluster:
     """Return the cluster: brokers, controller, number of topics."""
-    return await site.backend.cluster()
+    return await context.backend.cluster()
 
 
-async def list_topics(site: Site) -> TopicList:
+async def list_topics(context: ApiContext) -> TopicList:
     """List all topics."""
-    return await site.backend.topics()
+    return await context.backend.topics()
 
 
-async def get_topic(site: Site, name: str) -> TopicView:
+async def get_topic(context: ApiContext, name: str) -> TopicView:
     """Return a topic: partitions with leader, offsets and size, and its configs."""
-    return await site.backend.topic(name)
+    return await context.backend.topic(name)
 
 
-async def create_topic(site: Site, new: TopicCreation) -> TopicView:
+async def create_topic(context: ApiContext, new: TopicCreation) -> TopicView:
     """Create a topic; respond when every process has the new metadata."""
-    return await site.backend.create_topic(new)
+    return await context.backend.create_topic(new)
 
 
-async def delete_topic(site: Site, name: str) -> None:
+async def delete_topic(context: ApiContext, name: str) -> None:
     """Delete a topic; respond when every process has the new metadata."""
-    await site.backend.delete_topic(name)
+    await context.backend.delete_topic(name)
 
 
-async def list_groups(site: Site) -> GroupList:
+async def list_groups(context: ApiContext) -> GroupList:
     """List all consumer groups."""
-    return await site.backend.groups()
+    return await context.backend.groups()
 
 
-async def get_group(site: Site, group_id: str) -> GroupView:
+async def get_group(context: ApiContext, group_id: str) -> GroupView:
     """Return a group: members, their partitions, committed offsets and lag."""
-    return await site.backend.group(group_id)
+    return await context.backend.group(group_id)
 
 
-async def list_connections(site: Site) -> ConnectionsView:
+async def list_connections(context: ApiContext) -> ConnectionsView:
     """List client connections, limits and recent connection events."""
-    return await site.backend.connections()
+    return await context.backend.connections()
 
 
-async def list_quotas(site: Site) -> QuotasView:
+async def list_quotas(context: ApiContext) -> QuotasView:
     """List usage and quotas of clients: bytes, request time and topic changes."""
-    return await site.backend.quotas()
+    return await context.backend.quotas()
 
 
-async def explain_quota(site: Site, question: QuotaQuestion) -> QuotaExplained:
+async def explain_quota(context: ApiContext, question: QuotaQuery) -> QuotaExplanation:
     """Explain why a client is or is not throttled: `?user=…&client_id=…&type=…`."""
     kinds = [kind.row.control_name for kind in CLIENT_QUOTA_TYPES]
     if question.type not in kinds:
         raise InvalidJson([Fault("type", f"must be one of {', '.join(kinds)}")])
     if question.throttle not in {"", LAST} and not question.throttle.isdecimal():
         raise InvalidJson([Fault("throttle", f"must be a throttle's number, or {LAST}")])
-    return await site.backend.explain_quota(question)
+    return await context.backend.explain_quota(question)
 
 
-async def get_clock(site: Site) -> ClockView:
+async def get_clock(context: ApiContext) -> ClockView:
     """Return the clock that all processes of the broker share."""
-    return await site.backend.clock()
+    return await context.backend.clock()
 
 
-async def turn_clock(site: Site, change: ClockChange) -> ClockView:
+async def turn_clock(context: ApiContext, change: ClockChange) -> ClockView:
     """Advance, freeze or speed up the clock; return the new state of the clock."""
     if change == ClockChange():
         fault = Fault("(body)", "must set at least one of advance_ms, freeze and rate")
         raise InvalidJson([fault])
-    return await site.backend.turn_clock(change)
+    return await context.backend.turn_clock(change)
 
 
-async def reset(site: Site) -> ResetDone:
+async def reset(context: ApiContext) -> ResetResult:
     """Delete all topics, groups and offsets of the running broker."""
-    return await site.backend.reset()
+    return await context.backend.reset()
 
 
 def _operation(
@@ -205,7 +205,7 @@ def _operation(
 
 
 _NO_TOPIC: Final = "There is no topic with this name."
-_NOT_NOW: Final = {503: "A process is restarting, or the broker is stopping."}
+_UNAVAILABLE: Final = {503: "A process is restarting, or the broker is stopping."}
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     _operation("GET", "/", "text/plain", get_index),
@@ -218,8 +218,8 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         errors={404: "There is no file with this name."},
     ),
     _operation("GET", "/v1/health", Health, get_health),
-    _operation("GET", "/v1/cluster", Cluster, get_cluster, errors=_NOT_NOW),
-    _operation("GET", "/v1/topics", TopicList, list_topics, errors=_NOT_NOW),
+    _operation("GET", "/v1/cluster", Cluster, get_cluster, errors=_UNAVAILABLE),
+    _operation("GET", "/v1/topics", TopicList, list_topics, errors=_UNAVAILABLE),
     _operation(
         "POST",
         "/v1/topics",
@@ -227,11 +227,11 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         create_topic,
         body=TopicCreation,
         status=201,
-        errors={409: "A topic with this name already exists.", **_NOT_NOW},
+        errors={409: "A topic with this name already exists.", **_UNAVAILABLE},
         example={"name": "orders", "partitions": 3, "configs": {"retention.ms": "60000"}},
     ),
     _operation(
-        "GET", "/v1/topics/{name}", TopicView, get_topic, errors={404: _NO_TOPIC, **_NOT_NOW}
+        "GET", "/v1/topics/{name}", TopicView, get_topic, errors={404: _NO_TOPIC, **_UNAVAILABLE}
     ),
     _operation(
         "DELETE",
@@ -239,24 +239,24 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         None,
         delete_topic,
         status=204,
-        errors={404: _NO_TOPIC, **_NOT_NOW},
+        errors={404: _NO_TOPIC, **_UNAVAILABLE},
     ),
-    _operation("GET", "/v1/groups", GroupList, list_groups, errors=_NOT_NOW),
+    _operation("GET", "/v1/groups", GroupList, list_groups, errors=_UNAVAILABLE),
     _operation(
         "GET",
         "/v1/groups/{group_id}",
         GroupView,
         get_group,
-        errors={404: "There is no group with this id.", **_NOT_NOW},
+        errors={404: "There is no group with this id.", **_UNAVAILABLE},
     ),
-    _operation("GET", "/v1/connections", ConnectionsView, list_connections, errors=_NOT_NOW),
+    _operation("GET", "/v1/connections", ConnectionsView, list_connections, errors=_UNAVAILABLE),
     _operation("GET", "/v1/quotas", QuotasView, list_quotas),
-    _operation("GET", "/v1/quotas/explain", QuotaExplained, explain_quota, query=QuotaQuestion),
+    _operation("GET", "/v1/quotas/explain", QuotaExplanation, explain_quota, query=QuotaQuery),
     _operation("GET", "/v1/clock", ClockView, get_clock),
     _operation(
         "POST", "/v1/clock", ClockView, turn_clock, body=ClockChange, example={"advance_ms": 11000}
     ),
-    _operation("POST", "/v1/reset", ResetDone, reset, errors=_NOT_NOW),
+    _operation("POST", "/v1/reset", ResetResult, reset, errors=_UNAVAILABLE),
     _operation("GET", "/metrics", "text/plain", get_metrics),
     _operation("GET", "/openapi.json", "application/json", get_description),
 )

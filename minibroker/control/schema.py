@@ -247,8 +247,12 @@ def _parse_object(record: type, value: Json, path: str, faults: list[Fault]) -> 
     hints, defaults = _hints(record), _defaults(record)
     for name in value:
         if name not in hints and len(faults) < FAULTS_MAX:
-            near = get_close_matches(name, hints, n=1, cutoff=0.5)
-            advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(hints)}"
+            suggestions = get_close_matches(name, hints, n=1, cutoff=0.5)
+            advice = (
+                f"did you mean {suggestions[0]!r}?"
+                if suggestions
+                else f"known are {', '.join(hints)}"
+            )
             faults.append(Fault(_below(path, name), f"unknown field; {advice}"))
     given: dict[str, Any] = {}
     for name, hint in hints.items():

@@ -74,7 +74,7 @@ class _Server:
         self._ticks = count()
 
     async def accept(self, listening: trio.socket.SocketType, nursery: trio.Nursery) -> None:
-        """Take connections for ever; the one idle for longest makes way when all places are taken.
+        """Accept connections; at the limit, close the one that is idle for longest.
 
         Raises the ``OSError`` if the process is out of descriptors and there are no connections
         that could free any: the process is then restarted.
@@ -91,7 +91,7 @@ class _Server:
                 await trio.lowlevel.checkpoint()
                 continue
             if len(self._open) >= CONNECTIONS_MAX and not self._make_way():
-                _log.warning("control connection refused: all are at work", limit=CONNECTIONS_MAX)
+                _log.warning("control connection rejected: all are busy", limit=CONNECTIONS_MAX)
                 accepted.close()
                 continue
             connection = _Connection(
@@ -104,7 +104,7 @@ class _Server:
         try:
             await connection.serve()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client went away in the middle; its own affair
+            pass  # the client disconnected during the request
         finally:
             self._open.discard(connection)
             self._notify()
@@ -143,7 +143,7 @@ class _Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX_BYTES)
         self._scope = trio.CancelScope()
         self._ticks = ticks
-        self._began_waiting = began_waiting
+        self._on_waiting = began_waiting
         self._stopping = False
         self.waits = True
         """Whether the server waits for the client."""
@@ -151,17 +151,17 @@ class _Connection:
         """Start of the wait, in steps of the server."""
 
     def cancel(self) -> None:
-        """Close the connection whatever it is doing."""
+        """Close the connection immediately."""
         self._scope.cancel()
 
     def stop(self) -> None:
-        """Close the connection as soon as it isn't answering."""
+        """Close the connection after the current response."""
         self._stopping = True
         if self._http.our_state not in {h11.SEND_RESPONSE, h11.SEND_BODY}:
             self._scope.cancel()
 
     async def serve(self) -> None:
-        """Answer requests until either side has had enough; the stream is closed afterwards."""
+        """Answer requests until either side ends the connection, then close the stream."""
         async with self._stream:
             with self._scope:
                 try:
@@ -173,7 +173,7 @@ class _Connection:
                     await self._linger()
 
     async def _serve_one(self) -> bool:
-        """Answer one request; whether the connection is fit for another."""
+        """Answer one request; return whether the connection can be reused."""
         request = await self.next_event()
         if not isinstance(request, h11.Request):
             return False  # the client has closed its side
@@ -204,13 +204,13 @@ class _Connection:
         await self._wait(self._stream.send_all, data)
 
     def peers(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Addresses of the client and of ourselves."""
+        """Addresses of the client and of the server."""
         client, server = self._stream.socket.getpeername(), self._stream.socket.getsockname()
         return (client[0], client[1]), (server[0], server[1])
 
     async def _wait(self, operation: Any, argument: Any) -> Any:
         self.waits, self.since = True, next(self._ticks)
-        self._began_waiting()
+        self._on_waiting()
         try:
             return await operation(argument)
         finally:
@@ -234,7 +234,7 @@ class _Connection:
 
 
 class _Exchange:
-    """One request and its answer, in ASGI's terms."""
+    """One request and its response, in ASGI's terms."""
 
     def __init__(self, connection: _Connection, request: h11.Request, app: ASGIApp) -> None:
         self._connection = connection
@@ -247,13 +247,13 @@ class _Exchange:
         self._not_http: h11.RemoteProtocolError | None = None
 
     async def run(self) -> None:
-        """Let the application answer; a fault of its own becomes a 500 and a line in the log."""
+        """Run the application; its exceptions become a 500 response and a log line."""
         self._connection.waits = False
         try:
             await self._app(self._scope(), self._receive, self._send)
         except trio.BrokenResourceError:
             raise
-        except Exception as error:  # noqa: BLE001 - a fault in one answer must not end the server
+        except Exception as error:  # noqa: BLE001 - an error in one response must not end the server
             if self._not_http is None:
                 target = self._request.target.decode()
                 _log.failure("control request failed", error, target=target)
@@ -261,9 +261,9 @@ class _Exchange:
             raise self._not_http
         if not self._finished.is_set():
             if self._head_sent:
-                raise trio.BrokenResourceError("the answer broke off")
+                raise trio.BrokenResourceError("the response was aborted")
             await self._connection.send(
-                *_plain_answer(500, "INTERNAL_ERROR", "the broker failed to answer")
+                *_plain_answer(500, "INTERNAL_ERROR", "the broker failed to respond")
             )
 
     def _scope(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class _Exchange:
         try:
             event = await self._connection.next_event()
         except h11.RemoteProtocolError as error:
-            # The application would take it for a fault of its own; to it the client is gone.
+            # Otherwise the application would report an error; for it the client has disconnected.
             self._not_http, self._body_read = error, True
             return {"type": "http.disconnect"}
         if isinstance(event, h11.Data):
@@ -326,7 +326,7 @@ class _Exchange:
 
 
 def _plain_answer(status: int, code: str, message: str) -> tuple[h11.Event, ...]:
-    content = error_json(code, message, "GET / lists what there is.")
+    content = error_json(code, message, "GET / lists all operations.")
     headers = [
         ("content-type", "application/json"),
         ("content-length", str(len(content))),

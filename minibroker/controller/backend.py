@@ -21,7 +21,7 @@ from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, QUOTA_THROTTLE_MODE
 from minibroker.config.dynamic import effective
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
-from minibroker.control.quota_shapes import QuotaExplained, QuotaQuestion, QuotasView
+from minibroker.control.quota_shapes import QuotaExplanation, QuotaQuery, QuotasView
 from minibroker.controller.connection_event_log import ConnectionEventLog
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.coordinator.description import GroupDescription, GroupOverview
@@ -317,7 +317,7 @@ class ControllerBackend:
         mode = env.settings[QUOTA_THROTTLE_MODE]
         return quotas_view(self._scope.quotas, env.ledger, mode, now_ms(env.clock))
 
-    async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
+    async def explain_quota(self, question: QuotaQuery) -> QuotaExplanation:
         """Why a user and client-id is throttled or not."""
         env = self._env
         return quota_explained(self._scope.quotas, env.ledger, question, now_ms(env.clock))
@@ -344,14 +344,14 @@ class ControllerBackend:
         await self._subscribers.request_all(ClockAdvanced())
         return await self.clock()
 
-    async def reset(self) -> shown.ResetDone:
+    async def reset(self) -> shown.ResetResult:
         """Drop all topics, groups and offsets; returns when every process has applied that."""
         topics = sum(not topic.internal for topic in self._image.topics.values())
         groups = sum(map(len, (await self._overviews()).values()))
         with _store_may_be_away():
             updates = await self._scope.cluster.reset()
         await self._scope.publish(updates)
-        return shown.ResetDone(topics, groups)
+        return shown.ResetResult(topics, groups)
 
     async def metrics(self) -> Sequence[Snapshot]:
         """A new snapshot of the metrics of every running process, including this one."""

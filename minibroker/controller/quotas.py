@@ -73,8 +73,8 @@ def _use(quotas: ClientQuotaManager, entry: QuotaUsage, now_ms: int) -> shown.Qu
 
 
 def quota_explained(
-    quotas: ClientQuotaManager, ledger: QuotaLedger, question: shown.QuotaQuestion, now_ms: int
-) -> shown.QuotaExplained:
+    quotas: ClientQuotaManager, ledger: QuotaLedger, question: shown.QuotaQuery, now_ms: int
+) -> shown.QuotaExplanation:
     """Why a client is throttled or not, or was; ``NotFound`` if there is no such throttle."""
     throttle = _asked_for(ledger, question.throttle) if question.throttle else None
     user: str | None
@@ -92,7 +92,7 @@ def quota_explained(
         window_ms=ledger.window_ms, tags=tags, cause=cause,
     )  # fmt: skip
     quota = None if found.bound is None else found.bound.value
-    return shown.QuotaExplained(
+    return shown.QuotaExplanation(
         type=kind.row.control_name,
         user=user,
         client_id=client_id,

@@ -18,7 +18,7 @@ import trio
 from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.apis.registry import APIS, advertised, unsupported_version
-from minibroker.config.dynamic import InForce
+from minibroker.config.dynamic import DynamicSettings
 from minibroker.config.types import INT_MAX
 from minibroker.network.activity_events import (
     count_records,
@@ -81,7 +81,7 @@ class RequestHandler:
         self._on_use = on_use
         self._on_unserved = on_unserved
         self._authorizers = Authorizers(env.settings)
-        self._in_force = InForce(env.settings)
+        self._dynamic_settings = DynamicSettings(env.settings)
         self._advertised = advertised(env.settings)
         self._log = EventLog(env.name)
         self.quick_requests = 0
@@ -170,7 +170,7 @@ class RequestHandler:
             caller=client.caller,
             image=self._metadata_client.image,
             settings=env.settings,
-            in_force=self._in_force,
+            dynamic_settings=self._dynamic_settings,
             workers=env.workers,
             received=now,
             now=now,

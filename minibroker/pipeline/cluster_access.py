@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.activity.schema import TOPIC
-from minibroker.config.settings import ConfigError, Given
+from minibroker.config.settings import ConfigError, SettingEntry
 from minibroker.pipeline.errors import BadInput
 from minibroker.security.client_properties import (
     CHECKS_HOST,
@@ -64,7 +64,7 @@ _JAVA_KEY: Final = re.compile(rb"^-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", re.
 """The header of PKCS #8, the only key format that Kafka's Java client reads."""
 _TO_PKCS8: Final = "openssl pkcs8 -topk8"
 _STACK_TRACE: Final = "spark.sql.pyspark.jvmStacktrace.enabled"
-_NOT_GIVEN: Final = Given("", "", "")
+_NOT_GIVEN: Final = SettingEntry("", "", "")
 
 
 class ClusterAccess(NamedTuple):

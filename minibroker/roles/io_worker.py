@@ -149,7 +149,7 @@ class _Worker:
         self._env.metrics.produced(size_bytes, records)
         self._purgatory.wake((topic, partition))
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await self._off_loop.run(work)
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:

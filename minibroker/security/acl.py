@@ -136,10 +136,10 @@ class Authorizer:
         if not rules:
             return self._allow_if_none
         who, where = (str(principal), ANYBODY), _hosts(host)
-        mine = [rule for rule in rules if rule.principal in who and rule.host in where]
-        if any(_denies(rule, operation) for rule in mine):
+        matching = [rule for rule in rules if rule.principal in who and rule.host in where]
+        if any(_denies(rule, operation) for rule in matching):
             return False
-        return any(_allows(rule, operation) for rule in mine)
+        return any(_allows(rule, operation) for rule in matching)
 
     def allows_any(
         self, principal: Principal, host: str, operation: Operation, resource: Resource
@@ -152,10 +152,10 @@ class Authorizer:
         for pattern, rules in self._acls.items():
             if pattern.resource is not resource:
                 continue
-            mine = [one for one in rules if one.principal in who and one.host in where]
-            if any(_denies(rule, operation) for rule in mine):
+            matching = [one for one in rules if one.principal in who and one.host in where]
+            if any(_denies(rule, operation) for rule in matching):
                 denied.append(pattern)
-            if any(_allows(rule, operation) for rule in mine):
+            if any(_allows(rule, operation) for rule in matching):
                 allowed.append(pattern)
         if Pattern(resource, WILDCARD) in denied:
             return False
@@ -184,8 +184,8 @@ def _hosts(host: str) -> tuple[str, ...]:
 
 
 def _denies(rule: AclRule, operation: Operation) -> bool:
-    is_meant = rule.operation in (operation, Operation.ALL)
-    return rule.permission is Permission.DENY and is_meant
+    applies = rule.operation in (operation, Operation.ALL)
+    return rule.permission is Permission.DENY and applies
 
 
 def _allows(rule: AclRule, operation: Operation) -> bool:

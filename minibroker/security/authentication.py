@@ -18,14 +18,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from minibroker.security.mechanism import (
+    AuthenticatedUser,
     AuthenticationFailed,
     AuthenticationStep,
     Mechanism,
-    Proven,
 )
 from protocol.errors import ErrorCode
 
-_AGAIN: Final = "re-authentication"
+_REAUTHENTICATION: Final = "re-authentication"
 
 
 class AuthenticationState(StrEnum):
@@ -59,7 +59,7 @@ class AuthenticationAnswer(NamedTuple):
     failure: str | None = None
 
 
-class _Refusal:
+class _RejectedExchange:
     """An exchange that fails at the client's first token."""
 
     def __init__(self, text: str) -> None:
@@ -109,14 +109,16 @@ class Authentication:
             raise self._illegal("SaslHandshake")
         if mechanism not in self.mechanisms:
             self.state = AuthenticationState.FAILED
-            text = "the client wants another mechanism than those of sasl.enabled.mechanisms"
+            text = "the client requests a mechanism that is not in sasl.enabled.mechanisms"
             return AuthenticationAnswer(ErrorCode.UNSUPPORTED_SASL_MECHANISM, failure=text)
         if self._mechanism in (None, mechanism):
             self._mechanism = mechanism
             self._exchange = self._make(mechanism)
         else:
             # The mechanism is served, so UNSUPPORTED_SASL_MECHANISM would mislead the client.
-            self._exchange = _Refusal(f"Cannot change mechanism {self._mechanism} during {_AGAIN}")
+            self._exchange = _RejectedExchange(
+                f"Cannot change mechanism {self._mechanism} during {_REAUTHENTICATION}"
+            )
         self.state = AuthenticationState.TOKENS if version >= 1 else AuthenticationState.RAW
         return AuthenticationAnswer(ErrorCode.NONE)
 
@@ -128,10 +130,10 @@ class Authentication:
         ):
             raise self._illegal("SaslAuthenticate")
         try:
-            response, proven = self._exchange.respond(token)
-            if proven is None:
+            response, authenticated = self._exchange.respond(token)
+            if authenticated is None:
                 return AuthenticationAnswer(ErrorCode.NONE, data=response)
-            lifetime_ms = self._take(proven, wall_ms)
+            lifetime_ms = self._accept_user(authenticated, wall_ms)
         except AuthenticationFailed as failure:
             self.state, self._exchange = AuthenticationState.FAILED, None
             message = failure.client_message or (
@@ -142,19 +144,23 @@ class Authentication:
             return AuthenticationAnswer(code, message, failure=f"{self._mechanism}: {failure}")
         return AuthenticationAnswer(ErrorCode.NONE, data=response, lifetime_ms=lifetime_ms)
 
-    def _take(self, proven: Proven, wall_ms: int) -> int:
+    def _accept_user(self, authenticated: AuthenticatedUser, wall_ms: int) -> int:
         """Accept the user; return the session lifetime in milliseconds, 0 for unlimited."""
-        if self.user not in (None, proven.user):
-            text = f"Cannot change principals during {_AGAIN}"
+        if self.user not in (None, authenticated.user):
+            text = f"Cannot change principals during {_REAUTHENTICATION}"
             raise AuthenticationFailed(text, text)
         assert self._mechanism is not None
-        self.user, self.state, self._exchange = proven.user, AuthenticationState.COMPLETE, None
+        self.user, self.state, self._exchange = (
+            authenticated.user,
+            AuthenticationState.COMPLETE,
+            None,
+        )
         bounds = [bound for bound in (self._reauth_max_ms(self._mechanism),) if bound > 0]
-        if proven.expires_ms is not None:
-            bounds.append(proven.expires_ms - wall_ms)
+        if authenticated.expires_ms is not None:
+            bounds.append(authenticated.expires_ms - wall_ms)
         self.expires = bool(bounds)
         return max(0, min(bounds, default=0))
 
     def _illegal(self, what: str) -> IllegalStep:
         state, self.state = self.state, AuthenticationState.FAILED
-        return IllegalStep(f"{what} may not come when authentication is at: {state}")
+        return IllegalStep(f"{what} is not allowed in the authentication state {state}")

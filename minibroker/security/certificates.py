@@ -81,7 +81,7 @@ def parse_rules(text: str) -> tuple[PrincipalMappingRule, ...]:
     while at < len(text):
         found = _RULE.match(text, at)
         if found is None:
-            raise BadRules(f"has '{text[at:]}', which is no rule; a list of rules is {EXAMPLE}")
+            raise BadRules(f"has '{text[at:]}', which is not a rule; a list of rules is {EXAMPLE}")
         rules.append(_rule(found))
         at = found.end()
     return tuple(rules)
@@ -114,4 +114,4 @@ def user_name(name: str, rules: Sequence[PrincipalMappingRule]) -> str:
         if found := pattern.fullmatch(name):
             made = found.expand(template)
             return made.lower() if case == "L" else made.upper() if case == "U" else made
-    raise NoName(f"no rule of ssl.principal.mapping.rules fits the certificate of {name}")
+    raise NoName(f"no rule of ssl.principal.mapping.rules matches the certificate of {name}")

@@ -16,9 +16,9 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from minibroker.config.jaas import JaasEntry, parse_jaas
-from minibroker.config.known import is_known_unserved
+from minibroker.config.known import is_unsupported_kafka_setting
 from minibroker.config.security_definitions import STORE_TYPE
-from minibroker.config.settings import ConfigError, Given, read_properties, unknown_name
+from minibroker.config.settings import ConfigError, SettingEntry, read_properties, unknown_name
 from minibroker.config.types import BadValueError
 from minibroker.security.handshakes import BadPem, Pem, client_context
 from minibroker.security.mechanism import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
@@ -47,7 +47,7 @@ SERVED: Final = (
     *(PROTOCOL, MECHANISM, JAAS, TOKEN_URL, TRUSTSTORE, TRUSTSTORE_TYPE, AUTHORITIES),
     *(KEYSTORE, KEYSTORE_TYPE, KEY_PASSWORD, CHECKS_HOST),
 )
-OURS: Final = ("security.", "ssl.", "sasl.")
+CHECKED_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 """Prefixes of names in which an unknown setting is an error; other settings are ignored."""
 
 CLAIM: Final = "unsecuredLoginStringClaim_"
@@ -60,7 +60,7 @@ class ClientProperties:
 
     file: str
     protocol: str
-    given: Mapping[str, Given] = field(repr=False)
+    given: Mapping[str, SettingEntry] = field(repr=False)
     mechanism: str | None = None
     jaas: JaasEntry | None = field(default=None, repr=False)
 
@@ -74,7 +74,7 @@ class ClientProperties:
         return CHECKS_HOST not in self.given or bool(self.given[CHECKS_HOST].value.strip())
 
     @property
-    def trusted(self) -> Given | None:
+    def trusted(self) -> SettingEntry | None:
         """Trusted authorities, as a file or a text; None for those of the system."""
         return self.given.get(TRUSTSTORE) or self.given.get(AUTHORITIES)
 
@@ -105,14 +105,20 @@ def read_client_properties(file: str) -> ClientProperties:
     return ClientProperties(file, protocol, given, mechanism, _checked_jaas(mechanism, given))
 
 
-def _check_name(entry: Given) -> None:
+def _check_name(entry: SettingEntry) -> None:
     name = entry.name
-    if name.startswith(OURS) and name not in SERVED and not is_known_unserved(name):
+    if (
+        name.startswith(CHECKED_PREFIXES)
+        and name not in SERVED
+        and not is_unsupported_kafka_setting(name)
+    ):
         hint = unknown_name(name, SERVED)
-        raise ConfigError([f"{entry.where}: {name} is not taken here{hint}"])
+        raise ConfigError([f"{entry.where}: {name} is not supported{hint}"])
 
 
-def _one_of(given: Mapping[str, Given], name: str, allowed: tuple[str, ...], default: str) -> str:
+def _one_of(
+    given: Mapping[str, SettingEntry], name: str, allowed: tuple[str, ...], default: str
+) -> str:
     if name not in given:
         return default
     value = given[name].value.strip().upper()
@@ -140,7 +146,7 @@ _PEM: Final = {
 """The setting of each field of a `Pem`."""
 
 
-def _check_types(given: Mapping[str, Given]) -> None:
+def _check_types(given: Mapping[str, SettingEntry]) -> None:
     for name in (TRUSTSTORE_TYPE, KEYSTORE_TYPE):
         if name in given:
             try:
@@ -162,7 +168,7 @@ def tls_context(client: ClientProperties) -> ssl.SSLContext:
 # SASL ---------------------------------------------------------------------------------------------
 
 
-def _checked_jaas(mechanism: str, given: Mapping[str, Given]) -> JaasEntry:
+def _checked_jaas(mechanism: str, given: Mapping[str, SettingEntry]) -> JaasEntry:
     entry = given[JAAS]
     try:
         jaas = parse_jaas(entry.value)
@@ -183,12 +189,12 @@ def _checked_jaas(mechanism: str, given: Mapping[str, Given]) -> JaasEntry:
     return jaas
 
 
-def _check_token(given: Mapping[str, Given], options: Mapping[str, str]) -> None:
+def _check_token(given: Mapping[str, SettingEntry], options: Mapping[str, str]) -> None:
     if TOKEN_URL in given:
         place = urlsplit(given[TOKEN_URL].value)
         if place.scheme != "file" or place.netloc:
             text = f"{given[TOKEN_URL].where}: {TOKEN_URL} must be a file with the token, "
-            raise ConfigError([text + "file:/FOLDER/TOKEN; tokens are not fetched here"])
+            raise ConfigError([text + "file:/FOLDER/TOKEN; fetching tokens is not supported"])
         return
     where = f"{given[JAAS].where}: "
     if f"{CLAIM}sub" not in options:

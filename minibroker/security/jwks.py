@@ -46,18 +46,18 @@ def verifier(jwks: str) -> Verifier:
     try:
         found = list(_usable(json.loads(jwks)["keys"]))
     except (ValueError, AttributeError, TypeError, KeyError) as error:
-        raise UnusableKeys(f"is no JWKS with keys that can be used: {error!r}") from None
+        raise UnusableKeys(f"is not a JWKS with usable keys: {error!r}") from None
     if not found:
-        raise UnusableKeys("has no key that can be used")
+        raise UnusableKeys("has no usable key")
     keys = [_as_key(key, says) for key, says in found if key.key_type != _SYMMETRIC]
     if not keys:
-        raise UnusableKeys("has no key that is half of a pair; a shared secret would sign, too")
+        raise UnusableKeys("has no public key; a shared secret could also sign tokens")
 
     def verify(token: str) -> Claims:
         try:
             name = jwt.get_unverified_header(token).get("kid")
         except jwt.PyJWTError as error:
-            raise BadToken(f"it is no JWS ({type(error).__name__})") from None
+            raise BadToken(f"it is not a JWS ({type(error).__name__})") from None
         why: Exception | None = None
         # A token without a key id may have been signed by any key.
         for key in [each for each in keys if name in (None, each.name)]:
@@ -73,8 +73,8 @@ def verifier(jwks: str) -> Verifier:
             else:
                 return claims
         if why is None:
-            raise BadToken("it names a key that is not known")
-        raise BadToken(f"its signature is not proven ({type(why).__name__})")
+            raise BadToken("it names an unknown key")
+        raise BadToken(f"its signature is not valid ({type(why).__name__})")
 
     return verify
 

@@ -27,7 +27,7 @@ class AuthenticationFailed(Exception):
         self.client_message = client_message
 
 
-class Proven(NamedTuple):
+class AuthenticatedUser(NamedTuple):
     """The authenticated user; ``expires_ms`` is the end of the credential in epoch milliseconds."""
 
     user: str
@@ -38,7 +38,7 @@ class AuthenticationStep(NamedTuple):
     """Bytes to send, and the user if this is the last step."""
 
     response: bytes
-    proven: Proven | None = None
+    proven: AuthenticatedUser | None = None
 
 
 class Mechanism(Protocol):

@@ -11,9 +11,14 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from minibroker.security.mechanism import AuthenticationFailed, AuthenticationStep, Proven, text_of
+from minibroker.security.mechanism import (
+    AuthenticatedUser,
+    AuthenticationFailed,
+    AuthenticationStep,
+    text_of,
+)
 
-_NOBODYS = "\0"
+_IMPOSSIBLE = "\0"
 """A password that no token can contain."""
 
 
@@ -34,13 +39,13 @@ class Plain:
             if not value:
                 text = f"Authentication failed: {name} not specified"
                 raise AuthenticationFailed(text, text)
-        if not _same(self._passwords.get(user, _NOBODYS), password):
+        if not _same(self._passwords.get(user, _IMPOSSIBLE), password):
             text = "Authentication failed: Invalid username or password"
             raise AuthenticationFailed(text, text)
         if acting_as not in ("", user):
             text = "Authentication failed: Client requested an authorization id that is different "
             raise AuthenticationFailed(text + "from username", text + "from username")
-        return AuthenticationStep(b"", Proven(user))
+        return AuthenticationStep(b"", AuthenticatedUser(user))
 
 
 def _same(expected: str, given: str) -> bool:

@@ -1,4 +1,4 @@
-"""Principal of a request: a type, nearly always ``User``, and a name.
+"""Principal of a request: a type, usually ``User``, and a name.
 
 Owns the pair and its text ``User:alice``. It must never know how it was authenticated. Invariant:
 ``parse(str(principal)) == principal``. Kafka's ``KafkaPrincipal``.

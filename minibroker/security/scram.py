@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 from minibroker.security.mechanism import (
     SCRAM_SHA_256,
     SCRAM_SHA_512,
+    AuthenticatedUser,
     AuthenticationFailed,
     AuthenticationStep,
-    Proven,
     text_of,
 )
 
@@ -104,7 +104,7 @@ DEFAULT_SHAPES: Final = (CredentialShape(ITERATIONS_MIN, SALT_BYTES, 1),)
 """Shape shown for unknown users while no user has a credential."""
 
 
-def decoy(
+def fake_credential(
     mechanism: str, user: str, secret: bytes, shapes: Sequence[CredentialShape]
 ) -> Credential:
     """Return the credential shown for an unknown user: constant, and of no password.
@@ -165,18 +165,18 @@ class Scram:
     def _first(self, text: str) -> bytes:
         found = _FIRST.fullmatch(text)
         if found is None:
-            raise AuthenticationFailed("the client's first message is no message of SCRAM")
+            raise AuthenticationFailed("the client's first message is not a SCRAM message")
         if found["binding"].startswith("p") or found["bare"].startswith("m="):
-            raise AuthenticationFailed("the client wants channel binding or an extension")
+            raise AuthenticationFailed("the client requests channel binding or an extension")
         if "tokenauth=true" in found["more"].split(","):
-            raise AuthenticationFailed("the client has a delegation token, which are not served")
+            raise AuthenticationFailed("the client uses a delegation token, which is not supported")
         user = _user_name(found["name"])
         acting_as = _user_name(found["acting_as"] or "")
         known = self._find(user)
         if acting_as not in ("", user):
             text = "Authentication failed: Client requested an authorization id that is different "
             raise AuthenticationFailed(text + "from username", text + "from username")
-        kept = known or decoy(self._mechanism, user, self._secret, self._shapes())
+        kept = known or fake_credential(self._mechanism, user, self._secret, self._shapes())
         self._kept = kept
         self._user = user if known else ""
         self._gs2, self._client_first = found["gs2"], found["bare"]
@@ -188,7 +188,7 @@ class Scram:
     def _final(self, text: str, kept: Credential) -> AuthenticationStep:
         found = _FINAL.fullmatch(text)
         if found is None:
-            raise AuthenticationFailed("the client's final message is no message of SCRAM")
+            raise AuthenticationFailed("the client's final message is not a SCRAM message")
         if found["nonce"] != self._nonce:
             raise AuthenticationFailed("Invalid client nonce in the final client message.")
         if found["binding"] != _base64(self._gs2.encode()):
@@ -196,18 +196,18 @@ class Scram:
         signed = f"{self._client_first},{self._server_first},{found['bare']}".encode()
         signature = hmac.digest(kept.stored_key, signed, self._hash)
         client_key = _xor(_from_base64(found["proof"]), signature)
-        is_right = hmac.compare_digest(
+        is_valid = hmac.compare_digest(
             hashlib.new(self._hash, client_key).digest(), kept.stored_key
         )
-        if not (is_right and self._user):
+        if not (is_valid and self._user):
             raise AuthenticationFailed("Invalid client credentials")
         verifier = _base64(hmac.digest(kept.server_key, signed, self._hash))
-        return AuthenticationStep(f"v={verifier}".encode(), Proven(self._user))
+        return AuthenticationStep(f"v={verifier}".encode(), AuthenticatedUser(self._user))
 
 
 def _user_name(text: str) -> str:
     if re.search("=(?!2C|3D)", text):
-        raise AuthenticationFailed("the user name has an = that stands for nothing")
+        raise AuthenticationFailed("the user name has an invalid = escape")
     return text.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -219,7 +219,7 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise AuthenticationFailed("the client's proof is no base64") from None
+        raise AuthenticationFailed("the client's proof is not base64") from None
 
 
 def _xor(left: bytes, right: bytes) -> bytes:

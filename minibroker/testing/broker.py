@@ -122,17 +122,17 @@ class MiniBroker:
     @property
     def bootstrap_servers(self) -> str:
         """``host:port`` for any Kafka client."""
-        return str(self._said("bootstrap_servers"))
+        return str(self._ready_value("bootstrap_servers"))
 
     @property
     def control_url(self) -> str:
         """The HTTP control API."""
-        return str(self._said("control_url"))
+        return str(self._ready_value("control_url"))
 
     @property
     def pid(self) -> int:
         """Process id of the supervisor."""
-        return int(str(self._said("pid")))
+        return int(str(self._ready_value("pid")))
 
     @property
     def control(self) -> Control:
@@ -191,7 +191,7 @@ class MiniBroker:
         """The end of the standard error of the broker's processes."""
         return self._lease.log() if self._lease is not None else ""
 
-    def _said(self, key: str) -> object:
+    def _ready_value(self, key: str) -> object:
         if not self._ready:
             raise RuntimeError("the broker is not running: use it as a context manager, or start()")
         return self._ready[key]
@@ -199,7 +199,7 @@ class MiniBroker:
     def _refuse_if_guarded(self, call: str) -> None:
         if self._guarded:
             raise SharedBrokerError(
-                f"{call} would disturb the tests that other xdist workers run on this broker; "
+                f"{call} would affect the tests of other xdist workers that use this broker; "
                 "start one of your own: with MiniBroker() as broker"
             )
 

@@ -31,7 +31,7 @@ class Control:
     def __init__(self, url: str) -> None:
         self._address = urlsplit(url).netloc
         self._connection: HTTPConnection | None = None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def get(self, *path: str) -> dict[str, Any]:
         """Return the answer to ``GET``; parts of the path are quoted."""
@@ -49,7 +49,7 @@ class Control:
         self._call("DELETE", path, None)
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             self._drop()
 
     def _call(
@@ -58,7 +58,7 @@ class Control:
         target = "/" + "/".join(quote(part, safe="") for part in path)
         content = json.dumps(body).encode() if body else None
         headers = {"Content-Type": "application/json"} if content else {}
-        with self._turn:
+        with self._lock:
             try:
                 status, raw = self._exchange(method, target, content, headers)
             except (RemoteDisconnected, ConnectionResetError, BrokenPipeError):

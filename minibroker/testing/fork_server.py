@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, NoReturn
 
-from minibroker.config import ConfigError, Given, Settings
+from minibroker.config import ConfigError, SettingEntry, Settings
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 256 * 1024
@@ -181,17 +181,17 @@ class ForkServer:
         pid = os.fork()
         if not pid:
             os.close(reading)
-            self._become_broker(settings, writing, log.fileno())
+            self._run_broker(settings, writing, log.fileno())
         os.close(writing)
         kept = LeasedBroker(
             pid, os.pidfd_open(pid), os.fdopen(reading, "rb", buffering=0), log, share
         )
         self._brokers.add(kept)
         self._selector.register(kept.output, selectors.EVENT_READ, lambda: self._listen(kept))
-        self._selector.register(kept.watch, selectors.EVENT_READ, lambda: self._bury(kept))
+        self._selector.register(kept.watch, selectors.EVENT_READ, lambda: self._reap(kept))
         return kept
 
-    def _become_broker(self, settings: Settings, output: int, log: int) -> NoReturn:
+    def _run_broker(self, settings: Settings, output: int, log: int) -> NoReturn:
         """Be the supervisor of a broker, in the child, until it ends."""
         code = 1
         try:
@@ -199,7 +199,7 @@ class ForkServer:
             os.dup2(output, 1)
             os.dup2(log, 2)
             os.close(output)
-            self._let_go()
+            self._close_inherited_descriptors()
             code = self._start(settings)
         except BaseException:  # noqa: BLE001 - whatever it is, the log must have it
             sys.excepthook(*sys.exc_info())
@@ -208,7 +208,7 @@ class ForkServer:
             sys.stderr.flush()
             os._exit(code)
 
-    def _let_go(self) -> None:
+    def _close_inherited_descriptors(self) -> None:
         """Close inherited descriptors in the child: an open copy would keep leases alive."""
         self._selector.close()
         self._listener.close()
@@ -230,7 +230,7 @@ class ForkServer:
             for lease in kept.leases:
                 send(lease, kept.ready)
 
-    def _bury(self, kept: LeasedBroker) -> None:
+    def _reap(self, kept: LeasedBroker) -> None:
         _, status = os.waitpid(kept.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         self._selector.unregister(kept.watch)
@@ -257,8 +257,8 @@ def peer_user(connection: socket.socket) -> int:
 
 def read_settings(wanted: Mapping[str, str]) -> Settings:
     """Settings of a test's broker: free ports unless it asks for others."""
-    given = [Given(name, value, "settings") for name, value in wanted.items()]
-    defaults = [Given(name, value, "default") for name, value in DEFAULTS.items()]
+    given = [SettingEntry(name, value, "settings") for name, value in wanted.items()]
+    defaults = [SettingEntry(name, value, "default") for name, value in DEFAULTS.items()]
     return Settings.from_entries(defaults + given)
 
 

@@ -49,7 +49,7 @@ class Ended(NamedTuple):
 
     def __str__(self) -> str:
         if self.code is None:
-            return "it ended together with the process that keeps it"
+            return "it ended together with the fork server"
         if self.code < 0:
             return f"it was killed by {signal.Signals(-self.code).name}"
         return f"it ended with exit code {self.code}"
@@ -77,9 +77,9 @@ class ForkServerAddress:
                     time.sleep(CONNECT_PAUSE_S)
                 continue
             return connection
-        raise BrokerStartError(f"the process that keeps brokers does not start: {self.log()}")
+        raise BrokerStartError(f"the fork server does not start: {self.log()}")
 
-    def warm(self) -> None:
+    def preload(self) -> None:
         """Let the fork server import the broker, which is likely to be needed soon."""
         if self._process is None:
             self.connect().close()
@@ -165,7 +165,7 @@ class Lease:
             answer = self._answer(READY_SECONDS_MAX)
         if answer.get("event") == "ready":
             return answer
-        text = answer.get("text") or self._fork_server.log() or "it said nothing"
+        text = answer.get("text") or self._fork_server.log() or "it printed nothing"
         self.close()
         raise BrokerStartError(f"the broker did not start:\n{text}")
 

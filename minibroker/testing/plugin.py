@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         fork_server = fork_server_of_process(run.run_id)
         if likely:
-            fork_server.warm()
+            fork_server.preload()
 
 
 class PluginRun:

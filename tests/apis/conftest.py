@@ -27,7 +27,7 @@ from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
 from minibroker.config.definitions import NODE_ID
-from minibroker.config.dynamic import Configs, InForce
+from minibroker.config.dynamic import Configs, DynamicSettings
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.process.purgatory import Purgatory
@@ -109,7 +109,7 @@ class Desk:
         self.cluster = scope.cluster
         self.settings = scope.settings
         self.authorizers = Authorizers(scope.settings)
-        self.in_force = InForce(scope.settings)
+        self.dynamic_settings = DynamicSettings(scope.settings)
         self.principal = ANONYMOUS
         self.client_id = "test"
         self.workers: dict[int, Any] = {}
@@ -125,7 +125,7 @@ class Desk:
             authorizer=self.authorizers.of(self.controller.at_processor),
             image=self.image or self.controller.at_processor,
             settings=self.settings,
-            in_force=self.in_force,
+            dynamic_settings=self.dynamic_settings,
             workers=WORKERS,
             received=0.0,
             now=0.0,
@@ -266,7 +266,7 @@ class LogWorker:
     def records(self, ref: ArenaRef) -> memoryview:
         return memoryview(self._desk.memory)[ref.offset : ref.offset + ref.length]
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         self.off_loop_calls += 1
         return await trio.to_thread.run_sync(work)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.apis.leader_and_isr import API, refusal
+from minibroker.apis.leader_and_isr import API, error_response
 from minibroker.cluster.topics import NewTopic
 from protocol.errors import ErrorCode
 from protocol.messages.leader_and_isr import (
@@ -147,7 +147,7 @@ async def test_stale_epoch_rejects_whole_request(
 def test_rejected_request_has_error_for_every_partition() -> None:
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     for version in VERSIONS:
-        response = refusal(request(version, ("t", ZERO_UUID, state())), refused)
+        response = error_response(request(version, ("t", ZERO_UUID, state())), refused)
         assert (response.error_code, errors(response, version)[
             "t" if version < 5 else ZERO_UUID, 0
         ]) == (refused, refused)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.apis.stop_replica import API, refusal
+from minibroker.apis.stop_replica import API, error_response
 from minibroker.cluster.topics import NewTopic
 from protocol.errors import ErrorCode
 from protocol.messages.stop_replica import (
@@ -107,6 +107,6 @@ async def test_stale_epoch_rejects_whole_request(desk: Any, version: int) -> Non
 def test_rejected_request_has_error_for_every_partition() -> None:
     sent = StopReplicaRequest(topics=[StopReplicaTopicV1(name="t", partition_indexes=[0, 1])])
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    response = refusal(sent, refused)
+    response = error_response(sent, refused)
     assert response.error_code == refused
     assert errors(response) == {("t", 0): refused, ("t", 1): refused}

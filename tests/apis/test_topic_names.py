@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minibroker.apis.topic_names import asked_name, unknown_topic
+from minibroker.apis.topic_names import requested_name, unknown_topic
 from protocol.errors import ErrorCode
 from protocol.types import ZERO_UUID
 
@@ -12,10 +12,10 @@ from protocol.types import ZERO_UUID
 async def test_topic_is_found_by_name_or_id(group_desk: Any) -> None:
     ctx = group_desk.context(8, 10)
     topic_id = ctx.image.topics["t"].topic_id
-    assert asked_name(ctx, "t", ZERO_UUID, by_id=False) == "t"
-    assert asked_name(ctx, "nope", topic_id, by_id=False) is None
-    assert asked_name(ctx, "", topic_id, by_id=True) == "t"
-    assert asked_name(ctx, "t", ZERO_UUID, by_id=True) is None
+    assert requested_name(ctx, "t", ZERO_UUID, by_id=False) == "t"
+    assert requested_name(ctx, "nope", topic_id, by_id=False) is None
+    assert requested_name(ctx, "", topic_id, by_id=True) == "t"
+    assert requested_name(ctx, "t", ZERO_UUID, by_id=True) is None
 
 
 def test_unknown_topic_error_depends_on_name_or_id() -> None:

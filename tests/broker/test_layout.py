@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibroker.broker.layout import ROLES, seats, stop_groups
+from minibroker.broker.layout import ROLES, role_instances, stop_groups
 from minibroker.config import Settings
 from minibroker.process.environment import RECORDER
 
@@ -10,7 +10,7 @@ SETTINGS = Settings.from_sources(pairs=["num.network.threads=3", "num.io.threads
 
 
 def test_every_thread_of_kafkas_settings_is_a_process_here() -> None:
-    names = [seat.name for seat in seats(SETTINGS)]
+    names = [instance.name for instance in role_instances(SETTINGS)]
     assert sorted(names) == [
         "acceptor",
         "controller",
@@ -31,8 +31,8 @@ def test_roles_stop_before_the_roles_they_depend_on() -> None:
         ["controller"],
     ]
     together = [name for group in groups for name in group]
-    assert sorted(together) == sorted(seat.name for seat in seats(SETTINGS))
-    assert {seat.role for seat in seats(SETTINGS)} == set(ROLES) - {RECORDER}
+    assert sorted(together) == sorted(instance.name for instance in role_instances(SETTINGS))
+    assert {instance.role for instance in role_instances(SETTINGS)} == set(ROLES) - {RECORDER}
 
 
 def test_recorder_stops_after_senders_and_before_workers() -> None:
@@ -45,5 +45,5 @@ def test_sharded_mode_has_no_acceptor() -> None:
     pairs = ["acceptor.mode=sharded", "num.network.threads=2", "num.io.threads=1"]
     sharded = Settings.from_sources(pairs=pairs)
     names = ["controller", "worker-0", "processor-0", "processor-1"]
-    assert [seat.name for seat in seats(sharded)] == names
+    assert [instance.name for instance in role_instances(sharded)] == names
     assert [name for group in stop_groups(sharded) for name in group] == names[2:] + names[1::-1]

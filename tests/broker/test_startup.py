@@ -20,7 +20,7 @@ from minibroker.broker.startup import (
     broker_secret,
     open_directories,
     raise_descriptor_limit,
-    sweep,
+    remove_abandoned,
 )
 from minibroker.config import Settings
 from minibroker.runtime.dirlock import DirLock
@@ -154,7 +154,7 @@ def test_directories_of_killed_brokers_are_removed_and_others_stay(base: Path) -
     (base / f"{PREFIX}file").write_text("not a directory")
     (base / f"{PREFIX}link").symlink_to(left_by(base / "other", "of somebody else"))
     with DirLock(living, "alive"):
-        sweep(base)
+        remove_abandoned(base)
     names = [living.name, starting.name, other.name, f"{PREFIX}file", f"{PREFIX}link"]
     assert left_in(base) == sorted(names)
     assert (base / f"{PREFIX}link" / MARK).exists()

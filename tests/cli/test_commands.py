@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minibroker.cli.commands import Argument, Command, CommandGroup, Late
+from minibroker.cli.commands import Argument, Command, CommandGroup, LazyCommand
 
 LATER = "cats_that_think"
 
@@ -20,7 +20,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandGroup:
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, LATER, raising=False)
-    made = CommandGroup("cats", late={"think": Late(LATER, "think", "Think it over.")})
+    made = CommandGroup("cats", late={"think": LazyCommand(LATER, "think", "Think it over.")})
     made.add_command(click.Command("purr", help="Purr."))
     made.add_command(click.Command("climb", help="Climb."))
     return made

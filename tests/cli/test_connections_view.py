@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.connections_view import Line, Paint, Room, ago, picture
+from minibroker.cli.connections_view import Emphasis, Line, ViewSize, ago, render_view
 
 PER_IP = (
     "10.0.0.7 was turned away: it had 3 connections, the most that max.connections.per.ip=3 "
@@ -137,11 +137,11 @@ REJECTED
 
 
 def test_view_shows_all_sections() -> None:
-    assert "\n".join(text(picture(answer(), Room(80)))) == WHOLE
+    assert "\n".join(text(render_view(answer(), ViewSize(80)))) == WHOLE
 
 
 def test_wide_view_does_not_wrap_lines() -> None:
-    lines = text(picture(answer(), Room()))
+    lines = text(render_view(answer(), ViewSize()))
     assert lines[-2:] == [
         f"- 0 s ago, 2 times, OUTSIDE: {PER_IP}",
         f"- 3 s ago, OUTSIDE: {QUOTA}",
@@ -150,21 +150,21 @@ def test_wide_view_does_not_wrap_lines() -> None:
 
 @pytest.mark.parametrize("columns", [1, 10, 20, 41, 69, 70, 200])
 def test_lines_fit_the_width_of_the_terminal(columns: int) -> None:
-    lines = text(picture(answer(), Room(columns)))
+    lines = text(render_view(answer(), ViewSize(columns)))
     assert max(map(len, lines)) <= columns
 
 
 def test_narrow_terminal_counts_slots_without_drawing_them() -> None:
-    lines = text(picture(answer(), Room(50)))
+    lines = text(render_view(answer(), ViewSize(50)))
     assert "processor-0  3/20             3  2 Fetch, 1 readi…" in lines
     assert "LISTENER            CONNECTIONS    NEW/S  BLOCKED…" in lines
 
 
 @pytest.mark.parametrize("height", range(1, 30))
 def test_lines_fit_the_height_of_the_terminal(height: int) -> None:
-    lines = text(picture(answer(), Room(80, height)))
+    lines = text(render_view(answer(), ViewSize(80, height)))
     assert len(lines) <= height
-    assert lines == text(picture(answer(), Room(80)))[:height] or "…" in lines
+    assert lines == text(render_view(answer(), ViewSize(80)))[:height] or "…" in lines
 
 
 def unserved(client_id: str | None, software: str | None, requests: int = 1) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def unserved(client_id: str | None, software: str | None, requests: int = 1) -> 
 
 def test_unserved_clients_are_listed_with_advice() -> None:
     clients = [unserved("app \x1b", "lib", 3), unserved(None, None)]
-    lines = text(picture(answer(unserved=clients), Room()))
+    lines = text(render_view(answer(unserved=clients), ViewSize()))
     assert lines[lines.index("UNSUPPORTED") :][:4] == [
         "UNSUPPORTED",
         (
@@ -192,11 +192,11 @@ def test_unserved_clients_are_listed_with_advice() -> None:
         "- 4 s ago, 10.0.0.7 requested transactions: remove transactional.id.",
         "",
     ]
-    assert "UNSUPPORTED" not in text(picture(answer(), Room()))
+    assert "UNSUPPORTED" not in text(render_view(answer(), ViewSize()))
 
 
 def test_addresses_and_rejections_share_the_height() -> None:
-    lines = text(picture(answer(), Room(80, 18)))
+    lines = text(render_view(answer(), ViewSize(80, 18)))
     assert lines[11:] == [
         "CLIENT    CONNECTIONS    NEW/S  OLDEST  STATE",
         "10.0.0.7          3/3  0.5/2.5   2 min  2 Fetch, 1 reading",
@@ -209,10 +209,10 @@ def test_addresses_and_rejections_share_the_height() -> None:
 
 
 def test_reached_limits_and_waits_are_emphasized() -> None:
-    pieces = [piece for line in picture(answer(), Room(80)) for piece in line]
-    alarms = [piece.text for piece in pieces if piece.paint is Paint.ALARM]
+    pieces = [piece for line in render_view(answer(), ViewSize(80)) for piece in line]
+    alarms = [piece.text for piece in pieces if piece.paint is Emphasis.ALARM]
     assert alarms == ["4/4", "3/3", "0.0/0"]
-    warnings = [piece.text for piece in pieces if piece.paint is Paint.WARNING]
+    warnings = [piece.text for piece in pieces if piece.paint is Emphasis.WARNING]
     assert warnings == [
         "12%",
         "1",
@@ -229,14 +229,16 @@ def test_wait_reasons_without_setting_are_described() -> None:
         ("max.connections", "max.connections"),
     ):
         shown = answer(happenings=[waiting("OUTSIDE", 50, reason)])
-        assert f"OUTSIDE waits for {expected}, since 0 s" in text(picture(shown, Room(80)))
-    assert not [line for line in text(picture(answer(happenings=[]), Room())) if "waits" in line]
+        assert f"OUTSIDE waits for {expected}, since 0 s" in text(render_view(shown, ViewSize(80)))
+    assert not [
+        line for line in text(render_view(answer(happenings=[]), ViewSize())) if "waits" in line
+    ]
 
 
 def test_view_without_connections_is_short() -> None:
     idle = {**processor(0, 0), "slots_total": 0}
     empty = answer(addresses=[], addresses_total=0, refusals=[], mode="sharded", processors=[idle])
-    lines = text(picture(empty, Room(80)))
+    lines = text(render_view(empty, ViewSize(80)))
     assert "processor-0  -                0" in lines
     assert lines[0].endswith("accepted by processors")
     assert lines[-3:] == ["no connections", "", "no rejected connections"]
@@ -247,19 +249,19 @@ def test_view_without_connections_is_short() -> None:
     [(0, None, "0 connections, "), (1, None, "1 connection, "), (1, 2, "1/2 connections, ")],
 )
 def test_one_connection_is_singular(total: int, limit: int | None, expected: str) -> None:
-    (first, *_) = text(picture(answer(total=total, limit=limit), Room(80)))
+    (first, *_) = text(render_view(answer(total=total, limit=limit), ViewSize(80)))
     assert first.startswith(expected)
 
 
 def test_omitted_addresses_are_counted() -> None:
-    lines = text(picture(answer(addresses_total=7), Room(80)))
+    lines = text(render_view(answer(addresses_total=7), ViewSize(80)))
     assert "and 5 more addresses" in lines
 
 
 def test_number_of_listed_states_is_limited() -> None:
     apis = ("Fetch", "Produce", "Metadata", "Heartbeat", "JoinGroup")
     many = [connection("10.0.0.7", 1, "muted", api) for api in (*apis, "Fetch")]
-    lines = text(picture(answer(processors=[processor(0, 0, *many)]), Room(120)))
+    lines = text(render_view(answer(processors=[processor(0, 0, *many)]), ViewSize(120)))
     assert any(line.endswith("2 Fetch, 1 Produce, 1 Metadata, 1 Heartbeat, …") for line in lines)
 
 
@@ -282,12 +284,12 @@ def test_users_are_shown_if_authenticated_and_wide() -> None:
     its = [connection("10.0.0.7", 1, principal=f"User:{name}") for name in names]
     host = connection("10.0.0.8", 1, principal="Host:\x1b[2J")
     found = answer(processors=[processor(0, 0, *its, host, connection("10.0.0.9", 1))])
-    lines = text(picture(found, Room()))
+    lines = text(render_view(found, ViewSize()))
     at = next(at for at, line in enumerate(lines) if line.startswith("CLIENT"))
     heading, first, second, third = lines[at : at + 4]
     assert "OLDEST  USERS" in heading
     assert f"alice, {'d' * 23}…, …" in first
     assert "Host:?[2J" in second
     assert "ANONYMOUS" in third
-    assert "USERS" not in "".join(text(picture(found, Room(columns=69))))
-    assert "USERS" not in "".join(text(picture(answer(), Room())))
+    assert "USERS" not in "".join(text(render_view(found, ViewSize(columns=69))))
+    assert "USERS" not in "".join(text(render_view(answer(), ViewSize())))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.consume import ConsumeLimits, Every, read_offset
-from minibroker.cli.errors import ExitCode, TooFew, UsageMistake
+from minibroker.cli.consume import ConsumeLimits, IntervalTimer, read_offset
+from minibroker.cli.errors import ExitCode, InvalidUsage, TooFewMessages
 from minibroker.client.errors import BrokerError
 from minibroker.client.offsets import EARLIEST, LATEST
 from minibroker.testing import MiniBroker
@@ -76,7 +76,7 @@ def test_timeout_0_prints_available_messages(
 
 
 def test_too_few_messages_exit_with_their_own_code(command: Any, cats: str) -> None:
-    with pytest.raises(TooFew, match="only 3 of 4 messages"):
+    with pytest.raises(TooFewMessages, match="only 3 of 4 messages"):
         command("consume", cats, "--from-beginning", "--max-messages", "4", "--timeout", "0.01")
 
 
@@ -112,7 +112,7 @@ def test_missing_topic_is_reported(command: Any, minibroker_group: str) -> None:
 def test_conflicting_options_are_rejected(
     command: Any, minibroker_topic: str, options: tuple[str, ...], words: str
 ) -> None:
-    with pytest.raises(UsageMistake, match=words):
+    with pytest.raises(InvalidUsage, match=words):
         command("consume", minibroker_topic, *options)
 
 
@@ -134,7 +134,7 @@ def test_limits_count_messages() -> None:
 def test_interval_expires_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("minibroker.cli.consume.time.monotonic", lambda: now)
-    every = Every(3)
+    every = IntervalTimer(3)
     assert not every.is_due()
     now = 103.0
     assert [every.is_due(), every.is_due()] == [True, False]

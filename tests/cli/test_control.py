@@ -10,7 +10,7 @@ import trio
 
 from minibroker.cli import control as module
 from minibroker.cli.control import ControlClient, find_control
-from minibroker.cli.errors import CliError, ExitCode, Unreachable, UsageMistake
+from minibroker.cli.errors import CliError, ExitCode, InvalidUsage, Unreachable
 from minibroker.client.bootstrap import BootstrapServers
 from minibroker.config.types import HostPort
 from minibroker.testing import MiniBroker
@@ -92,7 +92,7 @@ def test_find_control_uses_the_given_url(url: str) -> None:
 
 
 def test_find_control_rejects_invalid_url() -> None:
-    with pytest.raises(UsageMistake, match=r"--control http://nowhere: must be host:port"):
+    with pytest.raises(InvalidUsage, match=r"--control http://nowhere: must be host:port"):
         find_control("http://nowhere", BootstrapServers("unused"))
 
 

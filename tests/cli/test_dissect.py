@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from minibroker.cli import dissect as command
 from minibroker.cli.app import app
 from minibroker.cli.dissect import from_content, from_hex, read_source
-from minibroker.cli.errors import UsageMistake
+from minibroker.cli.errors import InvalidUsage
 from protocol.compiler import encode
 from protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -29,7 +29,7 @@ def test_hex_is_decoded_in_every_notation(text: str) -> None:
 
 
 def test_odd_number_of_hex_digits_is_rejected() -> None:
-    with pytest.raises(UsageMistake, match="3 digits"):
+    with pytest.raises(InvalidUsage, match="3 digits"):
         from_hex("001")
 
 
@@ -60,7 +60,7 @@ def test_frame_is_read_from_file_hex_or_standard_input(
     ],
 )
 def test_source_that_is_neither_file_nor_hex_is_rejected(source: str, problem: str) -> None:
-    with pytest.raises(UsageMistake, match=f"not hex, and as a file it cannot be read: {problem}"):
+    with pytest.raises(InvalidUsage, match=f"not hex, and as a file it cannot be read: {problem}"):
         read_source(source)
 
 
@@ -74,7 +74,7 @@ def test_too_large_input_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file.write_bytes(FRAME)
     assert read_source(str(file)) == FRAME
     file.write_bytes(FRAME + b"0")
-    with pytest.raises(UsageMistake, match=f"more than {len(FRAME)} bytes; dissect a part of it"):
+    with pytest.raises(InvalidUsage, match=f"more than {len(FRAME)} bytes; dissect a part of it"):
         read_source(str(file))
 
 
@@ -116,7 +116,7 @@ def test_undecodable_request_suggests_the_api_option() -> None:
 )
 def test_invalid_options_are_rejected(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["dissect", FRAME.hex(), *arguments])
-    assert isinstance(result.exception, UsageMistake)
+    assert isinstance(result.exception, InvalidUsage)
     assert words in str(result.exception)
 
 

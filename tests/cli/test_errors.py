@@ -3,9 +3,9 @@ from __future__ import annotations
 from minibroker.cli.errors import (
     BadConfig,
     CliError,
-    TooFew,
+    InvalidUsage,
+    TooFewMessages,
     Unreachable,
-    UsageMistake,
     error_message,
     exit_code,
 )
@@ -43,7 +43,7 @@ def test_error_message_without_hint_is_the_error() -> None:
 
 
 def test_exit_codes_of_cli_errors_are_stable() -> None:
-    errors = (CliError(), UsageMistake(), Unreachable(), BadConfig(), TooFew())
+    errors = (CliError(), InvalidUsage(), Unreachable(), BadConfig(), TooFewMessages())
     assert [int(exit_code(error)) for error in errors] == [1, 2, 3, 4, 5]
 
 

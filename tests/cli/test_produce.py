@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from minibroker.cli.errors import UsageMistake
+from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.produce import read_codec, read_header, read_lines, split_line
 from protocol.compression import Compression
 
@@ -52,17 +52,17 @@ def test_split_line_uses_the_first_separator() -> None:
 
 
 def test_split_line_without_separator_raises() -> None:
-    with pytest.raises(UsageMistake, match="the line 'no colon' does not contain it"):
+    with pytest.raises(InvalidUsage, match="the line 'no colon' does not contain it"):
         split_line(b"no colon", None, ":")
 
 
 def test_read_header_parses_name_and_value() -> None:
     assert read_header("a=b=c") == ("a", b"b=c")
-    with pytest.raises(UsageMistake, match="must be NAME=VALUE"):
+    with pytest.raises(InvalidUsage, match="must be NAME=VALUE"):
         read_header("a")
 
 
 def test_read_codec_accepts_names() -> None:
     assert read_codec("zstd") is Compression.ZSTD
-    with pytest.raises(UsageMistake, match="must be one of none, gzip, snappy, lz4, zstd"):
+    with pytest.raises(InvalidUsage, match="must be one of none, gzip, snappy, lz4, zstd"):
         read_codec("brotli")

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from minibroker.cli.app import app
-from minibroker.cli.errors import UsageMistake
+from minibroker.cli.errors import InvalidUsage
 from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 
 
@@ -44,26 +44,26 @@ def test_every_setting_can_be_explained(name: str) -> None:
 
 
 def test_misspelt_setting_suggests_the_nearest() -> None:
-    with pytest.raises(UsageMistake, match=r"did you mean num\.io\.threads\?"):
+    with pytest.raises(InvalidUsage, match=r"did you mean num\.io\.threads\?"):
         run("explain", "num.io.thread")
 
 
 def test_unknown_setting_refers_to_the_list() -> None:
-    with pytest.raises(UsageMistake, match="settings list"):
+    with pytest.raises(InvalidUsage, match="settings list"):
         run("explain", "zzz")
 
 
 def test_settings_list_without_match_raises() -> None:
-    with pytest.raises(UsageMistake, match="no setting has 'zzz' in its name"):
+    with pytest.raises(InvalidUsage, match="no setting has 'zzz' in its name"):
         run("list", "zzz")
 
 
 @pytest.mark.parametrize("name", ["retention.bytez.max.of.all", "log.x", "num.partition.count"])
 def test_setting_with_equal_prefix_is_not_suggested(name: str) -> None:
-    with pytest.raises(UsageMistake, match="settings list"):
+    with pytest.raises(InvalidUsage, match="settings list"):
         run("explain", name)
 
 
 def test_setting_that_only_kafka_has_is_reported_as_ignored() -> None:
-    with pytest.raises(UsageMistake, match=r"log\.cleaner\.threads is a setting of Kafka"):
+    with pytest.raises(InvalidUsage, match=r"log\.cleaner\.threads is a setting of Kafka"):
         run("explain", "log.cleaner.threads")

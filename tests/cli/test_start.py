@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.cli.app import LATE
-from minibroker.cli.errors import BadConfig, UsageMistake
+from minibroker.cli.errors import BadConfig, InvalidUsage
 from minibroker.cli.start import read_settings, start
 from minibroker.config import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS, Listener, Settings
 
@@ -64,7 +64,7 @@ def test_start_with_invalid_listener_shows_an_example() -> None:
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageMistake, match=r"--config .*nowhere: there is no such file"):
+    with pytest.raises(InvalidUsage, match=r"--config .*nowhere: there is no such file"):
         read(config=tmp_path / "nowhere")
 
 
@@ -94,7 +94,7 @@ def test_help_imports_no_command() -> None:
 
 
 def test_recovery_without_data_directory_is_rejected() -> None:
-    with pytest.raises(UsageMistake, match="--recover-topics-from-logs: requires --data-dir"):
+    with pytest.raises(InvalidUsage, match="--recover-topics-from-logs: requires --data-dir"):
         start.main(["--recover-topics-from-logs"], standalone_mode=False)
 
 

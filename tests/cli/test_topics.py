@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.errors import UsageMistake
+from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.topics import read_pair
 from minibroker.client.errors import BrokerError
 from minibroker.testing import MiniBroker
@@ -69,5 +69,5 @@ def test_invalid_topic_config_has_the_broker_s_message(command: Any, name: str) 
 
 def test_topic_config_without_value_is_rejected() -> None:
     assert read_pair("a=b=c") == ("a", "b=c")
-    with pytest.raises(UsageMistake, match=r"--config a: must be NAME=VALUE"):
+    with pytest.raises(InvalidUsage, match=r"--config a: must be NAME=VALUE"):
         read_pair("a")

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from minibroker.cli.errors import CliError, Unreachable, UsageMistake
+from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
 from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper
 from minibroker.client.connection import REQUEST_TIMEOUT_S
 from minibroker.client.errors import BrokerError
@@ -96,7 +96,7 @@ async def test_invalid_config_is_not_written(
 
 
 def test_invalid_zookeeper_address_is_rejected() -> None:
-    with pytest.raises(UsageMistake, match=r"--zookeeper :0: .*must be host:port"):
+    with pytest.raises(InvalidUsage, match=r"--zookeeper :0: .*must be host:port"):
         in_zookeeper(":0", lambda store: store.get("/"))
 
 

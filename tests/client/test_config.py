@@ -113,7 +113,7 @@ OAUTH = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER")
     ("lines", "why"),
     [
         (["security.protocol=TLS"], "properties:1: .*=TLS must be one of PLAINTEXT, SSL"),
-        (["security.protocl=SSL"], "not taken here; did you mean security.protocol?"),
+        (["security.protocl=SSL"], "not supported; did you mean security.protocol?"),
         (["security.protocol=SASL_SSL"], "SASL_SSL needs sasl.mechanism, .* SCRAM-SHA-512"),
         ([SASL[0], "sasl.mechanism=GSSAPI"], "properties:2: .*GSSAPI must be one of PLAIN"),
         (SASL, f'PLAIN needs sasl.jaas.config={PLAIN} username="alice"'),

@@ -16,7 +16,7 @@ from minibroker.client.sasl import (
     scram,
     unsecured_token,
 )
-from minibroker.security.mechanism import AuthenticationFailed, Mechanism, Proven
+from minibroker.security.mechanism import AuthenticatedUser, AuthenticationFailed, Mechanism
 from minibroker.security.oauth import OAuthBearer, TokenRules, unsecured
 from minibroker.security.plain import Plain
 from minibroker.security.scram import HASHES, Scram, credential, salted
@@ -26,7 +26,7 @@ names = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text)
 scrams = st.sampled_from(list(HASHES))
 
 
-def converse(proof: SaslExchange, mechanism: Mechanism) -> Proven | None:
+def converse(proof: SaslExchange, mechanism: Mechanism) -> AuthenticatedUser | None:
     """Pass messages between client and server until the client's exchange ends."""
     proven, token = None, next(proof)
     while True:
@@ -47,7 +47,7 @@ def scram_of(mechanism: str, user: str, password: str, iterations: int = 4096) -
 
 @given(names, names)
 def test_plain_password_is_verified(user: str, password: str) -> None:
-    assert converse(plain(user, password), Plain({user: password})) == Proven(user)
+    assert converse(plain(user, password), Plain({user: password})) == AuthenticatedUser(user)
     with pytest.raises(AuthenticationFailed):
         converse(plain(user, password + "x"), Plain({user: password}))
 
@@ -55,7 +55,7 @@ def test_plain_password_is_verified(user: str, password: str) -> None:
 @given(scrams, names, names)
 def test_scram_password_is_verified(mechanism: str, user: str, password: str) -> None:
     theirs = scram_of(mechanism, user, password)
-    assert converse(scram(mechanism, user, password, "ours"), theirs) == Proven(user)
+    assert converse(scram(mechanism, user, password, "ours"), theirs) == AuthenticatedUser(user)
 
 
 @given(scrams, names)
@@ -99,7 +99,9 @@ def test_scram_with_wrong_server_signature_raises(verdict: bytes) -> None:
 def test_oauthbearer_token_names_the_principal() -> None:
     token = unsecured_token({"sub": "alice"}, NOW_S, 60)
     theirs = OAuthBearer(unsecured, TokenRules(), lambda: int(NOW_S * 1000))
-    assert converse(oauthbearer(token), theirs) == Proven("alice", int(NOW_S + 60) * 1000)
+    assert converse(oauthbearer(token), theirs) == AuthenticatedUser(
+        "alice", int(NOW_S + 60) * 1000
+    )
 
 
 def test_oauthbearer_rejected_token_raises() -> None:

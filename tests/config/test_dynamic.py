@@ -22,7 +22,7 @@ from minibroker.config.dynamic import (
     DEFAULT_NAME,
     DYNAMIC_SOURCE,
     Configs,
-    InForce,
+    DynamicSettings,
     bad_values,
     effective,
     layers,
@@ -109,12 +109,14 @@ def test_unchanged_configs_are_parsed_once(
         return effective(settings, configs)
 
     monkeypatch.setattr("minibroker.config.dynamic.effective", count)
-    in_force = InForce(STATIC)
-    assert in_force.of({}) is STATIC
+    dynamic_settings = DynamicSettings(STATIC)
+    assert dynamic_settings.of({}) is STATIC
     first: Configs = {(BROKERS, "7"): {"log.retention.ms": "8"}}
     second: Configs = {(BROKERS, "7"): {"log.retention.ms": "9"}}
     parsed.clear()
-    found = [in_force.of(configs)[LOG_RETENTION_MS] for configs in (first, first, second, first)]
+    found = [
+        dynamic_settings.of(configs)[LOG_RETENTION_MS] for configs in (first, first, second, first)
+    ]
     assert found == [8, 8, 9, 8]
     assert parsed == [first, second, first]
 

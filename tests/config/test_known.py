@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.config import BROKER_SETTINGS
-from minibroker.config.known import KNOWN_UNSERVED, is_known_unserved
+from minibroker.config.known import KNOWN_UNSERVED, is_unsupported_kafka_setting
 
 
 def test_no_served_setting_is_listed_as_unserved() -> None:
@@ -24,9 +24,9 @@ def test_no_served_setting_is_listed_as_unserved() -> None:
     ],
 )
 def test_kafka_config_name_is_known(name: str) -> None:
-    assert is_known_unserved(name)
+    assert is_unsupported_kafka_setting(name)
 
 
 @pytest.mark.parametrize("name", ["ssl.keystor.location", "listener.name.a", "num.io.threads", ""])
 def test_other_config_name_is_unknown(name: str) -> None:
-    assert not is_known_unserved(name)
+    assert not is_unsupported_kafka_setting(name)

@@ -33,7 +33,7 @@ from minibroker.control.backend import (
     ProcessHealth,
     ProcessorView,
     RejectionView,
-    ResetDone,
+    ResetResult,
     TopicCreation,
     TopicList,
     TopicSummary,
@@ -42,9 +42,9 @@ from minibroker.control.backend import (
 )
 from minibroker.control.http import make_app
 from minibroker.control.quota_shapes import (
-    QuotaExplained,
+    QuotaExplanation,
     QuotaLevel,
-    QuotaQuestion,
+    QuotaQuery,
     QuotaSample,
     QuotasView,
     QuotaThrottle,
@@ -174,9 +174,9 @@ class FakeBackend:
         throttle = QuotaThrottle(7, 40, "produce", "", "c", "Produce", 900)
         return QuotasView(True, "mute", 1000, 11, 0.5, (use,), 1, (throttle,))
 
-    async def explain_quota(self, question: QuotaQuestion) -> QuotaExplained:
+    async def explain_quota(self, question: QuotaQuery) -> QuotaExplanation:
         level = QuotaLevel("/config/clients/c", 1024.0, True, "holds")
-        return QuotaExplained(
+        return QuotaExplanation(
             type=question.type,
             user=question.user,
             client_id=question.client_id,
@@ -200,10 +200,10 @@ class FakeBackend:
         self.turns.append(change)
         return self.time
 
-    async def reset(self) -> ResetDone:
+    async def reset(self) -> ResetResult:
         dropped = len(self.known)
         self.known.clear()
-        return ResetDone(dropped, 1)
+        return ResetResult(dropped, 1)
 
     async def metrics(self) -> Sequence[Snapshot]:
         return [self.worker.snapshot()]

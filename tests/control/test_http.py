@@ -65,9 +65,9 @@ async def test_every_invalid_field_is_reported(client: httpx.AsyncClient) -> Non
         (b"", "is empty"),
         (b"{", "not JSON: Expecting property name enclosed in double quotes at line 1 column 2"),
         (b'{"name": \xff}', "not UTF-8 at byte 9"),
-        (b'{"partitions": NaN}', "NaN is no JSON number"),
+        (b'{"partitions": NaN}', "NaN is not a JSON number"),
         (b"[" * 60_000, "nested too deep"),
-        (b'{"partitions": ' + b"9" * 5000 + b"}", "absurd numbers"),
+        (b'{"partitions": ' + b"9" * 5000 + b"}", "too large number"),
         (b"[]", "must be an object, not a list"),
     ],
 )
@@ -178,7 +178,7 @@ async def test_unknown_path_is_404_with_similar_paths(client: httpx.AsyncClient)
     assert "/v1/topics" in found["hint"]
     assert error(await client.get("/v1/health/"), 404)["code"] == "NO_SUCH_ROUTE"
     far = error(await client.get("/" + "x" * 5000), 404)
-    assert far["hint"] == "GET / lists what there is."
+    assert far["hint"] == "GET / lists all operations."
     assert len(far["message"]) < 300
 
 

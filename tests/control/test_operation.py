@@ -19,7 +19,7 @@ def test_operation_is_named_after_its_function() -> None:
 
 def test_operation_with_parameter_matches_any_value() -> None:
     assert (ROW.parameter, WITHOUT.parameter) == ("name", None)
-    assert ROW.stands_at("/v1/topics/cats")
-    assert not ROW.stands_at("/v1/groups/cats")
-    assert WITHOUT.stands_at("/v1/topics")
-    assert not WITHOUT.stands_at("/v1/topics/cats")
+    assert ROW.matches_path("/v1/topics/cats")
+    assert not ROW.matches_path("/v1/groups/cats")
+    assert WITHOUT.matches_path("/v1/topics")
+    assert not WITHOUT.matches_path("/v1/topics/cats")

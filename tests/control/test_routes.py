@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.control.backend import ClockChange
 from minibroker.control.operation import ApiOperation
-from minibroker.control.routes import OPERATIONS, Answer, Site, get_health, turn_clock
+from minibroker.control.routes import OPERATIONS, Answer, ApiContext, get_health, turn_clock
 from minibroker.control.schema import InvalidJson, parse
 from minibroker.observability.totals import Totals
 
@@ -42,21 +42,21 @@ def test_examples_are_accepted() -> None:
 def test_path_parameter_may_contain_slashes() -> None:
     topic = BY_NAME["get_topic"]
     assert topic.parameter == "name"
-    assert topic.stands_at("/v1/topics/a/b")
-    assert not topic.stands_at("/v1/topics")
+    assert topic.matches_path("/v1/topics/a/b")
+    assert not topic.matches_path("/v1/topics")
     assert BY_NAME["list_topics"].parameter is None
-    assert BY_NAME["list_topics"].stands_at("/v1/topics")
-    assert not BY_NAME["list_topics"].stands_at("/v1/topics/a")
+    assert BY_NAME["list_topics"].matches_path("/v1/topics")
+    assert not BY_NAME["list_topics"].matches_path("/v1/topics/a")
 
 
 async def test_empty_clock_change_is_rejected(backend: object) -> None:
-    site = Site(backend, Totals())  # type: ignore[arg-type]
+    context = ApiContext(backend, Totals())  # type: ignore[arg-type]
     with pytest.raises(InvalidJson, match="at least one of advance_ms, freeze and rate"):
-        await turn_clock(site, ClockChange())
+        await turn_clock(context, ClockChange())
 
 
 async def test_get_health_of_broker_not_ready_is_503(backend: object) -> None:
     backend.ready = False  # type: ignore[attr-defined]
-    answer = await get_health(Site(backend, Totals()))  # type: ignore[arg-type]
+    answer = await get_health(ApiContext(backend, Totals()))  # type: ignore[arg-type]
     assert isinstance(answer, Answer)
     assert answer.status == 503

@@ -28,7 +28,7 @@ from minibroker.config import Settings
 from minibroker.config.dynamic import Configs
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
-from minibroker.control.quota_shapes import QuotaQuestion
+from minibroker.control.quota_shapes import QuotaQuery
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.coordinator.description import (
@@ -431,7 +431,7 @@ async def test_invalid_clock_change_is_rejected(at: At, change: dict[str, Any]) 
 async def test_reset_deletes_user_topics(at: At) -> None:
     await at.backend.create_topic(shown.TopicCreation("t", 1, {}))
     done = await at.backend.reset()
-    assert done == shown.ResetDone(1, 0)
+    assert done == shown.ResetResult(1, 0)
     names = [topic.name for topic in (await at.backend.topics()).topics]
     assert names == ["__consumer_offsets"]
 
@@ -461,7 +461,7 @@ async def test_unavailable_store_fails_topic_changes(at: At) -> None:
 
 async def test_quotas_are_seen_and_explained(at: At, autojump_clock: MockClock) -> None:
     assert (await at.backend.quotas()).counting is False
-    request = QuotaQuestion(client_id="c", type="produce")
+    request = QuotaQuery(client_id="c", type="produce")
     assert "no quota was set" in (await at.backend.explain_quota(request)).sharing
     change = QuotaChange((("client-id", "c"),), (("producer_byte_rate", 1024.0),))
     outcome = await at.scope.cluster.alter_quotas([change])

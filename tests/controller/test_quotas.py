@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.control.backend import NotFound
-from minibroker.control.quota_shapes import QuotaQuestion, QuotaThrottle
+from minibroker.control.quota_shapes import QuotaQuery, QuotaThrottle
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.quotas.entity import CLIENT, USER, Entity, QuotaTable
 from minibroker.quotas.ledger import QuotaLedger
@@ -55,7 +55,7 @@ def test_throttle_is_explained_with_its_recorded_figures() -> None:
     for bound in (1024.0, 4096.0):
         quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): bound}}, USER))
         quotas.throttled(quotas.produced(WHO, 61_440, 0), WHO, ApiKey.PRODUCE, 0)
-    result = quota_explained(quotas, ledger, QuotaQuestion(throttle="1"), 500)
+    result = quota_explained(quotas, ledger, QuotaQuery(throttle="1"), 500)
     assert (result.type, result.user, result.client_id) == ("produce", "u v", None)
     assert result.throttle == QuotaThrottle(1, 500, "produce", "u%20v", "", "Produce", 50_000)
     assert (result.rate, result.quota, result.window_ms, result.throttle_ms) == (
@@ -67,7 +67,7 @@ def test_throttle_is_explained_with_its_recorded_figures() -> None:
     assert "(6144 - 1024) / 1024 * 10000 ms = 50000 ms" in result.formula
     assert [(at.value, at.holds) for at in result.levels if at.value] == [(4096, True)]
     assert result.samples == ((500, 122_880.0),)
-    last = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
+    last = quota_explained(quotas, ledger, QuotaQuery(throttle="last"), 500)
     assert (last.throttle is not None, last.quota, last.rate) == (True, 4096, 12_288)
 
 
@@ -76,8 +76,8 @@ def test_throttle_of_all_users_of_a_client_id_names_no_user() -> None:
     quotas = ClientQuotaManager(ledger)
     quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity(client="c"): 1024.0}}, CLIENT))
     quotas.throttled(quotas.produced(("alice", "c"), 61_440, 0), ("alice", "c"), ApiKey.PRODUCE, 0)
-    was = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
-    now = quota_explained(quotas, ledger, QuotaQuestion(client_id="c"), 500)
+    was = quota_explained(quotas, ledger, QuotaQuery(throttle="last"), 500)
+    now = quota_explained(quotas, ledger, QuotaQuery(client_id="c"), 500)
     assert (was.user, was.client_id, now.user, now.client_id) == (None, "c", "ANONYMOUS", "c")
     assert (was.path, was.quota, was.sharing) == (now.path, now.quota, now.sharing)
     assert set(was.levels) == {level for level in now.levels if "ANONYMOUS" not in level.path}
@@ -90,7 +90,7 @@ def test_mutation_throttle_is_explained_by_token_bucket() -> None:
     quotas.set_table(QuotaTable(bounds, USER))
     throttle = Throttle(QuotaType.CONTROLLER_MUTATION, 8000, Cause(-80.0, 0, 10.0))
     quotas.throttled(throttle, WHO, ApiKey.CREATE_TOPICS, 0)
-    result = quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 500)
+    result = quota_explained(quotas, ledger, QuotaQuery(throttle="last"), 500)
     assert (result.throttle_ms, result.quota) == (8000, 10)
     assert "80 / 10 * 1000" in result.formula
 
@@ -99,18 +99,16 @@ def test_unknown_throttle_is_reported_not_found() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     quotas = ClientQuotaManager(ledger)
     with pytest.raises(NotFound, match="no request has been throttled"):
-        quota_explained(quotas, ledger, QuotaQuestion(throttle="last"), 0)
+        quota_explained(quotas, ledger, QuotaQuery(throttle="last"), 0)
     quotas.set_table(QuotaTable({QuotaType.PRODUCE: {Entity("u%20v"): 1.0}}, USER))
     quotas.throttled(quotas.produced(WHO, 9000, 0), WHO, ApiKey.PRODUCE, 0)
     with pytest.raises(NotFound, match="there is no throttle 7; the last are 1 to 1"):
-        quota_explained(quotas, ledger, QuotaQuestion(throttle="7"), 0)
+        quota_explained(quotas, ledger, QuotaQuery(throttle="7"), 0)
 
 
 def test_quota_of_unseen_client_is_explained() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
-    result = quota_explained(
-        ClientQuotaManager(ledger), ledger, QuotaQuestion("u", "c", "request"), 0
-    )
+    result = quota_explained(ClientQuotaManager(ledger), ledger, QuotaQuery("u", "c", "request"), 0)
     assert (result.key, result.quota, result.path, result.samples) == (
         "request_percentage",
         None,

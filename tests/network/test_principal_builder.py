@@ -92,7 +92,7 @@ def test_own_codec_is_fed_the_whole_input() -> None:
         ("principal.builder.class=no_such_module:f", "can't be loaded: ModuleNotFoundError"),
         (f"principal.builder.class={__name__}:nothing", "can't be loaded: AttributeError"),
         (f"principal.builder.class={__name__}:BUILDER", "is not callable"),
-        ("ssl.principal.mapping.rules=RULE:x", r"rules \(SSL\): has 'RULE:x', which is no rule"),
+        ("ssl.principal.mapping.rules=RULE:x", r"rules \(SSL\): has 'RULE:x', which is not a rule"),
     ],
 )
 def test_invalid_principal_builder_is_rejected_at_start(pair: str, text: str) -> None:

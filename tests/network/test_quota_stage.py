@@ -12,7 +12,7 @@ from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.apis.base import Caller, Context
 from minibroker.cluster.image import ConfigChanged, Image, apply
 from minibroker.config import Settings
-from minibroker.config.dynamic import InForce
+from minibroker.config.dynamic import DynamicSettings
 from minibroker.network.client_connection import ClientConnection
 from minibroker.network.connection_state import ChannelEvent, ChannelState
 from minibroker.network.quota_stage import QuotaStage, is_exempt
@@ -48,7 +48,7 @@ def context(request: Any, authorizer: Authorizer | None = None) -> Context:
         caller=caller,
         image=Image(),
         settings=Settings.from_sources(),
-        in_force=InForce(Settings.from_sources()),
+        dynamic_settings=DynamicSettings(Settings.from_sources()),
         workers=1,
         received=0,
         now=0,

@@ -328,7 +328,7 @@ def test_token_rules_follow_kafka_s_settings(tmp_path: Path) -> None:
     wanted = rules(of_keys, "sasl.oauthbearer.expected.audience=us")
     assert wanted == ("sub", "scope", frozenset(), 30_000, None, {"us"}, True)
     keys.write_text("{}")
-    with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url=file://.*is no JWKS"):
+    with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url=file://.*is not a JWKS"):
         rules(of_keys)
     with pytest.raises(ConfigError, match="No such file"):
         rules("sasl.oauthbearer.jwks.endpoint.url=file:///nowhere.json")

@@ -45,7 +45,7 @@ def use() -> None:
     from minibroker.cluster.quotas import Component, Match, QuotaChange, find, plan_change
     from minibroker.cluster.topics import ChangeRejected
     from minibroker.config import Settings
-    from minibroker.control.quota_shapes import QuotaQuestion
+    from minibroker.control.quota_shapes import QuotaQuery
     from minibroker.controller.quotas import quota_explained, quotas_view
     from minibroker.observability.quota_gauges import read_gauges
     from minibroker.quotas.file import parse
@@ -80,7 +80,7 @@ def use() -> None:
     assert [(each.type, each.client_id, each.throttle_ms) for each in view.throttles] == [
         ("toy", "app", 10_000)
     ]
-    question = QuotaQuestion(*who, type="toy")
+    question = QuotaQuery(*who, type="toy")
     explained = quota_explained(quotas, ledger, question, 0)
     assert (explained.key, explained.quota, explained.rate) == ("toy_rate", 5, 10)
     assert (explained.path, explained.throttle_ms) == ("/config/clients/app", 10_000)

@@ -8,7 +8,11 @@ from random import Random
 import pytest
 
 from minibroker.security.authentication import Authentication, AuthenticationState, IllegalStep
-from minibroker.security.mechanism import AuthenticationFailed, AuthenticationStep, Proven
+from minibroker.security.mechanism import (
+    AuthenticatedUser,
+    AuthenticationFailed,
+    AuthenticationStep,
+)
 from protocol.errors import ErrorCode
 
 GOOD, MORE, BAD = b"good", b"more", b"bad"
@@ -17,8 +21,8 @@ GOOD, MORE, BAD = b"good", b"more", b"bad"
 class Fake:
     """A mechanism of one or more tokens; ``user`` is the authenticated user."""
 
-    def __init__(self, proven: Proven) -> None:
-        self.proven = proven
+    def __init__(self, authenticated: AuthenticatedUser) -> None:
+        self.authenticated = authenticated
 
     def respond(self, token: bytes) -> AuthenticationStep:
         if token == BAD:
@@ -26,7 +30,7 @@ class Fake:
         return (
             AuthenticationStep(b"challenge")
             if token == MORE
-            else AuthenticationStep(b"end", self.proven)
+            else AuthenticationStep(b"end", self.authenticated)
         )
 
 
@@ -34,7 +38,7 @@ def made(*users: str, expires_ms: int | None = None, reauth_ms: int = 0) -> Auth
     names = iter(users or ("alice",))
     return Authentication(
         ("PLAIN", "SCRAM-SHA-256"),
-        lambda _mechanism: Fake(Proven(next(names), expires_ms)),
+        lambda _mechanism: Fake(AuthenticatedUser(next(names), expires_ms)),
         lambda _mechanism: reauth_ms,
     )
 

@@ -55,7 +55,7 @@ def test_slashes_in_principal_mapping_rules_are_escaped() -> None:
 
 
 def test_subject_that_no_rule_fits_has_no_name() -> None:
-    with pytest.raises(NoName, match="fits the certificate of CN=b"):
+    with pytest.raises(NoName, match="matches the certificate of CN=b"):
         user_name("CN=b", parse_rules("RULE:CN=a/a/"))
     assert user_name("CN=b", parse_rules("")) == "CN=b"
 

@@ -57,7 +57,7 @@ def test_invalid_proof_is_rejected(token: str) -> None:
 def test_token_that_names_no_key_may_be_of_any() -> None:
     of_both = verifier(jwks(jwk(OTHER, "a"), jwk(KEY, "b")))
     assert of_both(signed(key_id=None)) == CLAIMS
-    with pytest.raises(BadToken, match="not proven"):
+    with pytest.raises(BadToken, match="signature is not valid"):
         of_both(signed(ec.generate_private_key(ec.SECP256R1()), key_id=None))
 
 
@@ -71,9 +71,9 @@ def test_jwk_alg_and_use_restrict_accepted_signatures(algorithm: str) -> None:
     if algorithm == "RS256":
         assert stated(token) == CLAIMS
     else:
-        with pytest.raises(BadToken, match="not proven"):
+        with pytest.raises(BadToken, match="signature is not valid"):
             stated(token)
-    with pytest.raises(UnusableKeys, match="no key that can be used"):
+    with pytest.raises(UnusableKeys, match="no usable key"):
         verifier(jwks({**says, "use": "enc"}))
 
 

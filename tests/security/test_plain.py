@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.security.mechanism import AuthenticationFailed, AuthenticationStep, Proven
+from minibroker.security.mechanism import (
+    AuthenticatedUser,
+    AuthenticationFailed,
+    AuthenticationStep,
+)
 from minibroker.security.plain import Plain
 from tests.security.tokens import plain
 
@@ -17,7 +21,7 @@ def respond(token: bytes) -> AuthenticationStep:
 @pytest.mark.parametrize("acting", [False, True])
 def test_correct_password_authenticates(user: str, acting: bool) -> None:
     token = plain(user, PASSWORDS[user], user if acting else "")
-    assert respond(token) == AuthenticationStep(b"", Proven(user))
+    assert respond(token) == AuthenticationStep(b"", AuthenticatedUser(user))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from minibroker.security.mechanism import AuthenticationFailed, Proven
+from minibroker.security.mechanism import AuthenticatedUser, AuthenticationFailed
 from minibroker.security.scram import (
     HASHES,
     ITERATIONS_MIN,
@@ -16,7 +16,7 @@ from minibroker.security.scram import (
     Scram,
     credential,
     credential_text,
-    decoy,
+    fake_credential,
     parse_credential,
     salted,
 )
@@ -42,9 +42,9 @@ def test_example_of_the_rfc() -> None:
     assert first == f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
     proof = f"c=biws,r={nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
     assert client.final(first) == proof
-    final, proven = server.respond(proof)
+    final, authenticated = server.respond(proof)
     assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
-    assert proven == Proven("user")
+    assert authenticated == AuthenticatedUser("user")
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
@@ -52,9 +52,9 @@ def test_example_of_the_rfc() -> None:
 def test_both_mechanisms_and_odd_names(mechanism: str, user: str) -> None:
     server = Scram(mechanism, {user: kept(mechanism)}.get, nonce="n", secret=SECRET)
     client = ScramClient(mechanism, user, "pencil", gs2="y,,", more=",x=1")
-    final, proven = server.respond(client.final(server.respond(client.first()).response))
+    final, authenticated = server.respond(client.final(server.respond(client.first()).response))
     assert final.decode() == client.verifier
-    assert proven == Proven(user)
+    assert authenticated == AuthenticatedUser(user)
 
 
 def failure(server: Scram, client: ScramClient) -> AuthenticationFailed:
@@ -76,12 +76,16 @@ def test_unknown_user_and_wrong_password_fail_alike() -> None:
     challenges = {exchange(mechanism).respond(ask).response for _ in range(3)}
     assert len(challenges) == 1
     assert f"i={ITERATIONS_MIN}".encode() in challenges.pop()
-    assert decoy(mechanism, "a", SECRET, ()) != decoy(mechanism, "b", SECRET, ())
-    assert decoy(mechanism, "a", SECRET, ()) != decoy(mechanism, "a", b"other", ())
+    assert fake_credential(mechanism, "a", SECRET, ()) != fake_credential(
+        mechanism, "b", SECRET, ()
+    )
+    assert fake_credential(mechanism, "a", SECRET, ()) != fake_credential(
+        mechanism, "a", b"other", ()
+    )
 
 
 def shape_of(user: str, shapes: list[CredentialShape]) -> tuple[int, int]:
-    found = decoy("SCRAM-SHA-256", user, SECRET, shapes)
+    found = fake_credential("SCRAM-SHA-256", user, SECRET, shapes)
     return found.iterations, len(found.salt)
 
 

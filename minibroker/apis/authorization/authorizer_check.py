@@ -43,17 +43,17 @@ def allowed(
     quietly: bool = False,
 ) -> tuple[list[T], list[T]]:
     """Split items into authorized and denied ones; items without a name are authorized."""
-    fine, refused = list[T](), list[T]()
+    permitted, rejected = list[T](), list[T]()
     known: dict[str, bool] = {}
     for item in items:
         called = name(item)
         if called is None:
-            fine.append(item)
+            permitted.append(item)
             continue
         if called not in known:
             known[called] = ctx.allows(operation, resource, called, quietly=quietly)
-        (fine if known[called] else refused).append(item)
-    return fine, refused
+        (permitted if known[called] else rejected).append(item)
+    return permitted, rejected
 
 
 def authorized(ctx: Context, resource: Resource, name: str = CLUSTER_NAME) -> int:
@@ -70,21 +70,21 @@ def require(
     operation: Operation,
     resource: Resource,
     name: Callable[[Any], str],
-    refusal: Callable[..., Any],
+    error_response: Callable[..., Any],
 ) -> AuthorizationCheck:
     """Build the check of a request that requires one operation on one resource.
 
-    ``refusal`` builds the error response from the request and an error code.
+    ``error_response`` builds the error response from the request and an error code.
     """
 
     def check(ctx: Context, request: Any) -> Denied | None:
         if ctx.allows(operation, resource, name(request)):
             return None
-        return Denied(refusal(request, ERRORS[resource]))
+        return Denied(error_response(request, ERRORS[resource]))
 
     return check
 
 
-def require_cluster(operation: Operation, refusal: Callable[..., Any]) -> AuthorizationCheck:
+def require_cluster(operation: Operation, error_response: Callable[..., Any]) -> AuthorizationCheck:
     """Build the check of a request that requires one operation on the cluster."""
-    return require(operation, Resource.CLUSTER, lambda _: CLUSTER_NAME, refusal)
+    return require(operation, Resource.CLUSTER, lambda _: CLUSTER_NAME, error_response)

@@ -57,16 +57,16 @@ def _config_check(operation: Operation, make: Any, field: str) -> Any:
     """
 
     def check(ctx: Context, request: Any) -> Finish | None:
-        fine, refused = [], []
+        permitted, rejected = [], []
         for asked in request.resources:
             resource, name = _config_resource(asked.resource_type, asked.resource_name)
             if ctx.allows(operation, resource, name):
-                fine.append(asked)
+                permitted.append(asked)
             else:
-                refused.append((asked, ERRORS[resource]))
-        if not refused:
+                rejected.append((asked, ERRORS[resource]))
+        if not rejected:
             return None
-        request.resources = fine
+        request.resources = permitted
 
         def finish(response: Any) -> Any:
             getattr(response, field).extend(
@@ -76,7 +76,7 @@ def _config_check(operation: Operation, make: Any, field: str) -> Any:
                     resource_type=asked.resource_type,
                     resource_name=asked.resource_name,
                 )
-                for asked, error in refused
+                for asked, error in rejected
             )
             return response
 
@@ -158,7 +158,7 @@ delete_acls: Final = require_cluster(
     ),
 )
 
-leader_and_isr: Final = require_cluster(Operation.CLUSTER_ACTION, leaders.refusal)
-stop_replica: Final = require_cluster(Operation.CLUSTER_ACTION, stop.refusal)
-update_metadata: Final = require_cluster(Operation.CLUSTER_ACTION, update.refusal)
-controlled_shutdown: Final = require_cluster(Operation.CLUSTER_ACTION, shutdown.refusal)
+leader_and_isr: Final = require_cluster(Operation.CLUSTER_ACTION, leaders.error_response)
+stop_replica: Final = require_cluster(Operation.CLUSTER_ACTION, stop.error_response)
+update_metadata: Final = require_cluster(Operation.CLUSTER_ACTION, update.error_response)
+controlled_shutdown: Final = require_cluster(Operation.CLUSTER_ACTION, shutdown.error_response)

@@ -52,8 +52,8 @@ from protocol.messages.offset_fetch import (
 )
 from protocol.messages.sync_group import SyncGroupResponse
 
-_GROUP_REFUSED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
-_TOPIC_REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+_TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 KEY_RESOURCES: Final = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID, 2: Resource.CLUSTER}
 """Resource to authorize for FindCoordinator by key type. The third, a share group, requires
@@ -82,7 +82,7 @@ def join_group(ctx: Context, request: Any) -> Denied | None:
     name = None if ctx.version >= NULLABLE_PROTOCOL_SINCE else ""
     return Denied(
         JoinGroupResponse(
-            error_code=_GROUP_REFUSED, generation_id=-1, protocol_name=name, members=[]
+            error_code=_GROUP_DENIED, generation_id=-1, protocol_name=name, members=[]
         )
     )
 
@@ -112,15 +112,15 @@ def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:
                 error_code=error, error_message=None, node_id=-1, host="", port=-1
             )
         )
-    refused = [key for key in request.coordinator_keys if not may(key)]
-    if not refused:
+    rejected = [key for key in request.coordinator_keys if not may(key)]
+    if not rejected:
         return None
-    request.coordinator_keys = [key for key in request.coordinator_keys if key not in refused]
+    request.coordinator_keys = [key for key in request.coordinator_keys if key not in rejected]
 
     def finish(response: FindCoordinatorResponse) -> FindCoordinatorResponse:
         response.coordinators += [
             Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=None)
-            for key in refused
+            for key in rejected
         ]
         return response
 
@@ -129,8 +129,8 @@ def find_coordinator(ctx: Context, request: Any) -> Finish | Denied | None:
 
 def describe_groups(ctx: Context, request: Any) -> Finish:
     """Require DESCRIBE on each group; fill in the authorized operations on request."""
-    fine, refused = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, str)
-    request.groups = fine
+    permitted, rejected = allowed(ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, str)
+    request.groups = permitted
 
     def finish(response: Any) -> Any:
         for group in response.groups:
@@ -138,9 +138,9 @@ def describe_groups(ctx: Context, request: Any) -> Finish:
                 group.authorized_operations = authorized(ctx, Resource.GROUP, group.group_id)
         response.groups += [
             DescribedGroup(
-                group_id=group_id, error_code=_GROUP_REFUSED, authorized_operations=NOT_ASKED
+                group_id=group_id, error_code=_GROUP_DENIED, authorized_operations=NOT_ASKED
             )
-            for group_id in refused
+            for group_id in rejected
         ]
         return response
 
@@ -168,15 +168,15 @@ def list_groups(ctx: Context, _request: Any) -> Finish | None:
 
 def delete_groups(ctx: Context, request: Any) -> Finish | None:
     """Require DELETE on each group."""
-    fine, refused = allowed(ctx, Operation.DELETE, Resource.GROUP, request.groups_names, str)
-    if not refused:
+    permitted, rejected = allowed(ctx, Operation.DELETE, Resource.GROUP, request.groups_names, str)
+    if not rejected:
         return None
-    request.groups_names = fine
+    request.groups_names = permitted
 
     def finish(response: Any) -> Any:
         response.results += [
-            DeletableGroupResult(group_id=group_id, error_code=_GROUP_REFUSED)
-            for group_id in dict.fromkeys(refused)
+            DeletableGroupResult(group_id=group_id, error_code=_GROUP_DENIED)
+            for group_id in dict.fromkeys(rejected)
         ]
         return response
 
@@ -186,20 +186,20 @@ def delete_groups(ctx: Context, request: Any) -> Finish | None:
 def offset_commit(ctx: Context, request: Any) -> Finish | Denied | None:
     """Require READ on the group and on each topic."""
     if not ctx.allows(Operation.READ, Resource.GROUP, request.group_id):
-        topics = [_not_committed(topic, _GROUP_REFUSED) for topic in request.topics]
+        topics = [_not_committed(topic, _GROUP_DENIED) for topic in request.topics]
         return Denied(OffsetCommitResponse(topics=topics))
 
     def name(topic: Any) -> str | None:
         by_id = ctx.version >= COMMIT_IDS_SINCE
         return ctx.image.topic_names.get(topic.topic_id) if by_id else topic.name
 
-    fine, refused = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
-    if not refused:
+    permitted, rejected = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
+    if not rejected:
         return None
-    request.topics = fine
+    request.topics = permitted
 
     def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
-        response.topics += [_not_committed(topic, _TOPIC_REFUSED) for topic in refused]
+        response.topics += [_not_committed(topic, _TOPIC_DENIED) for topic in rejected]
         return response
 
     return finish
@@ -219,13 +219,13 @@ def _not_committed(topic: Any, error: ErrorCode) -> OffsetCommitResponseTopic:
 def offset_delete(ctx: Context, request: Any) -> Finish | Denied | None:
     """Require DELETE on the group and READ on each topic."""
     if not ctx.allows(Operation.DELETE, Resource.GROUP, request.group_id):
-        return Denied(OffsetDeleteResponse(error_code=_GROUP_REFUSED))
-    fine, refused = allowed(
+        return Denied(OffsetDeleteResponse(error_code=_GROUP_DENIED))
+    permitted, rejected = allowed(
         ctx, Operation.READ, Resource.TOPIC, request.topics, lambda topic: topic.name
     )
-    if not refused:
+    if not rejected:
         return None
-    request.topics = fine
+    request.topics = permitted
 
     def finish(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
         if response.error_code == ErrorCode.NONE:
@@ -234,12 +234,12 @@ def offset_delete(ctx: Context, request: Any) -> Finish | Denied | None:
                     name=topic.name,
                     partitions=[
                         OffsetDeleteResponsePartition(
-                            partition_index=each.partition_index, error_code=_TOPIC_REFUSED
+                            partition_index=each.partition_index, error_code=_TOPIC_DENIED
                         )
                         for each in topic.partitions
                     ],
                 )
-                for topic in refused
+                for topic in rejected
             ]
         return response
 
@@ -253,18 +253,18 @@ def offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
     """
     if ctx.version < SEVERAL_GROUPS_SINCE:
         return _older_offset_fetch(ctx, request)
-    fine, refused = allowed(
+    permitted, rejected = allowed(
         ctx, Operation.DESCRIBE, Resource.GROUP, request.groups, lambda group: group.group_id
     )
-    hidden = [_hide_topics(ctx, group) for group in fine]
-    request.groups = fine
+    hidden = [_hide_topics(ctx, group) for group in permitted]
+    request.groups = permitted
 
     def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:
         for group, topics in zip(response.groups, hidden, strict=True):
             group.topics = _visible(ctx, group.topics) + [_not_fetched(topic) for topic in topics]
         response.groups += [
-            OffsetFetchResponseGroup(group_id=group.group_id, error_code=_GROUP_REFUSED)
-            for group in refused
+            OffsetFetchResponseGroup(group_id=group.group_id, error_code=_GROUP_DENIED)
+            for group in rejected
         ]
         return response
 
@@ -274,13 +274,13 @@ def offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
 def _older_offset_fetch(ctx: Context, request: Any) -> Finish | Denied:
     if not ctx.allows(Operation.DESCRIBE, Resource.GROUP, request.group_id):
         if ctx.version >= GROUP_ERROR_SINCE:
-            return Denied(OffsetFetchResponse(error_code=_GROUP_REFUSED))
-        topics = [_not_fetched_older(topic, _GROUP_REFUSED) for topic in request.topics or ()]
+            return Denied(OffsetFetchResponse(error_code=_GROUP_DENIED))
+        topics = [_not_fetched_older(topic, _GROUP_DENIED) for topic in request.topics or ()]
         return Denied(OffsetFetchResponse(topics=topics))
     hidden = _hide_topics(ctx, request)
 
     def finish(response: OffsetFetchResponse) -> OffsetFetchResponse:
-        topics = [_not_fetched_older(topic, _TOPIC_REFUSED) for topic in hidden]
+        topics = [_not_fetched_older(topic, _TOPIC_DENIED) for topic in hidden]
         response.topics = _visible(ctx, response.topics) + topics
         return response
 
@@ -327,7 +327,7 @@ def _not_fetched(topic: Any) -> OffsetFetchResponseTopics:
         topic_id=topic.topic_id,
         partitions=[
             OffsetFetchResponsePartitions(
-                partition_index=index, committed_offset=-1, metadata="", error_code=_TOPIC_REFUSED
+                partition_index=index, committed_offset=-1, metadata="", error_code=_TOPIC_DENIED
             )
             for index in topic.partition_indexes
         ],

@@ -41,7 +41,7 @@ TOPIC_IDS_SINCE = 13
 
 NO_ID = -1
 
-_TOPIC_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _name(ctx: Context, name: Callable[[Any], str]) -> Callable[[Any], str | None]:
@@ -61,19 +61,19 @@ def produce(ctx: Context, request: Any) -> Finish | Denied | None:
             responses=[_not_written(topic, error) for topic in request.topic_data]
         )
         return Denied(_or_hang_up(request, response))
-    fine, refused = allowed(
+    permitted, rejected = allowed(
         ctx,
         Operation.WRITE,
         Resource.TOPIC,
         request.topic_data,
         _name(ctx, lambda topic: topic.name),
     )
-    if not refused:
+    if not rejected:
         return None
-    request.topic_data = fine
+    request.topic_data = permitted
 
     def finish(response: Any) -> Any:
-        answers = [_not_written(topic, _TOPIC_REFUSED) for topic in refused]
+        answers = [_not_written(topic, _TOPIC_DENIED) for topic in rejected]
         if response is None:
             return _or_hang_up(request, ProduceResponse(responses=answers))
         response.responses += answers
@@ -95,7 +95,7 @@ def _not_written(topic: Any, error: ErrorCode) -> TopicProduceResponse:
 
 def _or_hang_up(request: Any, response: ProduceResponse) -> ProduceResponse:
     if request.acks == 0:
-        raise CloseConnection("records sent with acks=0 were not allowed, and no answer can say so")
+        raise CloseConnection("records with acks=0 were denied; the client gets no response")
     return response
 
 
@@ -103,19 +103,19 @@ def fetch(ctx: Context, request: Any) -> Finish | None:
     """Require READ on each topic, or CLUSTER_ACTION for a follower fetch."""
     name = _name(ctx, lambda topic: topic.topic)
     if not is_follower_fetch(request):
-        fine, refused = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
+        permitted, rejected = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
     elif ctx.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER):
         return None
     else:
-        fine, refused = [], list(request.topics)
-    if not refused:
+        permitted, rejected = [], list(request.topics)
+    if not rejected:
         return None
-    request.topics = fine
+    request.topics = permitted
     request.max_wait_ms = 0  # A response with an error is sent immediately.
 
     def finish(response: FetchResponse) -> FetchResponse:
         if response.error_code == ErrorCode.NONE:
-            response.responses += [_not_read(topic) for topic in refused]
+            response.responses += [_not_read(topic) for topic in rejected]
         return response
 
     return finish
@@ -128,7 +128,7 @@ def _not_read(topic: Any) -> FetchableTopicResponse:
         partitions=[
             PartitionData(
                 partition_index=asked.partition,
-                error_code=_TOPIC_REFUSED,
+                error_code=_TOPIC_DENIED,
                 high_watermark=-1,
                 records=b"",
             )
@@ -145,7 +145,7 @@ def list_offsets(ctx: Context, request: Any) -> Finish | None:
             name=topic.name,
             partitions=[
                 ListOffsetsPartitionResponse(
-                    partition_index=asked.partition_index, error_code=_TOPIC_REFUSED
+                    partition_index=asked.partition_index, error_code=_TOPIC_DENIED
                 )
                 for asked in topic.partitions
             ],
@@ -164,7 +164,7 @@ def delete_records(ctx: Context, request: Any) -> Finish | None:
                 DeleteRecordsPartitionResult(
                     partition_index=asked.partition_index,
                     low_watermark=-1,
-                    error_code=_TOPIC_REFUSED,
+                    error_code=_TOPIC_DENIED,
                 )
                 for asked in topic.partitions
             ],
@@ -182,7 +182,7 @@ def offset_for_leader_epoch(ctx: Context, request: Any) -> Finish | None:
         return OffsetForLeaderTopicResult(
             topic=topic.topic,
             partitions=[
-                EpochEndOffset(partition=asked.partition, error_code=_TOPIC_REFUSED)
+                EpochEndOffset(partition=asked.partition, error_code=_TOPIC_DENIED)
                 for asked in topic.partitions
             ],
         )
@@ -198,13 +198,13 @@ def _each_topic(
     name: Callable[[Any], str] = lambda topic: topic.name,
 ) -> Finish | None:
     """Remove denied topics from the request and add their errors to the response."""
-    fine, refused = allowed(ctx, operation, Resource.TOPIC, request.topics, name)
-    if not refused:
+    permitted, rejected = allowed(ctx, operation, Resource.TOPIC, request.topics, name)
+    if not rejected:
         return None
-    request.topics = fine
+    request.topics = permitted
 
     def finish(response: Any) -> Any:
-        response.topics += map(refusal, refused)
+        response.topics += map(refusal, rejected)
         return response
 
     return finish
@@ -214,13 +214,13 @@ def init_producer_id(ctx: Context, request: Any) -> Denied | None:
     """Require WRITE on the transactional id, else IDEMPOTENT_WRITE or WRITE on any topic."""
     if request.transactional_id is not None:
         resource = Resource.TRANSACTIONAL_ID
-        fine = ctx.allows(Operation.WRITE, resource, request.transactional_id)
+        permitted = ctx.allows(Operation.WRITE, resource, request.transactional_id)
     else:
         resource = Resource.CLUSTER
-        fine = ctx.allows_any(Operation.WRITE, Resource.TOPIC) or ctx.allows(
+        permitted = ctx.allows_any(Operation.WRITE, Resource.TOPIC) or ctx.allows(
             Operation.IDEMPOTENT_WRITE, resource
         )
-    if fine:
+    if permitted:
         return None
     return Denied(
         InitProducerIdResponse(error_code=ERRORS[resource], producer_id=NO_ID, producer_epoch=NO_ID)

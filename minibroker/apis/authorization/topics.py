@@ -30,7 +30,7 @@ from protocol.messages.describe_topic_partitions import (
 from protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from protocol.types import ZERO_UUID
 
-_REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TEXT: Final = "Authorization failed."
 CONFIGS_SINCE: Final = 5
 """First version of CreateTopics whose response has the configs of the new topic."""
@@ -39,22 +39,22 @@ CONFIGS_SINCE: Final = 5
 def metadata(ctx: Context, request: Any) -> Finish:
     """Require DESCRIBE on each topic, and CREATE on the cluster or on each topic to be created."""
     wants_all = request.topics is None or (ctx.version == 0 and not request.topics)
-    fine, hidden = allowed(
+    permitted, hidden = allowed(
         ctx,
         Operation.DESCRIBE,
         Resource.TOPIC,
         request.topics or (),
         lambda asked: _asked_name(ctx, asked),
     )
-    fine, not_made = _not_to_be_made(ctx, request, fine)
+    permitted, not_made = _split_creatable(ctx, request, permitted)
     apart = {(asked.topic_id, asked.name): asked for asked in (*not_made, *hidden)}
-    refused = [_refusal(asked) for asked in apart.values()]
+    rejected = [_refusal(asked) for asked in apart.values()]
     if not wants_all:
-        request.topics = fine
-    nothing_left = not wants_all and not fine
+        request.topics = permitted
+    none_permitted = not wants_all and not permitted
 
     def finish(response: MetadataResponse) -> MetadataResponse:
-        topics = [] if nothing_left else response.topics
+        topics = [] if none_permitted else response.topics
         if wants_all:
             topics, _ = allowed(
                 ctx,
@@ -67,7 +67,7 @@ def metadata(ctx: Context, request: Any) -> Finish:
         for topic in topics:
             if topic.topic_authorized_operations != NOT_ASKED and topic.name is not None:
                 topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
-        response.topics = topics + refused
+        response.topics = topics + rejected
         if response.cluster_authorized_operations != NOT_ASKED:
             response.cluster_authorized_operations = cluster_operations(ctx)
         return response
@@ -80,7 +80,7 @@ def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | N
     if pages.has_invalid_cursor(request):
         return None  # The API rejects it.
     wants_all = not request.topics
-    fine, hidden = allowed(
+    permitted, hidden = allowed(
         ctx,
         Operation.DESCRIBE,
         Resource.TOPIC,
@@ -88,15 +88,15 @@ def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | N
         lambda name: name,
         quietly=wants_all,
     )
-    refused = [
-        DescribeTopicPartitionsResponseTopic(error_code=_REFUSED, name=name) for name in hidden
+    rejected = [
+        DescribeTopicPartitionsResponseTopic(error_code=_DENIED, name=name) for name in hidden
     ]
-    if not fine:
-        topics = [] if wants_all else refused
+    if not permitted:
+        topics = [] if wants_all else rejected
         return Denied(DescribeTopicPartitionsResponse(topics=topics))
-    if refused or not wants_all:
-        request.topics = [TopicRequest(name=name) for name in fine]
-        if request.cursor is not None and request.cursor.topic_name not in fine:
+    if rejected or not wants_all:
+        request.topics = [TopicRequest(name=name) for name in permitted]
+        if request.cursor is not None and request.cursor.topic_name not in permitted:
             request.cursor = None
 
     def finish(response: DescribeTopicPartitionsResponse) -> DescribeTopicPartitionsResponse:
@@ -104,7 +104,7 @@ def describe_topic_partitions(ctx: Context, request: Any) -> Finish | Denied | N
             assert topic.name is not None
             topic.topic_authorized_operations = authorized(ctx, Resource.TOPIC, topic.name)
         if not wants_all:
-            response.topics += refused
+            response.topics += rejected
         return response
 
     return finish
@@ -124,7 +124,7 @@ def _asked_name(ctx: Context, asked: Any) -> str | None:
     return name
 
 
-def _not_to_be_made(ctx: Context, request: Any, asked: list[Any]) -> tuple[list[Any], list[Any]]:
+def _split_creatable(ctx: Context, request: Any, asked: list[Any]) -> tuple[list[Any], list[Any]]:
     """Split topics into those that exist or may be created, and the others."""
     if not (request.allow_auto_topic_creation and ctx.settings[AUTO_CREATE_TOPICS_ENABLE]):
         return asked, []
@@ -141,11 +141,11 @@ def _not_to_be_made(ctx: Context, request: Any, asked: list[Any]) -> tuple[list[
 
 def _refusal(asked: Any) -> MetadataResponseTopic:
     if asked.topic_id != ZERO_UUID:
-        return MetadataResponseTopic(error_code=_REFUSED, name=None, topic_id=asked.topic_id)
-    return MetadataResponseTopic(error_code=_REFUSED, name=asked.name or "")
+        return MetadataResponseTopic(error_code=_DENIED, name=None, topic_id=asked.topic_id)
+    return MetadataResponseTopic(error_code=_DENIED, name=asked.name or "")
 
 
-def _name_if_once(topics: Iterable[Any]) -> Callable[[Any], str | None]:
+def _name_unless_repeated(topics: Iterable[Any]) -> Callable[[Any], str | None]:
     """Return a function for the name to authorize; None for a name that the request repeats.
 
     Repeated names pass the check because the API rejects them.
@@ -156,10 +156,14 @@ def _name_if_once(topics: Iterable[Any]) -> Callable[[Any], str | None]:
 
 def create_topics(ctx: Context, request: Any) -> Finish:
     """Require CREATE on the cluster or on each topic, and DESCRIBE_CONFIGS to return configs."""
-    refused = list[Any]()
+    rejected = list[Any]()
     if not ctx.allows(Operation.CREATE, Resource.CLUSTER, quietly=True):
-        request.topics, refused = allowed(
-            ctx, Operation.CREATE, Resource.TOPIC, request.topics, _name_if_once(request.topics)
+        request.topics, rejected = allowed(
+            ctx,
+            Operation.CREATE,
+            Resource.TOPIC,
+            request.topics,
+            _name_unless_repeated(request.topics),
         )
 
     def finish(response: CreateTopicsResponse) -> CreateTopicsResponse:
@@ -168,12 +172,12 @@ def create_topics(ctx: Context, request: Any) -> Finish:
                 if made.error_code == ErrorCode.NONE and not ctx.allows(
                     Operation.DESCRIBE_CONFIGS, Resource.TOPIC, made.name, quietly=True
                 ):
-                    made.topic_config_error_code = _REFUSED
+                    made.topic_config_error_code = _DENIED
                     made.num_partitions = made.replication_factor = -1
                     made.configs = []
         response.topics += [
-            CreatableTopicResult(name=topic.name, error_code=_REFUSED, error_message=_TEXT)
-            for topic in refused
+            CreatableTopicResult(name=topic.name, error_code=_DENIED, error_message=_TEXT)
+            for topic in rejected
         ]
         return response
 
@@ -190,23 +194,23 @@ def delete_topics(ctx: Context, request: Any) -> Finish | None:
     if ctx.allows(Operation.DELETE, Resource.CLUSTER, quietly=True):
         return None
     times = Counter(request.topic_names)
-    request.topic_names, refused_names = allowed(
+    request.topic_names, rejected_names = allowed(
         ctx,
         Operation.DELETE,
         Resource.TOPIC,
         request.topic_names,
         lambda name: name if times[name] == 1 else None,
     )
-    request.topics, refused = allowed(
+    request.topics, rejected = allowed(
         ctx, Operation.DELETE, Resource.TOPIC, request.topics, _deleted_name(ctx, request.topics)
     )
-    if not (refused or refused_names):
+    if not (rejected or rejected_names):
         return None
     answers = [
         _not_deleted(ctx, name, ZERO_UUID)
-        for name in (*refused_names, *(topic.name for topic in refused if topic.name is not None))
+        for name in (*rejected_names, *(topic.name for topic in rejected if topic.name is not None))
     ]
-    answers += [_not_deleted(ctx, None, topic.topic_id) for topic in refused if topic.name is None]
+    answers += [_not_deleted(ctx, None, topic.topic_id) for topic in rejected if topic.name is None]
 
     def finish(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
         response.responses += answers
@@ -234,32 +238,32 @@ def _deleted_name(ctx: Context, topics: Iterable[Any]) -> Callable[[Any], str | 
 
 def _not_deleted(ctx: Context, name: str | None, topic_id: bytes) -> DeletableTopicResult:
     """Result of a denied topic, which is given by its id if the name is None."""
-    error = _REFUSED
+    error = _DENIED
     shown = ctx.image.topic_names.get(topic_id) if name is None else name
-    may_see = ctx.allows(Operation.DESCRIBE, Resource.TOPIC, shown or "")
-    if name is None and not may_see:
+    may_describe = ctx.allows(Operation.DESCRIBE, Resource.TOPIC, shown or "")
+    if name is None and not may_describe:
         shown = None
-    elif may_see and shown not in ctx.image.topics:
+    elif may_describe and shown not in ctx.image.topics:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return DeletableTopicResult(name=shown, topic_id=topic_id, error_code=error, error_message=None)
 
 
 def create_partitions(ctx: Context, request: Any) -> Finish | None:
     """Require ALTER on each topic."""
-    request.topics, refused = allowed(
-        ctx, Operation.ALTER, Resource.TOPIC, request.topics, _name_if_once(request.topics)
+    request.topics, rejected = allowed(
+        ctx, Operation.ALTER, Resource.TOPIC, request.topics, _name_unless_repeated(request.topics)
     )
-    if not refused:
+    if not rejected:
         return None
 
     def finish(response: Any) -> Any:
         response.results += [
             CreatePartitionsTopicResult(
                 name=topic.name,
-                error_code=_REFUSED,
+                error_code=_DENIED,
                 error_message="The topic authorization is failed.",
             )
-            for topic in refused
+            for topic in rejected
         ]
         return response
 

@@ -61,7 +61,7 @@ async def test_transactional_id_is_authorized_before_topics(desk: Any) -> None:
 
 
 async def test_unauthorized_produce_with_acks_0_closes_connection(desk: Any) -> None:
-    with pytest.raises(CloseConnection, match="not allowed"):
+    with pytest.raises(CloseConnection, match="were denied"):
         await ask_as(desk, ALICE, produce("hidden", acks=0), 9)
 
 
