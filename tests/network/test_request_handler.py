@@ -257,7 +257,9 @@ def fetch(*partitions: int, min_bytes: int = 1) -> FetchRequest:
 
 
 def nothing(part: Any, *, due: bool = True) -> FetchReply:
-    found = {(wanted.topic, wanted.partition): FetchResult(0, None, 0, 0) for wanted in part.queries}
+    found = {
+        (wanted.topic, wanted.partition): FetchResult(0, None, 0, 0) for wanted in part.queries
+    }
     return FetchReply(found, 0, failed=False, due=due)
 
 
