@@ -78,9 +78,9 @@ def start_all(names: Sequence[str], folder: Path, session: Session) -> list[Peer
 def measure_running(peers: list[Peer], session: Session, options: argparse.Namespace) -> None:
     for peer in peers:
         session.measure(peer.name, "memory", measures.idle_memory, peer)
-    nobody = Session(60)  # the first runs warm caches, just-in-time compilers and heaps up
+    warm_up = Session(60)  # the first runs warm caches, just-in-time compilers and heaps up
     for peer in peers * WARM_UPS:
-        nobody.measure(peer.name, "warming up", measures.throughput, peer, options.records)
+        warm_up.measure(peer.name, "warming up", measures.throughput, peer, options.records)
     lasting = [peer for peer in peers if peer.keeps_everything]
     for _ in range(options.runs):
         for peer in peers:
@@ -101,10 +101,10 @@ def measure_limits(names: Sequence[str], folder: Path, session: Session, runs: i
     """
     kinds = [kind for kind in accepting.KINDS if kind.peer in names]
     pairs = start_kinds(kinds, folder / "limits", session, [accepting.NONE, accepting.ALL_GENEROUS])
-    nobody = Session(60)
+    warm_up = Session(60)
     for run in range(-WARM_UPS, runs):
         for kind, (plain, limited) in pairs.items():
-            (nobody if run < 0 else session).measure(
+            (warm_up if run < 0 else session).measure(
                 kind.peer,
                 f"connections{', sharded' * kind.sharded}",
                 accepting.cost_of_limits,

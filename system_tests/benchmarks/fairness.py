@@ -110,11 +110,11 @@ class Peer:
         self.name = name
         self._pid = broker.process.pid
         self.servers = broker.bootstrap_servers
-        everybody = [abuser for abusers in SITUATIONS.values() for abuser in abusers]
+        all_abusers = [abuser for abusers in SITUATIONS.values() for abuser in abusers]
         self.address = broker.address
-        self.topics = ["neighbour", *(abuser.name for abuser in everybody)]
+        self.topics = ["neighbour", *(abuser.name for abuser in all_abusers)]
         with Client(self.address) as client:
-            for abuser in everybody:
+            for abuser in all_abusers:
                 if abuser.quota:
                     set_quota(client, {"client-id": abuser.name}, **abuser.quota)
 

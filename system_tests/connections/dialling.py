@@ -71,7 +71,7 @@ class Client:
         return self.socket.recv(1) == b""
 
     def received_nothing(self) -> bool:
-        """Whether nothing has come from the broker so far, not even an end."""
+        """Whether the broker has neither sent anything nor closed the connection."""
         return not select.select([self.socket], [], [], 0)[0]
 
     def ask(self, request: Message, version: int) -> Any:
@@ -101,14 +101,14 @@ class Client:
         while len(data) < count:
             piece = self.socket.recv(count - len(data))
             if not piece:
-                assert not data, "the broker hung up within a frame"
+                assert not data, "the broker disconnected within a frame"
                 return b""
             data += piece
         return data
 
 
 def listener_address(broker: RunningBroker, listener: str) -> tuple[str, int]:
-    """Where a listener of a broker that has several is."""
+    """The address of one of a broker's listeners."""
     (found,) = [
         each
         for each in ask(broker, "GET", "/v1/connections")["listeners"]
@@ -118,7 +118,7 @@ def listener_address(broker: RunningBroker, listener: str) -> tuple[str, int]:
 
 
 def set_ip_rate(client: Client, ip: str | None, rate: float) -> None:
-    """Give an address, or with None all that have no limit of their own, a connection rate."""
+    """Set the connection rate of an address, or with None the default of all addresses."""
     entry = AlterClientQuotasRequestEntryData(
         entity=[EntityData(entity_type="ip", entity_name=ip)],
         ops=[OpData(key="connection_creation_rate", value=rate)],
@@ -128,7 +128,7 @@ def set_ip_rate(client: Client, ip: str | None, rate: float) -> None:
 
 
 def change_clock(broker: RunningBroker, **change: object) -> None:
-    """Freeze the broker's time or let some pass; returns when every process has looked at it."""
+    """Freeze or advance the broker's clock; returns when every process has read it."""
     for _ in range(CLOCK_REQUESTS):
         ask(broker, "POST", "/v1/clock", change)
         change.pop("advance_ms", None)
@@ -149,7 +149,7 @@ def gauge(broker: RunningBroker, name: str, **labels: str) -> float:
 
 
 def counted(broker: RunningBroker) -> int:
-    """How many connections count against the broker's limits."""
+    """The number of connections that count against the broker's limits."""
     return int(gauge(broker, "minibroker_connections_counted"))
 
 

@@ -30,8 +30,8 @@ MINUTES_MS = 120_000
 AT_ONCE, ADDRESSES = 256, 12
 HOLD_MS, PATIENCE_MS = 50, 300
 PATIENCE_FACTORS = (1, 4, 16, 64)
-"""How much longer clients stay and wait in further storms, where a broker that has only a part of
-the machine lets in too few while they do.
+"""Factors by which clients stay and wait longer in further storms, if a broker that gets only part
+of the machine accepted too few of them.
 """
 CONNECTIONS_MAX, PER_IP_MAX = 40, 4
 SINGLE = (
@@ -77,7 +77,7 @@ def storm_until_full(broker: RunningBroker, for_ms: int) -> None:
         results.append(result)
         assert result.open_most <= CONNECTIONS_MAX
         assert result.open_most_of_address <= PER_IP_MAX
-        assert result.lost == 0, "nobody who was served is hung up on"
+        assert result.lost == 0, "a served connection was closed"
         wait_counted(broker, 0)
         reached = (result.open_most, result.open_most_of_address) == (CONNECTIONS_MAX, PER_IP_MAX)
         if reached and result.served > CONNECTIONS_MAX:
@@ -124,7 +124,7 @@ def test_rates_match_the_model_within_one_percent(limited: Limited) -> None:
         result = running_storm.wait()
     expected = one_after_the_other([RATE, BROKER_RATE], STORM_MS)
     assert result.served == pytest.approx(len(expected), rel=0.01)
-    # Nor did they come before their time: neither the first burst nor what followed.
+    # No connection was accepted early, neither in the first burst nor later.
     for number, served in enumerate(accumulate(result.spans), 1):
         until_ms = number * result.span_ms
         assert served <= 1.01 * sum(at <= until_ms for at in expected) + 1

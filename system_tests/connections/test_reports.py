@@ -32,9 +32,9 @@ WIDTH, HEIGHT = 100, 30
 
 REDRAWS, CLIENTS, ROUNDS = 40, 150, 3
 GROWTH_BYTES = 3 * 1024 * 1024
-"""By which a process may be larger than after its first looks; a picture takes 100 kB."""
+"""Growth of a process that is allowed after the first redraws; a screen takes 100 kB."""
 FILES_OF_STORM = 20
-"""Connections that happen to be open at one moment and not at another."""
+"""Connections of the storm that may be open at one moment and not at another."""
 
 
 def connections(broker: RunningBroker) -> Any:
@@ -42,7 +42,7 @@ def connections(broker: RunningBroker) -> Any:
 
 
 def without_columns() -> dict[str, str]:
-    """The environment; nothing in it says how wide a terminal is."""
+    """The environment without the width of a terminal."""
     return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
 
 
@@ -183,7 +183,7 @@ def test_waiting_listener_reports_reached_limit(limited: Limited, dial: Dial) ->
     assert f"EXTERNAL waits for {own}, since " in printed(broker)
     first.close()
     assert second.answered()
-    wait_until(lambda: waiting() is None, "nobody to wait")
+    wait_until(lambda: waiting() is None, "no connection to wait")
     assert 0 < connections(broker)["listeners"][1]["blocked_share"] <= 1
 
 
@@ -236,7 +236,7 @@ class Terminal:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def wait_shown(self, text: str) -> None:
-        """Read until something was drawn."""
+        """Read the terminal until ``text`` is on it."""
         deadline = time.monotonic() + PATIENCE_S
         while text not in self.shown:
             remaining_s = deadline - time.monotonic()
@@ -245,7 +245,7 @@ class Terminal:
                 self.shown += self._decode(os.read(self.master, 65536))
 
     def wait_drawn(self, times: int) -> None:
-        """Read until so many more pictures were drawn."""
+        """Read the terminal until the view was redrawn ``times`` more times."""
         for _ in range(times):
             self.shown = ""
             self.wait_shown(HOME)

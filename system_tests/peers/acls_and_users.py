@@ -1,4 +1,4 @@
-"""Access rules and SCRAM users: made, looked for, deleted, and refused."""
+"""ACLs and SCRAM users: created, described, deleted, and rejected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def creation_of(**other: Any) -> CreateAclsRequest:
 
 
 CREATED: Final[dict[str, dict[str, Any]]] = {
-    "right": {},
+    "valid": {},
     "the same again": {},
     "prefixed": {"resource_pattern_type": 4},
     "of an unknown pattern": {"resource_pattern_type": 9},
@@ -44,10 +44,10 @@ CREATED: Final[dict[str, dict[str, Any]]] = {
     "of an unknown operation": {"operation": 99},
     "of an unknown kind": {"permission_type": 9},
     "of no name": {"resource_name": ""},
-    "of nobody": {"principal": ""},
-    "of no kind": {"principal": "x"},
+    "without a principal": {"principal": ""},
+    "of a principal without a type": {"principal": "x"},
     "of a group": {"principal": "Group:g"},
-    "of everybody": {"principal": "User:*"},
+    "of all principals": {"principal": "User:*"},
     "of the cluster": {"resource_type": 4, "resource_name": "kafka-cluster"},
     "of another cluster": {"resource_type": 4, "resource_name": "foo"},
     "of all clusters": {"resource_type": 4, "resource_name": "*"},
@@ -84,7 +84,7 @@ def filter_of(**filters: Any) -> dict[str, Any]:
 FILTERS: Final[dict[str, dict[str, Any]]] = {
     "all": {},
     "of a topic": {"resource_type_filter": 2, "resource_name_filter": "t"},
-    "that hold for a topic": {
+    "that match a topic": {
         "resource_type_filter": 2,
         "resource_name_filter": "tt",
         "pattern_type_filter": 2,
@@ -95,9 +95,9 @@ FILTERS: Final[dict[str, dict[str, Any]]] = {
         "pattern_type_filter": 3,
     },
     "prefixes": {"pattern_type_filter": 4},
-    "of somebody": {"principal_filter": "User:x"},
-    "of what is nobody": {"principal_filter": "zzz"},
-    "of what is not there": {"resource_name_filter": "nope"},
+    "of one principal": {"principal_filter": "User:x"},
+    "of a malformed principal": {"principal_filter": "zzz"},
+    "of a missing resource": {"resource_name_filter": "nope"},
     "of no name": {"resource_name_filter": ""},
     "at a host": {"host_filter": "localhost"},
     "to read": {"operation": 3},
@@ -105,7 +105,7 @@ FILTERS: Final[dict[str, dict[str, Any]]] = {
     "of all": {"resource_name_filter": "*"},
     "of an unknown resource": {"resource_type_filter": 99},
     "of an unknown pattern": {"pattern_type_filter": 99},
-    "to do what is unknown": {"operation": 99},
+    "of an unknown operation": {"operation": 99},
     "of an unknown kind": {"permission_type": 99},
 }
 
@@ -117,11 +117,11 @@ def acls(ask: SendRequest) -> None:
     for name, filters in FILTERS.items():
         for version in (1, 3):
             request = DescribeAclsRequest(**filter_of(**filters))
-            ask(f"{name}, looked for in version {version}", request, version)
+            ask(f"{name}, described in version {version}", request, version)
     deleted: dict[str, list[dict[str, Any]]] = {
-        "of what is not there": [{"resource_name_filter": "nope"}],
+        "of a missing resource": [{"resource_name_filter": "nope"}],
         "of an unknown resource": [{"resource_type_filter": 99}],
-        "of what is nobody": [{"principal_filter": "zzz"}],
+        "of a malformed principal": [{"principal_filter": "zzz"}],
         "twice": [{"resource_name_filter": "t", "pattern_type_filter": 3}] * 2,
         "by no filter": [],
         "all": [{}],
@@ -129,7 +129,7 @@ def acls(ask: SendRequest) -> None:
     for name, several in deleted.items():
         filters_ = [DeleteAclsFilter(**filter_of(**one)) for one in several]
         ask(f"deleted {name}", DeleteAclsRequest(filters=filters_), 3)
-    ask("what is left", DescribeAclsRequest(**filter_of()), 3)
+    ask("remaining", DescribeAclsRequest(**filter_of()), 3)
 
 
 Upserted = tuple[str, int, int, int, int]
@@ -167,8 +167,8 @@ def passwords(ask: SendRequest) -> None:
         ("no password", [("e", SHA_256, 4096, 10, 0)], []),
         ("no salt", [("a", SHA_256, 4096, 0, 32)], []),
         ("twice", [("b", SHA_256, 4096, 10, 32)] * 2, []),
-        ("made and deleted", [("a", SHA_256, 4096, 10, 32)], [("a", SHA_256)]),
-        ("deleted, not there", [], [("zz", SHA_256)]),
+        ("upserted and deleted", [("a", SHA_256, 4096, 10, 32)], [("a", SHA_256)]),
+        ("deleted without existing", [], [("zz", SHA_256)]),
         ("deleted of no such mechanism", [], [("a", 9)]),
         ("deleted without a name", [], [("", SHA_256)]),
         ("good and bad", [("c", SHA_256, 4096, 10, 32), ("d", SHA_256, 1, 10, 32)], []),

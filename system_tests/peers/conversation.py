@@ -41,7 +41,7 @@ from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import wait_until
 
-DISCONNECTED: Final = "hung up"
+DISCONNECTED: Final = "disconnected"
 
 BROKER_SPECIFIC: Final = frozenset(
     {
@@ -80,14 +80,14 @@ CONFIGS_OF_ONE_BROKER: Final = frozenset(
         "log.preallocate",
     }
 )
-"""Configs of a topic that only Kafka has, or that its storage tool has set for all; and configs
-of the broker that only one of both lists as synonyms of a topic's.
+"""Topic configs that only Kafka has or that its storage tool set for all topics, and broker configs
+that only one of the two lists as synonyms of topic configs.
 """
 
 RETRIABLE: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 )
-"""What Kafka answers until it has made the topic that a coordinator keeps its state in."""
+"""Errors that Kafka returns until the internal topic of a coordinator exists."""
 
 
 MARKER_TOPIC: Final = "last-change"
@@ -106,14 +106,14 @@ CHANGES: Final = (
 )
 
 
-_UNLIKE_OTHERS: Final = count(1000)
-"""Values of a config: one that an earlier conversation with the same broker has set would prove
-nothing.
+_UNUSED_VALUES: Final = count(1000)
+"""Values of the marker's config. Each is used once, because a value that an earlier conversation
+set would prove nothing.
 """
 
 
 class SendRequest(Protocol):
-    """Asks a question that has a name, in a version; what comes back is the response as it came."""
+    """Sends a request in a version, stores the response under a name, and returns it."""
 
     answers: dict[str, Any]
 
@@ -135,7 +135,7 @@ class ConversationRun:
         self.answers: dict[str, Any] = {}
 
     def __call__(self, name: str, request: Message, version: int) -> Any:
-        assert name not in self.answers, f"two questions are called {name}"
+        assert name not in self.answers, f"two requests have the name {name}"
         response = self._send(request, version)
         self.answers[name] = comparable(response)
         if isinstance(request, CHANGES):
@@ -143,14 +143,17 @@ class ConversationRun:
         if isinstance(request, CreateTopicsRequest) and not request.validate_only:
             for topic in response.topics:
                 if topic.error_code == ErrorCode.NONE:
-                    wait_until(partial(self._has_leader, topic.name), f"{topic.name} to be led")
+                    wait_until(
+                        partial(self._has_leader, topic.name), f"{topic.name} to have leaders"
+                    )
         return response
 
     def _wait_until_applied(self) -> None:
-        """Kafka's controller answers before its broker knows of a change; the broker knows of all
-        up to the last that it knows.
+        """Wait until the broker has applied all changes: Kafka's controller responds earlier.
+
+        A broker applies changes in order, so a marker that is visible shows that all are.
         """
-        text = str(next(_UNLIKE_OTHERS))
+        text = str(next(_UNUSED_VALUES))
         change = AlterableConfig(name="segment.index.bytes", config_operation=0, value=text)
         resource = AlterConfigsResource(
             resource_type=2, resource_name=MARKER_TOPIC, configs=[change]
@@ -164,7 +167,7 @@ class ConversationRun:
             (result,) = self._admin.ask(DescribeConfigsRequest(resources=[wanted]), 4).results
             return bool(result.configs) and result.configs[0].value == text
 
-        wait_until(is_applied, "the last change to be known", pause_s=0.002)
+        wait_until(is_applied, "the last change to be applied", pause_s=0.002)
 
     def _send(self, request: Message, version: int) -> Any:
         try:
@@ -174,7 +177,7 @@ class ConversationRun:
             self._client = self._connect()
             return DISCONNECTED
         if getattr(response, "error_code", 0) in RETRIABLE:
-            return wait_until(lambda: self._retry(request, version), "a coordinator that has begun")
+            return wait_until(lambda: self._retry(request, version), "a loaded coordinator")
         return response
 
     def _retry(self, request: Message, version: int) -> Any:
@@ -182,7 +185,7 @@ class ConversationRun:
         return None if response.error_code in RETRIABLE else response
 
     def _has_leader(self, topic: str) -> bool:
-        """Kafka answers before its broker knows of a topic that its controller has made."""
+        """Whether the topic has leaders; Kafka's controller responds before its broker knows it."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
         (found,) = self._admin.ask(request, 12).topics
         parts = [
@@ -201,7 +204,7 @@ class ConversationRun:
 
 
 def comparable(value: Any) -> Any:
-    """What of an answer can be compared; lists in an order of their own, as brokers use maps."""
+    """The comparable part of a response; lists are sorted, because brokers use maps."""
     if isinstance(value, Struct):
         names = [
             field.name for field in type(value).__fields__ if field.name not in BROKER_SPECIFIC
@@ -257,7 +260,7 @@ def run_conversation(
     conversation: Conversation,
     connect: Callable[[], Client] | None = None,
 ) -> dict[str, Any]:
-    """All answers of a broker, by the name of their question; see `Talk`."""
+    """All responses of a broker by the name of their request; see `ConversationRun`."""
     run = ConversationRun(broker, connect)
     try:
         conversation(run)
@@ -267,7 +270,7 @@ def run_conversation(
 
 
 def differences(one: Any, other: Any, at: str = "") -> list[str]:
-    """Where two answers differ, one line each."""
+    """The differences between two responses, one line each."""
     if isinstance(one, dict) and isinstance(other, dict):
         return [
             line

@@ -58,7 +58,7 @@ GIVEN: Final[dict[str, tuple[Entity, tuple[tuple[str, float | None], ...]]]] = {
     "no such quota": (USER, (("foo", 1.0),)),
     "what was not given taken": ((("user", "other"),), ((BYTES, None),)),
     "no such quota taken": ((("user", "other"),), (("foo", None),)),
-    "to nobody": ((), ((BYTES, 1.0),)),
+    "without an entity": ((), ((BYTES, 1.0),)),
     "nothing to do": (USER, ()),
     "to a group": ((("group", "g"),), ((BYTES, 1.0),)),
     "to a user without a name": ((("user", ""),), ((BYTES, 1.0),)),

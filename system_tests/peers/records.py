@@ -163,7 +163,7 @@ def idempotent(ask: SendRequest) -> None:
     send("a new epoch not from 0", 4, epoch=1)
     send("a new epoch", 0, epoch=1)
     send("an old epoch", 4, epoch=0)
-    send("somebody new, not from 0", 5, by=number + 1000)
+    send("new producer, not from 0", 5, by=number + 1000)
     send("negative sequence", -1)
     send("negative epoch", 0, epoch=-1)
     ask(

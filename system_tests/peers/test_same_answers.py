@@ -1,7 +1,7 @@
 """Kafka and minibroker give the same responses, errors included, except for those listed here.
 
-Each conversation is held with both. For intended differences the reason is given below; a
-difference that no longer exists fails too, so that this list is accurate.
+Each conversation runs against both brokers. ``INTENDED`` gives the reason of each intended
+difference; a difference that no longer exists fails too, so the list stays accurate.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
 }
 
-ON_PURPOSE: Final = {
-    ("creation", "colliding with made_7"): "of two names in one request that metrics would mix up"
-    " Kafka makes both, as it looks only at topics that are there",
-    ("configured", "retention.bytes=-2"): "less than -1, which is no bound, means nothing",
-    ("metadata", "neither"): "Kafka fails at a topic with no name and no id; it is ignored",
+INTENDED: Final = {
+    ("creation", "colliding with made_7"): "Kafka creates two topics of one request whose"
+    " metric names collide, because it checks existing topics only",
+    (
+        "configured",
+        "retention.bytes=-2",
+    ): "values below -1 (no limit) have no meaning and are rejected",
+    ("metadata", "neither"): "Kafka fails on a topic without name and id; here it is ignored",
     (
         "produced",
         "times of the log",
-    ): "Kafka means to refuse a producer that says that times are the"
-    " log's, but does so only in a topic where they are",
+    ): "Kafka is meant to reject batches that"
+    " claim LogAppendTime, but does so only in topics with LogAppendTime",
     ("produced", "transactional batch"): "transactions are not served",
-    ("bad_records", "ones, NONE"): "Kafka fails with an internal error at a number of more than"
+    ("bad_records", "ones, NONE"): "Kafka fails with an internal error on a varint of more than"
     " ten bytes; here the record is invalid",
-    ("fetched", "a partition's limit of -1"): "Kafka fails at a bound below 0; it is taken for 0",
+    ("fetched", "a partition's limit of -1"): "Kafka fails on a limit below 0; here it means 0",
     ("fetched", "a limit of -1"): "the same",
-    ("fetched", "isolated somehow"): "Kafka fails at a level that there is not; all is read",
+    ("fetched", "isolated somehow"): "Kafka fails on an unknown isolation level; here it reads all",
     ("described_partitions", "without a name"): "Kafka fails with an internal error at an empty"
     " name; here the name is invalid",
-    ("of_topics", "described"): "no setting of the broker stands in for levels of compression",
+    ("of_topics", "described"): "compression levels of topics have no broker-wide default",
 }
 
 CONVERSATIONS: Final = [
@@ -80,7 +83,7 @@ def test_both_answer_the_same(
     differ = {name: differences(kafka[name], own[name]) for name in kafka}
     about = conversation.__name__
     unlike = {name: lines for name, lines in differ.items() if lines}
-    expected = {name for which, name in ON_PURPOSE if which == about}
+    expected = {name for which, name in INTENDED if which == about}
     unknown = {name: lines for name, lines in unlike.items() if name not in expected}
     assert not unknown, f"Kafka's answer / ours: {unknown}"
     assert set(unlike) == expected, "these are alike by now: take them off the list"

@@ -1,6 +1,6 @@
 """Kafka and minibroker reject the same requests of a client with few rights, with the same errors.
 
-The conversations are those of `test_same_answers`, held by a user with the ACLs listed here.
+The conversations are those of `test_same_answers`, run by a user with the ACLs listed here.
 Invariant: a client without a right learns from neither broker what the other one hides.
 """
 
@@ -39,7 +39,7 @@ from system_tests.peers.conversation import (
     prepare,
     run_conversation,
 )
-from system_tests.peers.test_same_answers import ON_PURPOSE as TO_ANYBODY
+from system_tests.peers.test_same_answers import INTENDED as TO_ANYBODY
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -56,12 +56,12 @@ SETTINGS: Final = {
 }
 SECURED: Final = "SASL_PLAINTEXT"
 
-ON_PURPOSE: Final = {
-    "magic 3": "Kafka reads batches before it looks who sent them",
+INTENDED: Final = {
+    "magic 3": "Kafka parses batches before it authorizes the request",
     "transactional id without a transaction": "transactions are not served, so the name of one in"
     " a request is one, whatever its batches say",
     "transactional batch": "the same, the other way round",
-    "retention.ms 0 None 5": "Kafka looks whether a change can be before it looks who wants it",
+    "retention.ms 0 None 5": "Kafka validates a change before it authorizes the request",
     "whole None True": "the same",
     "whole None False": "the same",
 }
@@ -182,7 +182,7 @@ def test_kafka_and_minibroker_reject_the_same_requests(
     own, kafka = answers
     differ = {name: differences(kafka[name], own[name]) for name in kafka}
     expected = {
-        *ON_PURPOSE,
+        *INTENDED,
         *(name for about, name in TO_ANYBODY if about == conversation.__name__),
     }
     unlike = {name: lines for name, lines in differ.items() if lines and name not in expected}

@@ -53,8 +53,8 @@ def creation(ask: SendRequest) -> None:
     for version in (2, 4, 5, 7):
         ask(f"one, version {version}", create(topic(f"made-{version}", 2)), version)
     ask("again", create(topic("made-7")), 7)
-    ask("only to try", create(topic("tried", 3), validate_only=True), 7)
-    ask("only to try, there", create(topic("made-7"), validate_only=True), 7)
+    ask("validate only", create(topic("tried", 3), validate_only=True), 7)
+    ask("validate only, existing", create(topic("made-7"), validate_only=True), 7)
     ask("defaults", create(topic("by-default", -1, -1)), 7)
     ask("defaults before version 4", create(topic("by-default-3", -1, -1)), 3)
     ask("same name twice", create(topic("twice"), topic("twice")), 7)
@@ -69,9 +69,9 @@ def creation(ask: SendRequest) -> None:
     for replicas in (0, 2, -2):
         ask(f"{replicas} replicas", create(topic("wrong", 1, replicas)), 7)
     ask("assigned", create(topic("assigned", -1, -1, [1], [1])), 7)
-    ask("assigned to nobody", create(topic("wrong", -1, -1, [77])), 7)
+    ask("assigned to an unknown broker", create(topic("wrong", -1, -1, [77])), 7)
     ask("assigned twice", create(topic("wrong", -1, -1, [1, 1])), 7)
-    ask("assigned to none", create(topic("wrong", -1, -1, [])), 7)
+    ask("assigned to no broker", create(topic("wrong", -1, -1, [])), 7)
     ask("assigned and counted", create(topic("wrong", 1, 1, [1])), 7)
     ask("assigned and counted only", create(topic("wrong", 1, -1, [1])), 7)
     gap = topic("wrong", -1, -1, [1])
@@ -110,7 +110,7 @@ def growth(ask: SendRequest) -> None:
         )
         ask(f"{name} to {count} by {given}, {validate_only}", request, 3)
 
-    ask("made", create(topic("growing", 2)), 7)
+    ask("created", create(topic("growing", 2)), 7)
     grow("growing", 4, validate_only=True)
     for count in (2, 1, 0, -1):
         grow("growing", count)
@@ -133,12 +133,12 @@ def deletion(ask: SendRequest) -> None:
         return DeleteTopicsRequest(topics=states, topic_names=list(names), timeout_ms=TIMEOUT_MS)
 
     for version in (1, 4, 5, 6):
-        ask(f"made {version}", create(topic(f"dying-{version}")), 7)
+        ask(f"created {version}", create(topic(f"dying-{version}")), 7)
         ask(f"deleted {version}", by_name(f"dying-{version}"), version)
         ask(f"deleted again {version}", by_name(f"dying-{version}"), version)
-    ask("named nothing", by_name(""), 6)
+    ask("empty name", by_name(""), 6)
     ask("none", by_name(), 6)
-    ask("made for twice", create(topic("dying-twice")), 7)
+    ask("created for twice", create(topic("dying-twice")), 7)
     ask("twice", by_name("dying-twice", "dying-twice"), 6)
     for name, state in {
         "no such id": DeleteTopicState(name=None, topic_id=NONE),
@@ -153,10 +153,10 @@ def metadata(ask: SendRequest) -> None:
         topics = [MetadataRequestTopic(name=name) for name in names]
         return MetadataRequest(topics=topics, allow_auto_topic_creation=create_missing)
 
-    ask("made", create(topic("described", 2)), 7)
+    ask("created", create(topic("described", 2)), 7)
     for version in (1, 4, 7, 9, 12, 13):
         ask(f"described {version}", named("described"), version)
-        if version >= 4:  # Before, asking makes it.
+        if version >= 4:  # In earlier versions the request creates the topic.
             ask(f"missing {version}", named("missing"), version)
         ask(f"none {version}", named(), version)
         ask(f"twice {version}", named("described", "described"), version)
@@ -170,7 +170,7 @@ def metadata(ask: SendRequest) -> None:
     ask("rights", rights, 12)
     missing = named("not-there")
     missing.include_topic_authorized_operations = True
-    ask("rights to what is not there", missing, 12)
+    ask("rights to a missing topic", missing, 12)
     old = MetadataRequest(topics=[], include_cluster_authorized_operations=True)
     ask("rights to the cluster", old, 8)
 
@@ -178,7 +178,7 @@ def metadata(ask: SendRequest) -> None:
 def cluster(ask: SendRequest) -> None:
     ask("brokers", DescribeClusterRequest(endpoint_type=1), 2)
     ask("controllers", DescribeClusterRequest(endpoint_type=2), 2)
-    ask("somebody else", DescribeClusterRequest(endpoint_type=9), 2)
+    ask("unknown endpoint type", DescribeClusterRequest(endpoint_type=9), 2)
     old = DescribeClusterRequest(include_cluster_authorized_operations=True)
     ask("rights", old, 0)
 

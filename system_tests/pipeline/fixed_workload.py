@@ -1,4 +1,4 @@
-"""A fixed amount of work, whatever its quotas.
+"""A fixed amount of work, independent of quotas.
 
 Owns what a client does from its first request to its last; quotas belong to the tests. Invariant: a
 client does one thing after the other, and pauses equally in every run, so that differences between
@@ -32,7 +32,7 @@ def pause() -> None:
 
 
 def produce_records(servers: str, client_id: str) -> None:
-    """One record after the other, each when the last is acknowledged."""
+    """Produce records one at a time, each after the previous acknowledgement."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": servers, "client.id": client_id, "linger.ms": 0}
     )
@@ -43,7 +43,7 @@ def produce_records(servers: str, client_id: str) -> None:
 
 
 def consume_records(servers: str, client_id: str) -> None:
-    """One record after the other, to the end."""
+    """Consume records one at a time."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=servers, client_id=client_id, max_partition_fetch_bytes=len(VALUE)
     )
@@ -58,7 +58,7 @@ def consume_records(servers: str, client_id: str) -> None:
 
 
 def request_metadata(servers: str, client_id: str) -> None:
-    """Asks for all topics again and again, which is work for the broker and few bytes."""
+    """Request the metadata of all topics repeatedly: much work for the broker and few bytes."""
     host, port = servers.rsplit(":", 1)
     with Client((host, int(port)), client_id=client_id) as client:
         for _ in range(METADATA_REQUESTS):
@@ -73,14 +73,14 @@ class Job(NamedTuple):
 
 
 JOBS: Final = (
-    Job(produce_records, "sender"),
-    Job(consume_records, "reader"),
-    Job(request_metadata, "looker"),
+    Job(produce_records, "producer"),
+    Job(consume_records, "consumer"),
+    Job(request_metadata, "metadata"),
 )
 
 
 def run_jobs(broker: RunningBroker) -> None:
-    """All jobs side by side, until the last is done."""
+    """Run all jobs at the same time, until the last one ends."""
     plain = broker.bootstrap_servers.split(",")[0]
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(JOBS), spawning) as clients:

@@ -25,7 +25,7 @@ FEW_PARTITIONS: Final = ("--conf", "spark.sql.shuffle.partitions=1")
 
 
 class LaunchCommand(NamedTuple):
-    """What `subprocess` is given."""
+    """Arguments and environment for `subprocess`."""
 
     args: list[str]
     env: Mapping[str, str]
@@ -59,7 +59,7 @@ def by_spark(*job: str) -> LaunchCommand:
 
 
 def run_to_completion(start: LaunchCommand) -> subprocess.CompletedProcess[str]:
-    """What became of a job that ends by itself."""
+    """Run a job until it ends by itself; return its result."""
     return subprocess.run(
         start.args,
         env=start.env,
@@ -71,7 +71,7 @@ def run_to_completion(start: LaunchCommand) -> subprocess.CompletedProcess[str]:
 
 
 def jars() -> str:
-    """Of Spark's Kafka connector, for ``spark.jars``; without a toolchain the test is left out."""
+    """The jars of Spark's Kafka connector; without a toolchain the test is skipped."""
     try:
         return ",".join(map(str, connector_jars().glob("*.jar")))
     except ToolchainMissing as missing:

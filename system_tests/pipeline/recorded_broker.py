@@ -112,7 +112,7 @@ def recording(folder: Path) -> Iterator[RunningBroker]:
 
 
 def apply(broker: RunningBroker, file: Path) -> None:
-    """Gives the broker all quotas of a file."""
+    """Apply all quotas of a file to the broker."""
     words = [*("configs", "-b", broker.bootstrap_servers.split(",")[0]), "--alter"]
     subprocess.run(
         [sys.executable, "-m", "minibroker", *words, "--quota-file", str(file)],
@@ -122,7 +122,7 @@ def apply(broker: RunningBroker, file: Path) -> None:
 
 
 def run_all_clients(broker: RunningBroker, seconds: float) -> None:
-    """All clients side by side, for so long once they run."""
+    """Run all clients at the same time for ``seconds``."""
     plain, with_sasl = broker.bootstrap_servers.split(",")
     ends = time.monotonic() + seconds
     with ProcessPoolExecutor(len(CASES), multiprocessing.get_context("spawn")) as clients:

@@ -21,7 +21,7 @@ from system_tests.harness.waiting import SPARK_PATIENCE_S, wait_until
 from system_tests.pipeline.job_launchers import jars
 
 TRIGGER: Final = "1 second"
-"""Between steps of ingest, instead of ten, so that a job has come to many when it is killed."""
+"""Interval of ingest steps, instead of ten seconds, so that a killed job has done several."""
 
 
 class Standby:
@@ -40,7 +40,7 @@ class Standby:
             )
 
     def run(self, *words: str) -> None:
-        """``minibroker pipeline`` with these words, as soon as it can."""
+        """Run ``minibroker pipeline`` with these arguments."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(words).encode() + b"\n")
         self.process.stdin.flush()
@@ -54,24 +54,24 @@ class Standby:
         return error + after[:4000] if error else (before + after)[-4000:]
 
     def wait(self) -> None:
-        """Until the job is done, which it must be well."""
+        """Wait until the job succeeds."""
         assert self.process.wait(SPARK_PATIENCE_S) == 0, self.printed()
 
     def kill(self, later_s: float = 0) -> None:
-        """With all that it started, when so much time has passed."""
+        """Kill the job and all its child processes after ``later_s`` seconds."""
         at_s = time.monotonic() + later_s
-        wait_until(lambda: time.monotonic() >= at_s, "the time to kill", pause_s=0.002)
+        wait_until(lambda: time.monotonic() >= at_s, "the time of the kill", pause_s=0.002)
         family = tree(self.process.pid)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
         if self.process.stdin is not None:
             self.process.stdin.close()
-        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the job to be gone")
+        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the job to end")
 
 
 def wait_for_job(conf: dict[str, str]) -> None:
-    """What the process does."""
+    """Start a Spark session, then wait for the arguments of a job and run it."""
     from minibroker.pipeline import ingest
     from minibroker.pipeline.__main__ import app
     from minibroker.pipeline.session import session

@@ -1,7 +1,7 @@
 """The jobs on a cluster: ``spark-submit`` from a folder where the workers are not.
 
-Two of Spark's own processes stand for the cluster, which is started as its manual says. Their
-folder is another than the person's, so a path that only means something where he is would fail.
+Two of Spark's own processes stand for the cluster, which is started as its manual says. They run
+in another folder than the user, so a path that is relative to the user's folder would fail.
 """
 
 from __future__ import annotations

@@ -108,12 +108,12 @@ class KillScenario:
         family = tree(self.broker.pid)
         for pid in family:
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the broker to be gone")
+        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the broker to end")
         self.broker.forget()
         self.broker = self._start()
 
     def changes(self, pattern: str) -> Changes:
-        """When which of a moment's paths was changed last; a killed job may have left them."""
+        """The matching paths with their modification times; a killed job may have left some."""
         found = set()
         for path in self.table.glob(pattern):
             with suppress(FileNotFoundError):
@@ -146,7 +146,7 @@ def keys(table: Path) -> list[tuple[int, int]]:
 def wait_for_progress(
     scenario: KillScenario, job: Standby, pattern: str, times: int, *, may_end: bool
 ) -> None:
-    """Wait until something at a moment has changed so often, or the job has given up."""
+    """Wait until a matching path has changed ``times`` times, or the job has ended."""
     before = scenario.changes(pattern)
     for _ in range(times):
 

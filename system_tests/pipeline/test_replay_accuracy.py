@@ -133,7 +133,7 @@ def test_replay_under_current_quotas_matches_broker_decisions(
     for event in events:
         for check in CHECKS:
             held_by[check] += bool(event[check] and event[check]["throttle_ms"])
-    assert all(held_by.values()), f"a type of quota held nobody: {held_by}"
+    assert all(held_by.values()), f"a quota type throttled no client: {held_by}"
 
     rows = job.whatif(activity, proposals, counting).where("ip is not null").toArrow().to_pylist()
     (of_ip,) = [row for row in rows if row["ip"] == FAST_IP and row["start_us"] is None]
@@ -189,7 +189,7 @@ def test_whatif_prediction_matches_run_under_quotas(spark: SparkSession, tmp_pat
         found.append(dict(work_summaries(events_of(spark, tmp_path / name))))
     without, under = found
     # The same if the requests of the first run had taken as long as those of the second.
-    more_work = under["looker"].worked_ns / without["looker"].worked_ns
+    more_work = under["metadata"].worked_ns / without["metadata"].worked_ns
     as_worked = tmp_path / "as-worked.quotas"
     as_worked.write_text(OTHER_QUOTAS.format(WORKED_PERCENT / more_work))
 
@@ -198,7 +198,9 @@ def test_whatif_prediction_matches_run_under_quotas(spark: SparkSession, tmp_pat
         for client, row in predicted(spark, table, file).items():
             before, real = without[client], under[client]
             assert before.throttled_ms == 0
-            assert real.lasted_ms > 1.5 * before.lasted_ms, "quotas that hold nobody"
+            assert real.lasted_ms > 1.5 * before.lasted_ms, (
+                "the quotas did not slow the client down"
+            )
             would_ms = before.lasted_ms + row["late_ms"]
             off[file, client] = would_ms / real.lasted_ms - 1
             print(  # pytest -s shows it
@@ -207,7 +209,7 @@ def test_whatif_prediction_matches_run_under_quotas(spark: SparkSession, tmp_pat
                 f" {real.lasted_ms:,} ms in fact ({off[file, client]:+.1%}); throttled"
                 f" {row['throttle_ms']:,} ms predicted, {real.throttled_ms:,} ms in fact"
             )
-    print(f"the looker's requests took {more_work:.2f} times the time in the second run")
-    judged = {key: each for key, each in off.items() if key != (quotas, "looker")}
+    print(f"the metadata client's requests took {more_work:.2f} times the time in the second run")
+    judged = {key: each for key, each in off.items() if key != (quotas, "metadata")}
     assert len(judged) == 5
     assert max(map(abs, judged.values())) <= OFF_MAX, judged

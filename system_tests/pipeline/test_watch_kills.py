@@ -43,7 +43,7 @@ PROGRESS_PATHS = ("topic-*/offsets/*", "topic-*/commits/*", "rules/*", "topic-*/
 """Paths below the checkpoint; a watch is killed when one changes, or an alert is on the topic."""
 KILL_DELAY_MAX_S = 0.2
 TEST_CLIENT = "rdkafka"
-"""The software name of this test's own clients; a watch has Java's."""
+"""Client-id of this test's own clients; that of a watch comes from Java."""
 
 
 class Due(NamedTuple):
@@ -97,7 +97,7 @@ class UsageProducer(threading.Thread):
 
 
 def event(seconds: float, client: str, *, throttled: bool) -> Event:
-    """A request at which a quota looked; it says little but whether it held."""
+    """A request that a quota checked, and throttled if ``throttled`` is set."""
     quota_check = check("", client, rate=1.0, bound=1e9, throttle_ms=40 if throttled else 0)
     return request(seconds, "", client, produce=quota_check, throttle_ms=quota_check["throttle_ms"])
 
@@ -124,7 +124,7 @@ class KillScenario:
         return self.watch
 
     def alert_count(self) -> int:
-        """How many alerts are on the topic."""
+        """The number of alerts on the topic."""
         partition = TopicPartition(ALERTS, 0)
         _, end = self._consumer.get_watermark_offsets(partition, timeout=SPARK_PATIENCE_S)
         return int(end)
@@ -141,7 +141,7 @@ class KillScenario:
         return max(evaluated, default=0) + 1
 
     def has_closed_connections(self) -> bool:
-        """Whether the broker has come to the end of what watches sent that are no more."""
+        """Whether the broker has closed all connections of killed watches."""
         processors = ask(self.broker, "GET", "/v1/connections")["processors"]
         connected = {each["client_id"] for one in processors for each in one["connections"]}
         return connected <= {TEST_CLIENT, None}
@@ -179,7 +179,7 @@ def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(scenario: KillScenar
         watch.kill(chance.uniform(0, KILL_DELAY_MAX_S))
         wait_until(
             scenario.has_closed_connections,
-            "the broker to have heard all",
+            "the connections of the killed watch to close",
             within_s=SPARK_PATIENCE_S,
         )
         at_kills.append(scenario.alert_count())
@@ -191,11 +191,13 @@ def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(scenario: KillScenar
         assert not watch.has_ended(), watch.printed()
         return scenario.evaluated_until_s() * 1_000_000 >= last_us
 
-    wait_until(all_evaluated, "the watch to come to the end", within_s=SPARK_PATIENCE_S)
+    wait_until(all_evaluated, "all intervals to be evaluated", within_s=SPARK_PATIENCE_S)
     watch.kill()
     found = sent_alerts(scenario)
     again = len(found) - len(set(found))
-    print(f"killed {len(at_kills) - 1} times with {len(due)} alerts, of which {again} came again")
+    print(
+        f"killed {len(at_kills) - 1} times with {len(due)} alerts, of which {again} were repeated"
+    )
     assert sorted(set(found) ^ due) == []
     for first, end in zip(at_kills, [*at_kills[1:], len(found)], strict=True):
         of_job = found[first:end]
@@ -205,7 +207,7 @@ def test_watch_kills_lose_no_alert_and_no_watch_repeats_one(scenario: KillScenar
 def wait_for_progress(
     scenario: KillScenario, watch: Standby, moment: str | None, times: int
 ) -> None:
-    """Wait until there were so many signs of progress."""
+    """Wait until the watch has made progress ``times`` times."""
     for _ in range(times):
         before = scenario.progress(moment)
 
@@ -219,7 +221,7 @@ def wait_for_progress(
 
 
 def sent_alerts(scenario: KillScenario) -> list[Due]:
-    """The alerts on the topic, each as this test knows it, and with an ``id`` of its own."""
+    """The alerts on the topic; different alerts have different ids."""
     sent = alerts(scenario.config)
     found = [Due(each["client_id"], each["state"], each["time_us"]) for each in sent]
     assert len({each["id"] for each in sent}) == len(set(found))

@@ -1,8 +1,8 @@
-"""Clients that produce or fetch as fast as they may, each in a separate process.
+"""Clients that produce or fetch as fast as their quota allows, each in a separate process.
 
 Owns what a client of each library does and records; quotas and expectations belong to the tests.
-Invariant: a client never waits by itself, so that its throughput is what it is allowed; but at
-first it may have to keep a pace.
+Invariant: a client never waits by itself, so its throughput is its quota; only at first it may
+have to keep a pace.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import kafka
 TOPIC, FILLED_TOPIC = "t", "fed"
 PATIENCE_S = 90
 IN_FLIGHT, KAFKA_PYTHON_IN_FLIGHT = 10, 5
-"""Requests that wait for an answer, so that the broker has one whenever it may take it."""
+"""Requests in flight, so that the broker has one whenever the quota allows it."""
 
 POLL_MS = 10
-"""How late a client may be that looks at times whether its throttle is over."""
+"""Maximum delay of a client that polls for the end of its throttle."""
 
 ANONYMOUS = "ANONYMOUS"
 
 Events = list[tuple[float, float]]
-"""When, and how much."""
+"""Pairs of a time and an amount."""
 
 
 class Pace(NamedTuple):
@@ -43,7 +43,7 @@ class Pace(NamedTuple):
 
 
 class ClientRun:
-    """The rest of the minute, and where one client records its throughput."""
+    """The time and the credentials of one client's run, and its recorded throughput."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ClientRun:
         *,
         begins: float = 0.0,
     ) -> None:
-        """Nothing is sent before it starts."""
+        """Nothing is sent before ``begins``."""
         self.servers = servers
         self.begins = begins
         self.ends = ends
@@ -196,20 +196,20 @@ def consume_with_aiokafka(minute: ClientRun, value: bytes) -> None:
 
 
 def wait_for(all_started: Barrier) -> None:
-    """Waits until every process has made itself, which where others work takes many seconds."""
+    """Wait until every process has started, which takes many seconds on a busy machine."""
     all_started.wait(PATIENCE_S)
 
 
 def run_client(work: Work, minute: ClientRun, value: bytes) -> Events:
-    """A whole minute of one client."""
-    logging.disable()  # some log each throttle
+    """Run one client until its time is over."""
+    logging.disable()  # Some libraries log each throttle.
     time.sleep(max(0, minute.begins - time.monotonic()))
     work(minute, value)
     return minute.events
 
 
 def run_clients(count: int, work: Work, minute: ClientRun, value: bytes) -> Events:
-    """Run several clients with one name; return what all of them got."""
+    """Run several clients with the same name; return the events of all."""
     with ThreadPoolExecutor(count) as threads:
         for done in [threads.submit(run_client, work, minute, value) for _ in range(count)]:
             done.result()

@@ -1,4 +1,4 @@
-"""Clients that people use, held by quotas, whether they heed a throttle time or not."""
+"""Real clients above their quota are throttled, whether they obey the throttle time or not."""
 
 from __future__ import annotations
 

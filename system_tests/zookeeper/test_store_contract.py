@@ -1,4 +1,4 @@
-"""The contract of every config store, held up to ZooKeeper: the suite is ``tests/contracts``'."""
+"""The contract of config stores, tested with ZooKeeper; the suite is in ``tests/contracts``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One Spark session for all tests of a process, as a JVM takes seconds to come up.
+"""One Spark session for all tests of a process, because a JVM takes seconds to start.
 
-A test that asks for ``spark`` is marked ``java``, and left out where there is no JVM, except in CI.
+A test that asks for ``spark`` is marked ``java``, and skipped without a JVM, except in CI.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events for tests: made of the schema, so that a new field needs no change here."""
+"""Random events that follow the schema, so a new field needs no change here."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def event(
 
 
 def completed(given: dict[str, Any]) -> dict[str, Any]:
-    """An event with all fields that it must have; those that are not given say nothing."""
+    """Add the missing required fields to an event, with neutral values."""
     nothing: dict[ActivityType, Any] = {
         ActivityType.TEXT: "", ActivityType.FLAG: False, ActivityType.DOUBLE: 1.0,
     }  # fmt: skip

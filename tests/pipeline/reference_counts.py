@@ -1,4 +1,4 @@
-"""Values that an event adds to each quota, one at a time, and percentiles: the oracle of Arrow."""
+"""Reference for Arrow: the values that one event adds to each quota, and percentiles."""
 
 from __future__ import annotations
 

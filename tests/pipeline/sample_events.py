@@ -1,4 +1,4 @@
-"""Made-up events for tests of the jobs: few, and the same each time.
+"""A few fixed events for tests of the jobs.
 
 Every event has all fields of the schema, with plain values by default.
 """
@@ -25,7 +25,7 @@ _PLAIN: Final[Event] = {field.name: None for field in FIELDS}
 
 
 def at_s(seconds: float) -> int:
-    """So long after the start, as ``time_us``."""
+    """The time ``seconds`` after the start, as ``time_us``."""
     return round((START_S + seconds) * 1_000_000)
 
 
@@ -36,13 +36,13 @@ def _event(kind: str, seconds: float, given: Event) -> Event:
 
 
 def check(user: str, client_id: str, **more: Any) -> Event:
-    """A look at a quota."""
+    """The check of a quota."""
     return {"user": user, "client_id": client_id, "rate": 0.0, "bound": None, "throttle_ms": 0,
             "clock_ms": 0, **more}  # fmt: skip
 
 
 def request(seconds: float, user: str, client_id: str, **more: Any) -> Event:
-    """A request that is neither produced nor fetched, and took a millisecond of work."""
+    """A request other than Produce and Fetch that took a millisecond of work."""
     plain = {
         "sample": 1.0, "listener": "PLAINTEXT", "connection": 1, "ip": "10.0.0.1", "user": user,
         "client_id": client_id, "api_key": 3, "api_version": 9, "request_bytes": 40,

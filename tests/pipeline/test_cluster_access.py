@@ -1,4 +1,4 @@
-"""A broker's options for Spark, and the words for what Spark says of it."""
+"""A broker's options for Spark, and explanations of Spark's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recommendations in words: rounding, what doesn't fit a broker, and the file itself."""
+"""Lines of a quota file: rounding, scaling to a broker's capacity, and reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities, in words."""
+"""Rates formatted in the unit of their quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recommendations: rates as a broker averages them, each entity's quota, and that they fit."""
+"""Recommended quotas: rates averaged as in a broker, and the quota of each entity."""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ def test_events_already_in_table_are_skipped(spark: SparkSession, tmp_path: Path
     assert take(spark, path, made) == Counts(300, 0, 0)
     take(spark, tmp_path / "once", made)
     assert rows(spark, path) == rows(spark, tmp_path / "once")
-    assert len(ACTIVITY.fields) == len(FIELDS), "a step leaves its columns in everybody's schema"
+    assert len(ACTIVITY.fields) == len(FIELDS), (
+        "a step must not add its columns to the shared schema"
+    )
 
 
 def test_commit_without_held_spans_still_skips_duplicates(

@@ -197,13 +197,13 @@ def coverage(events: DataFrame) -> Iterator[str]:
     yield f"{formats.many(written, 'event')}, {formats.period(first_us, last_us)}."
     if dropped:
         yield (
-            f"Careful: {formats.many(dropped, 'more event')} could not be written, so more was used"
-            " than is known here."
+            f"Warning: {formats.many(dropped, 'more event')} could not be written, so actual"
+            " usage was higher than these figures."
         )
     if sample < 1:
         yield (
-            f"Careful: only {formats.share(sample)} of connections were written; all figures are"
-            " multiplied, and those of who has few connections are a guess."
+            f"Warning: only {formats.share(sample)} of connections were recorded; all figures are"
+            " extrapolated, and those of clients with few connections are rough estimates."
         )
 
 

@@ -56,7 +56,7 @@ def over_time(figures: Figures) -> Section:
         pictures.append(Picture.of(title, what, drawing))
     keys = tuple(Key(colours[who][6:-1], names[who]) for who in order)
     each = formats.duration(figures.step_s * 1000)
-    note = f"Averages over {each}, stacked; the entities with the most worker time have colours."
+    note = f"Averages over {each}, stacked; the entities with the most worker time have colors."
     nothing = "" if order else "No requests were recorded."
     return Section(
         "usage", "Usage over time", (note,), nothing, keys, tuple(pictures) if order else ()

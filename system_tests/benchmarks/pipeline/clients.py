@@ -31,11 +31,11 @@ REQUESTED, ACCEPTED, CLOSED = 0, 1, 2
 
 METADATA, HEARTBEAT, COMMIT, CREATE = 3, 12, 8, 19
 PROFILES: Final = 3
-"""Clients that mostly produce, mostly fetch, or mostly read and change metadata."""
+"""Client profiles: mostly produce, mostly fetch, or mostly read and change metadata."""
 
 DAY_US: Final = 86_400_000_000
 WAVE: Final = 0.6
-"""By how much the hours of the day differ from their mean."""
+"""Relative amplitude of the daily load."""
 
 
 class Traits(NamedTuple):
@@ -52,8 +52,8 @@ class Traits(NamedTuple):
 
 
 class ClientState(NamedTuple):
-    """What changes: of the connections when each acts next, ends and which in turn it is; of
-    groups what their rates remember.
+    """The mutable state: for each connection the time of its next event, its end and its number;
+    for each group the samples of its rates.
     """
 
     next_us: Ints
@@ -64,7 +64,7 @@ class ClientState(NamedTuple):
 
 
 class GeneratedEvents(NamedTuple):
-    """Events, an array a column; the caller says how many there is room for."""
+    """Generated events, one array per column, with a fixed capacity."""
 
     time_us: Ints
     group: Ints
@@ -121,7 +121,7 @@ def _measure(ring, now_ms):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _check_quota(state, which, value, bound, now_ms):  # type: ignore[no-untyped-def]
-    """Records a value and looks at the bound: the rate, and for how long to hold the sender."""
+    """Record a value; return the rate and the throttle time."""
     ring = state.rings[which]
     state.at[which] = _record(ring, state.at[which], value, now_ms)
     events, span_ms = _measure(ring, now_ms)
@@ -173,7 +173,7 @@ def _request(traits, state, where, events, at):  # type: ignore[no-untyped-def]
     throttle_ms = max(throttle_ms, throttle)
     ring = state.rings[group, REQUEST]
     state.at[group, REQUEST] = _record(ring, state.at[group, REQUEST], late_ns / 1e7, now_ms)
-    if api == FETCH and throttle_ms > 0:  # it gets an empty answer instead
+    if api == FETCH and throttle_ms > 0:  # The response is empty instead.
         ring = state.rings[group, FETCH]
         state.at[group, FETCH] = _record(ring, state.at[group, FETCH], -(answered + 4.0), now_ms)
     events.kind[at], events.api[at] = REQUESTED, api
@@ -234,7 +234,7 @@ def _simulate(traits, state, until_us, events, seed):  # type: ignore[no-untyped
 def simulate(
     traits: Traits, state: ClientState, until_us: int, expected: int, seed: int
 ) -> GeneratedEvents:
-    """What happens until then, group by group in order of time; ``state`` goes on from there."""
+    """Generate the events until ``until_us``, ordered by group and time; updates ``state``."""
     events = empty_events(expected * 2 + 65_536)
     count = int(_simulate(traits, state, until_us, events, seed))
     if count < 0:

@@ -78,7 +78,7 @@ _NUMBERS: Final = {
     for name, kind in _LEAVES
     if kind in (ActivityType.INT, ActivityType.LONG)
 }
-"""As ingest has them: of events in their order differences are smaller than numbers."""
+"""Encodings as in ingested files: differences of sorted events are smaller than the values."""
 _ERRORS: Final = np.array([3, 6, 7, 16])
 _VERSIONS: Final = {0: 11, 1: 13, 3: 12, 8: 9, 12: 4, 19: 7}
 
@@ -113,7 +113,7 @@ def hours(workload: Workload, *, sort: bool) -> Iterator[Hour]:
             seen = next_hour.result()
             order = np.argsort(seen.time_us, kind="stable")[:left]
             left -= len(order)
-            if left:  # the next hour is lived while this one is written
+            if left:  # The next hour is simulated while this one is written.
                 next_hour = pool.submit(step, number)
             seen = GeneratedEvents._make(column[order] for column in seen)
             yield names.hour(seen, workload.seed + number, sort=sort)
@@ -258,8 +258,8 @@ class _Names:
 
 
 def _taken(values: pa.Array, which: Any) -> pa.Array:
-    """The values at these places, which stay words of a dictionary until they are written."""
-    words = values.dictionary_encode()  # each once, or else files would have none
+    """The values at these indexes, dictionary-encoded."""
+    words = values.dictionary_encode()  # With distinct values, or files would get no dictionary.
     return pa.DictionaryArray.from_arrays(words.indices.take(pa.array(which)), words.dictionary)
 
 

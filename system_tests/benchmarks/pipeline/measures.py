@@ -52,7 +52,7 @@ class Task(NamedTuple):
         from minibroker.pipeline.whatif.inputs import proposal_of
 
         line = f"--alter --user-defaults --client-defaults --add-config {self.quotas}"
-        return proposal_of(line, "everybody", Settings.from_sources())
+        return proposal_of(line, "all", Settings.from_sources())
 
 
 class Took(NamedTuple):

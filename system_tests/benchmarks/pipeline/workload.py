@@ -38,7 +38,7 @@ HOUR_US: Final = 3_600_000_000
 
 
 class Workload(NamedTuple):
-    """How many events over how long, by how many; ``hours`` of 0 is a rate of PER_HOUR."""
+    """Size of a workload; ``hours`` of 0 means a rate of ``PER_HOUR`` events."""
 
     events: int
     seed: int = 1
@@ -52,14 +52,14 @@ class Workload(NamedTuple):
 
 
 class Entity(NamedTuple):
-    """A user with a client-id, the name of each as it came."""
+    """A user and a client-id, with unmodified names."""
 
     user: str
     client: str
 
 
 class Population(NamedTuple):
-    """All of them. A group is an entity at a broker, broker by broker."""
+    """All entities. A group is an entity at a broker, ordered by broker."""
 
     entities: list[Entity]
     ips: list[str]
@@ -126,7 +126,7 @@ def _bounds(entities: list[Entity], profile: Ints, size: Floats, requests_per_s:
 
 
 def initial_state(workload: Workload, traits: Traits) -> ClientState:
-    """The beginning: every connection has been there for a while."""
+    """The initial state: every connection has been open for a while."""
     chance = np.random.default_rng(workload.seed + 1)
     count, groups = int(traits.first[-1]), len(traits.profile)
     cycle = np.repeat(traits.think_us, np.diff(traits.first))
@@ -163,5 +163,5 @@ def _line(entity: Entity, configs: str) -> str:
 
 
 def encoded(entity: Entity) -> str:
-    """The user's name as quotas have it."""
+    """The user's name, encoded as in quotas."""
     return sanitize(entity.user)

@@ -1,4 +1,4 @@
-"""``minibroker pipeline recommend``: a file that a broker takes, and a few lines."""
+"""``minibroker pipeline recommend``: the quota file and the summary."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_recommended_quota_file_is_applied_by_broker(run: Any, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     text = into.read_text("utf-8")
     for expected in ("2 more events could not be written", "only 50 % of connections were written"):
-        assert f"# Careful: {expected}" in text
+        assert f"# Warning: {expected}" in text
         assert expected in result.stdout
     assert "at most 2 MB/s in 99 % of 70 busy seconds (maximum 2 MB/s), plus 25 % headroom" in text
     assert "QUOTA" in result.stdout

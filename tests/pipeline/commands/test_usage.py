@@ -1,4 +1,4 @@
-"""``minibroker pipeline usage``: a table, a few lines, and errors."""
+"""``minibroker pipeline usage``: the table, the summary, and errors."""
 
 from __future__ import annotations
 

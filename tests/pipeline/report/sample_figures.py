@@ -1,4 +1,4 @@
-"""Figures for tests of plots and pages, small and odd ones too."""
+"""Figures for tests of plots and pages, including small and unusual ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def use(who: ReportedClient, requests: float = 100, throttled: float = 0) -> Use
 
 
 def figures() -> Figures:
-    """Three minutes of two entities and the rest, with everything there is to show."""
+    """Three minutes of two entities and the rest, with content in every section."""
     slots = range(START_S, START_S + 180, 60)
     first_us, last_us = START_S * 1_000_000, (START_S + 179) * 1_000_000
     clients = (ALICE, MALLORY, REST)

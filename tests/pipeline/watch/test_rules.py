@@ -172,9 +172,9 @@ def test_client_grown_from_small_share_counts_as_new() -> None:
     "kinds",
     [
         pytest.param([QUIET] * 5 + [shared(("etl", 9000, 500), ("app", 500, 500), served_ns=2000)],
-                     id="who took much before is not new"),
+                     id="large client is not new"),
         pytest.param([QUIET] * 5 + [shared(("etl", 500, 500), ("app", 500, 500), ("new", 900, 0))],
-                     id="nobody waits longer"),
+                     id="latency is unchanged"),
         pytest.param([QUIET] * 5 + [shared(("etl", 500, 500), ("app", 500, 500), ("new", 90, 0),
                                            served_ns=9000)], id="the new one takes little"),
         pytest.param([QUIET] * (WARM_UP_INTERVALS - 1) + [shared(("etl", 500, 500), ("new", 900, 0),

@@ -1,4 +1,4 @@
-"""Events to try the replay on: drawn at random, made into columns, and quotas of every level."""
+"""Random requests, as columns of a replay, and random quotas of every level."""
 
 from __future__ import annotations
 
