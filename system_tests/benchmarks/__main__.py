@@ -185,6 +185,7 @@ def main() -> int:
         print(missing, file=sys.stderr)
         return 1
     folder = Path(tempfile.mkdtemp(prefix="benchmarks-", dir=options.folder))
+    measures.use_compiled_modules(folder)
     began = time.monotonic()
     peers: list[Peer] = []
     busy = measures.machine_busy_share()

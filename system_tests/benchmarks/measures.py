@@ -91,6 +91,15 @@ def touch_memory(folder: Path, size: int) -> None:
             file.write(piece)
 
 
+def use_compiled_modules(folder: Path) -> None:
+    """Let the programs that are started keep compiled modules in a folder.
+
+    An installed program has compiled modules. Without them, a start would take twice as long.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+
+
 def cpu_seconds(root: int) -> float:
     """Return the processor time that a process and those under it have used so far."""
     ticks = 0
@@ -245,13 +254,13 @@ def test_another():
 """
 
 
-def fixture_start(folder: Path) -> Figures:
+def fixture_start(folder: Path, checkout: Path = PROJECT) -> Figures:
     """Run pytest on a small project of its own and ask how long its fixtures took."""
     project = Path(tempfile.mkdtemp(prefix="fixture-", dir=folder))
     (project / "conftest.py").write_text(CONFTEST)
     (project / "test_start.py").write_text(TEST)
     figures = project / "figures"
-    environment = {**os.environ, "FIGURES": str(figures), "PYTHONPATH": str(PROJECT)}
+    environment = {**os.environ, "FIGURES": str(figures), "PYTHONPATH": str(checkout)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", str(project)]
     if not _plugin_is_installed():
         command += ["-p", "minibroker.testing.plugin"]
