@@ -25,7 +25,7 @@ from protocol.registry import ApiKey
 
 
 def split(_ctx: Context, _request: AlterPartitionReassignmentsRequest) -> Mapping[Owner, None]:
-    """No owner is involved, as nothing changes."""
+    """No owner is involved, because nothing changes."""
     return {}
 
 

@@ -85,14 +85,14 @@ def _find(ctx: Context, key_type: int, key: str) -> CoordinatorNode:
     leader = None if partition is None else ctx.image.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoints.get(ctx.caller.listener)
     if leader is None or endpoint is None:
-        text = f"{OFFSETS_TOPIC}-{index}, which keeps this group, has no leader to dial."
+        text = f"{OFFSETS_TOPIC}-{index}, which stores this group, has no reachable leader."
         return CoordinatorNode(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, text=text)
     return CoordinatorNode(leader.broker_id, *endpoint)
 
 
 def _unknown_type(key_type: int) -> str:
     known = ", ".join(f"{number} for {what}" for number, what in KEY_TYPES.items())
-    return f"There is no key type {key_type}; Kafka knows {known}."
+    return f"Key type {key_type} is unknown; Kafka defines {known}."
 
 
 API: Api[FindCoordinatorRequest, None, None, FindCoordinatorResponse] = Api(

@@ -1,4 +1,4 @@
-"""Home of some keys: grants their tokens, and knows how many each processor holds.
+"""Grants the tokens of some keys, and records how many each processor holds.
 
 Owns the number of tokens that each processor holds, in use or cached. It must never know
 connections, channels or clocks. Invariant: within a term, no more tokens are granted than the
@@ -43,7 +43,7 @@ class _Key:
         self.reclaim = False
         """Processors return each token that is not in use."""
         self.fresh: frozenset[int] = frozenset()
-        """Processors that got tokens in reclaim since they were last asked.
+        """Processors that got tokens in reclaim since the last collection.
 
         Some tokens may be on their way back while a new connection got another one.
         """
@@ -89,7 +89,7 @@ class TokenHome:
         self._dead.discard(peer)
 
     def peer_down(self, peer: int) -> None:
-        """Note that a processor died: it holds nothing any more."""
+        """Note that a processor died: it no longer holds any token."""
         self._dead.add(peer)
         self._unreported.discard(peer)
         for name, key in list(self._keys.items()):
@@ -162,14 +162,14 @@ class TokenHome:
         receivers, count = [requester], 1
         if not key.granted and not key.reclaim and limit > self._processors:
             # First grant of the key: grant half of all tokens, so that other processors need not
-            # ask.
+            # request any.
             count = max(1, limit // (2 * self._processors))
             receivers += [
                 peer for peer in range(self._processors) if self._is_connected(peer, requester)
             ]
         for peer in receivers:
             key.hold(peer, count)
-            if key.reclaim:  # Otherwise all are asked in the next round.
+            if key.reclaim:  # Otherwise the next round collects from all.
                 key.fresh |= {peer}
             self._send(peer, Grant(self._term, name, count, key.reclaim))
 

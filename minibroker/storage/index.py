@@ -1,13 +1,13 @@
-"""The two sparse indexes of a segment, in memory while it grows and on disk once it is sealed.
+"""The two sparse indexes of a segment: in memory while it grows, on disk once it is sealed.
 
 Owns Kafka's ``.index`` (offset to file position, 8 bytes an entry) and ``.timeindex`` (timestamp
 to offset, 12 bytes an entry) formats and the binary searches over them. It must never know what a
 batch is. Its invariant: entries only grow, in both columns of either index; a lookup gives the
-last entry at or below the requested key. Echoes ``OffsetIndex`` and ``TimeIndex``.
+last entry at or below the requested key. Kafka's ``OffsetIndex`` and ``TimeIndex``.
 
-A growing index is two arrays; the caller decides when to write them, for an index that is lost
-or behind is rebuilt from the segment. A sealed index is searched in its file, entry by entry: about
-17 reads of 12 bytes for a full one, and nothing kept in memory or open.
+A growing index is two arrays. The caller decides when to write them, because an index that is lost
+or outdated is rebuilt from the segment. A sealed index is searched in its file, entry by entry:
+about 17 reads of 12 bytes for a full one, and nothing is kept in memory or open.
 """
 
 from __future__ import annotations

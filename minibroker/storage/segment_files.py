@@ -1,4 +1,4 @@
-"""The files of a worker's active segments, of which only the recently used are open.
+"""Cache of open files: the most recently used active segments of a worker.
 
 Owns the descriptors and their number, which may be far below the number of logs. It must never know
 what is in the files. Invariant: at most ``limit`` descriptors are open, each path has at most one,
@@ -71,6 +71,6 @@ class SegmentFiles:
             os.close(descriptor)
 
     def close_directory(self, directory: str) -> None:
-        """Close all files of one directory, of a log that could not be opened."""
+        """Close all files of one directory, for example of a log that could not be opened."""
         for path in [path for path in self._descriptors if os.path.dirname(path) == directory]:
             self.close(path)

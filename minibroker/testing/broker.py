@@ -1,6 +1,7 @@
 """``MiniBroker``: a real broker in its own processes, for one test or many.
 
-Owns what a test can do to a broker. It must never access a broker other than by the control API.
+Owns the operations of a test on a broker. It must never access a broker except through the control
+API.
 Invariant: inside the context the addresses are valid, and afterwards no process and no file of the
 broker is left. Kafka's own tests have ``KafkaClusterTestKit``.
 """
@@ -29,7 +30,7 @@ class MiniBroker:
     """A broker for a test: ``with MiniBroker() as broker: connect_to(broker.bootstrap_servers)``.
 
     ``settings`` are the broker's own, e.g. ``{"num.partitions": 3}``; see ``minibroker settings
-    list``. Ports are free ones and data is in memory unless the settings say otherwise. The broker
+    list``. By default, ports are free ones and data is in memory. The broker
     ends with the context, and with this process at the latest. ``async with`` gives an
     `AsyncMiniBroker`, whose methods are awaited.
     """
@@ -77,7 +78,7 @@ class MiniBroker:
     # ------------------------------------------------------------------------ start and stop
 
     def begin(self) -> None:
-        """Start without waiting, as a head start; `start` waits."""
+        """Start without waiting for readiness; `start` waits."""
         if self._lease is None:
             fork_server = self._fork_server or fork_server_of_process()
             self._lease = Lease(fork_server, self._settings, self._share)
@@ -235,7 +236,7 @@ class AsyncMiniBroker:
 
     @property
     def pid(self) -> int:
-        """The process that watches all others of the broker."""
+        """Process id of the supervisor."""
         return self._broker.pid
 
     @property

@@ -1,8 +1,8 @@
 """A dissection as text for a terminal: offset, bytes and tree side by side.
 
-Owns the layout and knows nothing of the protocol. `lines` returns the parts of every line for
-callers that colour them; `render` joins them. Long sequences of bytes are truncated with their
-number.
+Owns the layout. It must never know the protocol. `lines` returns the parts of every line for
+callers that color them; `render` joins them. Long byte sequences are truncated, followed by their
+length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HEX_BYTES: Final = 8  # bytes shown in the middle column
 
 
 class Line(NamedTuple):
-    """One line: the parts are as wide as they are, without padding."""
+    """The parts of one line, without padding."""
 
     offset: str
     bytes: str

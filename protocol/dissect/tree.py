@@ -1,8 +1,8 @@
 """The nodes of a dissection.
 
-Owns the shape of the result. It must never know how it is made or shown. Invariant: a node's own
-bytes (`start` to `own_end`) come first, those of its children follow up to `end`, and siblings
-follow each other without gaps unless one has an error.
+Owns the structure of the result. It must never know how it is produced or printed. Invariant: a
+node's own bytes (`start` to `own_end`) come first, those of its children follow up to `end`, and
+siblings follow each other without gaps unless one has an error.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
     def walk(self) -> Iterator[Node]:
-        """This node and all below it, in the order of their bytes."""
+        """Yield this node and all its descendants, in the order of their bytes."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def find(self, name: str) -> Node:
-        """The first node of that name, this one included; KeyError if there is none."""
+        """Return the first node with that name, from this one on. Raises KeyError."""
         for node in self.walk():
             if node.name == name:
                 return node

@@ -1,7 +1,7 @@
 """The addresses of a broker under attack, and requests to its control API.
 
 Owns their form on the command line of another process, which is JSON. The invariant: a control API
-that does not answer is None, never an error, as an attack may be the reason.
+that does not answer yields None, never an error, because an attack may be the reason.
 """
 
 from __future__ import annotations

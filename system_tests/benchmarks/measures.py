@@ -53,7 +53,7 @@ def create_topic(peer: Peer, stem: str, partitions: int) -> str:
     made.result(RESPONSE_TIMEOUT_S)
     wait_until(
         lambda: topic in admin.list_topics(timeout=RESPONSE_TIMEOUT_S).topics,
-        f"{topic} to be there",
+        f"{topic} to exist",
     )
     return topic
 
@@ -65,7 +65,7 @@ def delete_topic(peer: Peer, topic: str) -> None:
 
 
 def machine_busy_share() -> float:
-    """Return the share of the processors' time that something uses, over a second."""
+    """Return the share of processor time in use, measured over a second."""
 
     def ticks() -> tuple[int, int]:
         fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
@@ -78,10 +78,10 @@ def machine_busy_share() -> float:
 
 
 def touch_memory(folder: Path, size: int) -> None:
-    """Have `size` bytes of the folder's storage written to once, and free them again.
+    """Write `size` bytes to the folder's storage once, and free them.
 
-    A virtual machine's memory is slow the first time it is used at all, and brokers keep deleted
-    topics for a minute: without this the first runs would measure the machine underneath.
+    A virtual machine's memory is slow on first use, and brokers keep deleted topics for a minute:
+    without this, the first runs would measure the hypervisor.
     """
     if size > shutil.disk_usage(folder).free // 2:
         return
@@ -101,7 +101,7 @@ def use_compiled_modules(folder: Path) -> None:
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the processor time that a process and those under it have used so far."""
+    """Return the processor time of a process and its descendants so far."""
     ticks = 0
     for pid in tree(root):
         try:
@@ -117,7 +117,7 @@ def throughput(peer: Peer, records: int) -> Figures:
     if peer.keeps_everything:
         topic = create_topic(peer, "throughput", PARTITIONS)
     else:
-        topic = f"throughput-{uuid.uuid4().hex[:8]}"  # made by its first use
+        topic = f"throughput-{uuid.uuid4().hex[:8]}"  # created on first use
     figures: Figures = {}
     modes = ("produce", "consume") if peer.keeps_everything else ("produce",)
     for mode in modes:
@@ -144,7 +144,7 @@ def one_at_a_time(peer: Peer, count: int) -> Figures:
 
 
 def metadata(peer: Peer, count: int) -> Figures:
-    """Ask for all of 50 topics with 6 partitions each (and whatever else is there)."""
+    """Request the metadata of all topics: 50 with 6 partitions each, and any others."""
     topics = [
         create_topic(peer, f"metadata-{i}", METADATA_PARTITIONS) for i in range(METADATA_TOPICS)
     ]
@@ -186,9 +186,9 @@ def reset(peer: Peer, count: int) -> Figures:
 
 
 def cold_start(name: str, folder: Path) -> Figures:
-    """From starting the program to the first acknowledged record; the client is ready before.
+    """Time from starting the program to the first acknowledged record; the client is ready before.
 
-    Kafka's folder is formatted beforehand, which takes it another second or two.
+    Kafka's folder is formatted in advance, which takes another second or two.
     """
     directory = Path(tempfile.mkdtemp(prefix="cold-start-", dir=folder))
     client = waiting_for_servers("first")
@@ -255,7 +255,7 @@ def test_another():
 
 
 def fixture_start(folder: Path, checkout: Path = PROJECT) -> Figures:
-    """Run pytest on a small project of its own and ask how long its fixtures took."""
+    """Run pytest in a small new project and measure its fixtures."""
     project = Path(tempfile.mkdtemp(prefix="fixture-", dir=folder))
     (project / "conftest.py").write_text(CONFTEST)
     (project / "test_start.py").write_text(TEST)
@@ -265,7 +265,7 @@ def fixture_start(folder: Path, checkout: Path = PROJECT) -> Figures:
     if not _plugin_is_installed():
         command += ["-p", "minibroker.testing.plugin"]
     seen: dict[str, list[float]] = defaultdict(list)
-    for _ in range(2):  # the plugin remembers that the last run wanted a broker
+    for _ in range(2):  # The plugin remembers that the last run used a broker.
         done = subprocess.run(
             command,
             check=False,

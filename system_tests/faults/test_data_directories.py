@@ -1,4 +1,4 @@
-"""Data directories of others, and of brokers that lost a part of theirs."""
+"""Data directories of other programs, and of brokers that lost some of their files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ended(broker: RunningBroker) -> str:
 
 
 def meta_properties(data: Path) -> dict[str, str]:
-    """The ids of a data directory; each new mark has a directory.id of its own."""
+    """The ids of a data directory; each new file has a different directory.id."""
     lines = (data / "meta.properties").read_text().splitlines()
     return {
         name: value
@@ -163,22 +163,22 @@ def test_logs_of_a_topic_that_the_store_lost_are_kept_as_strays(
     assert printed.count("a partition belongs to no topic") == len(strays) > 0
 
 
-def test_directory_of_a_broker_that_wrote_no_mark_is_adopted(
+def test_broker_directory_without_meta_properties_is_adopted(
     start: Starter, fresh: Names, tmp_path: Path
 ) -> None:
     topic, data = fresh("kept"), tmp_path / "data"
     broker = start(data_dir=data)
     produced(broker, topic)
     ended(broker)
-    mark = meta_properties(data)
+    properties = meta_properties(data)
     (data / "meta.properties").unlink()
     broker = start(data_dir=data)
     assert len(consumed(broker, topic, fresh("group"))) == 10
     assert "without meta.properties was adopted" in ended(broker)
-    assert meta_properties(data) == mark
+    assert meta_properties(data) == properties
 
 
-def test_directory_of_a_killed_broker_that_wrote_no_mark_is_adopted(
+def test_directory_of_killed_broker_without_meta_properties_is_adopted(
     start: Starter, fresh: Names, tmp_path: Path
 ) -> None:
     topic, data = fresh("kept"), tmp_path / "data"

@@ -1,4 +1,4 @@
-"""A producer and consumers that record everything, during faults of the broker.
+"""A producer and consumers that record all results while the broker fails.
 
 They own their threads and librdkafka clients and fill a `History`; the faults belong to the test.
 Invariant: a record counts as acknowledged only by its delivery report, and the log is read from
@@ -21,9 +21,9 @@ from system_tests.faults.history import Entry, History, Mark, Place
 from system_tests.harness.waiting import PATIENCE_S, TimedOut, wait_until
 
 KEYS_PER_PARTITION = 2
-# Few enough that records are always on their way when something dies, in several batches.
+# Few enough that records are always in flight, in several batches, when a process dies.
 OUTSTANDING_MAX = 40
-IMPATIENT = {
+FAST_RETRIES = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 20,
@@ -57,7 +57,7 @@ class VerifiableProducer:
         self.fatal: KafkaError | None = None
         self._producer = Producer(
             {
-                **IMPATIENT,
+                **FAST_RETRIES,
                 **settings,
                 "enable.idempotence": idempotent,
                 "acks": "all",
@@ -86,7 +86,7 @@ class VerifiableProducer:
         if self._abandoned:
             self._producer.purge()
         if self._producer.flush(PATIENCE_S):
-            raise TimedOut(f"{self._outstanding} records were neither acknowledged nor refused")
+            raise TimedOut(f"{self._outstanding} records were neither acknowledged nor failed")
 
     def _send(self, mark: Mark) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -107,20 +107,20 @@ class VerifiableProducer:
         )
 
     def abandon(self) -> None:
-        """Send nothing new and forget what is in flight."""
+        """Stop sending and abandon the records in flight."""
         self._abandoned = True
         self._stopping.set()
         self._thread.join(PATIENCE_S)
 
     def stop(self) -> None:
-        """Send nothing new and wait until everything sent is acknowledged or refused."""
+        """Send nothing new and wait until everything sent is acknowledged or failed."""
         self._stopping.set()
         self._thread.join(PATIENCE_S + 5)
         assert not self._thread.is_alive(), "the producer did not end"
 
 
 class VerifiableConsumer:
-    """A member of a group that commits what it got, after every few records and at a revocation."""
+    """A group member that commits its position every few records and on revocation."""
 
     def __init__(
         self, settings: Mapping[str, str], topic: str, group: str, seen: list[Entry]
@@ -131,7 +131,7 @@ class VerifiableConsumer:
         self.failure: Exception | None = None
         self._consumer = Consumer(
             {
-                **IMPATIENT,
+                **FAST_RETRIES,
                 **settings,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
@@ -152,7 +152,7 @@ class VerifiableConsumer:
             while not self._stopping.is_set():
                 message = self._consumer.poll(0.1)
                 if message is None or message.error():
-                    continue  # librdkafka reports errors that it handles by itself
+                    continue  # librdkafka handles these errors by itself.
                 self._seen.append(_entry(message))
                 if len(self._seen) % 200 == 0:
                     self._consumer.commit(asynchronous=True)
@@ -163,11 +163,11 @@ class VerifiableConsumer:
 
     def _commit(self) -> None:
         if self._abandoned:
-            return  # there may be no coordinator to commit to
+            return  # There may be no coordinator.
         try:
             self._consumer.commit(asynchronous=False)
         except KafkaException:
-            return  # what wasn't committed is handed over again, which is allowed
+            return  # Uncommitted records are delivered again, which is allowed.
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -184,7 +184,7 @@ class VerifiableConsumer:
 
 
 class Run:
-    """A producer and two consumers at work on a topic of their own.
+    """A producer and two consumers with a topic of their own.
 
     ``security`` holds the settings with which they authenticate themselves.
     """
@@ -212,7 +212,7 @@ class Run:
             self.consumers.append(VerifiableConsumer(self._settings, topic, f"{topic}-group", seen))
 
     def _create_topic(self) -> None:
-        admin = AdminClient({**IMPATIENT, **self._settings})
+        admin = AdminClient({**FAST_RETRIES, **self._settings})
         [created] = admin.create_topics([NewTopic(self._topic, self._partitions, 1)]).values()
         created.result(PATIENCE_S)
 
@@ -248,7 +248,9 @@ class Run:
         self.history.log = read_log(self._settings, self._topic, self._partitions)
         wanted = {entry.place for entry in self.history.log}
         wait_until(
-            lambda: wanted <= self._consumed_places(), "consumers at the end", within_s=PATIENCE_S
+            lambda: wanted <= self._consumed_places(),
+            "the consumers to reach the end",
+            within_s=PATIENCE_S,
         )
         for consumer in self.consumers:
             consumer.stop()
@@ -265,18 +267,18 @@ class Run:
 
 
 def end_offsets(settings: Mapping[str, str], topic: str, partitions: int) -> dict[int, int]:
-    admin = AdminClient({**IMPATIENT, **settings})
+    admin = AdminClient({**FAST_RETRIES, **settings})
     wanted = {TopicPartition(topic, at): OffsetSpec.latest() for at in range(partitions)}
     answers = admin.list_offsets(wanted)
     return {at.partition: answer.result(PATIENCE_S).offset for at, answer in answers.items()}
 
 
 def read_log(settings: Mapping[str, str], topic: str, partitions: int) -> list[Entry]:
-    """Read every partition from its beginning to the end that it has now."""
+    """Read every partition from its beginning to its present end."""
     ends = end_offsets(settings, topic, partitions)
     left = {at: end for at, end in ends.items() if end > 0}
     auditing: dict[str, Any] = {
-        **IMPATIENT,
+        **FAST_RETRIES,
         **settings,
         "group.id": f"{topic}-audit",
         "enable.auto.commit": False,

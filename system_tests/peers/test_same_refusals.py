@@ -39,7 +39,7 @@ from system_tests.peers.conversation import (
     prepare,
     run_conversation,
 )
-from system_tests.peers.test_same_answers import INTENDED as TO_ANYBODY
+from system_tests.peers.test_same_answers import INTENDED as INTENDED_FOR_ALL
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -66,7 +66,7 @@ INTENDED: Final = {
     "whole None False": "the same",
 }
 
-# Those about the broker's own config are left out: most are of changes that cannot be.
+# Without conversations about the broker's config: most of their changes are impossible anyway.
 CONVERSATIONS: Final = [
     conversation
     for each in (topics, records, groups, quotas)
@@ -111,7 +111,7 @@ class Peer(NamedTuple):
         return client
 
     def prepare(self, rules: list[AclCreation]) -> None:
-        """Only these rules, and no topic of a conversation before."""
+        """Leave only these ACLs, and no topics of an earlier conversation."""
         with Client(self.broker.address) as client:
             every = MetadataRequest(topics=None)
 
@@ -183,7 +183,7 @@ def test_kafka_and_minibroker_reject_the_same_requests(
     differ = {name: differences(kafka[name], own[name]) for name in kafka}
     expected = {
         *INTENDED,
-        *(name for about, name in TO_ANYBODY if about == conversation.__name__),
+        *(name for about, name in INTENDED_FOR_ALL if about == conversation.__name__),
     }
     unlike = {name: lines for name, lines in differ.items() if lines and name not in expected}
     assert not unlike, f"Kafka's answer / ours: {unlike}"

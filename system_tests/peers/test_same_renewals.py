@@ -1,7 +1,7 @@
 """Kafka and minibroker accept, and reject, the same certificates while they run.
 
-Both have the same files and get the same requests, one after the other; the error code of each
-response is compared, and whether later connections get another certificate than before.
+Both have the same files and receive the same sequence of requests. The test compares the error code
+of each response, and whether later connections get a new certificate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Peer(NamedTuple):
     folder: Path
 
     def write(self, name: str, *hosts: str, subject: str = "broker") -> None:
-        """A new key, in the one form that Java reads, and its certificate."""
+        """Write a new key, in the only format that Java reads, and its certificate."""
         made = AUTHORITY.issue_cert(
             *hosts or ("localhost", "127.0.0.1"), common_name=subject, organization_unit_name="T"
         )
@@ -66,12 +66,12 @@ class Peer(NamedTuple):
             return str(certificate["serialNumber"])
 
     def change(self, *changes: Change, name: str = THIS, renewed: bool) -> int:
-        """Return the error code, after another certificate is in use if expected."""
+        """Return the error code, after the new certificate is in use if one is expected."""
         before = self.shown()
         with Client(self.broker.address) as client:
             [answer] = client.ask(alter(BROKER, name, *changes), 1).responses
-        if renewed:  # Kafka's controller answers before its broker knows.
-            wait_until(lambda: self.shown() != before, "another certificate")
+        if renewed:  # Kafka's controller responds before its broker applies the change.
+            wait_until(lambda: self.shown() != before, "a new certificate")
         return int(answer.error_code)
 
     def show(self, name: str, *, renewed: bool) -> int:
@@ -101,8 +101,8 @@ def start(kind: str, folder: Path) -> tuple[RunningBroker, tuple[str, int]]:
 @pytest.fixture(params=["kafka", "minibroker"])
 def peer(kafka_libs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Peer]:
     AUTHORITY.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
-    unborn = Peer(None, ("", 0), tmp_path)  # type: ignore[arg-type]
-    unborn.write("one.pem")
+    files = Peer(None, ("", 0), tmp_path)  # type: ignore[arg-type]
+    files.write("one.pem")
     broker, with_tls = start(request.param, tmp_path)
     try:
         prepare(broker)
@@ -116,7 +116,7 @@ def test_kafka_and_minibroker_accept_same_keystore_changes(peer: Peer) -> None:
     at = str(peer.folder)
     assert peer.change(("ssl.keystore.location", SET, f"{at}/one.pem"), renewed=False) == BAD
     assert peer.change((LOCATION, SET, f"{at}/one.pem"), name="", renewed=False) == BAD
-    assert peer.show("one.pem", renewed=False) == OK  # as it was
+    assert peer.show("one.pem", renewed=False) == OK  # unchanged
     peer.write("one.pem")
     assert peer.show("one.pem", renewed=True) == OK
     peer.write("one.pem")
@@ -128,13 +128,13 @@ def test_kafka_and_minibroker_accept_same_keystore_changes(peer: Peer) -> None:
         assert peer.show(name, renewed=False) == BAD
     peer.write("other.pem", subject="somebody")
     assert peer.show("other.pem", renewed=False) == BAD
-    peer.write("spelt.pem", subject="BROKER")
-    assert peer.show("spelt.pem", renewed=True) == OK
-    peer.write("less.pem", "localhost")
-    assert peer.show("less.pem", renewed=False) == BAD
-    peer.write("more.pem", "localhost", "127.0.0.1", "more.test")
-    assert peer.show("more.pem", renewed=True) == OK
-    # The file of the start has a name less than the certificate in use.
+    peer.write("other-case.pem", subject="BROKER")
+    assert peer.show("other-case.pem", renewed=True) == OK
+    peer.write("fewer-names.pem", "localhost")
+    assert peer.show("fewer-names.pem", renewed=False) == BAD
+    peer.write("more-names.pem", "localhost", "127.0.0.1", "more.test")
+    assert peer.show("more-names.pem", renewed=True) == OK
+    # The initial file has one name fewer than the certificate in use.
     assert peer.change((LOCATION, DELETE, None), renewed=False) == BAD
     trust = "listener.name.ssl.ssl.truststore"
     trusting = (f"{trust}.location", SET, f"{at}/authority.pem"), (f"{trust}.type", SET, "PEM")

@@ -1,1 +1,1 @@
-"""Quotas of users and clients on whole brokers: processes, sockets, and clients that people use."""
+"""Client quotas tested on complete brokers with sockets and real clients."""

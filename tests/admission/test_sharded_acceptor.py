@@ -1,4 +1,4 @@
-"""A processor that accepts connections itself: admitted, rejected and waiting ones."""
+"""Connections that a processor accepts itself are admitted, rejected, or wait."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_connection_over_limit_is_closed_and_counted(
         await (await dial(broker, 1)).ask(HELLO, 4)
 
 
-async def test_no_acceptor_is_there(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_sharded_broker_has_no_acceptor(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with sharded(tmp_path, autojump_clock) as broker:
         assert "acceptor" not in broker.names
         for part in (0, 1):
@@ -124,7 +124,7 @@ async def test_connection_ids_are_unique_across_processes_and_incarnations(
     assert len(set(numbers)) == len(numbers) == 24
 
 
-async def test_connections_wait_while_the_home_is_away(
+async def test_connections_wait_while_the_token_home_is_down(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with sharded(tmp_path, autojump_clock, "kafka_connections_max=2") as broker:
@@ -137,7 +137,7 @@ async def test_connections_wait_while_the_home_is_away(
         assert await clients[2].wait_closed() == b""
 
 
-async def test_no_more_wait_than_may_and_the_rest_is_accepted_later(
+async def test_waiting_connections_are_bounded_and_the_rest_is_accepted_later(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sharded_acceptor, "WAITING_MAX", 3)

@@ -1,4 +1,4 @@
-"""SCRAM credentials in the image: what may be changed, and that a user's quotas stay."""
+"""Changes of SCRAM credentials in the image; a user's quotas are unaffected."""
 
 from __future__ import annotations
 

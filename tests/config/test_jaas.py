@@ -1,4 +1,4 @@
-"""JAAS lines: parsed, written back, and rejected without showing their content."""
+"""JAAS configs: parsed, rendered, and rejected without revealing their content."""
 
 from __future__ import annotations
 

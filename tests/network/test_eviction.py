@@ -1,4 +1,4 @@
-"""A processor whose memory is claimed by slow requests."""
+"""Eviction of slow requests that occupy a processor's request memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGE_MAX = f"socket.request.max.bytes={LARGE}"
 
 
 def large_hello() -> bytes:
-    """A request with as many bytes after its end as the largest may have."""
+    """A request padded to the maximum size."""
     body = frame(HELLO, 4)[4:].ljust(LARGE, b"\0")
     return LARGE.to_bytes(4, "big") + body
 

@@ -1,4 +1,4 @@
-"""What one process counts: true, bounded, and never backwards."""
+"""Metrics of one process: exact, bounded, and counters never decrease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declaration language: classes made from declared fields."""
+"""Schema declarations: message classes built from declared fields."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 
 def columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The lines, headings first; none if there are no rows."""
+    """Yield the lines, headings first; nothing if there are no rows."""
     if not rows:
         return
     every = [headings, *rows]

@@ -43,7 +43,10 @@ def test_recommended_quota_file_is_applied_by_broker(run: Any, tmp_path: Path) -
     result = run("--table", activity, "--into", into, "--at-least", "request_percentage=0.01")
     assert result.exit_code == 0, result.output
     text = into.read_text("utf-8")
-    for expected in ("2 more events could not be written", "only 50 % of connections were recorded"):
+    for expected in (
+        "2 more events could not be written",
+        "only 50 % of connections were recorded",
+    ):
         assert f"# Warning: {expected}" in text
         assert expected in result.stdout
     assert "at most 2 MB/s in 99 % of 70 busy seconds (maximum 2 MB/s), plus 25 % headroom" in text
