@@ -38,7 +38,7 @@ class QuotaUse(NamedTuple):
         float | None, Doc("Average throttle in the last minute; null if there was none.")
     ]
     throttled_ago_ms: Annotated[
-        int | None, Doc("When the last throttle began; null if there was none.")
+        int | None, Doc("When the last throttle started; null if there was none.")
     ]
     last_throttle_ms: Annotated[
         int | None,

@@ -29,7 +29,7 @@ SIZE_BUCKETS_BYTES: Final = tuple(128 * 4**power for power in range(10))
 """Upper bounds of the size histograms: 128 B to 32 MiB in steps of four."""
 
 TOPIC_PARTITIONS_MAX: Final = 500
-"""Logs shown one by one; the rest are summed as topic ``(other)``, partition ``-1``."""
+"""Logs with metrics of their own; the rest are summed as topic ``(other)``, partition ``-1``."""
 
 QUEUES_MAX: Final = 64
 """Queues one process may watch."""
@@ -47,7 +47,7 @@ API_KEYS_MAX: Final = 128
 """Api keys counted one by one; Kafka 4's highest is below 100, and clients may send any."""
 
 OTHER: Final = "(other)"
-"""The label value that takes what is past a bound."""
+"""The label value for everything beyond a limit."""
 
 
 class CloseReason(StrEnum):
@@ -119,7 +119,7 @@ REQUESTS: Final = Metric(
     "minibroker_requests_total",
     MetricKind.COUNTER,
     ("api", "result"),
-    "Requests answered. `result` is `error` where any part of the answer carries an error code, "
+    "Requests answered. `result` is `error` if any part of the response has an error code, "
     "else `ok`.",
     _REQUEST.format("RequestsPerSec") + "; " + _REQUEST.format("ErrorsPerSec"),
 )
@@ -138,17 +138,17 @@ RESPONSE_BYTES: Final = Metric(
 )
 QUEUE_TIME: Final = _request_time(
     "queue",
-    "Time a request waited for an owner of its data to take it up.",
+    "Time that a request waited until an owner of its data started to execute it.",
     _REQUEST.format("RequestQueueTimeMs"),
 )
 NETWORK_TIME: Final = _request_time(
     "network",
-    "Time a network processor worked for the request: reading, decoding, encoding, sending.",
+    "Time that a network processor worked for the request: reading, decoding, encoding, sending.",
     _REQUEST.format("ResponseSendTimeMs") + " (sending only)",
 )
 IO_TIME: Final = _request_time(
     "io",
-    "Time the owners of the data worked for the request.",
+    "Time that the owners of the data worked for the request.",
     _REQUEST.format("LocalTimeMs"),
 )
 TOTAL_TIME: Final = _request_time(
@@ -189,7 +189,7 @@ ACCEPTOR_BLOCKED: Final = Metric(
     "minibroker_acceptor_blocked_seconds_total",
     MetricKind.COUNTER,
     ("listener",),
-    "Time, on the broker's clock, that a listener's next connection was kept waiting: by full "
+    "Time, on the broker's clock, that a listener's next connection was delayed: by full "
     "slots of all processors, by `max.connections` or by `max.connection.creation.rate`.",
     "kafka.network:type=Acceptor,name=AcceptorBlockedPercent,listener=…",
     _NS,
@@ -199,14 +199,14 @@ COUNTED: Final = Metric(
     "minibroker_connections_counted",
     MetricKind.GAUGE,
     ("process", "listener"),
-    "Connections that count against limits, as whoever accepts knows them: the acceptor, or in the "
-    "mode `sharded` each processor its own.",
+    "Connections that count against limits, reported by the process that accepts them: the "
+    "acceptor, or in mode `sharded` each processor.",
 )
 BROKER_ACCEPT_RATE: Final = Metric(
     "minibroker_broker_connection_accept_rate",
     MetricKind.GAUGE,
     ("process",),
-    "Connections accepted a second, without those of a protected inter-broker listener, over the "
+    "Connections accepted per second, except on a protected inter-broker listener, over the "
     "quota window.",
     _SOCKET_SERVER.format("broker-connection-accept-rate"),
 )
@@ -214,7 +214,7 @@ ACCEPT_RATE: Final = Metric(
     "minibroker_connection_accept_rate",
     MetricKind.GAUGE,
     ("process", "listener", "ip"),
-    "The same of one listener, or of one address that has a limit; the other label is empty.",
+    "The same for one listener, or for one address with a limit; the other label is empty.",
     _SOCKET_SERVER.format("connection-accept-rate,listener=…")
     + "; "
     + _SOCKET_SERVER.format("connection-accept-rate,ip=…"),
@@ -232,7 +232,7 @@ IP_ACCEPT_THROTTLE: Final = Metric(
     "minibroker_ip_connection_accept_throttle_time_seconds",
     MetricKind.GAUGE,
     ("process", "listener"),
-    "Average time that connections were held by the rate limits of their addresses, over the last "
+    "Average time that connections were delayed by the rates of their addresses, over the last "
     "minute; absent if none was.",
     _SOCKET_SERVER.format("ip-connection-accept-throttle-time,listener=…"),
     1000,
@@ -242,24 +242,24 @@ QUEUE_USED: Final = Metric(
     "minibroker_queue_used",
     MetricKind.GAUGE,
     ("process", "queue"),
-    "How full a bounded queue is, in its own unit: slots, bytes of the arena, messages.",
+    "Usage of a bounded queue, in its own unit: slots, bytes of the arena, messages.",
     "kafka.network:type=RequestChannel,name=RequestQueueSize; "
     "kafka.network:type=SocketServer,name=MemoryPoolUsed",
 )
 QUEUE_CAPACITY: Final = Metric(
-    "minibroker_queue_capacity", MetricKind.GAUGE, ("process", "queue"), "The bound of the queue."
+    "minibroker_queue_capacity", MetricKind.GAUGE, ("process", "queue"), "Capacity of the queue."
 )
 QUEUE_PEAK: Final = Metric(
     "minibroker_queue_peak",
     MetricKind.GAUGE,
     ("process", "queue"),
-    "The fullest the queue has been since its process started.",
+    "Highest usage of the queue since its process started.",
 )
 QUEUE_WAITING: Final = Metric(
     "minibroker_queue_waiting",
     MetricKind.GAUGE,
     ("process", "queue"),
-    "Senders waiting for room in the queue.",
+    "Senders that wait for space in the queue.",
 )
 
 _QUOTA_LABELS: Final = ("type", "user", "client_id")
@@ -269,7 +269,7 @@ QUOTA_BYTE_RATE: Final = Metric(
     "minibroker_quota_byte_rate",
     MetricKind.GAUGE,
     _QUOTA_LABELS,
-    "Bytes a second that count against a quota, over the quota window. `type` is `Produce` or "
+    "Bytes per second that count against a quota, over the quota window. `type` is `Produce` or "
     "`Fetch`.",
     _QUOTA.format("Produce", "byte-rate") + "; " + _QUOTA.format("Fetch", "byte-rate"),
 )
@@ -284,35 +284,34 @@ QUOTA_EXEMPT_TIME: Final = Metric(
     "minibroker_quota_exempt_request_time_percent",
     MetricKind.GAUGE,
     (),
-    "The same of requests that no quota holds.",
+    "The same for requests that are exempt from quotas.",
     "kafka.server:type=Request: exempt-request-time",
 )
 QUOTA_MUTATION_RATE: Final = Metric(
     "minibroker_quota_controller_mutation_rate",
     MetricKind.GAUGE,
     _QUOTA_LABELS,
-    "Partitions made and dropped a second. `type` is `ControllerMutation`.",
+    "Partitions created and deleted per second. `type` is `ControllerMutation`.",
     _QUOTA.format("ControllerMutation", "mutation-rate"),
 )
 QUOTA_TOKENS: Final = Metric(
     "minibroker_quota_controller_tokens",
     MetricKind.GAUGE,
     _QUOTA_LABELS,
-    "Partitions that may be made or dropped at once, as of the last request; below 0 if overdrawn.",
+    "Partitions that may be created or deleted now, as of the last request; may be negative.",
     _QUOTA.format("ControllerMutation", "tokens"),
 )
 QUOTA_BOUND: Final = Metric(
     "minibroker_quota_bound",
     MetricKind.GAUGE,
     _QUOTA_LABELS,
-    "The quota that holds for these users and clients, in the unit of its rate; absent if none "
-    "does.",
+    "Quota of these users and clients, in the unit of its rate; absent if there is none.",
 )
 QUOTA_THROTTLE: Final = Metric(
     "minibroker_quota_throttle_time_seconds",
     MetricKind.GAUGE,
     _QUOTA_LABELS,
-    "Average throttle time of those who were throttled in the last minute; absent if none was.",
+    "Average throttle time in the last minute; absent if no client was throttled.",
     _QUOTA.format("Produce", "throttle-time") + " and of the other types",
     1000,
 )
@@ -342,7 +341,7 @@ RECORD_BYTES_OUT: Final = Metric(
     "minibroker_record_bytes_out_total",
     MetricKind.COUNTER,
     (),
-    "Bytes of record batches handed out to consumers.",
+    "Bytes of record batches returned to consumers.",
     "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec",
 )
 
@@ -356,14 +355,14 @@ ACTIVITY_BYTES: Final = Metric(
     "minibroker_activity_bytes_total",
     MetricKind.COUNTER,
     (),
-    "Bytes that they took there, compressed.",
+    "Compressed size of these events in the topic.",
 )
 ACTIVITY_DROPPED: Final = Metric(
     "minibroker_activity_dropped_total",
     MetricKind.COUNTER,
     (),
     "Events that were dropped, because they could not be written in time or because the recorder "
-    "died; of the latter some may have been written.",
+    "died; some of the latter may have been written.",
 )
 
 LOG_SIZE: Final = Metric(
@@ -384,14 +383,14 @@ LOG_END_OFFSET: Final = Metric(
     "minibroker_log_end_offset",
     MetricKind.GAUGE,
     ("topic", "partition"),
-    "Offset that the next record gets.",
+    "Offset of the next record.",
     "kafka.log:type=Log,name=LogEndOffset,topic=…,partition=…",
 )
 PURGATORY: Final = Metric(
     "minibroker_purgatory_size",
     MetricKind.GAUGE,
     ("process", "operation"),
-    "Requests that wait for something to happen: data, members of a group.",
+    "Requests that wait for an event: new data, or members of a group.",
     "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=…",
 )
 
@@ -399,21 +398,21 @@ BUSY: Final = Metric(
     "minibroker_process_busy_seconds_total",
     MetricKind.COUNTER,
     ("process",),
-    "Time the process worked.",
+    "Time that the process worked.",
     divisor=_NS,
 )
 ELAPSED: Final = Metric(
     "minibroker_process_elapsed_seconds_total",
     MetricKind.COUNTER,
     ("process",),
-    "Time the process existed; busy ÷ elapsed is the share it worked.",
+    "Time since the start of the process; busy ÷ elapsed is its utilization.",
     divisor=_NS,
 )
 IDLE: Final = Metric(
     "minibroker_process_idle_ratio",
     MetricKind.GAUGE,
     ("process",),
-    "Share of time, 0 to 1, that the process had nothing to do, over a span of at least a second "
+    "Share of time, 0 to 1, that the process was idle, over at least the last second "
     "before the scrape.",
     "processors: kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent; "
     "workers: kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
@@ -422,7 +421,7 @@ MEMORY: Final = Metric(
     "minibroker_process_memory_bytes",
     MetricKind.GAUGE,
     ("process",),
-    "Memory of the process that lies in RAM; what it shares with the others counts in each.",
+    "Resident memory of the process; shared memory counts for each process.",
 )
 UP: Final = Metric(
     "minibroker_process_up", MetricKind.GAUGE, ("process",), "1 while the process answers, else 0."
@@ -431,7 +430,7 @@ RESTARTS: Final = Metric(
     "minibroker_process_restarts_total",
     MetricKind.COUNTER,
     ("process",),
-    "How often the supervisor started the process again after it died.",
+    "Number of restarts of the process by the supervisor.",
 )
 
 STORAGE_ERRORS: Final = Metric(

@@ -118,7 +118,7 @@ def test_rejected_connection_names_the_limit_and_its_value(
 
 
 @pytest.mark.parametrize(
-    ("ip", "rate", "why"),
+    ("ip", "rate", "reason_text"),
     [
         ("127.0.0.2", 0.0, "=0 of the ip 127.0.0.2 allows no connection; raise or remove it."),
         (None, 0.0, "=0 of all addresses allows no connection; raise or remove it."),

@@ -28,7 +28,7 @@ class TimedOut(AssertionError):
 def wait_until(
     condition: Callable[[], T], what: str, *, within_s: float = PATIENCE_S, pause_s: float = PAUSE_S
 ) -> T:
-    """Call `look` until it returns something true, and return that.
+    """Call `condition` until it returns something true, and return that.
 
     Raises `TimedOut`, which names `what` and the last value seen, after `within_s` seconds.
     """

@@ -2,7 +2,7 @@
 
 Owns the fields that are read and their meaning for a replay; it must never know a quota, or where a
 table is. Invariant: an event gives the same row whatever file, batch or order it comes in, and
-senders are numbered in the order of their first request. ``network.metering`` takes the same
+senders are numbered in the order of their first request. ``network.quota_stage`` takes the same
 amounts from live requests.
 """
 

@@ -2,7 +2,7 @@
 
 Owns which quota a request counts for, like the broker; it must never know the order of requests.
 Invariant: every amount is counted once, before the check. The compiled counterpart of
-``network.metering``, and so of ``ClientQuotaManager`` and ``ControllerMutationQuotaManager``.
+``network.quota_stage``, and so of ``ClientQuotaManager`` and ``ControllerMutationQuotaManager``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A replay in plain Python with the broker's own modules, the reference for the compiled one.
 
 Owns the order of events and none of the arithmetic: ``quotas.manager`` decides over the ledger of
-the quotas' own tests, as in ``network.metering``. Invariant: nothing here is taken from the
+the quotas' own tests, as in ``network.quota_stage``. Invariant: nothing here is taken from the
 compiled replay, and speed doesn't matter.
 """
 
