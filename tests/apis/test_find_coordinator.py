@@ -50,7 +50,7 @@ async def test_several_keys_are_answered_in_request_order(desk: Any) -> None:
     [
         (1, "does not serve transactions yet"),
         (2, "does not serve share groups"),
-        (9, "no key type"),
+        (9, "Key type 9 is unknown"),
     ],
 )
 async def test_unsupported_key_type_is_rejected_with_message(
