@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.apis.base import ControllerScope
 from minibroker.cluster.configs import Alteration, ConfigOperation, hosts_in_overrides
-from minibroker.cluster.image import BROKER, TOPIC
+from minibroker.cluster.image import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from minibroker.cluster.topics import ChangeRejected
 from minibroker.runtime.hosts import unresolvable
 from protocol.errors import ErrorCode
@@ -25,10 +25,15 @@ BROKER_LOGGER_TYPE: Final = 8
 CLIENT_METRICS_TYPE: Final = 16
 GROUP_TYPE: Final = 32
 
-_KINDS: Final = {TOPIC_TYPE: TOPIC, BROKER_TYPE: BROKER}
+_KINDS: Final = {
+    TOPIC_TYPE: TOPIC,
+    BROKER_TYPE: BROKER,
+    BROKER_LOGGER_TYPE: BROKER_LOGGER,
+    CLIENT_METRICS_TYPE: CLIENT_METRICS,
+    GROUP_TYPE: GROUP,
+}
 
 LEFT_OUT: Final = (
-    "loggers, client metrics and groups: this broker has no such configs, so they are refused",
     "settings of a broker that Kafka does not have, which plug-ins would read: they are refused",
     "numbers of threads: they are processes here, and their number is that of the start",
     "alter.config.policy.class.name: a policy is a Java class",
@@ -76,7 +81,7 @@ async def execute_at_controller(
     scope: ControllerScope, part: AlterConfigsPart
 ) -> AlterConfigsReply:
     """Validate, store, and wait until every process has applied the change."""
-    rejections = _invalid_changes(part.requested)
+    rejections = _invalid_changes(part)
     valid = [change for change in part.requested if change not in rejections]
     alterations = [
         Alteration(_KINDS[kind], name, operations, part.replace) for kind, name, operations in valid
@@ -95,14 +100,17 @@ async def execute_at_controller(
     return tuple(answers[change] for change in part.requested)
 
 
-def _invalid_changes(requested: tuple[ConfigChange, ...]) -> dict[ConfigChange, ChangeRejected]:
+def _invalid_changes(part: AlterConfigsPart) -> dict[ConfigChange, ChangeRejected]:
+    requested = part.requested
+    # Levels of loggers are changed one by one only.
+    known = _KINDS.keys() - {BROKER_LOGGER_TYPE} if part.replace else _KINDS.keys()
     times = Counter((change.resource_type, change.resource_name) for change in requested)
     found = {}
     for change in requested:
         if times[change.resource_type, change.resource_name] > 1:
             text = "Each resource must appear at most once."
             found[change] = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
-        elif change.resource_type not in _KINDS:
+        elif change.resource_type not in known:
             text = f"Unknown resource type {change.resource_type}"
             found[change] = ChangeRejected(ErrorCode.INVALID_REQUEST, text)
     return found

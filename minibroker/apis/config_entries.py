@@ -11,9 +11,9 @@ import enum
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, Settings
+from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, Settings, groups
 from minibroker.config.dynamic import Configs, DynamicConfigs, effective, layers
-from minibroker.config.setting import broker_setting
+from minibroker.config.setting import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, broker_setting
 from minibroker.config.topics import synonyms_of, topic_value
 
 
@@ -25,6 +25,9 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 class ConfigEntrySynonym(NamedTuple):
@@ -85,6 +88,31 @@ def default_entries(settings: Settings, configs: Configs) -> Iterator[ConfigEntr
         value = setting.render(setting.parse(text))
         own = ConfigEntrySynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
         yield _entry(name, setting, value, (own,))
+
+
+def group_entries(
+    settings: Settings, configs: Configs, overrides: Mapping[str, str]
+) -> Iterator[ConfigEntry]:
+    """Every config of a group with these overrides; the broker's settings are the defaults."""
+    in_force = effective(settings, configs)
+    for name, declared in GROUP_SETTINGS.items():
+        if not groups.is_described(name, overrides):
+            continue
+        default = declared.render(groups.default_of(in_force, declared))
+        synonym = ConfigEntrySynonym(
+            groups.broker_synonym(name) or name, default, ConfigSource.DEFAULT
+        )
+        own = ConfigEntrySynonym(name, overrides.get(name), ConfigSource.GROUP)
+        synonyms = (own, synonym) if name in overrides else (synonym,)
+        yield _entry(name, declared, synonyms[0].value, synonyms)
+
+
+def client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """Every config of client metrics with these overrides."""
+    for name, declared in CLIENT_METRICS_SETTINGS.items():
+        value = overrides.get(name, declared.render(declared.default))
+        own = ConfigEntrySynonym(name, value, ConfigSource.CLIENT_METRICS)
+        yield _entry(name, declared, value, (own,) if name in overrides else ())
 
 
 def _entry(

@@ -1,25 +1,38 @@
 """DescribeConfigs (32): the current configs with their sources and documentation.
 
-Versions 1-4. The resources are topics and this broker, with types and documentation from version 3
-on, and synonyms on request. The empty broker name selects the dynamic defaults of all brokers.
-Broker settings that cannot be changed dynamically are read-only. In Kafka:
-``ConfigHelper.describeConfigs``.
+Versions 1-4. The resources are topics, this broker and its loggers, groups and client metrics, with
+types and documentation from version 3 on, and synonyms on request. The empty broker name selects
+the dynamic defaults of all brokers. Broker settings that cannot be changed dynamically are
+read-only. Groups and client metrics need not exist. In Kafka: ``ConfigHelper.describeConfigs``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from minibroker.apis.base import Api, Context, Owner
-from minibroker.apis.config_alteration import BROKER_TYPE, TOPIC_TYPE
+from minibroker.apis.config_alteration import (
+    BROKER_LOGGER_TYPE,
+    BROKER_TYPE,
+    CLIENT_METRICS_TYPE,
+    GROUP_TYPE,
+    TOPIC_TYPE,
+)
 from minibroker.apis.config_entries import (
     ConfigEntry,
+    ConfigSource,
     broker_entries,
+    client_metrics_entries,
     default_entries,
+    group_entries,
     topic_entries,
 )
+from minibroker.cluster.image import BROKER_LOGGER, CLIENT_METRICS, EMPTY, GROUP
+from minibroker.cluster.resource_configs import resource_config
 from minibroker.cluster.topics import ChangeRejected, name_problem
 from minibroker.config import NODE_ID, Scope
+from minibroker.config.loggers import logger_levels
 from protocol.errors import ErrorCode
 from protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -49,10 +62,12 @@ def merge(
 def _describe(
     ctx: Context, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
-    found = _entries(ctx, resource)
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
+    if resource.resource_type == BROKER_LOGGER_TYPE:
+        return _describe_loggers(ctx, resource, result)
+    found = _entries(ctx, resource)
     if isinstance(found, ChangeRejected):
         result.error_code, result.error_message = found
         return result
@@ -84,9 +99,47 @@ def _entries(
             return default_entries(ctx.settings, ctx.image.configs)
         text = f"Unexpected broker id, expected {own} or empty string, but received {name}"
         return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
-    text = f"Resources of type {kind} are not served; "
-    text += f"topics ({TOPIC_TYPE}) and brokers ({BROKER_TYPE}) are."
-    return ChangeRejected(ErrorCode.INVALID_REQUEST, text)
+    return _resource_entries(ctx, kind, name)
+
+
+def _resource_entries(ctx: Context, kind: int, name: str) -> Iterable[ConfigEntry] | ChangeRejected:
+    if kind not in (GROUP_TYPE, CLIENT_METRICS_TYPE):
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+    if not name:
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, f"{_UNNAMED[kind]} must not be empty")
+    if kind == CLIENT_METRICS_TYPE:
+        return client_metrics_entries(resource_config(ctx.image, CLIENT_METRICS, name))
+    overrides = resource_config(ctx.image, GROUP, name)
+    return group_entries(ctx.settings, ctx.image.configs, overrides)
+
+
+_UNNAMED: Final = {
+    GROUP_TYPE: "Group name",
+    CLIENT_METRICS_TYPE: "Client metrics subscription name",
+}
+
+
+def _describe_loggers(
+    ctx: Context, resource: DescribeConfigsResource, result: DescribeConfigsResult
+) -> DescribeConfigsResult:
+    own, name = str(ctx.settings[NODE_ID]), resource.resource_name
+    if name != own:
+        result.error_code = ErrorCode.INVALID_REQUEST
+        result.error_message = f"Unexpected broker id, expected {own} but received '{name}'"
+        return result
+    levels = logger_levels(ctx.image.configs.get((BROKER_LOGGER, own), EMPTY))
+    wanted = set(resource.configuration_keys or levels)
+    result.configs = [
+        DescribeConfigsResourceResult(
+            name=logger,
+            value=level,
+            config_source=ConfigSource.BROKER_LOGGER,
+            documentation="",
+        )
+        for logger, level in levels.items()
+        if logger in wanted
+    ]
+    return result
 
 
 def _config(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
@@ -112,7 +165,4 @@ API: Api[DescribeConfigsRequest, None, None, DescribeConfigsResponse] = Api(
     versions=(1, 4),
     split=split,
     merge=merge,
-    left_out=(
-        "loggers, client metrics and groups: this broker has no such configs, so they are refused",
-    ),
 )

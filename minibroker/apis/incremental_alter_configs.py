@@ -1,8 +1,9 @@
 """IncrementalAlterConfigs (44): set, unset, append to and subtract from single settings.
 
-Versions 0-1. The resources are topics and this broker, or all brokers with an empty name. Each
-resource is changed atomically and independently of the others. ``validate_only`` changes nothing.
-The response is sent when every process has applied the change. In Kafka:
+Versions 0-1. The resources are topics, this broker or all brokers with an empty name, the loggers
+of this broker, groups and client metrics. Each resource is changed atomically and independently of
+the others. ``validate_only`` changes nothing. The response is sent when every process has applied
+the change. In Kafka:
 ``ConfigurationControlManager.incrementalAlterConfigs``.
 """
 

@@ -20,6 +20,7 @@ from minibroker.apis.config_alteration import (
     TOPIC_TYPE,
 )
 from minibroker.cluster.image import CLIENT_METRICS, GROUP
+from minibroker.cluster.resource_configs import resource_names
 from protocol.errors import ErrorCode
 from protocol.messages.list_config_resources import (
     ConfigResource,
@@ -30,7 +31,7 @@ from protocol.registry import ApiKey
 
 
 def _configured(kind: str) -> Callable[[Context], Iterable[str]]:
-    return lambda ctx: sorted(name for known, name in ctx.image.configs if known == kind)
+    return lambda ctx: resource_names(ctx.image, kind)
 
 
 def _brokers(ctx: Context) -> Iterable[str]:

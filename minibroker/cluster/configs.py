@@ -16,14 +16,19 @@ from typing import Any, NamedTuple
 
 from minibroker.cluster.image import (
     BROKER,
+    BROKER_LOGGER,
     CLIENT,
+    CLIENT_METRICS,
     EMPTY,
+    GROUP,
     IP,
     TOPIC,
     USER,
     ConfigChanged,
     Image,
 )
+from minibroker.cluster.loggers import plan_levels
+from minibroker.cluster.resource_configs import resource_config, resource_problem
 from minibroker.cluster.topics import ChangeRejected, name_problem
 from minibroker.config import (
     ACCEPTOR_MODE,
@@ -38,6 +43,7 @@ from minibroker.config import (
     Setting,
     Settings,
 )
+from minibroker.config.client_metrics import InvalidSubscription, check_client_metrics
 from minibroker.config.connection_definitions import HostLimit
 from minibroker.config.dynamic import (
     DEFAULT_NAME,
@@ -47,14 +53,15 @@ from minibroker.config.dynamic import (
     problems,
     valid_entries,
 )
-from minibroker.config.setting import broker_setting
+from minibroker.config.setting import GROUP_SETTINGS, broker_setting
 from minibroker.config.topics import parse_topic_value
 from minibroker.config.types import BadValueError, Kind
+from minibroker.quotas.entity import sanitize
 from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
 from protocol.errors import ErrorCode
 
-KINDS = (TOPIC, BROKER, IP, USER, CLIENT)
-"""Resource types whose configs are stored and published."""
+KINDS = (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS)
+"""Resource types whose configs are stored and published; levels of loggers are not stored."""
 
 _OVERRIDES = MAX_CONNECTIONS_PER_IP_OVERRIDES
 
@@ -117,6 +124,10 @@ def plan_alteration(
         return rejection
     if alteration.kind == TOPIC:
         return _plan_topic(image, alteration)
+    if alteration.kind in (GROUP, CLIENT_METRICS):
+        return _plan_resource(image, settings, alteration)
+    if alteration.kind == BROKER_LOGGER:
+        return plan_levels(image, settings, alteration.name, alteration.operations)
     unknown = sorted(set(hosts_in_overrides([alteration])) & set(unresolvable))
     if unknown:
         text = f"{_OVERRIDES.name}: cannot resolve {', '.join(unknown)}; name hosts that can be "
@@ -182,7 +193,24 @@ def _is_valid_quota(name: str, text: str) -> bool:
     return name in CLIENT_QUOTA_KEYS and math.isfinite(value) and value > 0
 
 
+def _is_valid_for_group(name: str, text: str) -> bool:
+    try:
+        return name in GROUP_SETTINGS and GROUP_SETTINGS[name].parse(text) is not None
+    except BadValueError:
+        return False
+
+
+def _is_valid_for_client_metrics(name: str, text: str) -> bool:
+    try:
+        check_client_metrics({name: text})
+    except (BadValueError, InvalidSubscription):
+        return False
+    return True
+
+
 _VALID_FOR: Mapping[str, Callable[[str, str], bool]] = {
+    GROUP: _is_valid_for_group,
+    CLIENT_METRICS: _is_valid_for_client_metrics,
     TOPIC: _is_valid_for_topic,
     IP: _is_valid_for_ip,
     USER: _is_valid_for_user,
@@ -229,6 +257,18 @@ def _plan_topic(image: Image, alteration: Alteration) -> ConfigChanged | ChangeR
         text = f"The topic '{name}' does not exist."
         return ChangeRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     return ConfigChanged(TOPIC, name, config)
+
+
+def _plan_resource(
+    image: Image, settings: Settings, alteration: Alteration
+) -> ConfigChanged | ChangeRejected:
+    kind, name = alteration.kind, alteration.name
+    # Kafka treats none of their configs as a list that could be appended to.
+    config = _altered(alteration, resource_config(image, kind, name), {})
+    if isinstance(config, ChangeRejected):
+        return config
+    problem = resource_problem(image, settings, kind, name, config)
+    return problem or ConfigChanged(kind, sanitize(name), config)
 
 
 def _plan_broker(

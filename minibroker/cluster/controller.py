@@ -455,7 +455,7 @@ class ClusterController(AclController):
         self, operations: Sequence[Operation], changes: Sequence[Change]
     ) -> list[Update]:
         """Write changes to the store, then apply them to the image; return the updates."""
-        if changes:
+        if operations:
             await self._store.multi(operations)
         return self._advance(changes)
 

@@ -26,9 +26,12 @@ USER = "users"
 CLIENT = "clients"
 GROUP = "groups"
 CLIENT_METRICS = "client-metrics"
+BROKER_LOGGER = "broker-loggers"
 """Kinds of resources that have configs: the first half of a key of `Image.configs`."""
 
-ALL_KINDS: Final = frozenset((TOPIC, BROKER, IP, USER, CLIENT))
+ALL_KINDS: Final = frozenset(
+    (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS, BROKER_LOGGER)
+)
 
 EMPTY: Mapping[str, str] = {}
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from minibroker.cluster.image import (
     BROKER,
     CLIENT,
+    CLIENT_METRICS,
+    GROUP,
     IP,
     TOPIC,
     USER,
@@ -39,7 +41,7 @@ PERSISTENT_PATHS = (
     TOPICS,
     CONFIG_CHANGES,
     DELETE_TOPICS,
-    *(f"/config/{kind}" for kind in (TOPIC, BROKER, IP, USER, CLIENT)),
+    *(f"/config/{kind}" for kind in (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS)),
 )
 """Nodes that exist from the first start on."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minibroker.cluster import layout
 from minibroker.cluster.configs import valid_config
-from minibroker.cluster.image import EMPTY, TOPIC, USER, ConfigChanged, Image
+from minibroker.cluster.image import BROKER_LOGGER, EMPTY, TOPIC, USER, ConfigChanged, Image
 from minibroker.cluster.store.tree import Create, Delete, NoNodeError, Operation, Set, Store
 from minibroker.quotas.entity import CLIENTS_OF
 
@@ -50,7 +50,7 @@ async def differences(
     """Return the stored configs of resources that differ from the image."""
     found = []
     for kind, name in dict.fromkeys(resources):
-        if kind == TOPIC and name not in image.topics:
+        if kind == BROKER_LOGGER or (kind == TOPIC and name not in image.topics):
             continue
         config = await load(store, kind, name)
         if config != image.configs.get((kind, name), EMPTY):
@@ -66,10 +66,15 @@ async def steps(store: Store, kind: str, name: str, config: Mapping[str, str]) -
 async def steps_with_notifications(
     store: Store, changes: Sequence[ConfigChanged]
 ) -> list[Operation]:
-    """Return the operations that store several configs, with a notification of each."""
+    """Return the operations that store several configs, with a notification of each.
+
+    Levels of loggers are not stored.
+    """
     writer = _ConfigWriter(store)
     operations: list[Operation] = []
     for change in changes:
+        if change.kind == BROKER_LOGGER:
+            continue
         operations += await writer.steps(change)
         notification = layout.encode_config_change(change.kind, change.name)
         operations.append(Create(layout.CONFIG_CHANGE, notification, sequential=True))

@@ -17,10 +17,12 @@ T = TypeVar("T")
 
 
 class Scope(enum.Enum):
-    """Whether a setting applies to a broker or a topic."""
+    """The type of resource that a setting applies to."""
 
     BROKER = "broker"
     TOPIC = "topic"
+    GROUP = "group"
+    CLIENT_METRICS = "client metrics"
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,12 @@ BROKER_SETTINGS = _REGISTERS[Scope.BROKER]
 
 TOPIC_SETTINGS = _REGISTERS[Scope.TOPIC]
 """All topic settings by name, in the order of the reference."""
+
+GROUP_SETTINGS = _REGISTERS[Scope.GROUP]
+"""All group configs by name, in the order of the reference; declared in ``groups``."""
+
+CLIENT_METRICS_SETTINGS = _REGISTERS[Scope.CLIENT_METRICS]
+"""All client metrics configs by name; declared in ``client_metrics``."""
 
 
 def setting(

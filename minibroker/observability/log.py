@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TextIO
 
+from minibroker.config.loggers import ROOT_LOGGER
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.metrics import ProcessMetrics
 
@@ -196,6 +197,20 @@ def configure(
     if logger.level != level:  # setting it writes to all loggers, which processes share
         logger.setLevel(level)
     logger.propagate = False
+
+
+def apply_levels(levels: Mapping[str, int]) -> None:
+    """Set the levels of loggers of this process, by their names for clients.
+
+    A logger of a role is the one of each process with that role, such as ``processor-0``.
+    """
+    known = [name for name in logging.root.manager.loggerDict if name.startswith(f"{ROOT}.")]
+    for name, level in levels.items():
+        if name == ROOT_LOGGER:
+            logging.getLogger(ROOT).setLevel(level)
+            continue
+        for logger in (name, *(each for each in known if each.startswith(f"{name}-"))):
+            logging.getLogger(logger).setLevel(level)
 
 
 def format_line(

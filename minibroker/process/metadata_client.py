@@ -18,6 +18,7 @@ import trio
 
 from minibroker.cluster.image import (
     ALL_KINDS,
+    BROKER_LOGGER,
     Image,
     Update,
     apply_update,
@@ -26,6 +27,7 @@ from minibroker.cluster.image import (
 )
 from minibroker.observability.metrics import Series, condition_gauges
 from minibroker.process.environment import CONTROLLER, Environment
+from minibroker.process.log_levels import follow_log_levels
 from minibroker.process.messages import (
     ClockAdvanced,
     ConditionsRequest,
@@ -68,7 +70,7 @@ class MetadataClient:
         self._on_image = on_image
         self._details = details
         self._on_request = on_request
-        self._configs = configs
+        self._configs = frozenset((*configs, BROKER_LOGGER))
         self.link = Link(self._connect, self._register, self._handle_request)
         self._registered = trio.Event()
         self._failed = trio.Event()
@@ -98,6 +100,7 @@ class MetadataClient:
         before, self.image = self.image, image
         if image is before:
             return None
+        follow_log_levels(self._env.settings, before, image)
         try:
             remaining = self._on_image(before, image)
         except Exception as error:

@@ -58,6 +58,7 @@ from minibroker.process.environment import (
     RoleRefusedError,
     role_name,
 )
+from minibroker.process.log_levels import follow_log_levels
 from minibroker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
 from minibroker.process.storage_watch import StorageWatch
 from minibroker.quotas.controller_mutation import Mutated, MutationQuota
@@ -155,6 +156,7 @@ class _Controller:
         self._leadership_lost = ""
         self._started_at = env.clock.now()
         self.cluster = cluster
+        self._followed = cluster.image
         self._publisher = MetadataPublisher(
             self._image, self._handle_request, cluster.image.number, _subscriber_names(env)
         )
@@ -210,6 +212,8 @@ class _Controller:
     async def publish(self, updates: Sequence[Update]) -> None:
         if self._ssl_contexts is not None:
             self._ssl_contexts.follow(self.image.configs)
+        before, self._followed = self._followed, self.image
+        follow_log_levels(self._env.settings, before, self.image)
         await self._publisher.publish(updates)
 
     async def run(self) -> None:

@@ -13,7 +13,16 @@ from typing import Final
 import pytest
 
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
-from system_tests.peers import acls_and_users, configs, groups, operations, quotas, records, topics
+from system_tests.peers import (
+    acls_and_users,
+    configs,
+    groups,
+    operations,
+    quotas,
+    records,
+    resources,
+    topics,
+)
 from system_tests.peers.conversation import Conversation, differences, prepare, run_conversation
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
@@ -50,7 +59,7 @@ INTENDED: Final = {
 
 CONVERSATIONS: Final = [
     conversation
-    for each in (topics, records, groups, configs, quotas, acls_and_users, operations)
+    for each in (topics, records, groups, configs, quotas, acls_and_users, operations, resources)
     for conversation in each.CONVERSATIONS
 ]
 

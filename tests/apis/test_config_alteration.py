@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from minibroker.apis.config_alteration import (
+    BROKER_LOGGER_TYPE,
     BROKER_TYPE,
+    CLIENT_METRICS_TYPE,
+    GROUP_TYPE,
     TOPIC_TYPE,
     AlterConfigsPart,
     ConfigChange,
@@ -29,11 +32,11 @@ async def ask(
 async def test_config_changes_are_answered_in_request_order(desk: Any) -> None:
     unknown, fine, topic = await ask(
         desk,
-        ConfigChange(8, "1", STEP),
+        ConfigChange(64, "1", STEP),
         ConfigChange(BROKER_TYPE, "1", STEP),
         ConfigChange(TOPIC_TYPE, "missing", (ConfigOperation("retention.ms", Op.SET, "5"),)),
     )
-    assert unknown == (42, "Unknown resource type 8")
+    assert unknown == (42, "Unknown resource type 64")
     assert fine is None
     assert topic is not None
     assert topic[0] == 3
@@ -90,3 +93,29 @@ async def test_unusable_keystore_is_rejected(desk: Any) -> None:
     assert desk.controller.published == []
     assert await ask(desk, bad, validate_only=True) == [(42, "bad.pem")]
     assert await ask(desk, good) == [None]
+
+
+LEVEL = (ConfigOperation("root", Op.SET, "DEBUG"),)
+
+
+async def test_log_levels_are_changed_one_by_one_only(desk: Any) -> None:
+    wish = ConfigChange(BROKER_LOGGER_TYPE, "1", LEVEL)
+    part = AlterConfigsPart((wish,), replace=True, validate_only=False)
+    [refused] = await execute_at_controller(desk.controller, part)
+    assert refused == (42, "Unknown resource type 8")
+    assert await ask(desk, wish) == [None]
+    assert desk.controller.at_processor.configs["broker-loggers", "1"] == {"root": "DEBUG"}
+
+
+async def test_groups_and_client_metrics_are_stored_under_encoded_names(desk: Any) -> None:
+    session = (ConfigOperation("consumer.session.timeout.ms", Op.SET, "50000"),)
+    interval = (ConfigOperation("interval.ms", Op.SET, "1000"),)
+    answers = await ask(
+        desk,
+        ConfigChange(GROUP_TYPE, "a/b", session),
+        ConfigChange(CLIENT_METRICS_TYPE, "all clients", interval),
+    )
+    assert answers == [None, None]
+    configs = desk.controller.at_processor.configs
+    assert configs["groups", "a%2Fb"] == {"consumer.session.timeout.ms": "50000"}
+    assert configs["client-metrics", "all%20clients"] == {"interval.ms": "1000"}

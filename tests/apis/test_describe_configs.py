@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,7 +96,11 @@ async def test_broker_configs_are_marked_read_only_unless_dynamic(make_desk: Any
         (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION, "is invalid"),
         (BROKER, "2", ErrorCode.INVALID_REQUEST, "expected 1 or empty string, but received 2"),
         (BROKER, "x", ErrorCode.INVALID_REQUEST, "received x"),
-        (8, "1", ErrorCode.INVALID_REQUEST, "type 8 are not served"),
+        (64, "1", ErrorCode.INVALID_REQUEST, "Unsupported resource type: 64"),
+        (8, "2", ErrorCode.INVALID_REQUEST, "expected 1 but received '2'"),
+        (8, "", ErrorCode.INVALID_REQUEST, "expected 1 but received ''"),
+        (16, "", ErrorCode.INVALID_REQUEST, "must not be empty"),
+        (32, "", ErrorCode.INVALID_REQUEST, "must not be empty"),
     ],
 )
 async def test_invalid_resource_is_rejected_with_message(
@@ -114,3 +119,47 @@ async def test_dynamic_default_broker_configs_are_described(desk: Any) -> None:
     [config] = (await describe(desk, BROKER, "")).configs
     assert (config.name, config.value, config.config_source) == ("max.connections", "5", 3)
     assert not config.read_only
+
+
+async def test_group_configs_are_described_with_broker_synonyms(desk: Any) -> None:
+    desk.image = replace(
+        desk.cluster.image,
+        configs={("groups", "a%2Fb"): {"consumer.session.timeout.ms": "50000"}},
+    )
+    found = {
+        config.name: config
+        for config in (await describe(desk, 32, "a/b", include_synonyms=True)).configs
+    }
+    session = found["consumer.session.timeout.ms"]
+    assert (session.value, session.config_source) == ("50000", 8)
+    assert [(each.name, each.value, each.source) for each in session.synonyms] == [
+        ("consumer.session.timeout.ms", "50000", 8),
+        ("group.consumer.session.timeout.ms", "45000", 5),
+    ]
+    heartbeat = found["consumer.heartbeat.interval.ms"]
+    assert (heartbeat.value, heartbeat.config_source) == ("5000", 5)
+    assert "consumer.assignor.offload.enable" not in found
+
+
+async def test_client_metrics_are_described_with_defaults(desk: Any) -> None:
+    desk.image = replace(desk.cluster.image, configs={("client-metrics", "s"): {"metrics": "a,b"}})
+    found = {
+        config.name: (config.value, config.config_source, len(config.synonyms))
+        for config in (await describe(desk, 16, "s", include_synonyms=True)).configs
+    }
+    assert found == {
+        "metrics": ("a,b", 7, 1),
+        "interval.ms": ("300000", 5, 0),
+        "match": ("", 5, 0),
+    }
+
+
+async def test_loggers_are_described_with_their_levels(desk: Any) -> None:
+    key = ("broker-loggers", "1")
+    desk.image = replace(desk.cluster.image, configs={key: {"minibroker.storage": "DEBUG"}})
+    found = {config.name: config for config in (await describe(desk, 8, "1")).configs}
+    assert found["root"].value == found["minibroker.network"].value == "INFO"
+    assert (found["minibroker.storage"].value, found["root"].config_source) == ("DEBUG", 6)
+    assert {config.name for config in (await describe(desk, 8, "1", keys=["root"])).configs} == {
+        "root"
+    }
