@@ -41,7 +41,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--broker") == "minibroker":
         return
-    skip = pytest.mark.skip(reason="about minibroker alone; --broker kafka was asked for")
+    skip = pytest.mark.skip(reason="tests minibroker only; --broker is kafka")
     for item in items:
         if item.get_closest_marker("minibroker"):
             item.add_marker(skip)

@@ -108,8 +108,8 @@ def count_produce_requests(events: list[Event]) -> Counter[str]:
     """Numbers only grow; how many Produce requests there are of each client."""
     sequences = [event["sequence"] for event in events]
     assert sequences == sorted(set(sequences))
-    asked = (event for event in events if event.get("api_key") == PRODUCE)
-    return Counter(event["client_id"] for event in asked)
+    produce_events = (event for event in events if event.get("api_key") == PRODUCE)
+    return Counter(event["client_id"] for event in produce_events)
 
 
 @pytest.mark.parametrize("activity_format", [FORMAT_ARROW, FORMAT_JSON])
@@ -182,8 +182,8 @@ def test_stopped_recorder_does_not_block_requests(start: Starter) -> None:
     recorder = processes(broker)["recorder"].pid
     assert recorder is not None
     os.kill(recorder, signal.SIGSTOP)
-    asked = 2 * (PENDING_MAX + UNWRITTEN_MAX)
-    send_pipelined(broker, asked)
+    requests = 2 * (PENDING_MAX + UNWRITTEN_MAX)
+    send_pipelined(broker, requests)
     os.kill(recorder, signal.SIGCONT)
     events = list(events_of(broker))
     count_produce_requests(events)
@@ -192,7 +192,7 @@ def test_stopped_recorder_does_not_block_requests(start: Starter) -> None:
     assert found > PENDING_MAX
     assert dropped > 0
     # In addition to the events of a connection and of later clients.
-    assert asked <= found + dropped <= asked + 20
+    assert requests <= found + dropped <= requests + 20
 
 
 def test_recorder_crash_loop_does_not_stop_the_broker(start: Starter) -> None:

@@ -51,7 +51,7 @@ SAMPLES_MAX: Final = 5000
 PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION, COMMIT_VERSION = 9, 12, 9, 8
 
 
-class Wanted(NamedTuple):
+class ProbeTarget(NamedTuple):
     """The process's argument: the broker, and the partition of each client."""
 
     host: str
@@ -108,9 +108,11 @@ class Seen:
 class Prober(threading.Thread):
     """One honest client: it produces, reads back what it produced, and asks for metadata."""
 
-    def __init__(self, wanted: Wanted, path: tuple[str, int, str], metronome: Metronome) -> None:
+    def __init__(
+        self, target: ProbeTarget, path: tuple[str, int, str], metronome: Metronome
+    ) -> None:
         super().__init__(name=f"prober of {path[0]} and {path[2]}", daemon=True)
-        self._wanted = wanted
+        self._target = target
         self._processor, self._partition, self._worker = path
         self._metronome = metronome
         self._client: Client | None = None
@@ -186,19 +188,19 @@ class Prober(threading.Thread):
         finally:
             for each in rejected:
                 each.close()
-        health = ask_control(self._wanted.control_url, "/v1/health") or {"processes": []}
+        health = ask_control(self._target.control_url, "/v1/health") or {"processes": []}
         self._pids = {each["name"]: each["pid"] for each in health["processes"] if each["pid"]}
 
     def _dial(self) -> Client:
-        client = Client((self._wanted.host, self._wanted.port), client_id="honest-probe")
-        if self._wanted.authority:
-            context = ssl.create_default_context(cafile=self._wanted.authority)
+        client = Client((self._target.host, self._target.port), client_id="honest-probe")
+        if self._target.authority:
+            context = ssl.create_default_context(cafile=self._target.authority)
             client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
         return client
 
     def _processor_of(self, client: Client) -> str | None:
         host, port = client.socket.getsockname()[:2]
-        found = ask_control(self._wanted.control_url, "/v1/connections") or {"processors": []}
+        found = ask_control(self._target.control_url, "/v1/connections") or {"processors": []}
         for processor in found["processors"]:
             if any(each["client_address"] == f"{host}:{port}" for each in processor["connections"]):
                 return str(processor["processor"])
@@ -210,7 +212,7 @@ class Prober(threading.Thread):
 
     def _produce(self, value: bytes) -> int:
         batch = build_batch([Record(timestamp=int(time.time() * 1000), value=value)])
-        answer = self._ask(produce(self._wanted.topic, batch, self._partition), PRODUCE_VERSION)
+        answer = self._ask(produce(self._target.topic, batch, self._partition), PRODUCE_VERSION)
         [partition] = answer.responses[0].partition_responses
         if partition.error_code:
             raise WrongAnswer(f"Produce was answered with error {partition.error_code}")
@@ -220,7 +222,7 @@ class Prober(threading.Thread):
         part = FetchPartition(
             partition=self._partition, fetch_offset=offset, partition_max_bytes=1024 * 1024
         )
-        topics = [FetchTopic(topic=self._wanted.topic, partitions=[part])]
+        topics = [FetchTopic(topic=self._target.topic, partitions=[part])]
         request = FetchRequest(
             max_wait_ms=0, min_bytes=0, max_bytes=1024 * 1024, session_epoch=-1, topics=topics
         )
@@ -231,7 +233,7 @@ class Prober(threading.Thread):
             raise WrongAnswer(f"offset {offset} does not hold what was produced there")
 
     def _metadata(self) -> None:
-        topics = [MetadataRequestTopic(name=self._wanted.topic)]
+        topics = [MetadataRequestTopic(name=self._target.topic)]
         answer = self._ask(MetadataRequest(topics=topics), METADATA_VERSION)
         if answer.topics[0].error_code:
             raise WrongAnswer(f"Metadata was answered with error {answer.topics[0].error_code}")
@@ -240,9 +242,9 @@ class Prober(threading.Thread):
         part = OffsetCommitRequestPartition(
             partition_index=self._partition, committed_offset=offset, committed_metadata=""
         )
-        topics = [OffsetCommitRequestTopic(name=self._wanted.topic, partitions=[part])]
+        topics = [OffsetCommitRequestTopic(name=self._target.topic, partitions=[part])]
         request = OffsetCommitRequest(
-            group_id=f"{self._wanted.topic}-{self._partition}",
+            group_id=f"{self._target.topic}-{self._partition}",
             generation_id_or_member_epoch=-1,
             topics=topics,
         )
@@ -259,11 +261,11 @@ class Prober(threading.Thread):
 
 def main(argument: str) -> None:
     """Probe until standard input ends; print what was seen."""
-    wanted = Wanted(**json.loads(argument))
-    wanted = wanted._replace(paths=[(each[0], each[1], each[2]) for each in wanted.paths])
+    target = ProbeTarget(**json.loads(argument))
+    target = target._replace(paths=[(each[0], each[1], each[2]) for each in target.paths])
     metronome = Metronome()
     metronome.start()
-    probers = [Prober(wanted, path, metronome) for path in wanted.paths]
+    probers = [Prober(target, path, metronome) for path in target.paths]
     for prober in probers:
         prober.start()
     sys.stdin.read()

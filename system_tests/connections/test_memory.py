@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.minibroker, pytest.mark.slow]
 
 ADDRESSES = 100_000
 AT_ONCE = 64
-MOST_BYTES = 100_000_000
+BYTES_MAX = 100_000_000
 HOUR_MS = 3_600_000
 RATE = "minibroker_connection_accept_rate"
 
 
 def test_books_of_a_hundred_thousand_addresses() -> None:
     figures = accepting.addresses_memory()
-    assert figures[accepting.ADDRESSES_KEPT] * 1e6 <= MOST_BYTES
+    assert figures[accepting.ADDRESSES_KEPT] * 1e6 <= BYTES_MAX
     # Python keeps memory of which it still uses a little; that it keeps a third is much.
     assert figures[accepting.ADDRESSES_GONE] < figures[accepting.ADDRESSES_KEPT] / 3
 
@@ -43,7 +43,7 @@ def test_hundred_thousand_addresses_expire_after_an_hour(
     change_clock(broker, freeze=True)
     assert (seen.hung_up, seen.lost) == (0, 0)
     wait_counted(broker, 0)
-    assert pss_bytes(acceptor) - before <= MOST_BYTES
+    assert pss_bytes(acceptor) - before <= BYTES_MAX
     # A hundred are shown, and how many are dialled after the last that is wanted is up to chance.
     late = dialled_from(seen.dialled - AT_ONCE)
     assert gauge(broker, RATE, ip=dialled_from(199)) == 0 < gauge(broker, RATE, ip=late)

@@ -1,6 +1,6 @@
-"""Killing the processes of a broker one by one, or all at once.
+"""Kills processes of a broker one by one, or all at once.
 
-Owns the signals and the wait for what must follow; it expects nothing of clients. The invariant: a
+Owns the signals and the wait for the restart. It must never know clients. The invariant: a
 process counts as replaced only when another one has its name and its restart is counted.
 """
 
@@ -19,7 +19,7 @@ ROLES = ("acceptor", "processor", "worker", "controller")
 
 
 def kill(broker: RunningBroker, name: str) -> None:
-    """SIGKILL one process and wait until another has its place."""
+    """Send SIGKILL to one process and wait until it was restarted."""
     before = processes(broker)[name]
     assert before.pid is not None
     os.kill(before.pid, signal.SIGKILL)
@@ -38,10 +38,10 @@ def names_of(broker: RunningBroker, role: str) -> list[str]:
 
 
 def kill_all(broker: RunningBroker) -> None:
-    """SIGKILL the supervisor and everything that it forked, at once."""
+    """Send SIGKILL to the supervisor and all its child processes at once."""
     family = tree(broker.pid)
     for pid in family:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     broker.kill()
-    wait_until(lambda: not any(is_running(pid) for pid in family), "every process to be gone")
+    wait_until(lambda: not any(is_running(pid) for pid in family), "every process to end")

@@ -135,12 +135,12 @@ def test_client_that_never_reads_blocks_only_itself(
     question = request(METADATA, 1, struct.pack(">i", -1))
     with ExitStack() as stack:
         for _ in range(8):
-            deaf = stack.enter_context(connected(broker.address))
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.setblocking(False)
+            never_reading = stack.enter_context(connected(broker.address))
+            never_reading.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            never_reading.setblocking(False)
             sent = 0
-            while sent < 4_000_000 and select.select([], [deaf], [], 0.2)[1]:
-                sent += deaf.send(question * 500)
+            while sent < 4_000_000 and select.select([], [never_reading], [], 0.2)[1]:
+                sent += never_reading.send(question * 500)
             neighbour()
         # Each of them pushed until the broker stopped reading from it.
         neighbour()

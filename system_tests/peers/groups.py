@@ -89,14 +89,14 @@ def members(ask: SendRequest) -> None:
     ask("a long session", join("g", session_timeout_ms=10**9), 9)
     ask("no protocols", join("g", protocols=()), 9)
     ask("no type", join("g", protocol_type=""), 9)
-    ask("unknown member", join("g", "somebody"), 9)
-    ask("unknown member of a new version", join("g", "somebody"), 5)
-    first = ask("asked for an id", join("g"), 9).member_id
+    ask("unknown member", join("g", "unknown"), 9)
+    ask("unknown member of a new version", join("g", "unknown"), 5)
+    first = ask("first join without a member id", join("g"), 9).member_id
     generation = ask("joined", join("g", first), 9).generation_id
     ask("another type", join("g", protocol_type="connect"), 5)
     ask("another protocol", join("g", protocols=("cooperative",)), 5)
     ask("heartbeat before sync", heartbeat("g", first, generation), 4)
-    ask("sync by an unknown member", sync("g", "somebody", generation), 5)
+    ask("sync by an unknown member", sync("g", "unknown", generation), 5)
     ask("sync of a generation to come", sync("g", first, generation + 1), 5)
     ask("sync of another protocol", sync("g", first, generation, protocol_name="sticky"), 5)
     ask("sync of another type", sync("g", first, generation, protocol_type="connect"), 5)
@@ -104,7 +104,7 @@ def members(ask: SendRequest) -> None:
     ask("sync again", sync("g", first, generation), 5)
     ask("heartbeat", heartbeat("g", first, generation), 4)
     ask("heartbeat of another generation", heartbeat("g", first, generation + 1), 4)
-    ask("heartbeat by an unknown member", heartbeat("g", "somebody", generation), 4)
+    ask("heartbeat by an unknown member", heartbeat("g", "unknown", generation), 4)
     ask("heartbeat without a member id", heartbeat("g", "", generation), 4)
     ask("heartbeat of no group", heartbeat("missing", first, 1), 4)
     ask("heartbeat named nothing", heartbeat("", first, 1), 4)
@@ -112,7 +112,7 @@ def members(ask: SendRequest) -> None:
     for version in (0, 3, 5, 6):
         ask(f"described {version}", DescribeGroupsRequest(groups=["g", "missing", ""]), version)
     for version in (0, 2, 3):
-        ask(f"an unknown member leaves {version}", leave("g", ("somebody", None)), version)
+        ask(f"an unknown member leaves {version}", leave("g", ("unknown", None)), version)
     ask("leaves", leave("g", (first, None), (first, None), ("", "nobody")), 5)
     ask("leaves no group", leave("missing", (first, None)), 5)
     ask("described when empty", DescribeGroupsRequest(groups=["g"]), 5)
@@ -161,9 +161,13 @@ def offsets(ask: SendRequest) -> None:
     ask("much metadata", commit("c", "o", 1, metadata="x" * 5000), 8)
     ask("no metadata", commit("c", "o", 1, metadata=None), 8)
     ask("named nothing", commit("", "o", 1), 8)
-    ask("by a stranger", commit("c", "o", 1, member_id="m", generation_id_or_member_epoch=1), 8)
     ask(
-        "of a new group by a stranger",
+        "by an unknown member",
+        commit("c", "o", 1, member_id="m", generation_id_or_member_epoch=1),
+        8,
+    )
+    ask(
+        "of a new group by an unknown member",
         commit("n", "o", 1, member_id="m", generation_id_or_member_epoch=1),
         8,
     )

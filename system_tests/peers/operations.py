@@ -95,7 +95,7 @@ def described_partitions(ask: SendRequest) -> None:
         ("paged-c", 1),
     ):
         ask(f"at {at}", page(*three, limit=2, at=at), 0)
-    ask("at a topic not asked for", page(*three, at=("paged-bb", 0)), 0)
+    ask("cursor at a topic that was not requested", page(*three, at=("paged-bb", 0)), 0)
     ask("at a topic after all", page(*three, at=("z", 0)), 0)
     ask("at a partition below 0", page(*three, at=("paged-a", -1)), 0)
     ask("unknown", page("no-such", "paged-a", "a/b"), 0)

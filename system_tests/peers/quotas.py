@@ -105,7 +105,7 @@ LOOKED_FOR: Final[dict[str, tuple[tuple[str, int, str | None], ...]]] = {
     "an address of a user": (("ip", ANY, None), ("user", ANY, None)),
     "any client of any user": (("user", ANY, None), ("client-id", ANY, None)),
     "any client": (("client-id", ANY, None),),
-    "nobody": (("user", EXACT, "nobody"),),
+    "unknown user": (("user", EXACT, "unknown"),),
     "no name": (("user", EXACT, ""),),
 }
 

@@ -225,7 +225,7 @@ def looked_up(ask: SendRequest) -> None:
     ask("made", create(topic("l", 2)), 2)
     ask("filled", produce("l", build_batch(records(b"a", b"b", b"c"))), 9)
 
-    def look(  # noqa: PLR0917
+    def ask_epoch(  # noqa: PLR0917
         label: str, name: str, when: int, version: int, partition: int = 0, epoch: int = -1
     ) -> None:
         part = ListOffsetsPartition(
@@ -236,15 +236,15 @@ def looked_up(ask: SendRequest) -> None:
 
     for version in (1, 2, 4, 6, 7, 8, 9):
         for when in (-1, -2, -3, -4, -5, -6, -7):
-            look(f"{when}, version {version}", "l", when, version)
+            ask_epoch(f"{when}, version {version}", "l", when, version)
     for when in (0, FIRST_MS, FIRST_MS + 1, FIRST_MS + 2, FIRST_MS + 3):
-        look(f"at {when}", "l", when, 7)
-    look("empty, latest", "l", -1, 7, 1)
-    look("empty, greatest time", "l", -3, 7, 1)
-    look("empty, at 0", "l", 0, 7, 1)
-    look("no such partition", "l", -1, 7, 5)
-    look("no such topic", "missing", -1, 7)
-    look("an epoch to come", "l", -1, 7, epoch=9)
+        ask_epoch(f"at {when}", "l", when, 7)
+    ask_epoch("empty, latest", "l", -1, 7, 1)
+    ask_epoch("empty, greatest time", "l", -3, 7, 1)
+    ask_epoch("empty, at 0", "l", 0, 7, 1)
+    ask_epoch("no such partition", "l", -1, 7, 5)
+    ask_epoch("no such topic", "missing", -1, 7)
+    ask_epoch("an epoch to come", "l", -1, 7, epoch=9)
 
 
 def deleted(ask: SendRequest) -> None:
@@ -276,19 +276,19 @@ def epoch_ends(ask: SendRequest) -> None:
     ask("made", create(topic("e", 2)), 2)
     ask("filled", produce("e", build_batch(records(b"a", b"b"))), 9)
 
-    def look(label: str, name: str, version: int, **asked: Any) -> None:
-        topics = [OffsetForLeaderTopic(topic=name, partitions=[OffsetForLeaderPartition(**asked)])]
+    def ask_epoch(label: str, name: str, version: int, **fields: Any) -> None:
+        topics = [OffsetForLeaderTopic(topic=name, partitions=[OffsetForLeaderPartition(**fields)])]
         ask(label, OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), version)
 
     for version in (2, 3, 4):
         for epoch in (-2, -1, 0, 1, 2**31 - 1):
-            look(f"epoch {epoch}, version {version}", "e", version, leader_epoch=epoch)
+            ask_epoch(f"epoch {epoch}, version {version}", "e", version, leader_epoch=epoch)
     for current in (-2, -1, 0, 1):
-        look(f"current epoch {current}", "e", 4, current_leader_epoch=current)
-    look("empty", "e", 4, partition=1)
-    look("no such partition", "e", 4, partition=7)
-    look("no such topic", "missing", 4)
-    look("no such topic, current epoch 5", "missing", 4, current_leader_epoch=5)
+        ask_epoch(f"current epoch {current}", "e", 4, current_leader_epoch=current)
+    ask_epoch("empty", "e", 4, partition=1)
+    ask_epoch("no such partition", "e", 4, partition=7)
+    ask_epoch("no such topic", "missing", 4)
+    ask_epoch("no such topic, current epoch 5", "missing", 4, current_leader_epoch=5)
 
 
 CONVERSATIONS: Final = (

@@ -25,10 +25,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate.table(tmp_path_factory.mktemp("generated") / "activity", EVENTS, hours=1.5)
 
 
-def ask(table: Path, question: str) -> list[tuple[Any, ...]]:
+def ask(table: Path, query: str) -> list[tuple[Any, ...]]:
     with duckdb.connect() as connection:
-        asked = connection.execute(question.replace("EVENTS", EVERYTHING.format(table)))
-        return asked.fetchall()
+        result = connection.execute(query.replace("EVENTS", EVERYTHING.format(table)))
+        return result.fetchall()
 
 
 def test_generate_writes_wanted_count_of_unique_events(table: Path) -> None:

@@ -91,13 +91,13 @@ def held_as_asked(event: dict[str, Any]) -> bool:
     """Whether a client was throttled for the longest time that its quotas required; for a
     mutation quota, the time since the record has already passed at the response.
     """
-    asked = {check: event[check]["throttle_ms"] for check in CHECKS if event[check] is not None}
-    changes = asked.pop("mutation", 0)
-    others, held = max(asked.values(), default=0), event["throttle_ms"]
+    throttles = {check: event[check]["throttle_ms"] for check in CHECKS if event[check] is not None}
+    changes = throttles.pop("mutation", 0)
+    others, throttle_ms = max(throttles.values(), default=0), event["throttle_ms"]
     if not changes:
-        return bool(held == others)
+        return bool(throttle_ms == others)
     passed = event["clock_ms"] - event["mutation"]["clock_ms"]
-    return bool(max(others, changes - passed) <= held <= max(others, changes))
+    return bool(max(others, changes - passed) <= throttle_ms <= max(others, changes))
 
 
 @pytest.fixture(scope="module")

@@ -69,13 +69,13 @@ def fetch() -> FetchRequest:
 
 def works(address: tuple[str, int], until: float) -> int:
     """Produces and fetches in turns as fast as it may, and how often it did."""
-    asked = 0
+    requests = 0
     with Client(address, client_id=SHARED) as client:
         while time.monotonic() < until:
             client.ask(produce(), 9)
             client.ask(fetch(), 11)
-            asked += 2
-    return asked
+            requests += 2
+    return requests
 
 
 def run(folder: Path, quotas: Path, clients: ThreadPoolExecutor) -> int:
@@ -88,19 +88,19 @@ def run(folder: Path, quotas: Path, clients: ThreadPoolExecutor) -> int:
             client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5)
         until = time.monotonic() + WORKS_S
         working = [clients.submit(works, broker.address, until) for _ in range(CLIENTS)]
-        asked = sum(each.result(PATIENCE_S) for each in working)
-        wait_until(partial(has_recorded, broker, asked), "all that was asked to be reported")
+        requests = sum(each.result(PATIENCE_S) for each in working)
+        wait_until(partial(has_recorded, broker, requests), "all requests to be recorded")
         broker.stop()
-        return asked
+        return requests
     finally:
         broker.forget()
 
 
-def has_recorded(broker: RunningBroker, asked: int) -> bool:
+def has_recorded(broker: RunningBroker, requests: int) -> bool:
     with urlopen(f"{broker.control_url}/metrics") as page:
         lines = page.read().decode().splitlines()
     written = (line for line in lines if line.startswith("minibroker_activity_events_total"))
-    return sum(float(line.rpartition(" ")[2]) for line in written) > asked
+    return sum(float(line.rpartition(" ")[2]) for line in written) > requests
 
 
 def apply(broker: RunningBroker, quotas: Path) -> None:
@@ -145,9 +145,9 @@ def test_counters_that_are_shared_and_empty_after_a_restart_are_replayed(tmp_pat
     quotas = tmp_path / "in-force.quotas"
     quotas.write_text(QUOTAS)
     with ThreadPoolExecutor(CLIENTS) as clients:
-        asked = [run(tmp_path / "broker", quotas, clients) for _ in range(2)]
+        requests = [run(tmp_path / "broker", quotas, clients) for _ in range(2)]
     events = recorded_events(tmp_path / "broker")
-    assert len(events) == sum(asked)
+    assert len(events) == sum(requests)
     assert len(set(events["started_us"].to_pylist())) == 2
     decisions, throttles, others = differing(events, quotas)
     whys = Counter(row["why"] for row in others)

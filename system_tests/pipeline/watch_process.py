@@ -1,4 +1,4 @@
-"""The watch of a broker as a process, and work that causes alerts.
+"""The ``watch`` job as a process, and a load that raises alerts.
 
 Owns the command line, the client that exceeds its quota, and how alerts are read back from their
 topic; the expectations belong to the tests. Invariant: the command's processes are one group, so
@@ -27,7 +27,7 @@ BYTES_PER_SECOND: Final = 20_000
 ALERTS: Final = "alerts"
 
 Config = Mapping[str, Any]
-"""What confluent's clients are configured with, the servers and how one is let in."""
+"""Configuration of confluent's clients: the servers and the credentials."""
 
 
 def set_quota(server: str) -> None:
@@ -38,8 +38,8 @@ def set_quota(server: str) -> None:
 
 
 def produce(config: Config) -> None:
-    """Produce what the quota allows in ten seconds, and then so much that each record is
-    throttled for a fifth of a second, with several in each of the next five.
+    """Produce what the quota allows in ten seconds, then 25 records that are each throttled for a
+    fifth of a second.
     """
     producer = Producer({**config, "client.id": CLIENT, "linger.ms": 0})
     for size in (10 * BYTES_PER_SECOND, *[BYTES_PER_SECOND // 5] * 25):
@@ -63,7 +63,7 @@ class Watch:
             )
 
     def printed(self) -> str:
-        """Its output so far; it must still be running."""
+        """The output so far. Fails if the watch has ended."""
         assert self.process.poll() is None, self.complaints()[-3000:]
         return self._out.read_text()
 
@@ -71,16 +71,16 @@ class Watch:
         return self._err.read_text()
 
     def kill(self) -> None:
-        """At once, with all its processes."""
+        """Kill the watch with all its processes."""
         family = tree(self.process.pid)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
-        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the watch to be gone")
+        wait_until(lambda: not [pid for pid in family if is_running(pid)], "the watch to end")
 
 
 def alerts(config: Config) -> list[dict[str, Any]]:
-    """All that are on the topic, in their order; each is under its ``id``."""
+    """All alerts on the topic, in order; the key of each record is the alert's ``id``."""
     consumer = Consumer({**config, "group.id": "unused", "auto.offset.reset": "earliest"})
     partition = TopicPartition(ALERTS, 0, 0)
     try:

@@ -206,7 +206,7 @@ def test_newer_tool_at_the_store_and_at_the_broker(
         assert configs(*there, "--describe", *of_types([kind]))[0].endswith(f"are {config}")
 
 
-def lets_in(servers: str, user: str, password: str) -> bool:
+def accepts_login(servers: str, user: str, password: str) -> bool:
     """Whether a client can authenticate."""
     errors: list[KafkaError] = []
     client = AdminClient({
@@ -251,13 +251,13 @@ def test_scram_users_of_all_tools_can_log_in(
     )
     try:
         plain, secured = broker.bootstrap_servers.split(",")
-        assert lets_in(secured, "bob", "builder")
-        assert lets_in(secured, "al", "paca")
-        assert not lets_in(secured, "bob", "guess")
+        assert accepts_login(secured, "bob", "builder")
+        assert accepts_login(secured, "al", "paca")
+        assert not accepts_login(secured, "bob", "guess")
         make("carol", "singer")
-        wait_until(lambda: lets_in(secured, "carol", "singer"), "the broker to follow")
+        wait_until(lambda: accepts_login(secured, "carol", "singer"), "the broker to follow")
         make("dave", "diver", None)
-        wait_until(lambda: lets_in(secured, "dave", "diver"), "the broker to follow")
+        wait_until(lambda: accepts_login(secured, "dave", "diver"), "the broker to follow")
         described = (*there, "--describe", *entity(["users", "dave"]))
         assert configs(*described) == old.configs(*described).lines
         at_broker = ("--bootstrap-server", plain)
@@ -269,8 +269,8 @@ def test_scram_users_of_all_tools_can_log_in(
         ]
         gone = ("--alter", *entity(["users", "bob"]), "--delete-config", "SCRAM-SHA-256")
         assert newer.configs(*there, *gone).code == 0
-        wait_until(lambda: not lets_in(secured, "bob", "builder"), "the broker to follow")
+        wait_until(lambda: not accepts_login(secured, "bob", "builder"), "the broker to follow")
         configs(*there, "--alter", *entity(["users", "al"]), "--delete-config", "SCRAM-SHA-256")
-        wait_until(lambda: not lets_in(secured, "al", "paca"), "the broker to follow")
+        wait_until(lambda: not accepts_login(secured, "al", "paca"), "the broker to follow")
     finally:
         broker.forget()

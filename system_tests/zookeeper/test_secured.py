@@ -45,16 +45,16 @@ async def test_protected_nodes_are_changed_by_their_owner_only(
     await store.set("/brokers", b"ours")
     await store.close()
 
-    stranger = KazooClient(connect)
-    stranger.start()
-    assert stranger.get("/brokers")[0] == b"ours"
+    unauthenticated = KazooClient(connect)
+    unauthenticated.start()
+    assert unauthenticated.get("/brokers")[0] == b"ours"
     for path in ("/config/users", "/config/users/someone"):
         with pytest.raises(NoAuthError):
-            stranger.get(path)
+            unauthenticated.get(path)
     with pytest.raises(NoAuthError):
-        stranger.set("/brokers", b"theirs")
-    stranger.stop()
-    stranger.close()
+        unauthenticated.set("/brokers", b"theirs")
+    unauthenticated.stop()
+    unauthenticated.close()
 
     wrong = {"digest_username": "us", "digest_password": "wrong"}
     other = await ZooKeeperStore.open(access(connect, **wrong))
@@ -132,17 +132,17 @@ async def test_both_sides_show_certificates(tls_server: ZooKeeper, certificates:
 
     # The server's certificate does not contain this name.
     port = tls_server.settings["secureClientPort"]
-    impatient = {**ours, "connection_timeout_ms": 1000}
+    short_timeout = {**ours, "connection_timeout_ms": 1000}
     with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.1'\. Use a host name in "):
-        await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **impatient))
-    anyhow = {**impatient, "ssl_endpoint_identification_algorithm": ""}
-    store = await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **anyhow))
+        await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **short_timeout))
+    result = {**short_timeout, "ssl_endpoint_identification_algorithm": ""}
+    store = await ZooKeeperStore.open(access(f"127.0.0.1:{port}", **result))
     await store.close()
-    stranger = {**impatient, "ssl_truststore_location": certificates / "client.crt"}
+    unauthenticated = {**short_timeout, "ssl_truststore_location": certificates / "client.crt"}
     with pytest.raises(StoreError, match=r"check zookeeper\.ssl\.truststore\.location"):
-        await ZooKeeperStore.open(access(connect, **stranger))
+        await ZooKeeperStore.open(access(connect, **unauthenticated))
     with pytest.raises(StoreError, match=r"the port in zookeeper\.connect is that of a TLS"):
-        await ZooKeeperStore.open(access(tls_server.address, **impatient))
+        await ZooKeeperStore.open(access(tls_server.address, **short_timeout))
     with pytest.raises(StoreError, match=r"check zookeeper\.ssl\.keystore\.password"):
         await ZooKeeperStore.open(access(connect, **{**ours, "ssl_keystore_password": "wrong"}))
     gc.collect()  # a leaked socket is reported here, and not in another test

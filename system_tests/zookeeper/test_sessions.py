@@ -29,7 +29,7 @@ from system_tests.zookeeper.conftest import access
 
 pytestmark = pytest.mark.minibroker
 
-LOOK_AGAIN = "read the tree again"
+POLL_INTERVAL = "read the tree again"
 
 
 def end_session_of(store: ZooKeeperStore, server: ZooKeeper) -> None:
@@ -53,8 +53,8 @@ async def read_to_the_end(events: AsyncIterator[StoreEvent]) -> None:
         pass
 
 
-async def hear_the_loss(events: AsyncIterator[StoreEvent]) -> None:
-    with pytest.raises(EventsLostError, match=LOOK_AGAIN):
+async def wait_for_loss(events: AsyncIterator[StoreEvent]) -> None:
+    with pytest.raises(EventsLostError, match=POLL_INTERVAL):
         await read_to_the_end(events)
 
 
@@ -80,7 +80,7 @@ async def test_while_the_server_is_down_operations_wait_and_are_then_done(
             assert results == []
             await trio.to_thread.run_sync(own_server.start)
         assert results == ["/a", StoreNode(b"one", 0)]
-        await hear_the_loss(events)
+        await wait_for_loss(events)
     assert store._session == session  # suspended is not lost
     assert await store.exists("/e")
     with store.watch("/") as events:
@@ -104,7 +104,7 @@ async def test_silent_server_is_detected_and_pending_write_applied_once(
             )
             await trio.to_thread.run_sync(lost)
             own_server.freeze(False)
-        await hear_the_loss(events)
+        await wait_for_loss(events)
     assert await store.children("/q") == ["one"]
     assert await store.exists("/e")
     await store.close()
@@ -118,7 +118,7 @@ async def test_waiting_is_bounded_and_a_later_return_is_noticed(own_server: ZooK
             await store.create("/a")
     with store.watch("/") as events:
         await trio.to_thread.run_sync(own_server.start)
-        await hear_the_loss(events)
+        await wait_for_loss(events)
     await store.create("/a")
     await store.close()
 
@@ -135,7 +135,7 @@ async def test_lost_session_brings_its_ephemeral_nodes_back_before_anything_else
     session = store._session
     with store.watch("/e") as events, other.watch("/e") as seen:
         await lose_session(store, zookeeper_server)
-        await hear_the_loss(events)
+        await wait_for_loss(events)
         assert await anext(seen) == StoreEvent(StoreEventKind.DELETED, "/e")
         assert await anext(seen) == StoreEvent(StoreEventKind.CREATED, "/e")
     assert store._session != session
@@ -161,7 +161,7 @@ async def test_ephemeral_node_taken_by_another_session_fails_store(
         await lose_session(store, zookeeper_server)
         assert await anext(seen) == StoreEvent(StoreEventKind.DELETED, "/e")
         await rival.create("/e", b"theirs", ephemeral=True)
-        await hear_the_loss(events)
+        await wait_for_loss(events)
         store._recreate = make_again  # type: ignore[method-assign]
     with store.watch("/e") as events:
         make_again("/e", store._own["/e"])

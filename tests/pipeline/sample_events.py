@@ -21,7 +21,7 @@ START_S: Final = 1_793_577_600
 """2 November 2026, 0:00 UTC."""
 
 Event = dict[str, Any]
-_PLAIN: Final[Event] = {field.name: None for field in FIELDS}
+_EMPTY: Final[Event] = {field.name: None for field in FIELDS}
 
 
 def at_s(seconds: float) -> int:
@@ -31,8 +31,8 @@ def at_s(seconds: float) -> int:
 
 def _event(kind: str, seconds: float, given: Event) -> Event:
     time_us = at_s(seconds)
-    said = {"version": VERSION, "kind": kind, "broker": 1, "time_us": time_us}
-    return {**_PLAIN, **said, "sequence": time_us, "clock_ms": time_us // 1000, **given}
+    common = {"version": VERSION, "kind": kind, "broker": 1, "time_us": time_us}
+    return {**_EMPTY, **common, "sequence": time_us, "clock_ms": time_us // 1000, **given}
 
 
 def check(user: str, client_id: str, **more: Any) -> Event:
@@ -78,7 +78,7 @@ def dropped(seconds: float, count: int, **more: Any) -> Event:
 
 
 def frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:
-    """The events as the activity table has them, but for the folders' names."""
+    """The events as rows of the activity table, without the columns of folder names."""
     return spark.createDataFrame(arrow(events))
 
 
@@ -111,7 +111,7 @@ def _arrow(kind: Any) -> pa.DataType:
 
 
 def many(count: int, seed: int, lasts_s: int = 300) -> Iterator[Event]:
-    """A little of everything, by four users with three client-ids at two brokers."""
+    """Yield random events of all kinds, of four users with three client-ids at two brokers."""
     chance = Random(seed)
     for number in range(count):
         seconds = chance.random() * lasts_s

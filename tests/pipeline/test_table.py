@@ -40,7 +40,7 @@ def rows(spark: SparkSession, path: Path) -> list[str]:
 
 
 @pytest.fixture(params=["tasks", "spark"])
-def whoever_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are written by tasks, as on a disk, or by Spark, as on any other file system."""
     if request.param == "spark":
         monkeypatch.setattr(hadoop, "_DISK", "nowhere:")

@@ -273,14 +273,14 @@ def duckdb_usage(task: Task) -> Runs:
 
     from tests.pipeline.duckdb_usage import ORACLE
 
-    asked = {"every": EVERY_S * 1_000_000, "path": f"{task.table}/*/*/*.parquet"}
+    parameters = {"every": EVERY_S * 1_000_000, "path": f"{task.table}/*/*/*.parquet"}
     events = events_of(task.table)
 
     def run() -> int:
         with duckdb.connect() as database:
             database.execute(f"set threads = {task.cores}")
             database.execute(f"set temp_directory = '{task.scratch}'")
-            database.execute(ORACLE, asked).to_arrow_table()
+            database.execute(ORACLE, parameters).to_arrow_table()
         return events
 
     while True:
