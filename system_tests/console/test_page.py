@@ -42,7 +42,7 @@ def test_listeners_queues_and_processors_are_drawn(limited: Limited, open_page: 
     assert page.count(".slot.used") == 0
     assert page.text("#acceptor") == "open not blocked"
     assert "connections 0 / 100" in page.text("#totals")
-    assert page.text("#addresses") == "Nobody is connected."
+    assert page.text("#addresses") == "No clients are connected."
 
 
 def test_connection_mark_appears_shows_details_and_closes(
@@ -183,7 +183,7 @@ def test_unserved_client_is_shown_as_a_warning(limited: Limited, open_page: Open
         )
     (warning,) = page.texts("#warnings li")
     assert "payments" in warning
-    assert "It asked for transactions: remove transactional.id" in warning
+    assert "It requested transactions: remove transactional.id" in warning
 
 
 def test_condition_is_shown_above_both_views_while_it_lasts(
@@ -246,7 +246,7 @@ def test_page_reports_killed_broker_and_recovers_on_restart(browser: Browser) ->
     try:
         broker.kill()
         page.wait(lambda: page.state() == "silent", "the page to notice")
-        assert "Not answering: nobody listens there; last seen" in page.status()
+        assert "Not answering: the connection was refused; last seen" in page.status()
         assert page.texts(".room h3") == ["processor-0", "processor-1"]
         broker.forget()
         broker = start_minibroker(*at, settings={"num.network.threads": "1"})

@@ -119,7 +119,7 @@ def test_unserved_client_becomes_a_warning_that_names_it(rules: Browser) -> None
     }
     warning = call(rules, "model", "warningOf", client)
     assert warning["about"] == "app, lib 1.2"
-    assert warning["text"] == "It asked for transactions: remove transactional.id."
+    assert warning["text"] == "It requested transactions: remove transactional.id."
     assert (warning["who"], warning["times"], warning["ago"]) == ("10.0.0.7", 3, 40)
     silent = {**client, "client_id": None, "software_name": None, "software_version": None}
     assert call(rules, "model", "warningOf", silent)["about"] == ""

@@ -76,7 +76,7 @@ def test_usage_list_shows_highest_shares_of_quota(rules: Browser) -> None:
     assert min(each["share"] for each in scene["uses"]) >= 1.92
     assert (scene["left"], scene["unbounded"], scene["unlisted"]) == (960, 1, 499)
     result = call(rules, "words", "rest", scene)
-    assert "960 who use less of theirs, 1 without a quota, 499 that were active" in result
+    assert "960 with a lower share of their quota, 1 without a quota, 499 less recently active" in result
 
 
 def test_small_changes_of_use_change_no_order(rules: Browser) -> None:
@@ -169,7 +169,7 @@ EXPLAINED = """
 def test_unexplained_throttle_reports_reason(rules: Browser) -> None:
     assert rules.run(EXPLAINED, use("loud"), None, "no throttle 3 is kept") == [
         "bytes produced of client-id loud",
-        "It can't be told: no throttle 3 is kept",
+        "No explanation: no throttle 3 is kept",
     ]
 
 

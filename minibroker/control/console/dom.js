@@ -1,10 +1,10 @@
-// Elements made and kept, in a few lines instead of a framework. Owns how a list of things becomes
-// a list of elements; it must never know what the things are. The invariant: text is set as text,
-// never as HTML, and an element stays the same as long as its key does.
+// Creates and updates elements, without a framework. Owns how a list of items becomes a list of
+// elements; it must never know what the items are. Invariant: text is set as text, never as HTML,
+// and an element is reused as long as its key exists.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with a class and children, which are elements or texts. */
+/** Create an element with a class and children, which are elements or texts. */
 export function element(tag, className = "", ...children) {
   const made = document.createElement(tag);
   if (className) made.className = className;
@@ -12,14 +12,14 @@ export function element(tag, className = "", ...children) {
   return made;
 }
 
-/** An SVG element with attributes. */
+/** Create an SVG element with attributes. */
 export function svg(tag, attributes = {}) {
   const made = document.createElementNS(SVG, tag);
   set(made, attributes);
   return made;
 }
 
-/** Set attributes, those that changed; null takes one away. */
+/** Set the attributes that changed; null removes one. */
 export function set(target, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null) target.removeAttribute(name);
@@ -27,14 +27,14 @@ export function set(target, attributes) {
   }
 }
 
-/** Set a text, if it changed. */
+/** Set the text if it changed. */
 export function write(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
 /**
- * The children of one element, kept in step with a list: `make(item)` a new one, `show(child,
- * item)` every one, `drop(child)` one whose item is gone.
+ * Keeps the children of an element in sync with a list: `make(item)` creates one, `show(child,
+ * item)` updates each, `drop(child)` removes one whose item was removed.
  */
 export class Keyed {
   constructor(parent, { make, show, drop = (child) => child.remove() }) {
@@ -45,7 +45,7 @@ export class Keyed {
     this.children = new Map();
   }
 
-  /** Make it so. Order is kept only if `ordered`, as places in a drawing don't need it. */
+  /** Update the children. They are ordered only if `ordered`; positions in a drawing need no order. */
   update(items, keyOf, ordered = true) {
     const gone = new Map(this.children);
     let last = null;
@@ -72,7 +72,7 @@ export class Keyed {
   }
 }
 
-/** A figure with its name, and a bar that shows how full it is. */
+/** A value with its name, and a bar that shows its share of the limit. */
 export class Meter {
   constructor(name) {
     this.label = element("span", "meter-name", name);
@@ -83,7 +83,7 @@ export class Meter {
     this.root = element("div", "meter", this.label, this.value, this.bar);
   }
 
-  /** Show a text and a fullness from 0 to 1; `limited` is whether there is a bar at all. */
+  /** Show a text and a share from 0 to 1; without `limited` there is no bar. */
   show(text, fullness, limited = true) {
     write(this.value, text);
     this.bar.hidden = !limited;

@@ -1,9 +1,9 @@
-// Marks on their way: an arrival flies from its listener to its seat, a refusal falls back. Owns
-// the canvas over the stage and its frames; it must never know a connection. The invariant: at most
-// IN_THE_AIR_MAX marks move, no frame is drawn when none does, and none moves for people who asked
-// their system for less motion.
+// Animates marks: an accepted connection moves from its listener to its seat, a rejected one falls
+// back. Owns the canvas over the stage and its frames; it must never know a connection. Invariant: at
+// most IN_THE_AIR_MAX marks move, no frame is drawn if none does, and none moves if the system asks
+// for reduced motion.
 
-/** Marks in flight at one time; further ones are left out, the figures count them all. */
+/** Marks that move at the same time; more are not drawn, but counted in the figures. */
 export const IN_THE_AIR_MAX = 240;
 
 /** From the listener to the seat. */
@@ -35,7 +35,7 @@ export class Flights {
     this.ink.setTransform(scale, 0, 0, scale, 0, 0);
   }
 
-  /** Let a mark fly along `points` after `delay` ms; `end` is `land`, `dissolve` or `fall`. */
+  /** Move a mark along `points` after `delay` ms; `end` is `land`, `dissolve` or `fall`. */
   launch(points, delay, end) {
     if (!this.moves || this.air.length >= IN_THE_AIR_MAX) return;
     const lengths = [0];
@@ -62,7 +62,7 @@ export class Flights {
     if (this.drawing) requestAnimationFrame((later) => this.frame(later));
   }
 
-  /** Draw one mark; whether it is still in the air. */
+  /** Draw one mark; return whether it is still moving. */
   step(flight, age) {
     if (age < 0) return true;
     this.ink.fillStyle = this.colours[flight.end];

@@ -1,22 +1,22 @@
-// Where marks sit. Pure: counts and sizes in, places out; it must never know the page or a
-// connection. The invariant: who stays keeps its seat, unless so many have left that the rest
-// would be lost in the room; and no two share one.
+// Positions of marks. Pure: it maps counts and sizes to positions, and must never know the page or a
+// connection. Invariant: an open connection keeps its seat, unless so many have closed that the
+// remaining ones are moved together; and no two share one.
 
-/** Marks drawn in one processor, at most; beyond it a mark stands for ten, a hundred… */
+/** Marks drawn in one processor, at most; beyond it a mark represents ten, a hundred… */
 export const MARKS_PER_PROCESSOR_MAX = 800;
 
 /** Marks drawn in all processors together, at most. */
 export const MARKS_MAX = 2400;
 
-/** Distances between marks to choose from, in pixels; the largest that fits is taken. */
+/** Possible distances between marks, in pixels; the largest that fits is used. */
 export const PITCHES = [26, 22, 18, 15, 12, 10, 8, 7];
 
-/** Rooms of fewer seats are never tidied up. */
+/** Minimum number of seats for moving marks together. */
 const SPARSE_MIN = 40;
 
 /**
- * Seats for `keys`, given who sat where before: a Map of key to seat, the number of seats from
- * the first to the last one taken, and the Set of who came.
+ * Seats for `keys`, given the previous seats: a Map of key to seat, the number of seats up to the
+ * last used one, and the Set of new keys.
  */
 export function seat(before, keys) {
   const seats = new Map();
@@ -47,7 +47,7 @@ function closeRanks(seats) {
   return new Map(inOrder.map(([key], index) => [key, index]));
 }
 
-/** How many connections one mark stands for: 1, 10, 100… so that they stay within the limits. */
+/** How many connections one mark represents: 1, 10, 100… so that they stay within the limits. */
 export function factorFor(extent, processors) {
   const most = Math.min(MARKS_PER_PROCESSOR_MAX, Math.floor(MARKS_MAX / Math.max(processors, 1)));
   let factor = 1;
@@ -70,7 +70,7 @@ function columnsOf(width, pitch) {
   return Math.max(1, Math.floor(width / pitch));
 }
 
-/** The middle of a seat. */
+/** The center of a seat. */
 export function place(index, { pitch, columns }) {
   return {
     x: ((index % columns) + 0.5) * pitch,

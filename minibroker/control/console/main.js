@@ -1,6 +1,6 @@
-// The page put together: pollers feed the models, the models feed the drawings, and what people
-// point at or choose is kept here. Owns nothing else. The invariant: all that a view shows comes from
-// one scene, the last one; if the broker doesn't answer, it says so and shows that scene as old.
+// Assembles the page: pollers feed the models, and the models feed the drawings. Owns the selection
+// only. Invariant: a view shows exactly one scene, the latest; if the broker doesn't answer, the page
+// reports it and marks the scene as outdated.
 
 import { element, Meter, write } from "./dom.js";
 import { advance, conditionsOf, ipOf, NOTHING } from "./model.js";
@@ -12,21 +12,21 @@ import * as usage from "./usage.js";
 import { Views } from "./views.js";
 import * as words from "./words.js";
 
-/** Between two questions about quotas, whose rates are averages over seconds anyway. */
+/** Polling interval of quotas, whose rates are averages over seconds. */
 const QUOTAS_PERIOD_MS = 500;
 
-/** Between two questions about the health of the broker. */
+/** Polling interval of the broker's health. */
 const HEALTH_PERIOD_MS = 2000;
 
 const place = (id) => document.getElementById(id);
 
 let scene = NOTHING;
 let answeredAt = null;
-/** What was chosen: `{ connection }`, `{ members, heading }` or `{ ip }`. */
+/** The selection: `{ connection }`, `{ members, heading }` or `{ ip }`. */
 let chosen = {};
 let pointedAt = null;
 let quotas = usage.UNKNOWN;
-/** The counter or throttle that is to be explained, which has a number, and what was explained. */
+/** The number of the counter or throttle to explain, and its explanation. */
 let puzzle = null;
 let explanation = null;
 
@@ -96,7 +96,7 @@ function pointAddress(ip) {
   redraw();
 }
 
-/** Draw again what was drawn, without letting anybody fly twice. */
+/** Draw the scene again without repeating its animations. */
 function redraw() {
   scene = { ...scene, flights: [] };
   draw();
@@ -150,7 +150,7 @@ function explain(counter) {
   askWhy();
 }
 
-/** Ask once for what is to be explained; with every answer about quotas it is asked anew. */
+/** Request the explanation once; it is requested again with each poll of quotas. */
 async function askWhy() {
   const asked = puzzle;
   if (asked === null) return;
@@ -164,7 +164,7 @@ async function askWhy() {
   }
   if (asked !== puzzle) return;
   if (found === null) {
-    // What was told of a throttle stays true when the broker has forgotten it.
+    // The explanation of a throttle stays valid after the broker has dropped it.
     if (explanation === null) explained.show(puzzle, null, why);
     return;
   }
@@ -215,6 +215,6 @@ function onSilence(why, pause) {
 }
 
 poll("v1/connections", onAnswer, onSilence);
-// Whether the broker answers is told by the other one.
+// The other poller reports whether the broker answers.
 poll("v1/quotas", onQuotas, () => {}, QUOTAS_PERIOD_MS);
 poll("v1/health", onHealth, () => {}, HEALTH_PERIOD_MS);

@@ -1,26 +1,26 @@
-// From two successive answers of the broker to what there is to draw: who came, who left, who
-// passes through, who was turned away. Pure: it must never know the page, a clock or the network.
-// The invariant: what it returns is made of the answer alone, and of the seats and the sequence
-// number that the scene before remembers. KIP-402 gives the parts their names.
+// Derives a scene from two successive responses of the broker: new, closed, short-lived and rejected
+// connections. Pure: it must never know the page, a clock or the network. Invariant: the result
+// depends only on the response and on the seats and the sequence number of the previous scene. The
+// parts are named as in KIP-402.
 
 import { factorFor, seat } from "./layout.js";
 
-/** Happenings of one answer that are drawn as a mark in flight, at most; of more, a sample. */
+/** Events of one response that are animated, at most; of more, a sample is. */
 export const FLIGHTS_MAX = 60;
 
-/** What an answer tells is spread over this time, so that it moves as it happened. */
+/** Animations of one response are spread over this time, as the events were. */
 export const SPREAD_MS = 250;
 
-/** Used within this time: drawn as used just now. */
+/** A connection that was used within this time is drawn as active. */
 export const FRESH_MS = 1500;
 
-/** What is longer ago is not drawn as if it happened now, as when the page comes back to sight. */
+/** Older events are not animated, for example when the page becomes visible again. */
 export const RECENT_MS = 1500;
 
-/** The scene before the first answer. */
+/** The scene before the first response. */
 export const NOTHING = Object.freeze({ seq: null, seatings: new Map(), homes: new Map() });
 
-/** The scene after `answer`, given the scene before it. */
+/** The scene after `answer`, given the previous scene. */
 export function advance(before, answer) {
   const known = new Map();
   const seatings = new Map();
@@ -61,7 +61,7 @@ function totals({ total, limit, rate, rate_limit }) {
 
 function room(processor, seating, processors) {
   const { connections, connections_total: count } = processor;
-  // The broker lists no more than the oldest ones; the others are drawn after them, unnamed.
+  // The broker lists only the oldest connections; the others are drawn after them, without names.
   const unlisted = count - connections.length;
   const factor = factorFor(seating.extent + unlisted, processors);
   const listed = Math.ceil(seating.extent / factor);
@@ -127,13 +127,13 @@ function commonest(looks) {
 
 function flights(before, answer, homes) {
   if (before.seq === null) return [];
-  // A broker that was started again counts from the beginning.
+  // A restarted broker counts from the beginning.
   const since = newestOf(answer) < before.seq ? -1 : before.seq;
   const told = answer.happenings.filter(({ seq, ago_ms: ago }) => seq > since && ago <= RECENT_MS);
   const found = told.map((each) => flightOf(each, before.homes, homes)).filter(Boolean);
   const seen = new Set(found.map((flight) => flight.key));
   for (const { processor, connections, connections_total: total } of answer.processors) {
-    // Where not all are listed, one that is new in the list need not be new.
+    // If not all are listed, a connection that is new in the list need not be new.
     if (total > connections.length) continue;
     for (const connection of connections) {
       const { connection_id: key, listener, age_ms: age } = connection;
@@ -148,12 +148,12 @@ function newestOf({ happenings }) {
   return happenings.at(-1)?.seq ?? -1;
 }
 
-/** What happenings and connections both tell, and no two of them share. */
+/** The key that identifies a connection in events and in lists. */
 function nameOf({ number, client_address: address }) {
   return `${number} ${address}`;
 }
 
-/** Who sits where, by name. */
+/** Seats by key. */
 function homesOf({ processors }) {
   const homes = new Map();
   for (const { processor, connections } of processors) {
@@ -169,7 +169,7 @@ function flightOf(happening, homesBefore, homes) {
   const delay = Math.max(0, SPREAD_MS - ago);
   if (kind === "refused") return { kind: "refusal", key: null, listener, processor, delay };
   const name = nameOf(happening);
-  // It may be told of later than it was seen.
+  // Its event may be reported after it was listed.
   if (kind !== "handed" || homesBefore.has(name)) return null;
   const home = homes.get(name);
   return home
@@ -177,7 +177,7 @@ function flightOf(happening, homesBefore, homes) {
     : { kind: "visit", key: null, listener, processor, delay };
 }
 
-/** At most `most` of them, evenly chosen, so that a sample looks like the whole. */
+/** At most `most` items, chosen at even distances. */
 export function sample(items, most) {
   if (items.length <= most) return items;
   return Array.from({ length: most }, (_, index) => items[Math.floor((index * items.length) / most)]);
@@ -185,7 +185,7 @@ export function sample(items, most) {
 
 // Refusals ---------------------------------------------------------------------------------------
 
-/** Refusals of one address at one listener for one reason as one, newest first. */
+/** Groups rejections by address, listener and reason, newest first. */
 export function gather(refusals) {
   const found = new Map();
   for (const refusal of refusals) {
@@ -198,20 +198,20 @@ export function gather(refusals) {
   return [...found.values()];
 }
 
-/** What is wrong with a client that asks for a protocol which is not served. */
+/** The warning about a client that requests a protocol that is not served. */
 export function warningOf(client) {
   const { client_host: host, client_id: id, software_name: name, software_version: version } = client;
   const { protocol, advice, requests: times, ago_ms: ago } = client;
   const about = [id, name && `${name} ${version}`].filter(Boolean).join(", ");
-  const text = `It asked for ${protocol}: ${advice}.`;
+  const text = `It requested ${protocol}: ${advice}.`;
   return { key: JSON.stringify([id, name, version, protocol]), who: host, about, times, ago, text };
 }
 
-/** What is wrong with the broker's processes: those that do not run, and their conditions. */
+/** Problems of the broker's processes: those that do not run, and conditions. */
 export function conditionsOf({ processes, conditions }) {
   const down = processes.filter(({ state }) => state !== "running");
   return [
-    ...down.map(({ name, state }) => ({ key: name, who: name, about: state, text: "This process does not serve now." })),
+    ...down.map(({ name, state }) => ({ key: name, who: name, about: state, text: "This process is not running." })),
     ...conditions.map(({ process, kind, subject, text }) => {
       return { key: JSON.stringify([process, kind, subject]), who: process, about: kind.replaceAll("_", " "), text };
     }),

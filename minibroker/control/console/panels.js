@@ -1,12 +1,12 @@
-// The panels below the drawing: addresses, refusals, warnings, and what was selected. Owns those
-// elements and keeps them while their subject stays, so that nothing jumps under a pointer. It must
-// never know how an answer is read; another panel is another class with a `show`.
+// The panels below the drawing: addresses, rejections, warnings, and the selection. Owns those
+// elements and reuses them while their subject exists, so that nothing moves under a pointer. It must
+// never know how a response is read; a new panel is a new class with a method `show`.
 
 import { element, Keyed, Meter, set, write } from "./dom.js";
 import { ipOf } from "./model.js";
 import * as words from "./words.js";
 
-/** Connections listed where many were chosen, at most. */
+/** Connections listed in a selection, at most. */
 const LISTED_MAX = 50;
 
 export class Addresses {
@@ -23,7 +23,7 @@ export class Addresses {
     }
     const body = element("tbody");
     this.table = element("table", "", element("thead", "", head), body);
-    this.empty = element("p", "empty", "Nobody is connected.");
+    this.empty = element("p", "empty", "No clients are connected.");
     this.more = element("p", "more");
     root.append(this.table, this.empty, this.more);
     this.rows = new Keyed(body, {
@@ -53,7 +53,7 @@ export class Addresses {
     set(button, { "aria-pressed": ip === this.chosen });
   }
 
-  /** As the broker has them, but while somebody is among the rows, those stay where they are. */
+  /** In the broker's order, but rows keep their positions while the pointer is on one. */
   inOrder(addresses) {
     if (!this.root.matches(":hover, :focus-within")) return addresses;
     const found = new Map(addresses.map((address) => [address.ip, address]));
@@ -111,7 +111,7 @@ export class Refusals {
   }
 }
 
-/** Conditions of the broker's processes, or clients that ask for a protocol which is not served. */
+/** Conditions of the broker's processes, or clients that request a protocol that is not served. */
 export class Warnings {
   constructor(root) {
     this.parts = new WeakMap();
@@ -146,7 +146,7 @@ export class Warnings {
   }
 }
 
-/** The facts of one connection, in the order people ask for them. */
+/** The facts of one connection, in the order of their importance. */
 const FACTS = [
   ["address", (connection) => connection.client_address],
   ["user", (connection) => connection.principal],
@@ -164,7 +164,7 @@ const FACTS = [
 export class Chosen {
   constructor(root, { choose }) {
     this.choose = choose;
-    this.empty = element("p", "empty", "Click a connection or an address, or go to one with the arrow keys.");
+    this.empty = element("p", "empty", "Click a connection or an address, or select one with the arrow keys.");
     this.note = element("p", "note");
     this.values = new Map();
     this.facts = element("dl");
@@ -204,7 +204,7 @@ export class Chosen {
   }
 }
 
-/** Those of `connections` that come from one address. */
+/** The connections from one address. */
 export function ofAddress(connections, ip) {
   return [...connections.values()].filter((each) => ipOf(each.client_address) === ip);
 }

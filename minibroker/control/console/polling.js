@@ -1,26 +1,26 @@
-// Asks the broker, again and again, while somebody looks. Owns when to ask next; it must never
-// know what an answer means. The invariant: one question at a time, none while the page is hidden,
-// and a broker that is slow or away is asked less often, but never given up.
+// Polls the broker while the page is visible. Owns the time of the next request; it must never know
+// what a response means. Invariant: one request at a time, none while the page is hidden, and a broker
+// that is slow or down is polled less often, but polling never stops.
 
-/** Between two questions when all is well. */
+/** Normal polling interval. */
 export const PERIOD_MS = 250;
 
-/** Between two questions to a broker that doesn't answer, at most. */
+/** Maximum polling interval for a broker that doesn't answer. */
 export const PAUSE_MAX_MS = 5000;
 
-/** How long an answer may take. */
+/** Timeout of a request. */
 export const PATIENCE_MS = 4000;
 
 /**
- * How long to wait before the next question, after `failures` in a row, or after an answer that
- * took `took` ms: a broker at work on thousands of connections is left alone as long as it worked.
+ * The pause before the next request, after `failures` in a row, or after a response that took `took`
+ * ms: the pause is at least as long as the broker worked.
  */
 export function pauseAfter(failures, took, period = PERIOD_MS) {
   if (failures === 0) return Math.max(period - took, took, 0);
   return Math.min(PAUSE_MAX_MS, PERIOD_MS * 2 ** Math.min(failures, 10));
 }
 
-/** Ask for ever: `onAnswer(answer)`, or `onSilence(why, pause)` with the time until the next try. */
+/** Poll forever: `onAnswer(answer)`, or `onSilence(why, pause)` with the time until the next try. */
 export function poll(url, onAnswer, onSilence, period = PERIOD_MS) {
   let failures = 0;
   let timer = null;
@@ -43,7 +43,7 @@ export function poll(url, onAnswer, onSilence, period = PERIOD_MS) {
     asking = false;
     const pause = pauseAfter(failures, performance.now() - began, period);
     timer = setTimeout(look, pause);
-    // What fails in drawing is a fault of the page, not of the broker: it goes to the browser's log.
+    // An error while drawing is an error of the page, not of the broker: the browser logs it.
     if (why === null) onAnswer(answer);
     else onSilence(why, pause);
   }
@@ -56,17 +56,17 @@ export function poll(url, onAnswer, onSilence, period = PERIOD_MS) {
   look();
 }
 
-/** Ask once; what is thrown says in words why there is no answer. */
+/** Send one request; the error that is thrown says why there is no response. */
 export async function ask(url) {
   let response;
   try {
     response = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
   } catch (error) {
-    throw new Error(error.name === "TimeoutError" ? "it takes too long" : "nobody listens there");
+    throw new Error(error.name === "TimeoutError" ? "no response in time" : "the connection was refused");
   }
   const answer = await response.json().catch(() => null);
   // The health of a broker that is not ready has the status 503, but is no error.
   if (answer !== null && answer.error === undefined) return answer;
-  if (response.ok) throw new Error("its answer broke off");
+  if (response.ok) throw new Error("the response was incomplete");
   throw new Error(answer?.error?.message ?? `it answered ${response.status}`);
 }

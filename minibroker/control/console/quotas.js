@@ -1,12 +1,12 @@
-// The quotas, drawn: who uses how much of which, who was throttled lately, and why. Owns those
-// elements; what follows from an answer is usage.js's. It must never know when the broker is asked.
-// The invariant: names that clients and users chose are text, and a row stays while its counter does.
+// Draws quotas: the usage of each entity, recent throttles, and their reasons. Owns those elements;
+// usage.js interprets the responses. It must never know when the broker is polled. Invariant: names
+// chosen by clients and users are text, and a row exists as long as its counter.
 
 import { element, Keyed, Meter, set, svg, write } from "./dom.js";
 import { LINE, trace } from "./usage.js";
 import * as words from "./words.js";
 
-/** Who a counter counts for, as elements: kinds muted, names as they are. */
+/** The entity of a counter as elements: kinds muted, names unchanged. */
 function nameOf(counter) {
   const parts = words.parties(counter).flatMap(([kind, name]) => [element("i", "", kind), element("b", "", name)]);
   return element("span", "party", ...parts);
@@ -19,7 +19,7 @@ class Line {
     set(this.root, { "aria-hidden": true });
     this.bound = svg("path", { class: "bound" });
     this.use = svg("path", { class: "use" });
-    // The same line once more, seen above the bound alone.
+    // The same line again, visible only above the quota.
     this.over = svg("svg", { width, overflow: "hidden" });
     this.excess = svg("path", { class: "excess" });
     this.over.append(this.excess);
@@ -43,7 +43,7 @@ export class Uses {
     this.choose = choose;
     this.parts = new WeakMap();
     const head = element("tr");
-    for (const name of ["who, and what of", "last two minutes", "use / quota", "throttle"]) {
+    for (const name of ["entity and quota type", "last two minutes", "use / quota", "throttle"]) {
       const cell = element("th", "", name);
       set(cell, { scope: "col" });
       head.append(cell);
@@ -51,7 +51,7 @@ export class Uses {
     const body = element("tbody");
     this.table = element("table", "", element("thead", "", head), body);
     this.empty = element("p", "empty");
-    this.advice = element("p", "empty", "To give each client-id 1 MiB/s for what it produces:");
+    this.advice = element("p", "empty", "To limit each client-id to 1 MiB/s of produced bytes:");
     this.command = element("code", "command");
     set(this.command, { tabindex: 0 });
     this.more = element("p", "more");
@@ -86,12 +86,12 @@ export class Uses {
     write(throttle, words.throttle(use));
     throttle.className = throttled === null ? "calm" : "held";
     row.classList.toggle("held", throttled !== null);
-    // Two animations that look the same, in turn: each new throttle starts one.
+    // Two equal animations alternate, so that each new throttle starts one.
     if (use.again && this.isNew) row.dataset.beat = row.dataset.beat === "1" ? "2" : "1";
     set(button, { "aria-pressed": key === this.chosen });
   }
 
-  /** By use, but while somebody is among the rows, those stay where they are. */
+  /** Ordered by usage, but rows keep their positions while the pointer is on one. */
   inOrder(uses) {
     if (!this.root.matches(":hover, :focus-within")) return uses;
     const found = new Map(uses.map((use) => [use.key, use]));
@@ -107,7 +107,7 @@ export class Uses {
     const none = scene.uses.length === 0;
     this.table.hidden = none;
     for (const each of [this.empty, this.advice, this.command]) each.hidden = !none;
-    const why = scene.counting ? "No quota holds for anybody who was active lately." : "No quota is set.";
+    const why = scene.counting ? "No quota applies to recently active clients." : "No quota is set.";
     write(this.empty, why);
     const at = bootstrap ? ` -b ${bootstrap}` : "";
     write(this.command, `minibroker configs${at} --alter --client-defaults --add-config producer_byte_rate=1048576`);
@@ -120,7 +120,7 @@ export class Throttles {
     this.choose = choose;
     this.parts = new WeakMap();
     const list = element("ol", "throttles");
-    this.empty = element("p", "empty", "Nobody was throttled lately.");
+    this.empty = element("p", "empty", "No client was throttled recently.");
     root.append(list, this.empty);
     this.items = new Keyed(list, {
       make: (throttle) => this.make(throttle),
@@ -160,7 +160,7 @@ export class Throttles {
 
 export class Explained {
   constructor(root) {
-    this.empty = element("p", "empty", "Click somebody to see why they are throttled, or aren't; or a throttle, to see why it was.");
+    this.empty = element("p", "empty", "Click an entity to see why it is throttled or not, or a throttle to see its reason.");
     this.who = element("p", "note");
     this.verdict = element("p", "verdict");
     this.formula = element("p", "formula");
@@ -170,7 +170,7 @@ export class Explained {
       this.facts.append(element("dt", "", name), value);
       return value;
     });
-    this.caption = element("p", "what", "Where it may be set, the first that is set holds:");
+    this.caption = element("p", "what", "Where it can be set; the first one that is set applies:");
     const list = element("ol", "levels");
     this.told = [this.who, this.verdict, this.formula, this.facts, this.caption, list];
     root.append(this.empty, ...this.told);
@@ -189,8 +189,8 @@ export class Explained {
   }
 
   /**
-   * What the broker explained, or `why` it did not; `counter` is whom it was asked about. Of a
-   * throttle that was, rate, quota and formula are of its moment.
+   * Show the broker's explanation, or `why` there is none, for `counter`. For a past throttle, rate,
+   * quota and formula are those of its time.
    */
   show(counter, found = null, why = null) {
     this.empty.hidden = counter !== null;
@@ -200,7 +200,7 @@ export class Explained {
     if (why !== null) {
       this.verdict.hidden = false;
       this.verdict.classList.remove("held");
-      write(this.verdict, `It can't be told: ${why}`);
+      write(this.verdict, `No explanation: ${why}`);
     }
     if (found === null) return;
     const { type, rate, quota, path, window_ms: window, throttle_ms: delay, sharing, formula } = found;

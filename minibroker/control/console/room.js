@@ -1,15 +1,15 @@
 // One processor: its queue with every slot, and a mark for each of its connections. Owns those
-// elements and finding a mark by point or by key; where marks sit is decided in layout.js. The
-// invariant: there is exactly one mark for each of the scene's, whatever is fading away besides.
+// elements and finding a mark by point or by key; layout.js decides their positions. Invariant:
+// there is exactly one mark for each mark of the scene, in addition to those that fade out.
 
 import { element, Keyed, set, svg, write } from "./dom.js";
 import { pack, place, seatAt } from "./layout.js";
 import * as words from "./words.js";
 
-/** Of more marks than this none is animated, as each frame of one would draw them all anew. */
+/** Above this number of marks none is animated, because each frame would draw all of them. */
 const LIVELY_MAX = 100;
 
-/** How long a mark takes to go out, as in stage.css. */
+/** Duration of a mark's fade-out, as in stage.css. */
 const FADE_MS = 420;
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
@@ -76,7 +76,7 @@ export class Room {
     this.showCursor();
   }
 
-  /** Choose a pitch by the height that the page gives; ask for more only if none fits. */
+  /** Choose a pitch by the available height; request more only if none fits. */
   fit(seats) {
     this.place.style.minHeight = "";
     const { width, height } = this.drawing.getBoundingClientRect();
@@ -92,7 +92,7 @@ export class Room {
     this.slotList.update(list, ({ index }) => index);
     write(this.queueText, sharded ? "accepts" : used ? `${used} of ${slots}` : "");
     const label = `${words.count(used)} of ${slots} slots used`;
-    set(this.queue, { "aria-label": sharded ? "accepts for itself" : label });
+    set(this.queue, { "aria-label": sharded ? "accepts its own connections" : label });
   }
 
   makeMark({ key }) {
@@ -150,7 +150,7 @@ export class Room {
     const from = this.byKey.get(this.cursor)?.seat;
     let wanted = from === undefined ? order[0] : from + step;
     wanted = Math.max(order[0], Math.min(order.at(-1), wanted));
-    // An empty seat is passed over in the direction of the step.
+    // Empty seats are skipped in the direction of the step.
     const at = step < 0 ? order.findLast((seat) => seat <= wanted) : order.find((seat) => seat >= wanted);
     this.moveTo(this.bySeat.get(at));
   }
@@ -159,7 +159,7 @@ export class Room {
     this.choose(mark, this.name);
   }
 
-  /** Let the cursor stand on a mark, or on none. */
+  /** Move the cursor to a mark, or to none. */
   setCursor(key) {
     const old = this.markList.children.get(this.cursor);
     old?.classList.remove("chosen");
@@ -176,7 +176,7 @@ export class Room {
   }
 }
 
-/** Let a mark go out, and then take it away. */
+/** Fade a mark out, then remove it. */
 function fade(shape) {
   set(shape, { role: "presentation", id: null });
   shape.classList.remove("arriving", "chosen");

@@ -1,13 +1,13 @@
-// The way of a connection, drawn: listeners, acceptor, queues, processors, and the wires between.
-// Owns where those parts are on the page; it must never know how an answer is read. The invariant:
-// everything that can be pointed at can be reached by keyboard, and says the same there.
+// Draws the path of a connection: listeners, acceptor, queues, processors, and the wires between them.
+// Owns the positions of those parts; it must never know how a response is read. Invariant: everything
+// that reacts to the pointer can be reached by keyboard, with the same text.
 
 import { element, Keyed, Meter, set, svg, write } from "./dom.js";
 import { FLIGHT_MS, Flights } from "./flights.js";
 import { Room } from "./room.js";
 import * as words from "./words.js";
 
-/** Waiting or held connections drawn at one listener; of more, the number is told. */
+/** Waiting or delayed connections drawn at one listener; of more, the number is shown. */
 const WAITING_MARKS_MAX = 18;
 
 const RADIUS = 46;
@@ -54,7 +54,7 @@ export class Stage {
     return room.root;
   }
 
-  /** A broker that was started again may have other parts. */
+  /** A restarted broker may have other parts. */
   forget(part) {
     this.cards.delete(part.dataset.listener);
     this.rooms.delete(part.dataset.processor);
@@ -76,7 +76,7 @@ export class Stage {
     for (const flight of scene.flights) this.launch(flight);
   }
 
-  /** When the marks of those in flight are to appear: as they land. */
+  /** When the marks of moving connections appear: as they arrive. */
   delays(scene) {
     const landing = this.flights.moves ? FLIGHT_MS : 0;
     const arrivals = scene.flights.filter((flight) => flight.kind === "arrival");
@@ -125,7 +125,7 @@ export class Stage {
 
   /** From a listener to a processor's queue, by way of the acceptor where there is one. */
   wayTo(listener, room) {
-    // One below the other, cards would be in each other's way.
+    // Wires between cards below each other would cross the cards.
     const card = this.cards.get(listener).root;
     const start = this.port(this.isNarrow ? card.parentElement : card, 1);
     const door = this.port(room.queue, 0);
@@ -151,7 +151,7 @@ export class Stage {
   }
 }
 
-/** A smooth way between two ports, as points: level at both ends. */
+/** A smooth path between two ports, as points: horizontal at both ends. */
 function bent([from, to], isNarrow) {
   return Array.from({ length: BENDS + 1 }, (_, index) => {
     const part = index / BENDS;
@@ -182,7 +182,7 @@ class Acceptor {
     write(this.share, blocked > 0 ? words.share(blocked) : "open");
     write(this.word, blocked > 0 ? "blocked" : "not blocked");
     const who = listeners.filter((each) => each.blocked_share > 0).map((each) => each.listener);
-    this.root.title = who.length ? `Somebody had to wait lately at ${who.join(", ")}` : "";
+    this.root.title = who.length ? `Connections waited recently at ${who.join(", ")}` : "";
   }
 }
 
@@ -190,7 +190,7 @@ class Card {
   constructor(name) {
     this.endpoint = element("span", "endpoint");
     this.badge = element("span", "badge", "protected");
-    this.badge.title = "The inter-broker listener: it gets in within its own limit.";
+    this.badge.title = "The inter-broker listener: only its own limit applies.";
     this.meters = ["connections", "new per second", "blocked"].map((each) => new Meter(each));
     this.marks = element("span", "waiting-marks");
     this.markList = new Keyed(this.marks, {
@@ -227,7 +227,7 @@ class Card {
       held: index >= waiting,
     }));
     this.markList.update(drawn, ({ index }) => index);
-    const told = [waiting && `${words.count(waiting)} waiting`, held && `${words.count(held)} held`];
-    write(this.text, told.filter(Boolean).join(", ") || "nobody waits");
+    const parts = [waiting && `${words.count(waiting)} waiting`, held && `${words.count(held)} held`];
+    write(this.text, parts.filter(Boolean).join(", ") || "no connection waits");
   }
 }

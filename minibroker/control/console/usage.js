@@ -1,41 +1,41 @@
-// From the broker's answers about quotas to what there is to draw of them: who is near a bound, who
-// is throttled now, and how use went in the last two minutes. Pure: times are arguments; it must
-// never know the page. The invariant: what is remembered is bounded by what the last answer listed,
-// and by LINE_MS of it. Kafka shows as much through MBeans, one number at a time.
+// Derives the view of quotas from the broker's responses: entities near their quota, throttles, and
+// usage in the last two minutes. Pure: times are arguments; it must never know the page. Invariant:
+// the state is bounded by the entries of the last response and by LINE_MS. Kafka shows the same values
+// as MBeans.
 
-/** Rows drawn, at most: those that use most of theirs. */
+/** Rows drawn, at most: those with the highest share of their quota. */
 export const SHOWN_MAX = 40;
 
-/** How far back a line goes. */
+/** Time span of a line. */
 export const LINE_MS = 120_000;
 
-/** A line has one point for each of these. */
+/** Interval between two points of a line. */
 export const POINT_MS = 1000;
 
-/** Where nothing was seen for longer, as while the page was hidden, a line is broken. */
+/** A line has a gap if there was no response for longer, for example while the page was hidden. */
 export const GAP_MS = 5000;
 
-/** Of whom it is remembered for LINE_MS that they were throttled, at most. */
+/** Throttled entities that are kept for LINE_MS, at most. */
 export const LATELY_MAX = 60;
 
-/** What lines are drawn in. */
+/** Size of the drawing of a line. */
 export const LINE = Object.freeze({ width: 120, height: 30 });
 
-/** Before the first answer. */
+/** The state before the first response. */
 export const UNKNOWN = Object.freeze({ newest: null, lines: new Map(), throttles: [] });
 
-/** What there is to draw after `answer`, given what there was before it; `now` in ms. */
+/** The view after `answer`, given the previous view; `now` in ms. */
 export function advance(known, answer, now) {
-  // A broker that was started again counts from the beginning.
+  // A restarted broker counts from the beginning.
   const before = newestOf(answer.throttles) < known.newest ? { ...UNKNOWN, newest: 0 } : known;
   const fresh = answer.throttles.filter(({ number }) => number > (before.newest ?? 0)).reverse();
-  // What was begun before somebody looked is listed, but doesn't flash.
+  // Throttles from before the page was opened are listed, but don't flash.
   const begun = new Map(before.newest === null ? [] : fresh.map((each) => [keyOf(each), each.throttle_ms]));
   const lines = new Map();
   const uses = [];
   for (const use of answer.uses) {
     const key = keyOf(use);
-    // Names that are very long are cut, and may then be the same.
+    // Very long names are truncated, and may then be equal.
     if (lines.has(key)) continue;
     const again = begun.has(key);
     const throttled = again ? begun.get(key) : heldFor(use);
@@ -59,7 +59,7 @@ export function advance(known, answer, now) {
   };
 }
 
-/** What tells one counter from all others. */
+/** The key of a counter. */
 export function keyOf({ type, user, client_id: client }) {
   return JSON.stringify([type, user, client]);
 }
@@ -68,12 +68,12 @@ function newestOf(throttles) {
   return throttles[0]?.number ?? 0;
 }
 
-/** For how long somebody is held at this moment, counted from its beginning; null if nobody is. */
+/** The duration of the current throttle; null if there is none. */
 function heldFor({ throttled_ago_ms: ago, last_throttle_ms: delay }) {
   return ago !== null && delay > ago ? delay : null;
 }
 
-/** By tenths of their quota, so that rows don't change places for every request. */
+/** Ordered by tenths of their quota, so that rows don't move with every request. */
 function byTenths(one, other) {
   return tenths(other) - tenths(one) || (one.key < other.key ? -1 : 1);
 }
@@ -82,14 +82,14 @@ function tenths(use) {
   return Math.round(10 * shareOf(use));
 }
 
-/** Of a quota of nothing any use is more than can be told. */
+/** Any usage of a zero quota is infinite. */
 function shareOf({ share, rate }) {
   return share ?? (rate > 0 ? Number.MAX_SAFE_INTEGER : 0);
 }
 
-/** Throttles of one counter for one API as one, those before and `fresh` ones, newest first. */
+/** Groups previous and `fresh` throttles by counter and API, newest first. */
 function gather(before, told, fresh, now) {
-  // As long as the broker tells of one its clock counts, which may be turned.
+  // While the broker lists a throttle, the time on its clock counts, which may be changed.
   const agos = new Map(told.map(({ number, ago_ms: ago }) => [number, ago]));
   const aged = before.map((each) => ({ ...each, ago_ms: agos.get(each.number) ?? now - each.at }));
   const found = new Map(aged.map((each) => [each.key, each]));
@@ -99,7 +99,7 @@ function gather(before, told, fresh, now) {
     found.set(key, { ...throttle, key, times, at: now - throttle.ago_ms });
   }
   const kept = [...found.values()].filter(({ ago_ms: ago }) => ago <= LINE_MS);
-  // Those who are throttled all the time don't change places.
+  // Rows of permanently throttled entities don't move.
   const when = ({ ago_ms: ago }) => Math.floor(ago / GAP_MS);
   kept.sort((one, other) => when(one) - when(other) || (one.key < other.key ? -1 : 1));
   return kept.slice(0, LATELY_MAX);
@@ -111,13 +111,13 @@ function extend(line, point) {
   const kept = line.filter(({ at }) => at > point.at - LINE_MS);
   const last = kept.at(-1);
   if (!last || point.at - last.at >= POINT_MS) return [...kept, point];
-  // A throttle between two points is not to be lost.
+  // A throttle between two points must not be lost.
   return [...kept.slice(0, -1), { ...last, rate: point.rate, throttled: last.throttled || point.throttled }];
 }
 
 /**
  * How a line is drawn: `use` and `throttled` are paths, `bound` how far from the top the quota is.
- * A quota lies at four fifths of the height unless more was used.
+ * A quota is drawn at four fifths of the height unless usage exceeds it.
  */
 export function trace(line, quota, now) {
   const top = Math.max(quota * 1.25, ...line.map(({ rate }) => rate * 1.05), Number.MIN_VALUE);

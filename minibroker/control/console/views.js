@@ -1,8 +1,8 @@
-// The page's views, one at a time, and the tabs that choose among them. Owns which one is seen; it
-// must never know what is in them. The invariant: the address names the view, so that it can be
-// kept and passed on, and the tabs work as those of other programs do.
+// The page's views and the tabs that select one. Owns which view is visible; it must never know their
+// content. Invariant: the address contains the view, so that it can be bookmarked, and the tabs work
+// as in other programs.
 
-/** Let tabs choose views: `onShow()` once another one is seen. */
+/** Connect tabs with views; `onShow()` is called when another view becomes visible. */
 export class Views {
   constructor(tabs, onShow) {
     this.tabs = [...tabs];
@@ -15,7 +15,7 @@ export class Views {
     this.follow();
   }
 
-  /** Whether a view is seen. */
+  /** Whether a view is visible. */
   shows(name) {
     return this.current.dataset.view === name;
   }

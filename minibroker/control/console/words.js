@@ -1,5 +1,5 @@
-// Figures in words. Pure: the same figure always reads the same. It must never know where a text
-// is shown, and nothing in it is HTML: whatever a client chose stays text.
+// Formats figures. Pure: equal figures give equal texts. It must never know where a text is shown.
+// Invariant: the result is text, never HTML, whatever names clients chose.
 
 const THOUSANDS = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const TENTHS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -20,7 +20,7 @@ export function rate(number, limit) {
   return limit === null ? shown : `${shown} / ${TENTHS.format(limit)}`;
 }
 
-/** How full, from 0 to 1; 0 where there is no limit, 1 for any use of none at all. */
+/** Share of a limit, from 0 to 1; 0 without a limit, 1 for any usage of a zero limit. */
 export function fullness(number, limit) {
   if (limit === null || !number) return 0;
   return limit <= 0 ? 1 : Math.min(1, number / limit);
@@ -54,7 +54,7 @@ function coarse(seconds) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-/** A connection in a few words, for who points at it and for who hears it. */
+/** A connection in a few words, for tooltips and screen readers. */
 export function brief(connection) {
   const who = connection.client_id ? `${connection.client_address} ${connection.client_id}` : connection.client_address;
   return connection.in_flight === null ? who : `${who}, ${connection.in_flight} in flight`;
@@ -71,7 +71,7 @@ export function markLabel({ count: many, members }) {
   return members.length === 1 ? brief(members[0]) : connections(many);
 }
 
-/** `confluent-kafka-python 2.6.0`, or that it didn't say. */
+/** `confluent-kafka-python 2.6.0`, or that the client didn't report it. */
 export function software({ software_name: name, software_version: version }) {
   return name ? `${name} ${version ?? ""}`.trim() : "didn't say";
 }
@@ -116,12 +116,12 @@ export function use(type, rate, quota) {
   return may.endsWith(unit) ? `${number} / ${may}` : `${used} / ${may}`;
 }
 
-/** `1,048,576` and every other digit there is. */
+/** `1,048,576` with all digits. */
 export function exact(number) {
   return ALL_DIGITS.format(number);
 }
 
-/** Kinds and names of those who share a counter; users come encoded, and may be cut. */
+/** Kinds and names of the entity of a counter; users are encoded, and may be truncated. */
 export function parties({ user, client_id: client }) {
   const found = [];
   if (user) found.push(["user", decoded(user)]);
@@ -129,7 +129,7 @@ export function parties({ user, client_id: client }) {
   return found.length ? found : [["client-id", "none given"]];
 }
 
-/** The name behind an encoded one, or that one where it cannot be decoded. */
+/** The decoded name, or the encoded one if it cannot be decoded. */
 export function decoded(name) {
   try {
     return decodeURIComponent(name);
@@ -151,18 +151,18 @@ export function throttle({ throttled, throttle_ms: average }) {
   return average === null ? "–" : `${duration(average)} on average`;
 }
 
-/** What is explained, in a sentence: what a request now would meet, or what one met. */
+/** The explanation as a sentence: of the next request, or of a past throttle. */
 export function verdict({ throttle: was, throttle_ms: delay }) {
   if (was) return `${was.api} waited ${duration(delay)}, ${ago(was.ago_ms)}`;
   return delay > 0 ? `A request now would wait ${duration(delay)}` : "A request now would not wait";
 }
 
-/** Who is counted, but not among the rows. */
+/** The counters that are not in the rows. */
 export function rest({ left, unbounded, unlisted }) {
-  const told = [
-    left && `${count(left)} who use less of theirs`,
+  const parts = [
+    left && `${count(left)} with a lower share of their quota`,
     unbounded && `${count(unbounded)} without a quota`,
-    unlisted && `${count(unlisted)} that were active longer ago`,
+    unlisted && `${count(unlisted)} less recently active`,
   ].filter(Boolean);
-  return told.length ? `Counted beside these: ${told.join(", ")}.` : "";
+  return parts.length ? `Not listed: ${parts.join(", ")}.` : "";
 }
