@@ -129,8 +129,8 @@ function flights(before, answer, homes) {
   if (before.seq === null) return [];
   // A restarted broker counts from the beginning.
   const since = newestOf(answer) < before.seq ? -1 : before.seq;
-  const told = answer.happenings.filter(({ seq, ago_ms: ago }) => seq > since && ago <= RECENT_MS);
-  const found = told.map((each) => flightOf(each, before.homes, homes)).filter(Boolean);
+  const recent = answer.happenings.filter(({ seq, ago_ms: ago }) => seq > since && ago <= RECENT_MS);
+  const found = recent.map((each) => flightOf(each, before.homes, homes)).filter(Boolean);
   const seen = new Set(found.map((flight) => flight.key));
   for (const { processor, connections, connections_total: total } of answer.processors) {
     // If not all are listed, a connection that is new in the list need not be new.

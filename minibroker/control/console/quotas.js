@@ -172,8 +172,8 @@ export class Explained {
     });
     this.caption = element("p", "what", "Where it can be set; the first one that is set applies:");
     const list = element("ol", "levels");
-    this.told = [this.who, this.verdict, this.formula, this.facts, this.caption, list];
-    root.append(this.empty, ...this.told);
+    this.explanation = [this.who, this.verdict, this.formula, this.facts, this.caption, list];
+    root.append(this.empty, ...this.explanation);
     this.levels = new Keyed(list, {
       make: ({ path }) => element("li", "", element("code", "", path), element("span", "level-value"), element("span", "why")),
       show: (item, level) => this.fill(item, level),
@@ -194,7 +194,7 @@ export class Explained {
    */
   show(counter, found = null, why = null) {
     this.empty.hidden = counter !== null;
-    for (const each of this.told) each.hidden = counter === null || (each !== this.who && found === null);
+    for (const each of this.explanation) each.hidden = counter === null || (each !== this.who && found === null);
     if (counter === null) return;
     write(this.who, `${words.kindOf(counter.type)} of ${words.party(counter)}`);
     if (why !== null) {

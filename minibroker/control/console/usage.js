@@ -88,9 +88,9 @@ function shareOf({ share, rate }) {
 }
 
 /** Groups previous and `fresh` throttles by counter and API, newest first. */
-function gather(before, told, fresh, now) {
+function gather(before, listed, fresh, now) {
   // While the broker lists a throttle, the time on its clock counts, which may be changed.
-  const agos = new Map(told.map(({ number, ago_ms: ago }) => [number, ago]));
+  const agos = new Map(listed.map(({ number, ago_ms: ago }) => [number, ago]));
   const aged = before.map((each) => ({ ...each, ago_ms: agos.get(each.number) ?? now - each.at }));
   const found = new Map(aged.map((each) => [each.key, each]));
   for (const throttle of fresh) {
