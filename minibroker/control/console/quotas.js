@@ -43,7 +43,7 @@ export class Uses {
     this.choose = choose;
     this.parts = new WeakMap();
     const head = element("tr");
-    for (const name of ["entity and quota type", "last two minutes", "use / quota", "throttle"]) {
+    for (const name of ["entity and quota type", "last two minutes", "usage / quota", "throttle"]) {
       const cell = element("th", "", name);
       set(cell, { scope: "col" });
       head.append(cell);

@@ -16,7 +16,7 @@ export const POINT_MS = 1000;
 export const GAP_MS = 5000;
 
 /** Throttled entities that are kept for LINE_MS, at most. */
-export const LATELY_MAX = 60;
+export const THROTTLED_MAX = 60;
 
 /** Size of the drawing of a line. */
 export const LINE = Object.freeze({ width: 120, height: 30 });
@@ -102,7 +102,7 @@ function gather(before, listed, fresh, now) {
   // Rows of permanently throttled entities don't move.
   const when = ({ ago_ms: ago }) => Math.floor(ago / GAP_MS);
   kept.sort((one, other) => when(one) - when(other) || (one.key < other.key ? -1 : 1));
-  return kept.slice(0, LATELY_MAX);
+  return kept.slice(0, THROTTLED_MAX);
 }
 
 // Lines ------------------------------------------------------------------------------------------
