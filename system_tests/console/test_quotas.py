@@ -79,7 +79,7 @@ def test_quota_from_its_setting_to_the_end_of_a_throttle(
     pressed = "button[aria-pressed=true]"
     assert (page.count(f"#throttles {pressed}"), page.count(f"#uses {pressed}")) == (1, 0)
     page.find("#throttles button").click()
-    page.wait(lambda: "Click an entity" in page.text("#explained"), "the explanation to be deselected")
+    page.wait(lambda: "Click an entity" in page.text("#explained"), "no selection")
     assert page.count(f"#throttles {pressed}") == 0
 
 
