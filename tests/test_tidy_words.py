@@ -35,11 +35,11 @@ UNEXPECTED: Final = re.compile(
 reported, restarted, starts, requests, delayed."""
 
 PER_10_000_MAX: Final = {
-    "minibroker": 15,
+    "minibroker": 11,
     "protocol": 12,
-    "tests": 38,
-    "system_tests": 21,
-    "docs": 4,
+    "tests": 36,
+    "system_tests": 18,
+    "docs": 3,
 }
 """Allowed occurrences in 10,000 words of docstrings, comments and pages."""
 
