@@ -15,34 +15,25 @@ from collections.abc import Awaitable, Iterator, Mapping
 from typing import NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, Round, WorkerScope
+from minibroker.apis.partition_fetch import (
+    FetchLimits,
+    FetchQuery,
+    FetchResult,
+    RecordsBudget,
+    fetch_query,
+    partition_data,
+    read_partition,
+)
 from minibroker.config import FETCH_MAX_BYTES
-from minibroker.storage.errors import LogError
-from minibroker.storage.leader_epochs import EpochEnd
-from minibroker.storage.slices import FileSlice
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import (
-    EpochEndOffset,
     FetchableTopicResponse,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     PartitionData,
 )
 from protocol.registry import ApiKey
-
-READ_COMMITTED = 1
-
-
-class FetchQuery(NamedTuple):
-    """One partition to read."""
-
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int
-    leader_epoch: int
-    last_fetched_epoch: int
 
 
 class FetchPart(NamedTuple):
@@ -52,17 +43,6 @@ class FetchPart(NamedTuple):
     max_bytes: int
     enough: int
     deadline: float
-
-
-class FetchResult(NamedTuple):
-    """The records of one partition, or an error."""
-
-    error: int
-    records: FileSlice | None = None
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    diverging: EpochEnd | None = None
 
 
 class FetchReply(NamedTuple):
@@ -93,37 +73,21 @@ def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, FetchPart]:
                 failed = True
                 continue
             owner = ctx.partition_owner(name, partition.partition)
-            queries.setdefault(owner, []).append(_query(name, partition))
+            queries.setdefault(owner, []).append(fetch_query(name, partition))
     # A response with an error is sent immediately, as in Kafka.
-    enough = _bytes_min(ctx, request) if len(queries) == 1 and not failed else 0
+    limits = _limits(ctx, request)
+    enough = limits.bytes_min if len(queries) == 1 and not failed else 0
     return {
-        owner: FetchPart(tuple(entries), _bytes_max(ctx, request), enough, _deadline(ctx, request))
+        owner: FetchPart(tuple(entries), limits.bytes_max, enough, limits.deadline)
         for owner, entries in queries.items()
     }
 
 
-def _query(name: str, partition: FetchPartition) -> FetchQuery:
-    return FetchQuery(
-        name,
-        partition.partition,
-        partition.fetch_offset,
-        partition.partition_max_bytes,
-        partition.current_leader_epoch,
-        partition.last_fetched_epoch,
-    )
-
-
-def _bytes_max(ctx: Context, request: FetchRequest) -> int:
-    return min(request.max_bytes, ctx.settings[FETCH_MAX_BYTES], ctx.fetch_bytes_max)
-
-
-def _bytes_min(ctx: Context, request: FetchRequest) -> int:
-    """``min_bytes``, at most what one response can contain."""
-    return min(request.min_bytes, _bytes_max(ctx, request))
-
-
-def _deadline(ctx: Context, request: FetchRequest) -> float:
-    return ctx.received + max(request.max_wait_ms, 0) / 1000
+def _limits(ctx: Context, request: FetchRequest) -> FetchLimits:
+    """The limits of a request; ``min_bytes`` is at most what one response can contain."""
+    bytes_max = min(request.max_bytes, ctx.settings[FETCH_MAX_BYTES], ctx.fetch_bytes_max)
+    deadline = ctx.received + max(request.max_wait_ms, 0) / 1000
+    return FetchLimits(bytes_max, min(request.min_bytes, bytes_max), deadline)
 
 
 def execute(scope: WorkerScope, part: FetchPart) -> FetchReply | Awaitable[FetchReply]:
@@ -150,8 +114,8 @@ def _read(scope: WorkerScope, part: FetchPart) -> FetchReply:
     size = 0
     failed = False
     for query in part.queries:
-        result = _read_partition(scope, query, remaining, first=size == 0)
-        failed = failed or result.error != ErrorCode.NONE or result.diverging is not None
+        result = read_partition(scope, query, remaining, first=size == 0)
+        failed = failed or result.is_failed
         if result.records is not None:
             size += len(result.records)
             remaining -= len(result.records)
@@ -159,44 +123,15 @@ def _read(scope: WorkerScope, part: FetchPart) -> FetchReply:
     return FetchReply(found, size, failed, due=failed or size >= part.enough)
 
 
-def _read_partition(
-    scope: WorkerScope, query: FetchQuery, remaining: int, *, first: bool
-) -> FetchResult:
-    try:
-        partition = scope.partition(query.topic, query.partition)
-        if partition is None:
-            return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        partition.check_leader(query.leader_epoch)
-        records = diverging = None
-        if query.last_fetched_epoch >= 0:
-            diverging = partition.find_divergence(query.last_fetched_epoch, query.offset)
-        if diverging is None and (first or remaining > 0):
-            max_bytes = min(query.max_bytes, max(remaining, 0))
-            records = partition.read(query.offset, max_bytes, min_one=first)
-    except LogError as error:
-        return FetchResult(error.code)
-    return FetchResult(
-        ErrorCode.NONE,
-        records,
-        partition.high_watermark,
-        partition.last_stable_offset,
-        partition.log.log_start_offset,
-        diverging,
-    )
-
-
 def next_round(
     ctx: Context, request: FetchRequest, replies: Mapping[Owner, FetchReply]
 ) -> Round | None:
     """If several owners have too little together, let each answer again when it has more."""
     size = sum(reply.size for reply in replies.values())
-    timed_out = ctx.now >= _deadline(ctx, request)
-    if (
-        len(replies) < 2
-        or timed_out
-        or size >= _bytes_min(ctx, request)
-        or _any_error(request, replies)
-    ):
+    limits = _limits(ctx, request)
+    if len(replies) < 2 or ctx.now >= limits.deadline or size >= limits.bytes_min:
+        return None
+    if _any_error(request, replies):
         return None
     parts = {
         owner: part._replace(enough=replies[owner].size + 1)
@@ -223,7 +158,7 @@ def merge(
     found: dict[tuple[str, int], FetchResult] = {}
     for reply in replies.values():
         found.update(reply.found)
-    budget = _Budget(_bytes_max(ctx, request))
+    budget = RecordsBudget(_limits(ctx, request).bytes_max)
     return FetchResponse(
         responses=[
             FetchableTopicResponse(
@@ -236,27 +171,12 @@ def merge(
     )
 
 
-class _Budget:
-    """The bytes left in the response; the first records always fit."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._left = bytes_max
-        self._first = True
-
-    def take(self, records: FileSlice | None) -> FileSlice | bytes:
-        if records is None or not (self._first or len(records) <= self._left):
-            return b""
-        self._first = False
-        self._left -= len(records)
-        return records
-
-
 def _partitions(
     ctx: Context,
     request: FetchRequest,
     topic: FetchTopic,
     found: Mapping[tuple[str, int], FetchResult],
-    budget: _Budget,
+    budget: RecordsBudget,
 ) -> Iterator[PartitionData]:
     name = _topic_name(ctx, topic) or topic.topic
     by_id = ctx.version >= 13
@@ -266,20 +186,8 @@ def _partitions(
     )
     for partition in topic.partitions:
         result = found.get((name, partition.partition), missing)
-        yield PartitionData(
-            partition_index=partition.partition,
-            error_code=result.error,
-            high_watermark=result.high_watermark,
-            last_stable_offset=result.last_stable_offset,
-            log_start_offset=result.log_start_offset,
-            aborted_transactions=[] if request.isolation_level == READ_COMMITTED else None,
-            diverging_epoch=_diverging_epoch(result.diverging),
-            records=budget.take(result.records),
-        )
-
-
-def _diverging_epoch(found: EpochEnd | None) -> EpochEndOffset | None:
-    return None if found is None else EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset)
+        records = budget.take(result.records)
+        yield partition_data(partition.partition, result, records, request.isolation_level)
 
 
 def _session_error(request: FetchRequest) -> ErrorCode | None:

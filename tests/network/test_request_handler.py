@@ -12,7 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.apis import metadata
 from minibroker.apis.base import CONTROLLER, CloseConnection
-from minibroker.apis.fetch import FetchReply, FetchResult
+from minibroker.apis.fetch import FetchReply
+from minibroker.apis.partition_fetch import FetchResult
 from minibroker.apis.produce import ProduceOutcome, ProducePart
 from minibroker.cluster.image import Image, PartitionRegistration, Topic, TopicCreated, apply
 from minibroker.network.activity_sender import ActivitySender

@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.apis import fetch, offset_commit, produce
+from minibroker.apis.partition_fetch import FetchQuery
 from minibroker.cluster.image import (
     Image,
     PartitionRegistration,
@@ -171,7 +172,7 @@ def outcome(reply: ApiReply) -> produce.ProduceOutcome:
 
 
 def wait_for(offset: int, deadline: float) -> ApiPart:
-    wanted = fetch.FetchQuery("t", mine("t"), offset, 1000, -1, -1)
+    wanted = FetchQuery("t", mine("t"), offset, 1000, -1, -1)
     return ApiPart(ApiKey.FETCH, fetch.FetchPart((wanted,), 1000, 1, deadline))
 
 

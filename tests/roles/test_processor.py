@@ -10,7 +10,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.admission.acceptor_messages import ProcessorConnections
-from minibroker.apis.fetch import FetchReply, FetchResult
+from minibroker.apis.fetch import FetchReply
+from minibroker.apis.partition_fetch import FetchResult
 from minibroker.observability.definitions import CloseReason
 from minibroker.process.environment import (
     handoff_name,
