@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from minibroker.apis.base import Api, Context, Owner, ServedVersions
+from minibroker.cluster.features import FEATURES, level
 from minibroker.config import NODE_ID
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import (
@@ -28,28 +29,10 @@ from protocol.messages.api_versions import (
 )
 from protocol.registry import ApiKey
 
-_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-
-
-class AdvertisedFeature(NamedTuple):
-    """A feature of KIP-584: its supported levels and the finalized one."""
-
-    name: str
-    lowest: int
-    highest: int
-    finalized: int
-
-
-FEATURES: Final = (
-    # Clients take Produce 12 and above as a sign of level 2, and some fail without the feature
-    # (franz-go issue 1017). The level has no other effect: transactions are not served.
-    AdvertisedFeature("transaction.version", lowest=0, highest=2, finalized=2),
-)
 NO_NODE_ID: Final = -1
 """Node id of a request that names no node."""
 
-FINALIZED_EPOCH: Final = 0
-"""Version of the finalized levels; they never change here."""
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def split(_ctx: Context, _request: ApiVersionsRequest) -> Mapping[Owner, None]:
@@ -103,12 +86,12 @@ def _response(ctx: Context) -> ApiVersionsResponse:
             for feature in FEATURES
             if ctx.version >= 4 or feature.lowest > 0
         ],
-        finalized_features_epoch=FINALIZED_EPOCH,
+        finalized_features_epoch=ctx.image.features.epoch,
         finalized_features=[
             FinalizedFeatureKey(
                 name=feature.name,
-                max_version_level=feature.finalized,
-                min_version_level=feature.finalized,
+                max_version_level=level(ctx.image.features, feature),
+                min_version_level=level(ctx.image.features, feature),
             )
             for feature in FEATURES
         ],

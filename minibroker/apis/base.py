@@ -202,6 +202,18 @@ class WorkerScope(Protocol):
         """Count the appended records and wake the fetches that wait for them."""
         ...
 
+    def partition_owner(self, topic: str, partition: int) -> Owner:
+        """The I/O worker that owns a partition now."""
+        ...
+
+    async def request_owner(self, owner: Owner, key: ApiKey, part: Any) -> Any:
+        """The reply of another API to a part, executed by the I/O worker ``owner``.
+
+        Raises ``PeerLost`` if the owner dies before it answers, and ``PeerFailed`` if it cannot
+        execute the part.
+        """
+        ...
+
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread, one at a time, while the worker serves other requests.
 

@@ -59,6 +59,7 @@ from minibroker.apis import (
     sync_group,
     unregister_broker,
     update_metadata,
+    write_txn_markers,
 )
 from minibroker.apis.api_versions import unsupported_version
 from minibroker.apis.authorization.wrap import with_authorization_check
@@ -137,6 +138,7 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         sync_group.API,
         unregister_broker.API,
         update_metadata.API,
+        write_txn_markers.API,
     ]
 )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Final, NamedTuple, TypeAlias
 
+from minibroker.cluster.features import FinalizedLevels
 from minibroker.config.dynamic import BROKERS
 from minibroker.security.acl import AclRule, Acls, Pattern
 
@@ -83,6 +84,7 @@ class Image:
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
     configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     acls: Acls = field(default_factory=dict)
+    features: FinalizedLevels = field(default_factory=FinalizedLevels)
 
     def topic_by_id(self, topic_id: Uuid) -> Topic | None:
         """The topic with this id, or None."""
@@ -146,6 +148,12 @@ class AclsChanged(NamedTuple):
     rules: tuple[AclRule, ...]
 
 
+class FeaturesChanged(NamedTuple):
+    """All finalized levels from now on."""
+
+    features: FinalizedLevels
+
+
 class BrokerChanged(NamedTuple):
     """A broker registered, for the first time or with other endpoints."""
 
@@ -174,6 +182,7 @@ Change: TypeAlias = (
     | PartitionsAdded
     | ConfigChanged
     | AclsChanged
+    | FeaturesChanged
     | BrokerChanged
     | BrokerGone
     | Reset
@@ -243,13 +252,18 @@ def apply(image: Image, change: Change) -> Image:
         case AclsChanged(pattern, rules):
             acls = {known: value for known, value in image.acls.items() if known != pattern}
             return replace(image, acls={**acls, pattern: rules} if rules else acls)
-        case BrokerChanged(broker):
-            return replace(image, brokers={**image.brokers, broker.broker_id: broker})
-        case BrokerGone(broker_id):
-            left = {key: broker for key, broker in image.brokers.items() if key != broker_id}
-            return replace(image, brokers=left)
+        case FeaturesChanged(features):
+            return replace(image, features=features)
+        case BrokerChanged() | BrokerGone():
+            return replace(image, brokers=_brokers_after(image, change))
         case Reset(internal):
             return _reset(image, internal)
+
+
+def _brokers_after(image: Image, change: BrokerChanged | BrokerGone) -> Mapping[int, Broker]:
+    if isinstance(change, BrokerChanged):
+        return {**image.brokers, change.broker.broker_id: change.broker}
+    return {key: broker for key, broker in image.brokers.items() if key != change.broker_id}
 
 
 def _with_config(

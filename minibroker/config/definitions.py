@@ -436,6 +436,13 @@ PRODUCER_ID_EXPIRATION_MS = setting(
     dynamic=True,
     doc="How long a log keeps the state of an inactive idempotent producer, in milliseconds.",
 )
+PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS = setting(
+    "producer.id.expiration.check.interval.ms",
+    INT,
+    default=10 * 60 * 1000,
+    valid=at_least(1),
+    doc="How often inactive producers are expired, in milliseconds.",
+)
 
 # ------------------------------------------------------- defaults for topics, without any effect
 

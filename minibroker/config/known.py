@@ -38,7 +38,7 @@ KNOWN_UNSERVED = frozenset().union(
         offsets.commit.timeout.ms offsets.load.buffer.size offsets.topic.compression.codec
         password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
         password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
-        port process.roles producer.id.expiration.check.interval.ms
+        port process.roles
         producer.purgatory.purge.interval.requests
         replica.alter.log.dirs.io.max.bytes.per.second replication.quota.window.num
         replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import trio
 
+from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.coordinator.classic_group import ClassicGroup
 from minibroker.coordinator.description import (
     GroupDescription,
@@ -63,6 +64,7 @@ from minibroker.coordinator.limits import (
     GroupLimits,
 )
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
+from minibroker.storage.errors import LogError
 from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
 
@@ -237,6 +239,26 @@ class GroupService:
         accepted = {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         return errors | self._manager.commit(group, accepted, self._wall_ms())
+
+    def complete_transaction(
+        self,
+        partition: int,
+        producer_id: int,
+        *,
+        committed: bool,
+        append: Callable[[], None],
+    ) -> None:
+        """Append the marker of a transaction to a partition of ``__consumer_offsets``.
+
+        Raises LogError NOT_LEADER_OR_FOLLOWER if the groups of the partition are not loaded.
+        """
+        del producer_id, committed
+        if partition in self._manager.unloaded:
+            raise LogError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"the groups of {OFFSETS_TOPIC}-{partition} are not loaded",
+            )
+        append()
 
     def committed(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1

@@ -18,11 +18,12 @@ from typing import Any, Final, TypeVar
 
 import trio
 
+from minibroker.apis.base import Owner
 from minibroker.apis.registry import APIS
 from minibroker.cluster.image import BROKER, TOPIC, Image
 from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
 from minibroker.config import LOG_RETENTION_CHECK_INTERVAL_MS, OFFSETS_TOPIC_NUM_PARTITIONS
-from minibroker.config.definitions import NODE_ID
+from minibroker.config.definitions import NODE_ID, PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.observability.conditions import ConditionKind
@@ -43,6 +44,7 @@ from minibroker.process.messages import (
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.process.purgatory import Purgatory
 from minibroker.process.storage_watch import StorageWatch, pauses_s
+from minibroker.process.worker_links import WorkerLinks
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
@@ -56,6 +58,7 @@ from minibroker.storage.replica_manager import ReplicaManager
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.validation import Origin
 from protocol.errors import ErrorCode
+from protocol.registry import ApiKey
 
 T = TypeVar("T")
 
@@ -96,6 +99,7 @@ class _Worker:
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
         self._off_loop = OffLoop(env.work_time)
+        self._links = WorkerLinks(env)
         self._metadata_client = MetadataClient(
             env,
             on_image=self._on_image,
@@ -149,6 +153,17 @@ class _Worker:
         self._env.metrics.produced(size_bytes, records)
         self._purgatory.wake((topic, partition))
 
+    def partition_owner(self, topic: str, partition: int) -> Owner:
+        return partition_owner(topic, partition, self._env.workers)
+
+    async def request_owner(self, owner: Owner, key: ApiKey, part: Any) -> Any:
+        if owner != self.index:
+            return await self._links.request(owner, ApiPart(key, part))
+        api = APIS[key]
+        assert api.execute is not None
+        reply = api.execute(self, part)
+        return await reply if inspect.isawaitable(reply) else reply
+
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await self._off_loop.run(work)
 
@@ -189,10 +204,12 @@ class _Worker:
         """Run the services of this role until ``env.stopping``."""
         nursery.start_soon(self.groups.run)
         nursery.start_soon(self._apply_retention)
+        nursery.start_soon(self._expire_producers)
         nursery.start_soon(self._flush_logs)
         nursery.start_soon(self._storage.run)
         nursery.start_soon(self._load_remaining_groups)
         nursery.start_soon(self._accept_peers, nursery)
+        nursery.start_soon(self._links.run)
         self._env.ready()
         await self._env.stopping.wait()
 
@@ -213,7 +230,7 @@ class _Worker:
             self._log.warning("all groups are loaded")
 
     def _owns(self, topic: str, partition: int) -> bool:
-        return partition_owner(topic, partition, self._env.workers) == self.index
+        return self.partition_owner(topic, partition) == self.index
 
     def _offsets_partition(self, index: int) -> Partition:
         partition = self._replicas.get(self.image, OFFSETS_TOPIC, index, now_ms=self.wall_ms())
@@ -239,6 +256,12 @@ class _Worker:
         while True:
             await trio.sleep(interval_s)
             self._run_check("retention", self._logs.apply_retention)
+
+    async def _expire_producers(self) -> None:
+        interval_s = self.settings[PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS] / 1000
+        while True:
+            await trio.sleep(interval_s)
+            self._logs.expire_producers(now_ms=self.wall_ms())
 
     async def _flush_logs(self) -> None:
         while True:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,8 +55,7 @@ def write_checkpoint(directory: str, checkpoint: Checkpoint, *, sync: bool) -> N
         "producers": {
             "end_offset": table.end_offset,
             "entries": [
-                [producer_id, producer.epoch, producer.last_timestamp, producer.batches]
-                for producer_id, producer in table.producers.items()
+                [producer_id, *producer] for producer_id, producer in table.producers.items()
             ],
         },
     }
@@ -77,8 +77,16 @@ def _parse(document: dict[str, Any]) -> Checkpoint:
     entries = document["producers"]["entries"]
     table = ProducerTable(
         (
-            (int(key), Producer(int(epoch), int(last), tuple(BatchMetadata(*b) for b in batches)))
-            for key, epoch, last, batches in entries
+            (
+                int(key),
+                Producer(
+                    int(epoch),
+                    int(last),
+                    tuple(BatchMetadata(*batch) for batch in batches),
+                    *map(int, transaction),
+                ),
+            )
+            for key, epoch, last, batches, *transaction in entries
         ),
         int(document["producers"]["end_offset"]),
     )
@@ -110,6 +118,24 @@ def read_topic_id(directory: str) -> Uuid | None:
         return uuid_from_text(fields["topic_id"].strip())
     except (OSError, ValueError, KeyError):
         return None
+
+
+def create_directory(directory: str, topic_id: Uuid | None) -> None:
+    """Create a partition's directory if needed, and claim it for a topic.
+
+    Raises as ``claim_directory``, and OSError.
+    """
+    is_new = not os.path.lexists(directory)
+    os.makedirs(directory, exist_ok=True)
+    if topic_id is None:
+        return
+    try:
+        claim_directory(directory, topic_id)
+    except OSError:
+        if is_new:  # Without a topic id no broker would ever remove it.
+            with suppress(OSError):
+                os.rmdir(directory)
+        raise
 
 
 def claim_directory(directory: str, topic_id: Uuid) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from struct import Struct
 from typing import Final
@@ -49,6 +49,11 @@ class OffsetIndex:
         """The file position from which to search for the batch with ``offset``."""
         slot = bisect_right(self._offsets, offset - self._base) - 1
         return self._positions[slot] if slot >= 0 else 0
+
+    def offset_at(self, position: int) -> int | None:
+        """The offset of the first entry at or after a file position, or None."""
+        slot = bisect_left(self._positions, position)
+        return self._base + self._offsets[slot] if slot < len(self._offsets) else None
 
     def encode(self, first: int = 0) -> bytes:
         """The file's bytes from entry ``first`` on."""
@@ -130,6 +135,24 @@ def search_file(path: str, entry: Struct, key: int) -> int | None:
             else:
                 high = middle
         return last_value
+    finally:
+        os.close(fd)
+
+
+def search_by_value(path: str, entry: Struct, value: int) -> int | None:
+    """The key of the first entry in an index file whose value is at least ``value``, or None."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        low, high = 0, os.fstat(fd).st_size // entry.size
+        first_key: int | None = None
+        while low < high:
+            middle = (low + high) // 2
+            key, middle_value = entry.unpack(os.pread(fd, entry.size, middle * entry.size))
+            if middle_value >= value:
+                high, first_key = middle, key
+            else:
+                low = middle + 1
+        return first_key
     finally:
         os.close(fd)
 

@@ -9,45 +9,40 @@ which ``append`` has returned survives a process crash. Kafka's ``UnifiedLog`` a
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
+from minibroker.storage.appended import Appended, appended_before
 from minibroker.storage.batch_search import TimestampOffset
-from minibroker.storage.checkpoint import Checkpoint, claim_directory, write_checkpoint
+from minibroker.storage.checkpoint import Checkpoint, create_directory, write_checkpoint
 from minibroker.storage.config import LogConfig
 from minibroker.storage.dropped_segments import DroppedSegments
 from minibroker.storage.errors import LogError
 from minibroker.storage.failures import StorageFailed, ignore_failure
+from minibroker.storage.log_segments import LogSegments
 from minibroker.storage.paths import partition_directory
-from minibroker.storage.producers import BatchMetadata
 from minibroker.storage.recovery import Recovered, recover
 from minibroker.storage.retention import count_expired, must_roll
 from minibroker.storage.segment import ActiveSegment, Segment
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
 from minibroker.storage.snapshots import remove_unused_snapshots, write_snapshot
+from minibroker.storage.transaction_index import AbortedTransaction, aborted_transaction
 from minibroker.storage.validation import Origin, PreparedBatch, prepare_batch
+from minibroker.storage.verification import NO_GUARD, Guard
+from protocol.control_records import EndTransactionMarker, build_marker
 from protocol.errors import DecodeError, ErrorCode
-from protocol.records import HEADER_BYTES, NO_TIMESTAMP, Buffer, TimestampType, stamped_header
+from protocol.records import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    Buffer,
+    TimestampType,
+    parse_batch_header,
+    stamped_header,
+)
 from protocol.types import Uuid
 
-__all__ = ["Appended", "Log", "Origin", "TimestampOffset"]
-
-
-class Appended(NamedTuple):
-    """Result of an append. ``log_append_time_ms`` is -1 if the topic keeps create times.
-
-    For a duplicate, all fields are those of the earlier append, and the time is the largest
-    timestamp of its batch, as in Kafka.
-    """
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool
+__all__ = ["Log", "Origin", "TimestampOffset"]
 
 
 class Log:
@@ -76,16 +71,15 @@ class Log:
         self._on_failure = on_failure
         self.opened_clean = recovered.clean
         """Whether the log had been closed in order, so that it needed no recovery."""
-        self._sealed = recovered.sealed
-        self._bases = [segment.base_offset for segment in recovered.sealed]
-        self._active = recovered.active
-        self._producers = recovered.producers
+        self._segments = LogSegments(recovered.sealed, recovered.active)
+        self.producers = recovered.producers
+        """States of idempotent and transactional producers."""
         self.leader_epochs = recovered.epochs
         self._epoch_file = recovered.epoch_file
         self._recovery_point = recovered.recovery_point
         self._flushed_offset = self.log_end_offset if recovered.clean else recovered.recovery_point
         self._flushed_ms = now_ms
-        self._clean = (self.log_end_offset, self._active.size) if recovered.clean else None
+        self._clean = (self.log_end_offset, recovered.active.size) if recovered.clean else None
         """(log end offset, active segment's size) in the checkpoint. Appends do not remove it."""
         self._dropped = DroppedSegments(directory)
         self._open = True
@@ -111,16 +105,7 @@ class Log:
         not created by a broker, and OSError.
         """
         directory = partition_directory(data_dir, topic, partition)
-        is_new = not os.path.lexists(directory)
-        os.makedirs(directory, exist_ok=True)
-        if topic_id is not None:
-            try:
-                claim_directory(directory, topic_id)
-            except OSError:
-                if is_new:  # Without a topic id no broker would ever remove it.
-                    with suppress(OSError):
-                        os.rmdir(directory)
-                raise
+        create_directory(directory, topic_id)
         files = SegmentFiles() if files is None else files
         try:
             recovered = recover(directory, config, files, now_ms=now_ms)
@@ -143,21 +128,21 @@ class Log:
     @property
     def log_end_offset(self) -> int:
         """The offset of the next record."""
-        return self._active.next_offset
+        return self._segments.active.next_offset
 
     @property
     def size(self) -> int:
         """Bytes of all segments that are still readable."""
-        return sum(segment.size for segment in self._sealed) + self._active.size
+        return self._segments.size
 
     @property
     def segment_count(self) -> int:
-        return len(self._sealed) + 1
+        return len(self._segments)
 
     @property
     def producer_count(self) -> int:
         """Number of idempotent producers whose state is kept."""
-        return len(self._producers.producers)
+        return len(self.producers.producers)
 
     def append(
         self,
@@ -183,30 +168,56 @@ class Log:
         now_ms: int,
         origin: Origin = Origin.CLIENT,
         leader_epoch: int = 0,
+        guard: Guard = NO_GUARD,
     ) -> Appended:
-        """Append a batch that ``prepare_batch`` returned for this log's config."""
+        """Append a batch that ``prepare_batch`` returned for this log's config.
+
+        ``guard`` is that of the verification of a transactional batch.
+        """
         header = prepared.header
-        if header.producer_id >= 0 and origin is not Origin.COORDINATOR:
-            duplicate = self._producers.check(header)
+        if header.producer_id >= 0:
+            duplicate = self.producers.check(header, origin, guard)
             if duplicate is not None:
-                return self._appended_before(duplicate)
-        is_create_time = self.config.timestamp_type is TimestampType.CREATE_TIME
+                return appended_before(duplicate, self.log_start_offset)
         try:
-            return self._write(prepared, now_ms, leader_epoch, None if is_create_time else now_ms)
+            return self._write(prepared, now_ms, leader_epoch)
         except OSError as error:
             raise self._storage_error("written", error) from error
 
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        *,
+        transaction_version: int,
+        now_ms: int,
+        leader_epoch: int = 0,
+    ) -> Appended:
+        """End a producer's transaction. Raises LogError as ``ProducerTable.check_marker``."""
+        self.producers.check_marker(producer_id, producer_epoch, marker, transaction_version)
+        batch = build_marker(producer_id, producer_epoch, marker, now_ms)
+        prepared = PreparedBatch(batch, parse_batch_header(batch), now_ms)
+        with self._storage_errors("written"):
+            return self._write(prepared, now_ms, leader_epoch, marker)
+
     def _write(
-        self, prepared: PreparedBatch, now_ms: int, leader_epoch: int, append_time_ms: int | None
+        self,
+        prepared: PreparedBatch,
+        now_ms: int,
+        leader_epoch: int,
+        marker: EndTransactionMarker | None = None,
     ) -> Appended:
         config = self.config
         records, header, max_timestamp = prepared
-        base_offset = self._active.next_offset
+        active = self._segments.active
+        base_offset = active.next_offset
         last_offset = base_offset + header.last_offset_delta
-        if append_time_ms is not None:
-            max_timestamp = append_time_ms
+        is_append_time = config.timestamp_type is not TimestampType.CREATE_TIME
+        if is_append_time:
+            max_timestamp = now_ms
         if must_roll(
-            self._active.growth,
+            active.growth,
             config,
             batch_size=header.size,
             last_offset=last_offset,
@@ -214,18 +225,18 @@ class Log:
             now_ms=now_ms,
         ):
             self.roll(now_ms=now_ms)
-        active = self._active
+            active = self._segments.active
         head = stamped_header(
             records,
             header,
             base_offset=base_offset,
             leader_epoch=leader_epoch,
             max_timestamp=max_timestamp,
-            is_log_append_time=append_time_ms is not None,
+            is_log_append_time=is_append_time,
         )
         is_flush_due = last_offset + 1 - self._flushed_offset >= config.flush_messages
         if is_flush_due:
-            self._sync_sealed()
+            self._segments.sync_sealed(self._recovery_point)
         active.write(head, memoryview(records)[HEADER_BYTES : header.size], sync=is_flush_due)
         active.record_batch(
             base_offset,
@@ -235,15 +246,17 @@ class Log:
             index_interval_bytes=config.index_interval_bytes,
         )
         active.modified_ms = now_ms
-        if header.producer_id >= 0 and not header.is_control:
-            self._producers.record(header, last_offset, max_timestamp)
-        self._producers.end_offset = last_offset + 1
+        if header.producer_id >= 0:
+            completed = self.producers.record(header, last_offset, max_timestamp, marker)
+            if completed is not None and not completed.committed:
+                active.record_aborted(aborted_transaction(completed))
+        self.producers.end_offset = last_offset + 1
         if leader_epoch != self.leader_epochs.latest_epoch:
             self.assign_leader_epoch(leader_epoch, base_offset)
         if is_flush_due:
             with suppress(LogError):  # The batch is on the disk; the next flush writes the rest.
                 self._finish_flush(now_ms)
-        log_append_time_ms = NO_TIMESTAMP if append_time_ms is None else append_time_ms
+        log_append_time_ms = now_ms if is_append_time else NO_TIMESTAMP
         return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
@@ -257,11 +270,6 @@ class Log:
         except OSError as error:
             self._on_failure(self.directory, error)
 
-    def _appended_before(self, batch: BatchMetadata) -> Appended:
-        return Appended(
-            batch.first_offset, batch.last_offset, batch.timestamp, self.log_start_offset, True
-        )
-
     def read(
         self, offset: int, max_bytes: int, *, min_one: bool = True, end_offset: int | None = None
     ) -> FileSlice | None:
@@ -272,40 +280,40 @@ class Log:
         then empty. The slice stays within one segment, and its last batch may be incomplete.
         Raises LogError OFFSET_OUT_OF_RANGE.
         """
-        log_end_offset = self._active.next_offset
+        found = self._read(offset, max_bytes, end_offset, min_one)
+        return None if found is None else found[1]
+
+    def read_committed(
+        self, offset: int, max_bytes: int, last_stable_offset: int, *, min_one: bool = True
+    ) -> tuple[FileSlice | None, list[AbortedTransaction]]:
+        """As ``read`` up to the last stable offset, and the aborted transactions in the slice."""
+        found = self._read(offset, max_bytes, last_stable_offset, min_one)
+        if found is None:
+            return None, []
+        with self._storage_errors("searched"):
+            segment, piece = found
+            return piece, self._segments.aborted_transactions(
+                segment, piece, offset, last_stable_offset
+            )
+
+    def _read(
+        self, offset: int, max_bytes: int, end_offset: int | None, min_one: bool
+    ) -> tuple[Segment, FileSlice] | None:
+        log_end_offset = self._segments.active.next_offset
         if not self.log_start_offset <= offset <= log_end_offset:
             raise LogError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.topic}-{self.partition} is outside"
                 f" [{self.log_start_offset}, {log_end_offset}]",
             )
-        if end_offset is None:
-            end_offset = log_end_offset
-        if offset >= end_offset:
+        if offset >= (log_end_offset if end_offset is None else end_offset):
             return None
+        if end_offset == log_end_offset:
+            end_offset = None
         try:
-            segment, position, first_size = self._locate(offset)
-            end = segment.size
-            if end_offset < log_end_offset:
-                last, end_position, _ = self._locate(end_offset)
-                if last is segment:
-                    end = end_position
+            return self._segments.read(offset, max_bytes, end_offset, min_one=min_one)
         except (OSError, DecodeError) as error:
             raise self._storage_error("read", error) from error
-        length = min(end - position, max(max_bytes, first_size) if min_one else max_bytes)
-        return FileSlice(segment.path, position, length if length >= first_size else 0)
-
-    def _locate(self, offset: int) -> tuple[Segment, int, int]:
-        """(segment, position, size) of the first batch that ends at or after ``offset``."""
-        if offset < self._active.base_offset:
-            for segment in self._sealed[bisect_right(self._bases, offset) - 1 :]:
-                extent = segment.locate(offset)
-                if extent is not None:
-                    return segment, *extent
-        extent = self._active.locate(offset)
-        if extent is None:
-            raise DecodeError(f"no batch at or after offset {offset}", 0)
-        return self._active, *extent
 
     def offset_for_time(
         self, timestamp_ms: int, first_offset: int | None = None
@@ -317,46 +325,37 @@ class Log:
         """
         start = self.log_start_offset if first_offset is None else first_offset
         with self._storage_errors("searched"):
-            for segment in (*self._sealed, self._active):
-                if segment.max_timestamp >= timestamp_ms and segment.next_offset > start:
-                    result = segment.find_by_timestamp(timestamp_ms, start)
-                    if result is not None:
-                        return result
-        return None
+            return self._segments.find_by_timestamp(timestamp_ms, start)
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The record with the largest timestamp; None if no record has one (KIP-734).
 
         Raises LargeBatchError if a batch must be searched outside the loop.
         """
-        segments: tuple[Segment, ...] = (*self._sealed, self._active)
         with self._storage_errors("searched"):
-            return max(segments, key=lambda segment: segment.max_timestamp).find_max_timestamp()
+            return self._segments.find_max_timestamp()
 
     def next_segment_offset(self, offset: int) -> int:
         """Base offset of the segment after the one with ``offset``, or the log end offset."""
-        bases = [*self._bases, self._active.base_offset]
-        following = bisect_right(bases, offset)
-        return bases[following] if following < len(bases) else self.log_end_offset
+        following = self._segments.next_base_offset(offset)
+        return self.log_end_offset if following is None else following
 
     def roll(self, *, now_ms: int) -> None:
         """Start a new segment at the log end, unless the last one is empty.
 
         Raises LogError KAFKA_STORAGE_ERROR.
         """
-        if self._active.size:
+        if self._segments.active.size:
             with self._storage_errors("rolled"):
                 self._roll(now_ms)
 
     def _roll(self, now_ms: int) -> None:
         # In this order, so that no empty file with this offset remains if sealing fails.
-        self._active.finish_indexes()
+        self._segments.active.finish_indexes()
         end_offset = self.log_end_offset
         new_active = ActiveSegment(self.directory, end_offset, self._files, now_ms=now_ms)
-        self._sealed.append(self._active.seal())
-        self._bases.append(self._active.base_offset)
-        self._active = new_active
-        write_snapshot(self.directory, self._producers)
+        self._segments.roll_to(new_active)
+        write_snapshot(self.directory, self.producers)
         self._checkpoint(sync=False)
 
     def delete_records(self, before_offset: int) -> int:
@@ -381,24 +380,27 @@ class Log:
     def apply_retention(self, *, now_ms: int) -> int:
         """Drop the expired segments and return their number. Called periodically.
 
-        Also expires idle producers, and removes the files of segments whose delay has passed.
+        Also removes the files of segments whose delay has passed.
         """
         with self._storage_errors("shortened"):
             self._dropped.remove_due(now_ms)
-            self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
-            extents = [segment.extent for segment in (*self._sealed, self._active)]
+            extents = [segment.extent for segment in self._segments]
             start = self.log_start_offset
             count = count_expired(extents, self.config, log_start_offset=start, now_ms=now_ms)
             if count:
                 self._drop_segments(count, now_ms)
         return count
 
+    def expire_producers(self, *, now_ms: int) -> int:
+        """Expire idle producers and return their number. Called periodically."""
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
     def _drop_segments(self, count: int, now_ms: int) -> None:
-        if count > len(self._sealed):
+        if count == len(self._segments):
             self._roll(now_ms)
-        self._dropped.add(self._bases[:count], now_ms + self.config.file_delete_delay_ms)
-        del self._sealed[:count], self._bases[:count]
-        first = self._bases[0] if self._bases else self._active.base_offset
+        removed = self._segments.remove_first(count)
+        self._dropped.add(removed, now_ms + self.config.file_delete_delay_ms)
+        first = self._segments.base_offsets[0]
         self.log_start_offset = max(self.log_start_offset, first)
         self.leader_epochs.truncate_from_start(self.log_start_offset)
         self._recovery_point = max(self._recovery_point, first)
@@ -416,7 +418,7 @@ class Log:
         """
         unflushed = self.log_end_offset > self._flushed_offset
         is_due = unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
-        if is_due or self._recovery_point < self._active.base_offset:
+        if is_due or self._recovery_point < self._segments.active.base_offset:
             self.flush(now_ms=now_ms)
             return True
         return False
@@ -424,21 +426,18 @@ class Log:
     def flush(self, *, now_ms: int) -> None:
         """Write all records to the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
         with self._storage_errors("flushed"):
-            self._sync_sealed()
-            self._active.sync()
+            self._segments.sync_sealed(self._recovery_point)
+            self._segments.active.sync()
         self._finish_flush(now_ms)
-
-    def _sync_sealed(self) -> None:
-        for segment in self._sealed[bisect_right(self._bases, self._recovery_point - 1) :]:
-            segment.sync()
 
     def _finish_flush(self, now_ms: int) -> None:
         """Write index entries and the checkpoint, after the records."""
+        active = self._segments.active
         with self._storage_errors("flushed"):
-            self._active.write_indexes()
-            if self._recovery_point < self._active.base_offset:
+            active.write_indexes()
+            if self._recovery_point < active.base_offset:
                 self._epoch_file.write(self.leader_epochs, sync=True)
-                self._recovery_point = self._active.base_offset
+                self._recovery_point = active.base_offset
                 self._checkpoint(sync=True)
                 self._remove_unused_snapshots()
         self._flushed_offset = self.log_end_offset
@@ -453,36 +452,34 @@ class Log:
             return
         try:
             with self._storage_errors("closed"):
-                clean = (self.log_end_offset, self._active.size)
+                active = self._segments.active
+                clean = (self.log_end_offset, active.size)
                 if clean == self._clean:
                     return
                 self._dropped.remove_all()
-                self._active.finish_indexes()
+                active.finish_indexes()
                 if self.log_end_offset > self._flushed_offset:
                     self.flush(now_ms=now_ms)
-                write_snapshot(self.directory, self._producers)
+                write_snapshot(self.directory, self.producers)
                 self._epoch_file.write(self.leader_epochs, sync=True)
                 self._remove_unused_snapshots()
                 self._checkpoint(sync=True, clean=clean)
         finally:
-            self._release()
+            self.abandon()
 
     def abandon(self) -> None:
         """Close the files without writing anything, as a process crash does."""
-        self._release()
-
-    def _release(self) -> None:
         self._open = False
-        self._active.close()
+        self._segments.active.close()
 
     def _remove_unused_snapshots(self) -> None:
         point = self._recovery_point
-        starts = (point, *self._bases, self._active.base_offset)
+        starts = (point, *self._segments.base_offsets)
         remove_unused_snapshots(self.directory, {start for start in starts if start >= point})
 
     def _checkpoint(self, *, sync: bool, clean: tuple[int, int] | None = None) -> None:
         self._clean = None
-        checkpoint = Checkpoint(self.log_start_offset, self._recovery_point, clean, self._producers)
+        checkpoint = Checkpoint(self.log_start_offset, self._recovery_point, clean, self.producers)
         write_checkpoint(self.directory, checkpoint, sync=sync)
 
     @contextmanager

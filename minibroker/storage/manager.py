@@ -282,6 +282,11 @@ class LogManager:
         self._not_removed = {path for path in self._not_removed if not remove_renamed(path)}
         return self._for_each_log(lambda log: log.apply_retention(now_ms=now_ms))
 
+    def expire_producers(self, *, now_ms: int) -> None:
+        """Expire the idle producers of all logs."""
+        for log in self._logs.values():
+            log.expire_producers(now_ms=now_ms)
+
     def flush_due(self, *, now_ms: int) -> list[LogError]:
         """Flush the logs whose flush.ms has passed; returns the errors of those that failed."""
         return self._for_each_log(lambda log: log.flush_due(now_ms=now_ms))

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from minibroker.storage.appended import Appended
 from minibroker.storage.errors import LogError
 from minibroker.storage.leader_epochs import UNDEFINED_END, EpochEnd
-from minibroker.storage.log import Appended, Log, Origin
+from minibroker.storage.log import Log, Origin
 from minibroker.storage.slices import FileSlice
+from minibroker.storage.transaction_index import AbortedTransaction
+from minibroker.storage.transactions import NO_OFFSET
 from minibroker.storage.validation import PreparedBatch, prepare_batch
+from minibroker.storage.verification import NO_GUARD, Guard
+from protocol.control_records import EndTransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records import Buffer
 from protocol.types import Uuid
@@ -63,11 +68,15 @@ class Partition:
         Kafka's ``maybeIncrementLeaderHW``.
         """
         self.high_watermark = self.log.log_end_offset
+        self.log.producers.transactions.replicated(self.high_watermark)
 
     @property
     def last_stable_offset(self) -> int:
-        """End of the records of completed transactions. No transaction is ever open."""
-        return self.high_watermark
+        """End of the records of completed transactions: the high watermark without open ones."""
+        unstable = self.log.producers.transactions.first_unstable_offset
+        if unstable == NO_OFFSET or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log.log_start_offset)
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Raise LogError if this broker does not lead the partition in the epoch of a request.
@@ -93,27 +102,77 @@ class Partition:
         return f"{self.log.topic}-{self.log.partition}"
 
     def append_as_leader(
-        self, records: Buffer, *, now_ms: int, origin: Origin = Origin.CLIENT
+        self,
+        records: Buffer,
+        *,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        guard: Guard = NO_GUARD,
     ) -> Appended:
         """Validate the one batch in ``records`` and append it. Raises LogError."""
         prepared = prepare_batch(records, self.log.config, now_ms=now_ms, origin=origin)
-        return self.append_prepared_as_leader(prepared, now_ms=now_ms, origin=origin)
+        return self.append_prepared_as_leader(prepared, now_ms=now_ms, origin=origin, guard=guard)
 
     def append_prepared_as_leader(
-        self, prepared: PreparedBatch, *, now_ms: int, origin: Origin = Origin.CLIENT
+        self,
+        prepared: PreparedBatch,
+        *,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        guard: Guard = NO_GUARD,
     ) -> Appended:
         """Append a batch that ``prepare_batch`` returned for the log's config. Raises LogError."""
         if not self.is_leader:
             self.check_leader()
         appended = self.log.append_prepared(
-            prepared, now_ms=now_ms, origin=origin, leader_epoch=self.leader_epoch
+            prepared, now_ms=now_ms, origin=origin, leader_epoch=self.leader_epoch, guard=guard
         )
         self._increment_high_watermark()
         return appended
 
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        *,
+        transaction_version: int,
+        now_ms: int,
+    ) -> Appended:
+        """End a producer's transaction on this partition. Raises LogError."""
+        self.check_leader()
+        appended = self.log.append_marker(
+            producer_id,
+            producer_epoch,
+            marker,
+            transaction_version=transaction_version,
+            now_ms=now_ms,
+            leader_epoch=self.leader_epoch,
+        )
+        self._increment_high_watermark()
+        return appended
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, sequence: int, *, adds: bool, now_ms: int
+    ) -> Guard:
+        """Begin to verify that a transaction includes this partition. Raises LogError.
+
+        Returns NO_GUARD if the producer's transaction has records here already.
+        """
+        self.check_leader()
+        return self.log.producers.begin_verification(
+            producer_id, producer_epoch, sequence, adds=adds, now_ms=now_ms
+        )
+
     def read(self, offset: int, max_bytes: int, *, min_one: bool = True) -> FileSlice | None:
         """Records from ``offset`` on that are below the high watermark. See ``Log.read``."""
         return self.log.read(offset, max_bytes, min_one=min_one, end_offset=self.high_watermark)
+
+    def read_committed(
+        self, offset: int, max_bytes: int, *, min_one: bool = True
+    ) -> tuple[FileSlice | None, list[AbortedTransaction]]:
+        """Records below the last stable offset, and the aborted transactions among them."""
+        return self.log.read_committed(offset, max_bytes, self.last_stable_offset, min_one=min_one)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEnd:
         """The end of an epoch, or of the largest smaller one that has records, in the log."""

@@ -20,8 +20,9 @@ from minibroker.storage.failures import NO_SPACE_ERRNOS
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
+TRANSACTION_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
-SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
+SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 PARTITION_METADATA: Final = "partition.metadata"
 """Contains the topic id of a partition's directory."""

@@ -16,7 +16,7 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -29,14 +29,18 @@ from minibroker.storage.paths import (
     OFFSET_INDEX,
     SEGMENT_SUFFIXES,
     TIME_INDEX,
+    TRANSACTION_INDEX,
     offset_file,
     offsets_of,
     remove_files,
 )
 from minibroker.storage.producers import ProducerTable
-from minibroker.storage.segment import ActiveSegment, Segment
+from minibroker.storage.segment import ActiveSegment, Segment, read_transaction_index
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.snapshots import read_snapshot, remove_snapshots_after
+from minibroker.storage.transaction_index import ENTRY, aborted_transaction
+from minibroker.storage.transactions import CompletedTransaction
+from protocol.control_records import EndTransactionMarker, parse_marker
 from protocol.errors import DecodeError
 from protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, parse_batch_header, verify_crc
 
@@ -76,6 +80,10 @@ class Recovered:
 def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: int) -> Recovered:
     """Open the segments in ``directory``, and repair them after a crash."""
     checkpoint = read_checkpoint(directory) or _NEW_CHECKPOINT
+    damaged = _first_damaged_transaction_index(directory)
+    if damaged is not None:  # Scan from there on, which rebuilds it.
+        point = min(damaged, checkpoint.recovery_point)
+        checkpoint = replace(checkpoint, recovery_point=point, clean=None)
     epoch_file = LeaderEpochFile(directory)
     recovery = _Recovery(directory, config, files, now_ms, epoch_file.read(), epoch_file)
     bases = _remove_deleted(directory, offsets_of(directory, LOG), checkpoint.log_start_offset)
@@ -89,6 +97,14 @@ def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: i
     recovered.epochs.truncate_from_end(recovered.active.next_offset)
     recovered.epochs.truncate_from_start(recovered.log_start_offset)
     return recovered
+
+
+def _first_damaged_transaction_index(directory: str) -> int | None:
+    """Base offset of the first segment whose transaction index ends in an entry."""
+    for base in offsets_of(directory, TRANSACTION_INDEX):
+        if os.path.getsize(offset_file(directory, base, TRANSACTION_INDEX)) % ENTRY.size:
+            return base
+    return None
 
 
 class _Recovery(NamedTuple):
@@ -127,15 +143,17 @@ class ValidBatches:
         self.base_offset = base_offset
         self.problem = ""
 
-    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of each batch."""
+    def __iter__(self) -> Iterator[tuple[BatchHeader, EndTransactionMarker | None]]:
+        """The header of each batch, and the marker of a control batch."""
         with _mapped(self._path) as view:
             position, expected = 0, self.base_offset
             while position < len(view):
                 header, self.problem = _valid_header(view, position, expected)
                 if header is None:
                     return
-                yield position, header
+                end = position + header.size
+                marker = parse_marker(bytes(view[position:end])) if header.is_control else None
+                yield header, marker
                 position += header.size
                 expected = header.next_offset
 
@@ -234,6 +252,8 @@ def _open_sealed_segment(recovery: _Recovery, base_offset: int, next_offset: int
     index, times = (offset_file(directory, base_offset, s) for s in (OFFSET_INDEX, TIME_INDEX))
     if not (os.path.exists(index) and os.path.exists(times)):
         segment = _rebuild_segment(recovery, ValidBatches(directory, base_offset))
+        for entry in read_transaction_index(directory, base_offset):
+            segment.record_aborted(entry)
         segment.finish_indexes()
         return segment.seal()
     last = last_in_file(times, TIME_ENTRY)
@@ -245,7 +265,16 @@ def _open_sealed_segment(recovery: _Recovery, base_offset: int, next_offset: int
         next_offset=next_offset,
         max_timestamp=NO_TIMESTAMP if last is None else last[0],
         modified_ms=status.st_mtime_ns // 1_000_000,
+        aborted_count=_aborted_count(directory, base_offset),
     )
+
+
+def _aborted_count(directory: str, base_offset: int) -> int:
+    try:
+        size = os.path.getsize(offset_file(directory, base_offset, TRANSACTION_INDEX))
+    except FileNotFoundError:
+        return 0
+    return size // ENTRY.size
 
 
 def _rebuild_segment(
@@ -254,9 +283,12 @@ def _rebuild_segment(
     tables: Sequence[ProducerTable] = (),
     epochs: LeaderEpochs | None = None,
 ) -> ActiveSegment:
-    """Check and index the batches of a segment, and update producers and epochs."""
+    """Check and index the batches of a segment, and update producers and epochs.
+
+    Aborted transactions are those of the last table.
+    """
     segment = recovery.active(batches.base_offset)
-    for _, header in batches:
+    for header, marker in batches:
         segment.record_batch(
             header.base_offset,
             header.last_offset,
@@ -264,19 +296,30 @@ def _rebuild_segment(
             header.max_timestamp,
             index_interval_bytes=recovery.config.index_interval_bytes,
         )
-        replay(tables, header)
+        completed = replay(tables, header, marker)
+        if completed is not None and not completed.committed:
+            segment.record_aborted(aborted_transaction(completed))
         if epochs is not None:
             epochs.assign(header.partition_leader_epoch, header.base_offset)
     return segment
 
 
-def replay(tables: Sequence[ProducerTable], header: BatchHeader) -> None:
-    """Record a batch of the log in the producer states that end before it."""
+def replay(
+    tables: Sequence[ProducerTable], header: BatchHeader, marker: EndTransactionMarker | None
+) -> CompletedTransaction | None:
+    """Record a batch of the log in the producer states that end before it.
+
+    Returns the transaction that it completes in the last table.
+    """
+    completed = None
     for table in tables:
+        completed = None
         if header.last_offset >= table.end_offset:
-            if header.has_producer_id and not header.is_control:
-                table.record(header, header.last_offset, header.max_timestamp)
+            if header.has_producer_id:
+                timestamp = header.max_timestamp
+                completed = table.record(header, header.last_offset, timestamp, marker)
             table.end_offset = header.next_offset
+    return completed
 
 
 class _Scan:
@@ -301,8 +344,8 @@ class _Scan:
         end_offsets = [table.end_offset for table in tables]
         for segment in sealed:
             if segment.next_offset > end_offsets[1]:
-                for header in segment.headers():
-                    replay(tables, header)
+                for header, marker in segment.batches():
+                    replay(tables, header, marker)
         epochs = self._recovery.epochs_of(sealed)
         epochs.truncate_from_end(bases[first_unflushed])
         active = self._scan(bases[first_unflushed:], sealed, tables, epochs)
@@ -330,6 +373,7 @@ class _Scan:
         """Check the segments; truncate the first invalid one and remove the later ones."""
         for slot, base in enumerate(bases, start=1):
             batches = ValidBatches(self._directory, base)
+            remove_files(self._directory, base, (TRANSACTION_INDEX,))
             active = _rebuild_segment(self._recovery, batches, tables, epochs)
             active.finish_indexes()
             invalid_bytes = os.path.getsize(active.path) - active.size

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -22,11 +22,19 @@ from minibroker.storage.index import (
     TIME_ENTRY,
     OffsetIndex,
     TimeIndex,
+    search_by_value,
     search_file,
 )
-from minibroker.storage.paths import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
+from minibroker.storage.paths import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, offset_file
 from minibroker.storage.retention import SegmentExtent, SegmentGrowth
 from minibroker.storage.segment_files import SegmentFiles
+from minibroker.storage.transaction_index import (
+    ENTRY,
+    AbortedTransaction,
+    TransactionIndex,
+    search_transaction_index,
+)
+from protocol.control_records import EndTransactionMarker, parse_marker
 from protocol.errors import DecodeError
 from protocol.records import (
     HEADER_BYTES,
@@ -47,6 +55,7 @@ class Segment:
     """A sealed segment, and the base class of the active one."""
 
     __slots__ = (
+        "aborted_count",
         "base_offset",
         "directory",
         "max_timestamp",
@@ -65,6 +74,7 @@ class Segment:
         next_offset: int | None = None,
         max_timestamp: int = NO_TIMESTAMP,
         modified_ms: int = 0,
+        aborted_count: int = 0,
     ) -> None:
         self.directory = directory
         self.base_offset = base_offset
@@ -73,6 +83,8 @@ class Segment:
         self.next_offset = base_offset if next_offset is None else next_offset
         self.max_timestamp = max_timestamp
         self.modified_ms = modified_ms
+        self.aborted_count = aborted_count
+        """Entries of the transaction index."""
 
     @property
     def extent(self) -> SegmentExtent:
@@ -124,10 +136,38 @@ class Segment:
             for _, header in self._iter_batches(fd, 0):
                 yield header
 
+    def batches(self) -> Iterator[tuple[BatchHeader, EndTransactionMarker | None]]:
+        """All batch headers, with the markers of control batches. Raises DecodeError."""
+        with self._reader() as fd:
+            for position, header in self._iter_batches(fd, 0):
+                is_control = header.is_control
+                data = os.pread(fd, header.size, position) if is_control else b""
+                yield header, parse_marker(data) if is_control else None
+
+    def aborted_transactions(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+        """As ``TransactionIndex.overlapping``."""
+        return search_transaction_index(self._path_of(TRANSACTION_INDEX), start, end)
+
+    def offset_bound(self, position: int) -> int:
+        """An offset that is larger than those of all batches before ``position``."""
+        if position >= self.size:
+            return self.next_offset
+        bound = search_by_value(self._path_of(OFFSET_INDEX), OFFSET_ENTRY, position)
+        return self.next_offset if bound is None else self.base_offset + bound
+
     def sync(self) -> None:
-        """Write the records to the disk (fsync)."""
+        """Write the records and the transaction index to the disk (fsync)."""
         with self._reader() as fd:
             os.fsync(fd)
+        if self.aborted_count:
+            fd = os.open(self._path_of(TRANSACTION_INDEX), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def _path_of(self, suffix: str) -> str:
+        return offset_file(self.directory, self.base_offset, suffix)
 
     def _iter_batches(self, fd: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from ``position``, the beginning of one, on."""
@@ -148,11 +188,11 @@ class Segment:
             os.close(fd)
 
     def _index_position(self, offset: int) -> int:
-        path = offset_file(self.directory, self.base_offset, OFFSET_INDEX)
+        path = self._path_of(OFFSET_INDEX)
         return search_file(path, OFFSET_ENTRY, offset - self.base_offset) or 0
 
     def _time_offset(self, timestamp: int) -> int:
-        path = offset_file(self.directory, self.base_offset, TIME_INDEX)
+        path = self._path_of(TIME_INDEX)
         return self.base_offset + (search_file(path, TIME_ENTRY, timestamp) or 0)
 
 
@@ -168,10 +208,12 @@ class ActiveSegment(Segment):
         "_recent_offsets",
         "_recent_positions",
         "_times_written",
+        "_transactions_written",
         "created_ms",
         "first_timestamp",
         "offset_index",
         "time_index",
+        "transaction_index",
     )
 
     def __init__(
@@ -190,6 +232,8 @@ class ActiveSegment(Segment):
         self._indexed_position = 0
         self._offsets_written = 0
         self._times_written = 0
+        self.transaction_index = TransactionIndex()
+        self._transactions_written = 0
         self._recent_offsets = array("q")
         self._recent_positions = array("q")
 
@@ -247,6 +291,11 @@ class ActiveSegment(Segment):
         self.size = position + size
         self.next_offset = last_offset + 1
 
+    def record_aborted(self, entry: AbortedTransaction) -> None:
+        """Record a transaction that a batch of this segment has aborted."""
+        self.transaction_index.append(entry)
+        self.aborted_count += 1
+
     def restore(self, size: int, next_offset: int) -> None:
         """Load the index files of a cleanly closed segment, instead of recording each batch.
 
@@ -254,6 +303,7 @@ class ActiveSegment(Segment):
         """
         offset_index = OffsetIndex.decode(self._index_bytes(OFFSET_INDEX), self.base_offset)
         time_index = TimeIndex.decode(self._index_bytes(TIME_INDEX), self.base_offset)
+        transaction_index = read_transaction_index(self.directory, self.base_offset)
         if offset_index.last_position >= max(size, 1):
             raise DecodeError("the index files do not match the segment", 0)
         first_timestamp = NO_TIMESTAMP
@@ -261,6 +311,8 @@ class ActiveSegment(Segment):
             fd = self._descriptor()
             first_timestamp = parse_batch_header(os.pread(fd, HEADER_BYTES, 0)).max_timestamp
         self.offset_index, self.time_index = offset_index, time_index
+        self.transaction_index = transaction_index
+        self.aborted_count = self._transactions_written = len(transaction_index)
         self._offsets_written, self._times_written = len(offset_index), len(time_index)
         self._indexed_position = offset_index.last_position
         self.max_timestamp, self._max_timestamp_offset = time_index.last
@@ -268,7 +320,7 @@ class ActiveSegment(Segment):
         self.size, self.next_offset = size, next_offset
 
     def _index_bytes(self, suffix: str) -> bytes:
-        with open(offset_file(self.directory, self.base_offset, suffix), "rb") as file:
+        with open(self._path_of(suffix), "rb") as file:
             return file.read()
 
     def locate(self, offset: int) -> tuple[int, int] | None:
@@ -280,6 +332,19 @@ class ActiveSegment(Segment):
         end = self.size if is_last else self._recent_positions[slot + 1]
         return position, end - position
 
+    def sync(self) -> None:
+        os.fsync(self._descriptor())
+
+    def aborted_transactions(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+        return self.transaction_index.overlapping(start, end)
+
+    def offset_bound(self, position: int) -> int:
+        slot = bisect_left(self._recent_positions, position)
+        if 0 < slot < len(self._recent_offsets):
+            return self._recent_offsets[slot]
+        bound = self.offset_index.offset_at(position)
+        return self.next_offset if bound is None else bound
+
     def write_indexes(self) -> None:
         """Append the new entries to the index files, or replace the files of an earlier opening."""
         written = self._offsets_written
@@ -290,10 +355,14 @@ class ActiveSegment(Segment):
         written = self._times_written
         self._write_index(TIME_INDEX, self.time_index.encode(written), written * TIME_ENTRY.size)
         self._times_written = len(self.time_index)
+        done = self._transactions_written
+        if self.aborted_count > done:
+            entries = self.transaction_index.encode(done)
+            self._write_index(TRANSACTION_INDEX, entries, done * ENTRY.size)
+            self._transactions_written = self.aborted_count
 
     def _write_index(self, suffix: str, entries: bytes, position: int) -> None:
-        path = offset_file(self.directory, self.base_offset, suffix)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._path_of(suffix), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             _write_all(fd, b"", memoryview(entries), position)
             os.ftruncate(fd, position + len(entries))
@@ -310,6 +379,7 @@ class ActiveSegment(Segment):
             next_offset=self.next_offset,
             max_timestamp=self.max_timestamp,
             modified_ms=self.modified_ms,
+            aborted_count=self.aborted_count,
         )
 
     def finish_indexes(self) -> None:
@@ -340,6 +410,15 @@ class ActiveSegment(Segment):
 
     def _time_offset(self, timestamp: int) -> int:
         return self.time_index.offset(timestamp)
+
+
+def read_transaction_index(directory: str, base_offset: int) -> TransactionIndex:
+    """The transaction index of a segment, empty without a file. Raises DecodeError and OSError."""
+    try:
+        with open(offset_file(directory, base_offset, TRANSACTION_INDEX), "rb") as file:
+            return TransactionIndex(file.read())
+    except FileNotFoundError:
+        return TransactionIndex()
 
 
 def _write_all(fd: int, head: bytes, body: memoryview, position: int) -> None:

@@ -201,8 +201,6 @@ def _check_fields(header: BatchHeader, origin: Origin) -> None:
         raise _invalid_record(
             f"producer {header.producer_id} sent the sequence number {header.base_sequence}"
         )
-    if header.is_transactional:
-        raise LogError(ErrorCode.INVALID_TXN_STATE, "the batch belongs to no open transaction")
 
 
 def _check_count(header: BatchHeader, limits: WorkLimits) -> None:

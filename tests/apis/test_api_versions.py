@@ -9,11 +9,11 @@ import pytest
 
 from minibroker.apis.api_versions import (
     API,
-    FEATURES,
     before_authentication,
     merge,
     unsupported_version,
 )
+from minibroker.cluster.features import TRANSACTION_VERSION
 from protocol.compiler import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -68,7 +68,7 @@ async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(desk
 async def test_feature_with_min_version_0_is_hidden_before_version_4(desk: Any) -> None:
     assert ask(desk, 3).supported_features == []
     [feature] = ask(desk, 4).supported_features
-    assert (feature.name, feature.min_version, feature.max_version) == FEATURES[0][:3]
+    assert (feature.name, feature.min_version, feature.max_version) == TRANSACTION_VERSION[:3]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.storage.appended import Appended
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
-from minibroker.storage.log import Appended, Log, Origin, TimestampOffset
+from minibroker.storage.log import Log, Origin, TimestampOffset
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.records import (
@@ -295,12 +296,12 @@ def test_retention_by_size_deletes_oldest_segments(open_log: OpenLog, batch: Mak
     assert [log.read(offset, 1) is not None for offset in (3, 4)] == [True, True]
 
 
-def test_retention_expires_idle_producers(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_idle_producers_expire(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(producer_id_expiration_ms=1000)
     log.append(batch(0, producer_id=1, producer_epoch=0, base_sequence=0), now_ms=NOW_MS)
-    log.apply_retention(now_ms=NOW_MS + 999)
+    log.expire_producers(now_ms=NOW_MS + 999)
     assert log.producer_count == 1
-    log.apply_retention(now_ms=NOW_MS + 1000)
+    log.expire_producers(now_ms=NOW_MS + 1000)
     assert log.producer_count == 0
 
 

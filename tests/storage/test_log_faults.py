@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from minibroker.storage.appended import Appended
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
-from minibroker.storage.log import Appended, Log
+from minibroker.storage.log import Log
 from minibroker.storage.segment_files import SegmentFiles
 from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch, iter_batches, iter_records

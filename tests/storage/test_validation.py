@@ -143,13 +143,6 @@ def test_producer_id_without_sequence_is_rejected() -> None:
     assert accepted(batch, origin=Origin.COORDINATOR)
 
 
-def test_transactional_batch_without_transaction_is_rejected() -> None:
-    batch = build_batch(
-        RECORDS, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
-    )
-    assert refused(batch) is ErrorCode.INVALID_TXN_STATE
-
-
 @pytest.mark.parametrize("kind", TimestampType)
 def test_log_append_time_set_by_producer_is_rejected(kind: TimestampType) -> None:
     batch = build_batch(RECORDS, timestamp_type=TimestampType.LOG_APPEND_TIME)

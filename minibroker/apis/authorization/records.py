@@ -1,4 +1,4 @@
-"""Authorization checks of Produce, Fetch, ListOffsets, DeleteRecords and InitProducerId.
+"""Authorization checks of the APIs that read and write records.
 
 Defines the operation that each request requires on a topic, and the errors of denied partitions.
 Invariant: if the caller may not describe a topic, the response does not reveal whether the topic
@@ -14,6 +14,7 @@ from typing import Any
 from minibroker.apis.authorization.authorizer_check import ERRORS, Finish, allowed
 from minibroker.apis.base import CloseConnection, Context, Denied
 from minibroker.apis.fetch import is_follower_fetch
+from minibroker.apis.write_txn_markers import refusal as markers_refusal
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.delete_records import (
@@ -188,6 +189,15 @@ def offset_for_leader_epoch(ctx: Context, request: Any) -> Finish | None:
         )
 
     return _each_topic(ctx, Operation.DESCRIBE, request, refusal, name=lambda topic: topic.topic)
+
+
+def write_txn_markers(ctx: Context, request: Any) -> Denied | None:
+    """Require ALTER or CLUSTER_ACTION on the cluster."""
+    if ctx.allows(Operation.ALTER, Resource.CLUSTER, quietly=True) or ctx.allows(
+        Operation.CLUSTER_ACTION, Resource.CLUSTER
+    ):
+        return None
+    return Denied(markers_refusal(request, ERRORS[Resource.CLUSTER]))
 
 
 def _each_topic(

@@ -39,6 +39,7 @@ CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.DELETE_RECORDS: records.delete_records,
     ApiKey.INIT_PRODUCER_ID: records.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: records.offset_for_leader_epoch,
+    ApiKey.WRITE_TXN_MARKERS: records.write_txn_markers,
     ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
     ApiKey.CREATE_ACLS: cluster.create_acls,
     ApiKey.DELETE_ACLS: cluster.delete_acls,

@@ -28,6 +28,7 @@ from protocol.messages import offset_delete as od
 from protocol.messages import offset_fetch as of
 from protocol.messages import produce as p
 from protocol.messages import stop_replica as sr
+from protocol.messages import write_txn_markers as wtm
 from protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -142,6 +143,12 @@ def stop_replica(version: int, topic_id: bytes) -> Any:
     return sr.StopReplicaRequest(topic_states=[asked])
 
 
+def write_txn_markers(version: int, topic_id: bytes) -> Any:
+    asked = wtm.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])
+    marker = wtm.WritableTxnMarker(producer_id=1, producer_epoch=0, topics=[asked])
+    return wtm.WriteTxnMarkersRequest(markers=[marker])
+
+
 def offset_commit(version: int, topic_id: bytes) -> Any:
     each = oc.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     asked = oc.OffsetCommitRequestTopic(name=TOPIC, topic_id=topic_id, partitions=[each])
@@ -244,6 +251,7 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.CONTROLLED_SHUTDOWN: Row(
         always(ControlledShutdownRequest()), NO_CLUSTER, cluster(Operation.CLUSTER_ACTION)
     ),
+    ApiKey.WRITE_TXN_MARKERS: Row(write_txn_markers, NO_CLUSTER, cluster(Operation.CLUSTER_ACTION)),
     ApiKey.OFFSET_COMMIT: Row(
         offset_commit, NO_GROUP, (*group(Operation.READ), *topic(Operation.READ))
     ),

@@ -1,0 +1,53 @@
+"""Links from one I/O worker to the others, for parts that the owner of other partitions executes.
+
+Owns the links, each opened at its first use. It must never know what is in a part. Invariant: a
+worker only sends requests over its links and answers those of others over theirs, so two workers
+that request from each other cannot block. Kafka's brokers send such requests through
+``InterBrokerSendThread``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from minibroker.process.environment import WORKER, Environment, role_name
+from minibroker.process.messages import ApiPart, ApiReply, RegisterRole
+from minibroker.runtime.channel import Channel
+from minibroker.runtime.rpc import Link, RpcConnection
+
+
+class WorkerLinks:
+    """Links to other I/O workers; ``run`` must be running."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._links: dict[int, Link] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Run the links until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await trio.sleep_forever()
+
+    async def request(self, worker: int, part: ApiPart) -> Any:
+        """Return the reply to a part. Raises ``PeerLost`` and ``PeerFailed``."""
+        if worker not in self._links:
+            assert self._nursery is not None
+            link = self._links[worker] = self._open(worker)
+            self._nursery.start_soon(link.run)
+        reply: ApiReply = await self._links[worker].request(part)
+        return reply.reply
+
+    def _open(self, worker: int) -> Link:
+        env = self._env
+
+        async def connect() -> Channel:
+            return await env.transport.connect(role_name(WORKER, worker))
+
+        async def register(rpc: RpcConnection) -> None:
+            await rpc.request(RegisterRole(env.role, env.index, env.incarnation))
+
+        return Link(connect, register)
