@@ -80,7 +80,7 @@ def test_foreign_files_in_a_brokers_directory_are_unchanged(
     printed = ended(broker)
     after = fingerprint(data)
     assert {name: after.get(name) for name in foreign} == foreign
-    assert "no partition of this broker" in printed
+    assert "not a partition of this broker" in printed
 
 
 @pytest.mark.parametrize("options", [(), ("--recover-topics-from-logs",)])
