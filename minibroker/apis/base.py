@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from minibroker.cluster.placement import group_owner, partition_owner
-from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.cluster.placement import group_owner, partition_owner, transaction_owner
+from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, TRANSACTION_STATE_LOG_NUM_PARTITIONS
 from minibroker.config.types import INT_MAX
 from minibroker.security.acl import CLUSTER_NAME
 from minibroker.security.principal import ANONYMOUS, Principal
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.config.dynamic import Configs, DynamicSettings
     from minibroker.coordinator.service import GroupService
+    from minibroker.coordinator.transactions.service import TransactionService
     from minibroker.quotas.controller_mutation import Mutated
     from minibroker.quotas.manager import ClientQuotaManager
     from minibroker.runtime.arena import ArenaRef
@@ -158,6 +159,10 @@ class Context:
     def group_owner(self, group_id: str) -> Owner:
         return group_owner(group_id, self.settings[OFFSETS_TOPIC_NUM_PARTITIONS], self.workers)
 
+    def transaction_owner(self, transactional_id: str) -> Owner:
+        partitions = self.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS]
+        return transaction_owner(transactional_id, partitions, self.workers)
+
 
 class WorkerScope(Protocol):
     """Interface to the I/O worker that runs ``execute``."""
@@ -165,6 +170,7 @@ class WorkerScope(Protocol):
     index: int
     settings: Settings
     groups: GroupService
+    transactions: TransactionService
     random: Random
 
     @property

@@ -1,8 +1,9 @@
-"""FindCoordinator (10): find the broker that coordinates a group.
+"""FindCoordinator (10): find the broker that coordinates a group or a transactional id.
 
-Versions 0-6, with several keys since version 4. The coordinator of a group is the leader of its
-partition of ``__consumer_offsets``; the response contains its endpoint on the listener of the
-request. The image has this data, so no worker is involved. Kafka's counterpart is
+Versions 0-6, with several keys since version 4. The coordinator is the leader of the key's
+partition of ``__consumer_offsets`` or ``__transaction_state``; the response contains its endpoint
+on the listener of the request. The image has this data, so no worker is involved; the first request
+for a transactional id creates ``__transaction_state``. Kafka's counterpart is
 ``KafkaApis.handleFindCoordinatorRequest``.
 """
 
@@ -11,10 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from minibroker.apis.base import Api, Context, Owner
-from minibroker.apis.unserved import SHARE_GROUPS, TRANSACTIONS, Unserved
-from minibroker.cluster.placement import OFFSETS_TOPIC, offsets_partition
-from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.apis.unserved import SHARE_GROUPS, Unserved
+from minibroker.cluster.placement import (
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    offsets_partition,
+    transaction_partition,
+)
+from minibroker.cluster.topics import NewTopic
+from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, TRANSACTION_STATE_LOG_NUM_PARTITIONS
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import (
     Coordinator,
@@ -24,8 +31,9 @@ from protocol.messages.find_coordinator import (
 from protocol.registry import ApiKey
 
 GROUP: Final = 0
-KEY_TYPES: Final = {GROUP: "groups", 1: "transactions", 2: "share groups"}
-UNSERVED: Final[Mapping[int, Unserved]] = {1: TRANSACTIONS, 2: SHARE_GROUPS}
+TRANSACTION: Final = 1
+KEY_TYPES: Final = {GROUP: "groups", TRANSACTION: "transactions", 2: "share groups"}
+UNSERVED: Final[Mapping[int, Unserved]] = {2: SHARE_GROUPS}
 
 
 class CoordinatorNode(NamedTuple):
@@ -38,9 +46,20 @@ class CoordinatorNode(NamedTuple):
     text: str | None = None
 
 
-def split(_ctx: Context, _request: FindCoordinatorRequest) -> Mapping[Owner, None]:
-    """No worker is involved."""
-    return {}
+def split(ctx: Context, request: FindCoordinatorRequest) -> Mapping[Owner, None]:
+    """No worker is involved; the controller creates a topic that is missing."""
+    is_needed = request.key_type == TRANSACTION and (ctx.version < 4 or request.coordinator_keys)
+    return {CONTROLLER: None} if is_needed and not _has_state_topic(ctx) else {}
+
+
+def _has_state_topic(ctx: Context) -> bool:
+    return TRANSACTION_STATE_TOPIC in ctx.image.topics
+
+
+async def execute_at_controller(scope: ControllerScope, _part: None) -> None:
+    """Create ``__transaction_state``."""
+    outcome = await scope.cluster.create_topics([NewTopic(TRANSACTION_STATE_TOPIC)])
+    await scope.publish(outcome.updates)
 
 
 def merge(
@@ -75,17 +94,21 @@ def _coordinator(key: str, node: CoordinatorNode) -> Coordinator:
 
 
 def _find(ctx: Context, key_type: int, key: str) -> CoordinatorNode:
-    if key_type != GROUP:
+    if key_type not in (GROUP, TRANSACTION):
         ctx.unserved = UNSERVED.get(key_type)
         what = KEY_TYPES.get(key_type)
         text = f"This broker does not serve {what} yet." if what else _unknown_type(key_type)
         return CoordinatorNode(error=ErrorCode.INVALID_REQUEST, text=text)
+    topic = OFFSETS_TOPIC
     index = offsets_partition(key, ctx.settings[OFFSETS_TOPIC_NUM_PARTITIONS])
-    partition = ctx.image.partition(OFFSETS_TOPIC, index)
+    if key_type == TRANSACTION:
+        topic = TRANSACTION_STATE_TOPIC
+        index = transaction_partition(key, ctx.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS])
+    partition = ctx.image.partition(topic, index)
     leader = None if partition is None else ctx.image.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoints.get(ctx.caller.listener)
     if leader is None or endpoint is None:
-        text = f"{OFFSETS_TOPIC}-{index}, which stores this group, has no reachable leader."
+        text = f"{topic}-{index}, which stores this key, has no reachable leader."
         return CoordinatorNode(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, text=text)
     return CoordinatorNode(leader.broker_id, *endpoint)
 
@@ -99,9 +122,7 @@ API: Api[FindCoordinatorRequest, None, None, FindCoordinatorResponse] = Api(
     key=ApiKey.FIND_COORDINATOR,
     versions=(0, 6),
     split=split,
+    execute_at_controller=execute_at_controller,
     merge=merge,
-    left_out=(
-        "key type 1, transactions: none are coordinated yet; INVALID_REQUEST says so",
-        "key type 2, share groups: none are coordinated yet; INVALID_REQUEST says so",
-    ),
+    left_out=("key type 2, share groups: none are coordinated yet; INVALID_REQUEST says so",),
 )

@@ -1,68 +1,112 @@
-"""InitProducerId (22): allocate a producer id for an idempotent producer.
+"""InitProducerId (22): allocate a producer id, or a new epoch for a transactional id.
 
 Versions 0-5. Without a transactional id a producer gets an unused id with epoch 0, whatever id it
 had before. An I/O worker takes the id from a block that the controller allocated to it, so most
-requests do not reach the controller. Transactions are not served: a transactional id is rejected
-with an error that the Java client does not retry. In Kafka:
+requests do not reach the controller. With a transactional id, its coordinator fences earlier
+producers and aborts their transaction; meanwhile clients get CONCURRENT_TRANSACTIONS and retry.
+Before version 4, PRODUCER_FENCED is reported as INVALID_PRODUCER_EPOCH. In Kafka:
 ``KafkaApis.handleInitProducerIdRequest`` and ``TransactionCoordinator.handleInitProducerId``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
-from minibroker.apis.unserved import TRANSACTIONS
+from minibroker.cluster.features import TRANSACTION_VERSION, level
+from minibroker.config import TRANSACTION_MAX_TIMEOUT_MS
+from minibroker.coordinator.transactions.events import InitProducer, ProducerIdAndEpoch
 from protocol.errors import ErrorCode
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.registry import ApiKey
 
-NONE = -1
+NONE: Final = -1
 """No producer id, and no epoch."""
 
+FENCED_SINCE: Final = 4
+"""First version whose clients know PRODUCER_FENCED."""
 
-def split(ctx: Context, request: InitProducerIdRequest) -> Mapping[Owner, None]:
-    """Choose an I/O worker by connection; any of them can allocate an id."""
-    if _is_refused(request):
+
+class InitProducerPart(NamedTuple):
+    """A transactional id, and the producer that continues if there is one."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: ProducerIdAndEpoch | None
+
+
+class InitProducerReply(NamedTuple):
+    """The producer id and epoch, or the error."""
+
+    error: ErrorCode
+    producer_id: int = NONE
+    epoch: int = NONE
+
+
+Part = InitProducerPart | None
+
+
+def split(ctx: Context, request: InitProducerIdRequest) -> Mapping[Owner, Part]:
+    """Choose the coordinator of the transactional id.
+
+    Without one, choose an I/O worker by connection; any of them can allocate a producer id.
+    """
+    if _validate(ctx, request) is not ErrorCode.NONE:
         return {}
-    return {crc32(ctx.caller.connection_id.encode()) % ctx.workers: None}
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return {crc32(ctx.caller.connection_id.encode()) % ctx.workers: None}
+    expected = None
+    if request.producer_id != NONE:
+        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    part = InitProducerPart(transactional_id, request.transaction_timeout_ms, expected)
+    return {ctx.transaction_owner(transactional_id): part}
 
 
-def _is_refused(request: InitProducerIdRequest) -> bool:
-    is_inconsistent = (request.producer_id == NONE) != (request.producer_epoch == NONE)
-    return request.transactional_id is not None or is_inconsistent
+def _validate(ctx: Context, request: InitProducerIdRequest) -> ErrorCode:
+    only_one_given = (request.producer_id == NONE) != (request.producer_epoch == NONE)
+    if only_one_given or request.transactional_id == "":
+        return ErrorCode.INVALID_REQUEST
+    timeout_ms_max = ctx.settings[TRANSACTION_MAX_TIMEOUT_MS]
+    if request.transactional_id is not None and not (
+        0 < request.transaction_timeout_ms <= timeout_ms_max
+    ):
+        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    return ErrorCode.NONE
 
 
-async def execute(scope: WorkerScope, _part: None) -> int | None:
-    """Allocate a producer id; None if no block is available."""
-    return await scope.next_producer_id()
+async def execute(scope: WorkerScope, part: Part) -> InitProducerReply:
+    """Allocate a producer id, or the next epoch of a transactional id."""
+    if part is not None:
+        version = level(scope.image.features, TRANSACTION_VERSION)
+        event = InitProducer(part.timeout_ms, part.expected, version)
+        error, producer = await scope.transactions.init_producer(part.transactional_id, event)
+        return InitProducerReply(error, *producer)
+    producer_id = await scope.next_producer_id()
+    if producer_id is None:  # Kafka's error for this: clients retry after a pause.
+        return InitProducerReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return InitProducerReply(ErrorCode.NONE, producer_id, 0)
 
 
 def merge(
-    ctx: Context, request: InitProducerIdRequest, replies: Mapping[Owner, int | None]
+    ctx: Context, request: InitProducerIdRequest, replies: Mapping[Owner, InitProducerReply]
 ) -> InitProducerIdResponse:
-    """Return the id with epoch 0, or the error."""
-    for producer_id in replies.values():
-        if producer_id is None:  # Kafka's error for this: clients retry after a pause.
-            return InitProducerIdResponse(
-                error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                producer_id=NONE,
-                producer_epoch=NONE,
-            )
-        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
-    if request.transactional_id is not None:
-        ctx.unserved = TRANSACTIONS
+    """Return the producer id and epoch, or the error."""
+    reply = next(iter(replies.values()), None) or InitProducerReply(_validate(ctx, request))
+    error = reply.error
+    if error is ErrorCode.PRODUCER_FENCED and ctx.version < FENCED_SINCE:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(
-        error_code=ErrorCode.INVALID_REQUEST, producer_id=NONE, producer_epoch=NONE
+        error_code=error, producer_id=reply.producer_id, producer_epoch=reply.epoch
     )
 
 
-API: Api[InitProducerIdRequest, None, int | None, InitProducerIdResponse] = Api(
+API: Api[InitProducerIdRequest, Part, InitProducerReply, InitProducerIdResponse] = Api(
     key=ApiKey.INIT_PRODUCER_ID,
     versions=(0, 5),
     split=split,
     execute=execute,
     merge=merge,
-    left_out=("transactions: a transactional id is refused with INVALID_REQUEST",),
 )

@@ -2,14 +2,15 @@
 
 Versions 1-10: one group up to version 7, then several, with topic ids since version 10. Since
 version 2, null topics request all offsets of the group. A partition without an offset gets -1 and
-no error, whether it exists or not. An unknown topic id is an error; committed topics that no longer
-have an id are omitted. Kafka's counterparts are ``KafkaApis.handleOffsetFetchRequest`` and
-``OffsetMetadataManager.fetchOffsets``.
+no error, whether it exists or not; with require_stable (since version 7), one that an open
+transaction commits gets UNSTABLE_OFFSET_COMMIT. An unknown topic id is an error; committed topics
+that no longer have an id are omitted. Kafka's counterparts are
+``KafkaApis.handleOffsetFetchRequest`` and ``OffsetMetadataManager.fetchOffsets``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
@@ -43,15 +44,17 @@ class RequestedGroup(NamedTuple):
     topics: tuple[tuple[str, tuple[int, ...]], ...] | None
     member_id: str | None
     member_epoch: int
+    require_stable: bool = False
 
 
 class FetchedOffset(NamedTuple):
-    """A committed offset; -1 if there is none."""
+    """A committed offset; -1 if there is none, or an open transaction may change it."""
 
     partition: int
     offset: int = -1
     leader_epoch: int = -1
     metadata: str = ""
+    error: ErrorCode = ErrorCode.NONE
 
 
 OffsetFetchPart = tuple[RequestedGroup, ...]
@@ -76,7 +79,14 @@ def split(ctx: Context, request: OffsetFetchRequest) -> Mapping[Owner, OffsetFet
         topics = None
         if group.topics is not None:
             topics = tuple(_known(ctx, group.topics))
-        part = RequestedGroup(place, group.group_id, topics, group.member_id, group.member_epoch)
+        part = RequestedGroup(
+            place,
+            group.group_id,
+            topics,
+            group.member_id,
+            group.member_epoch,
+            request.require_stable,
+        )
         parts.setdefault(ctx.group_owner(group.group_id), []).append(part)
     return {owner: tuple(groups) for owner, groups in parts.items()}
 
@@ -124,24 +134,31 @@ def _fetch(scope: WorkerScope, group: RequestedGroup) -> FetchedGroup:
         table = found
     if topics is None:
         topics = tuple((name, tuple(table.partitions(name))) for name in table.topics())
-    return FetchedGroup(error, tuple(_look_up(table, topics)))
+    unstable = frozenset[tuple[str, int]]()
+    if group.require_stable and error is ErrorCode.NONE:
+        unstable = scope.groups.pending_offsets(group.group_id)
+    return FetchedGroup(error, tuple(_look_up(table, topics, unstable)))
 
 
 def _look_up(
-    table: OffsetTable, topics: Iterable[tuple[str, tuple[int, ...]]]
+    table: OffsetTable,
+    topics: Iterable[tuple[str, tuple[int, ...]]],
+    unstable: Container[tuple[str, int]],
 ) -> Iterator[tuple[str, tuple[FetchedOffset, ...]]]:
     for name, partitions in topics:
         known = table.partitions(name)
         found = []
         for index in partitions:
             committed = known.get(index)
-            found.append(
-                FetchedOffset(index)
-                if committed is None
-                else FetchedOffset(
+            if (name, index) in unstable:
+                fetched = FetchedOffset(index, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            elif committed is None:
+                fetched = FetchedOffset(index)
+            else:
+                fetched = FetchedOffset(
                     index, committed.offset, committed.leader_epoch, committed.metadata
                 )
-            )
+            found.append(fetched)
         yield name, tuple(found)
 
 
@@ -202,7 +219,7 @@ def _topic(
                 committed_offset=found.offset,
                 committed_leader_epoch=found.leader_epoch,
                 metadata=found.metadata,
-                error_code=ErrorCode.NONE,
+                error_code=found.error,
             )
             for found in partitions
         ],
@@ -246,8 +263,5 @@ API: Api[OffsetFetchRequest, OffsetFetchPart, OffsetFetchReply, OffsetFetchRespo
     split=split,
     execute=execute,
     merge=merge,
-    left_out=(
-        "require_stable: without transactions every offset is stable",
-        "member id and epoch of KIP-848: its groups are not served yet",
-    ),
+    left_out=("member id and epoch of KIP-848: its groups are not served yet",),
 )

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from minibroker.apis import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
@@ -33,8 +35,10 @@ from minibroker.apis import (
     describe_log_dirs,
     describe_quorum,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -47,6 +51,7 @@ from minibroker.apis import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -89,6 +94,8 @@ def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:
 
 APIS: Final[Mapping[int, ServedApi]] = collect(
     [
+        add_offsets_to_txn.API,
+        add_partitions_to_txn.API,
         alter_client_quotas.API,
         alter_configs.API,
         alter_partition_reassignments.API,
@@ -112,8 +119,10 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         describe_log_dirs.API,
         describe_quorum.API,
         describe_topic_partitions.API,
+        describe_transactions.API,
         describe_user_scram_credentials.API,
         elect_leaders.API,
+        end_txn.API,
         fetch.API,
         find_coordinator.API,
         heartbeat.API,
@@ -126,6 +135,7 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         list_groups.API,
         list_offsets.API,
         list_partition_reassignments.API,
+        list_transactions.API,
         metadata.API,
         offset_commit.API,
         offset_delete.API,

@@ -19,9 +19,6 @@ class Unserved(NamedTuple):
     advice: str
 
 
-TRANSACTIONS: Final = Unserved(
-    "transactions", "remove transactional.id from the producer's configuration"
-)
 CONSUMER_GROUPS: Final = Unserved(
     "the consumer group protocol of KIP-848",
     "set group.protocol=classic in the consumer's configuration",
@@ -38,12 +35,6 @@ COMPARE_VERSIONS: Final = (
 """Advice for an unknown API or an unsupported version."""
 
 _BY_KEY: Final[Mapping[int, Unserved]] = {
-    ApiKey.ADD_PARTITIONS_TO_TXN: TRANSACTIONS,
-    ApiKey.ADD_OFFSETS_TO_TXN: TRANSACTIONS,
-    ApiKey.END_TXN: TRANSACTIONS,
-    ApiKey.TXN_OFFSET_COMMIT: TRANSACTIONS,
-    ApiKey.DESCRIBE_TRANSACTIONS: TRANSACTIONS,
-    ApiKey.LIST_TRANSACTIONS: TRANSACTIONS,
     ApiKey.CONSUMER_GROUP_DESCRIBE: CONSUMER_GROUPS,
     ApiKey.SHARE_GROUP_HEARTBEAT: SHARE_GROUPS,
     ApiKey.SHARE_GROUP_DESCRIBE: SHARE_GROUPS,

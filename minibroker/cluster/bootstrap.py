@@ -24,7 +24,7 @@ from minibroker.cluster.image import (
     Uuid,
     apply,
 )
-from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from minibroker.cluster.store.tree import Create, NodeExistsError, NoNodeError, Store
 from minibroker.cluster.topic_recovery import FoundLogs
 from minibroker.cluster.topics import INTERNAL_TOPICS
@@ -33,6 +33,7 @@ from minibroker.config import (
     CLUSTER_ID,
     NODE_ID,
     OFFSETS_TOPIC_NUM_PARTITIONS,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
     ZOOKEEPER_CONNECT,
     Settings,
 )
@@ -175,14 +176,21 @@ def check_data_directory(image: Image, settings: Settings, found_logs: FoundLogs
                 f"belongs to node {min(other_ids)}; set node.id={min(other_ids)} or use another "
                 "data directory"
             )
-    offsets, requested = image.topics.get(OFFSETS_TOPIC), settings[OFFSETS_TOPIC_NUM_PARTITIONS]
-    if offsets is not None and len(offsets.partitions) != requested:
-        raise ControllerStartError(
-            f"offsets.topic.num.partitions={requested} "
-            f"({settings.where(OFFSETS_TOPIC_NUM_PARTITIONS)}): the data directory has "
-            f"{len(offsets.partitions)}, by which groups find their offsets; set that number or "
-            "use another data directory"
-        )
+    for name, setting, found_by in (
+        (OFFSETS_TOPIC, OFFSETS_TOPIC_NUM_PARTITIONS, "groups find their offsets"),
+        (
+            TRANSACTION_STATE_TOPIC,
+            TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+            "transactional ids find their state",
+        ),
+    ):
+        stored, requested = image.topics.get(name), settings[setting]
+        if stored is not None and len(stored.partitions) != requested:
+            raise ControllerStartError(
+                f"{setting.name}={requested} ({settings.where(setting)}): the data directory has "
+                f"{len(stored.partitions)}, by which {found_by}; set that number or use another "
+                "data directory"
+            )
 
 
 def _check_unmarked(image: Image, found_logs: FoundLogs) -> None:

@@ -72,10 +72,10 @@ from minibroker.cluster.topics import (
     ChangeRejected,
     NewPartitions,
     NewTopic,
-    internal_topics,
     plan_creation,
     plan_deletion,
     plan_new_partitions,
+    topics_at_start,
 )
 from minibroker.config import BROKER_RACK, DELETE_TOPIC_ENABLE, NODE_ID, Settings
 from protocol.errors import ErrorCode
@@ -149,7 +149,7 @@ class ClusterController(AclController):
         controller = cls(store, settings, image, random, free_bytes)
         # They are part of the image from the start, so that the first use of a group does not
         # change the image; their logs are created at the first write.
-        for name, make in internal_topics(settings).items():
+        for name, make in topics_at_start(settings).items():
             if name not in image.topics:
                 created = make(settings, broker.broker_id, controller._new_topic_id())
                 await store.multi(await stored_topics.creation(store, created))

@@ -12,6 +12,7 @@ from typing import Final
 from zlib import crc32
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 
 
 def partition_owner(topic: str, partition: int, workers: int) -> int:
@@ -38,3 +39,14 @@ def offsets_partition(group_id: str, partitions: int) -> int:
 def group_owner(group_id: str, partitions: int, workers: int) -> int:
     """Index of the I/O worker that coordinates a group."""
     return partition_owner(OFFSETS_TOPIC, offsets_partition(group_id, partitions), workers)
+
+
+def transaction_partition(transactional_id: str, partitions: int) -> int:
+    """Partition of ``__transaction_state`` that keeps a transactional id, by the same hash."""
+    return (java_string_hash(transactional_id) & 0x7FFFFFFF) % partitions
+
+
+def transaction_owner(transactional_id: str, partitions: int, workers: int) -> int:
+    """Index of the I/O worker that coordinates the transactions of a transactional id."""
+    index = transaction_partition(transactional_id, partitions)
+    return partition_owner(TRANSACTION_STATE_TOPIC, index, workers)

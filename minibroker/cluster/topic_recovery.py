@@ -15,11 +15,15 @@ from typing import Final, NamedTuple
 from minibroker.cluster import layout
 from minibroker.cluster.image import EMPTY, PartitionRegistration, Topic, TopicCreated
 from minibroker.cluster.layout import ProducerIdBlock, make_partition
-from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from minibroker.cluster.store.tree import Create, Store
 from minibroker.cluster.stored_topics import creation
 from minibroker.cluster.topics import PARTITIONS_MAX, internal_topics, name_problem
-from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
+from minibroker.config import (
+    OFFSETS_TOPIC_NUM_PARTITIONS,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+    Settings,
+)
 from minibroker.storage.data_directory import LoggedTopic
 
 _logger = logging.getLogger(__name__)
@@ -82,9 +86,11 @@ def _topic_created(
     settings: Settings, name: str, logged: LoggedTopic, broker_id: int
 ) -> TopicCreated:
     count = logged.partitions[-1] + 1
+    # Partitions of these are created when they are first written.
     if name == OFFSETS_TOPIC:
-        # Its partitions are created when they are first written.
         count = max(count, settings[OFFSETS_TOPIC_NUM_PARTITIONS])
+    elif name == TRANSACTION_STATE_TOPIC:
+        count = max(count, settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS])
     make = internal_topics(settings).get(name)
     config = EMPTY if make is None else make(settings, broker_id, logged.topic_id).config
     partitions = tuple[PartitionRegistration, ...](

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from minibroker.activity.schema import TOPIC as ACTIVITY_TOPIC
 from minibroker.cluster.image import Image, PartitionRegistration, Topic, TopicCreated, Uuid
 from minibroker.cluster.layout import FIRST_LEADER_EPOCH, TopicNode, make_partition
-from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from minibroker.config import (
     ACTIVITY_ENABLE,
     ACTIVITY_RETENTION_BYTES,
@@ -23,6 +23,8 @@ from minibroker.config import (
     NUM_PARTITIONS,
     OFFSETS_TOPIC_NUM_PARTITIONS,
     OFFSETS_TOPIC_SEGMENT_BYTES,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+    TRANSACTION_STATE_LOG_SEGMENT_BYTES,
     Settings,
 )
 from minibroker.config.topics import parse_topic_value
@@ -36,10 +38,10 @@ ACTIVITY_SEGMENTS = 8
 PARTITIONS_MAX = 10_000
 """Maximum number of partitions of a topic, so that its node stays below the size limit."""
 
-INTERNAL_TOPICS = (OFFSETS_TOPIC, ACTIVITY_TOPIC)
+INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, ACTIVITY_TOPIC)
 """Topics that only the broker itself creates and writes."""
 
-INTERNAL_TO_CLIENTS = frozenset({OFFSETS_TOPIC})
+INTERNAL_TO_CLIENTS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 """Internal topics as reported to clients, which are Kafka's own only: consumers skip internal
 topics in patterns, and Spark's connector silently reads nothing of them.
 """
@@ -100,10 +102,16 @@ def colliding(name: str, existing: Iterable[str]) -> str | None:
 def plan_creation(
     image: Image, settings: Settings, new: NewTopic, topic_id: Uuid
 ) -> TopicCreated | ChangeRejected:
-    """Return the change that creates a topic, or the reason of its rejection."""
+    """Return the change that creates a topic, or the reason of its rejection.
+
+    An internal topic is always created as the settings of the broker determine.
+    """
     rejection = _reject_name(image, new.name) or _reject_config(new)
     if rejection is not None:
         return rejection
+    make_internal = internal_topics(settings).get(new.name)
+    if make_internal is not None:
+        return make_internal(settings, image.controller_id, topic_id)
     partitions = (
         _place_as_requested(image, new)
         if new.assignments
@@ -173,6 +181,20 @@ def offsets_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCr
     return TopicCreated(Topic(OFFSETS_TOPIC, topic_id, partitions, internal=True), config)
 
 
+def transaction_state_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
+    """Return the internal topic of transactional ids, created when a client looks for one."""
+    count = settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS]
+    partitions = tuple(make_partition(index, (broker_id,)) for index in range(count))
+    config = {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "segment.bytes": str(settings[TRANSACTION_STATE_LOG_SEGMENT_BYTES]),
+        "unclean.leader.election.enable": "false",
+    }
+    topic = Topic(TRANSACTION_STATE_TOPIC, topic_id, partitions, internal=True)
+    return TopicCreated(topic, config)
+
+
 def activity_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
     """Return the internal topic of activity events.
 
@@ -188,11 +210,17 @@ def activity_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicC
     return TopicCreated(Topic(ACTIVITY_TOPIC, topic_id, partitions, internal=True), config)
 
 
-def internal_topics(
-    settings: Settings,
-) -> Mapping[str, Callable[[Settings, int, Uuid], TopicCreated]]:
+MakeTopic = Callable[[Settings, int, Uuid], TopicCreated]
+
+
+def internal_topics(settings: Settings) -> Mapping[str, MakeTopic]:
     """Return the functions that create the internal topics, by topic name."""
-    made = {OFFSETS_TOPIC: offsets_topic}
+    return {**topics_at_start(settings), TRANSACTION_STATE_TOPIC: transaction_state_topic}
+
+
+def topics_at_start(settings: Settings) -> Mapping[str, MakeTopic]:
+    """Return those of them that are created at the first start."""
+    made: dict[str, MakeTopic] = {OFFSETS_TOPIC: offsets_topic}
     return made | ({ACTIVITY_TOPIC: activity_topic} if settings[ACTIVITY_ENABLE] else {})
 
 

@@ -28,6 +28,7 @@ from minibroker.config.settings import SettingEntry as SettingEntry
 from minibroker.config.settings import Settings as Settings
 from minibroker.config.settings import read_pairs as read_pairs
 from minibroker.config.settings import read_properties as read_properties
+from minibroker.config.transaction_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.types import ConnectString as ConnectString
 from minibroker.config.types import HostPort as HostPort
 from minibroker.config.zookeeper_definitions import *  # noqa: F403 - the setting constants

@@ -44,10 +44,8 @@ KNOWN_UNSERVED = frozenset().union(
         replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
         security.providers server.max.startup.time.ms
         socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-        telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
-        transaction.max.timeout.ms transaction.partition.verification.enable
-        transaction.remove.expired.transaction.cleanup.interval.ms
-        transaction.two.phase.commit.enable transactional.id.expiration.ms
+        telemetry.max.bytes transaction.partition.verification.enable
+        transaction.state.log.load.buffer.size transaction.two.phase.commit.enable
         unclean.leader.election.interval.ms unstable.api.versions.enable
         unstable.feature.versions.enable""",
     ),
@@ -132,10 +130,6 @@ KNOWN_UNSERVED = frozenset().union(
         """cipher.suites endpoint.identification.algorithm
         engine.factory.class keymanager.algorithm keystore.password protocol provider
         secure.random.implementation trustmanager.algorithm truststore.password""",
-    ),
-    _names(
-        "transaction.state.log.",
-        "load.buffer.size min.isr num.partitions replication.factor segment.bytes",
     ),
     _names(
         "zookeeper.",

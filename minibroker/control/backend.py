@@ -86,14 +86,15 @@ class HealthCondition(NamedTuple):
             "storage_failed",
             "records_truncated",
             "groups_not_loaded",
+            "transactions_not_loaded",
             "descriptors_exhausted",
             "not_responding",
         ],
         Doc(
             "`storage_failed` ends when a write succeeds; `records_truncated` ends when the "
-            "process restarts; `groups_not_loaded` ends when the logs of committed offsets can be "
-            "opened; `descriptors_exhausted` ends when connections can be accepted again; "
-            "`not_responding` means that the process did not respond within a second."
+            "process restarts; `groups_not_loaded` and `transactions_not_loaded` end when their "
+            "logs can be opened; `descriptors_exhausted` ends when connections can be accepted "
+            "again; `not_responding` means that the process did not respond within a second."
         ),
     ]
     subject: Annotated[str, Doc("The affected resource, e.g. a path.")]

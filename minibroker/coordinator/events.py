@@ -79,6 +79,7 @@ class CommitRequested(NamedTuple):
     member_id: str
     generation: int
     group_instance_id: str | None = None
+    transactional: bool = False
     waiter: Waiter = NO_WAITER
 
 

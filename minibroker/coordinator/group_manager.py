@@ -9,6 +9,7 @@ counterpart is ``GroupMetadataManager`` (3.x), which also loads and cleans up.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -21,11 +22,13 @@ from minibroker.coordinator.limits import GROUPS_MAX, OFFSETS_PER_GROUP_MAX, Gro
 from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.offsets_log import (
     OffsetsLog,
+    OffsetsTransaction,
     StoredGroup,
     apply_entries,
     commit_error,
     group_error,
 )
+from minibroker.coordinator.pending_offsets import PendingOffsets
 from minibroker.coordinator.records import CLASSIC, Entry, OffsetEntry
 from minibroker.storage.errors import LogError
 from minibroker.storage.partition import Partition
@@ -61,6 +64,7 @@ class GroupManager:
         self._open_partition = open_partition
         self._random_bits = random_bits
         self._stored: dict[str, StoredGroup] = {}
+        self._pending: defaultdict[int, PendingOffsets] = defaultdict(PendingOffsets)
 
     def _make_id(self) -> str:
         return str(UUID(int=self._random_bits(128), version=4))
@@ -88,7 +92,8 @@ class GroupManager:
             except LogError as error:
                 self.unloaded[partition] = error.text
                 continue
-            for group_id, stored in apply_entries(offsets_log.replay()).items():
+            pending = self._pending[partition] = PendingOffsets()
+            for group_id, stored in apply_entries(offsets_log.replay(), pending).items():
                 loaded.append(self._restore(group_id, stored, time))
             self.unloaded.pop(partition, None)
         return loaded
@@ -133,8 +138,15 @@ class GroupManager:
     def delete(self, group: Group, now_ms: int) -> ErrorCode:
         """Delete a group and its offsets. On an error, the group remains."""
         entries = list(self._stored_group(group).tombstones(group.group_id))
+        pending = list(self.pending_of(group.group_id).of_group(group.group_id))
+        entries += [
+            OffsetEntry(group.group_id, *each, None)
+            for each in pending
+            if group.offsets.get(*each) is None
+        ]
         error = self._write(group, entries, now_ms)
         if error is ErrorCode.NONE:
+            self._discard_pending(group, pending)
             self.groups.pop(group.group_id, None)
             self._stored.pop(group.group_id, None)
             self._compact_if_needed(group, now_ms)
@@ -145,6 +157,7 @@ class GroupManager:
         self.groups.clear()
         self.unloaded.clear()
         self._stored.clear()
+        self._pending.clear()
         logs, self.offsets_logs = self.offsets_logs, {}
         for partition, offsets_log in logs.items():
             try:
@@ -168,48 +181,118 @@ class GroupManager:
         self, group: Group, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
     ) -> dict[tuple[str, int], ErrorCode]:
         """Write all offsets in one batch, or none; return an error for each."""
-        added = sum(group.offsets.get(*key) is None for key in offsets)
-        if len(group.offsets) + added > OFFSETS_PER_GROUP_MAX:
-            _logger.warning(
-                "group %r may not have more than %d offsets", group.group_id, OFFSETS_PER_GROUP_MAX
-            )
+        if not self._has_room(group, offsets):
             return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
         entries = [OffsetEntry(group.group_id, *key, value) for key, value in offsets.items()]
         error = commit_error(self._write(group, entries, now_ms))
         if error is ErrorCode.NONE:
+            pending = self.pending_of(group.group_id)
             for (topic, partition), committed in offsets.items():
                 group.offsets.put(topic, partition, committed)
+                pending.committed((group.group_id, topic, partition))
             self._compact_if_needed(group, now_ms)
         return dict.fromkeys(offsets, error)
+
+    def commit_pending(
+        self,
+        group: Group,
+        offsets: Mapping[tuple[str, int], CommittedOffset],
+        transaction: OffsetsTransaction,
+        now_ms: int,
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Write offsets that are in force when the transaction commits; an error for each."""
+        if not self._has_room(group, offsets):
+            return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
+        entries = [OffsetEntry(group.group_id, *key, value) for key, value in offsets.items()]
+        error = commit_error(self._write(group, entries, now_ms, transaction))
+        if error is ErrorCode.NONE:
+            pending = self.pending_of(group.group_id)
+            for key, committed in offsets.items():
+                pending.add(transaction.producer_id, (group.group_id, *key), committed)
+        return dict.fromkeys(offsets, error)
+
+    def end_transaction(
+        self, partition: int, producer_id: int, time: Moment, *, committed: bool
+    ) -> None:
+        """Put the pending offsets of a producer in force, or remove them; the marker is written."""
+        pending = self._pending[partition]
+        if not committed:
+            pending.abort(producer_id)
+            return
+        for (group_id, topic, index), offset in pending.commit(producer_id):
+            group = self.groups.get(group_id) or self.create(group_id, time)
+            if group is not None:
+                group.offsets.put(topic, index, offset)
+
+    def pending_of(self, group_id: str) -> PendingOffsets:
+        """The pending offsets of the group's partition."""
+        return self._pending[offsets_partition(group_id, self._partitions)]
+
+    def _discard_pending(self, group: Group, keys: Iterable[tuple[str, int]]) -> None:
+        pending = self.pending_of(group.group_id)
+        for key in keys:
+            pending.discard((group.group_id, *key))
+
+    def _has_room(self, group: Group, offsets: Iterable[tuple[str, int]]) -> bool:
+        pending = self.pending_of(group.group_id)
+        count = len(group.offsets) + pending.count(group.group_id)
+        if count + sum(group.offsets.get(*key) is None for key in offsets) <= OFFSETS_PER_GROUP_MAX:
+            return True
+        _logger.warning(
+            "group %r may not have more than %d offsets", group.group_id, OFFSETS_PER_GROUP_MAX
+        )
+        return False
 
     def delete_offsets(
         self, group: Group, keys: Iterable[tuple[str, int]], now_ms: int
     ) -> ErrorCode:
         """Delete the offsets that exist."""
-        existing = [key for key in keys if group.offsets.get(*key) is not None]
+        pending = self.pending_of(group.group_id)
+        existing = [
+            key
+            for key in keys
+            if group.offsets.get(*key) is not None or pending.is_pending((group.group_id, *key))
+        ]
         entries = [OffsetEntry(group.group_id, *key, None) for key in existing]
         error = commit_error(self._write(group, entries, now_ms))
         if error is ErrorCode.NONE:
             for topic, partition in existing:
                 group.offsets.remove(topic, partition)
+            self._discard_pending(group, existing)
             self._compact_if_needed(group, now_ms)
         return error
 
     def expire(self, group: Group, now_ms: int) -> bool:
         """Delete the expired offsets of a group; False if the group itself can be deleted."""
-        expired = group.expired_offsets(now_ms)
+        pending = self.pending_of(group.group_id)
+        expired = [
+            key
+            for key in group.expired_offsets(now_ms)
+            if not pending.is_pending((group.group_id, *key))
+        ]
         if expired:
             self.delete_offsets(group, expired, now_ms)
             _logger.info("group %r: %d offsets have expired", group.group_id, len(expired))
-        return not group.is_idle or len(group.offsets) > 0
+        has_offsets = len(group.offsets) > 0 or pending.has_group(group.group_id)
+        return not group.is_idle or has_offsets
 
     # ------------------------------------------------------------------------------ writing
 
-    def _write(self, group: Group, entries: Sequence[Entry], now_ms: int) -> ErrorCode:
+    def _write(
+        self,
+        group: Group,
+        entries: Sequence[Entry],
+        now_ms: int,
+        transaction: OffsetsTransaction | None = None,
+    ) -> ErrorCode:
         if not entries:
             return ErrorCode.NONE
         try:
-            self.offsets_log(group.group_id).write(entries, now_ms=now_ms)
+            offsets_log = self.offsets_log(group.group_id)
+            if transaction is None:
+                offsets_log.write(entries, now_ms=now_ms)
+            else:
+                offsets_log.write_pending(entries, transaction, now_ms=now_ms)
         except LogError as error:
             _logger.warning("group %r could not be written: %s", group.group_id, error)
             return error.code
@@ -222,10 +305,10 @@ class GroupManager:
     def _compact_if_needed(self, group: Group, now_ms: int) -> None:
         partition = offsets_partition(group.group_id, self._partitions)
         offsets_log = self.offsets_logs.get(partition)
-        if offsets_log is None or not offsets_log.needs_compaction:
-            return
+        if offsets_log is None or not offsets_log.needs_compaction or self._pending[partition]:
+            return  # Pending offsets stay where they are until their transactions end.
         try:
-            offsets_log.compact(self._live_entries(partition), now_ms=now_ms)
+            offsets_log.compact_to(self._live_entries(partition), now_ms=now_ms)
         except (LogError, OSError) as error:
             _logger.warning("__consumer_offsets-%d cannot be compacted: %s", partition, error)
 

@@ -348,9 +348,10 @@ def _commit_error(group: ClassicGroup, event: CommitRequested) -> ErrorCode:
     )
     if group.state is not GroupState.DEAD:
         if is_anonymous:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            # Older versions of TxnOffsetCommit contain no member.
+            return ErrorCode.NONE if event.transactional else ErrorCode.UNKNOWN_MEMBER_ID
         error = _generation_error(group, event)
-        if error is not ErrorCode.NONE:
+        if error is not ErrorCode.NONE or event.transactional:
             return error
     if group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
         group.extend_session(group.membership[event.member_id])

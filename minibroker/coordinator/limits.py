@@ -47,14 +47,14 @@ MEMBER_METADATA_BYTES_MAX: Final = 1024 * 1024
 """Metadata of one member over all its protocols: it is stored in the group's record and sent to the
 leader."""
 
-OFFSETS_LOG_BYTES_MAX: Final = 1024 * 1024
-"""Minimum size at which a partition of ``__consumer_offsets`` is compacted to its live entries."""
+STATE_LOG_BYTES_MAX: Final = 1024 * 1024
+"""Minimum size at which a partition of an internal topic is compacted to its live records."""
 
-OFFSETS_LOG_GROWTH: Final = 4
+STATE_LOG_GROWTH: Final = 4
 """A partition is compacted only when it is this many times larger than after its last compaction,
-so that many live entries are not copied over and over."""
+so that many live records are not copied over and over."""
 
-OFFSETS_LOG_BATCH_BYTES: Final = 256 * 1024
+STATE_LOG_BATCH_BYTES: Final = 256 * 1024
 """Approximate batch size during compaction."""
 
 LOG_LINE_CHARACTERS_MAX: Final = 1_000

@@ -1,26 +1,20 @@
 """One partition of ``__consumer_offsets``: writes and replays group metadata and offsets.
 
 Owns the records and the size of the partition's log. It must never know the rules of groups.
-Invariant: the entries of one commit are written in one batch by one system call, so a crash keeps
-all or none of them, and no content of the log makes a replay fail. When the log has grown to a
-small multiple of its live entries, these are written to a new segment, which becomes the start of
-the log. After a crash between the two steps, the log contains both copies, with the same result. In
-Kafka, this is the work of the log cleaner.
+Invariant: the entries of one commit are written in one batch, so a crash keeps all or none of them,
+and offsets that were committed in a transaction are in force only after its marker. Kafka's
+counterparts are ``GroupCoordinatorRecordHelpers`` and ``CoordinatorLoader``.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from minibroker.coordinator.events import GroupRecord
-from minibroker.coordinator.limits import (
-    OFFSETS_LOG_BATCH_BYTES,
-    OFFSETS_LOG_BYTES_MAX,
-    OFFSETS_LOG_GROWTH,
-)
 from minibroker.coordinator.offsets import OffsetTable
+from minibroker.coordinator.pending_offsets import PendingOffsets
 from minibroker.coordinator.records import (
     CLASSIC,
     Entry,
@@ -28,25 +22,21 @@ from minibroker.coordinator.records import (
     decode_entry,
     encode_entry,
 )
-from minibroker.storage.errors import LogError
-from minibroker.storage.log import Origin
-from minibroker.storage.partition import Partition
-from protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
-from protocol.records import BatchHeader, Record, build_batch, iter_batches, iter_records
+from minibroker.coordinator.state_log import StateLog, StoredBatch
+from minibroker.storage.verification import Guard
+from protocol.control_records import EndTransactionMarker, parse_marker
+from protocol.errors import DecodeError, ErrorCode
+from protocol.records import Record, build_batch
 
-_logger = logging.getLogger(__name__)
 
-READ_BYTES = 4 * 1024 * 1024
-"""Bytes of a log that are read at a time."""
+class OffsetsTransaction(NamedTuple):
+    """The transaction in which offsets are committed."""
 
-REPLAYED_RECORDS_MAX = 100_000
-"""Larger batches are skipped. The coordinator's own batches have far fewer records."""
+    producer_id: int
+    producer_epoch: int
+    guard: Guard
+    """Guard of the verification that the transaction is ongoing."""
 
-REPLAYED_BYTES_MAX = 64 * 1024 * 1024
-"""Maximum bytes of one batch after decompression."""
-
-WARNINGS_MAX = 20
-"""Log lines about skipped records per replay of a log."""
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -87,143 +77,130 @@ class StoredGroup:
             yield record.tombstone()
 
 
-def apply_entries(entries: Iterable[Entry]) -> dict[str, StoredGroup]:
-    """Apply the entries in order; return the resulting state by group id."""
-    groups: defaultdict[str, StoredGroup] = defaultdict(StoredGroup)
-    for entry in entries:
-        stored = groups[entry.group_id]
-        if not isinstance(entry, OffsetEntry):
-            stored.apply(entry)
-        elif entry.committed is None:
-            stored.offsets.remove(entry.topic, entry.partition)
-        else:
-            stored.offsets.put(entry.topic, entry.partition, entry.committed)
-    return {key: stored for key, stored in groups.items() if stored.records or len(stored.offsets)}
+class PendingEntry(NamedTuple):
+    """An offset that a producer commits in a transaction."""
+
+    producer_id: int
+    entry: OffsetEntry
 
 
-class OffsetsLog:
-    """A log of entries, used by a single thread. Times are epoch milliseconds."""
+class TransactionEnd(NamedTuple):
+    """The marker of a transaction."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-        self.log = partition.log
-        self._written_bytes = self.log.size
-        self._live_bytes = 0
+    producer_id: int
+    committed: bool
 
-    @property
-    def needs_compaction(self) -> bool:
-        """Whether the log has grown enough to be compacted."""
-        return self._written_bytes > max(
-            OFFSETS_LOG_BYTES_MAX, OFFSETS_LOG_GROWTH * self._live_bytes
-        )
+
+ReplayedEntry = Entry | PendingEntry | TransactionEnd
+
+
+class OffsetsLog(StateLog):
+    """A log of entries. Times are epoch milliseconds."""
 
     def write(self, entries: Iterable[Entry], *, now_ms: int) -> None:
         """Append one or more entries as one batch.
 
         Raises ``LogError`` if nothing was written.
         """
-        self._append(_records(entries, now_ms), now_ms)
+        self.append(map(encode_entry, entries), now_ms=now_ms)
 
-    def replay(self) -> Iterator[Entry]:
-        """Read all entries from the start of the log. Later entries replace earlier ones.
-
-        Batches and records that cannot be read are skipped. Each is logged, up to a limit per log.
-        """
-        self._warnings = 0
-        offset = self.log.log_start_offset
-        while offset < self.log.log_end_offset:
-            previous_offset = offset
-            try:
-                file_slice = self.log.read(offset, READ_BYTES)
-                data = memoryview(b"" if file_slice is None else file_slice.load())
-                for position, header in iter_batches(data):
-                    offset = header.next_offset
-                    if not header.is_control:
-                        batch = data[position : position + header.size]
-                        yield from self._entries(batch, header)
-            except (DecodeError, LogError, OSError) as error:
-                self._log_skipped(offset, f"the rest of a segment, which cannot be read: {error}")
-                offset = self.log.next_segment_offset(previous_offset)
-            if offset <= previous_offset:
-                self._log_skipped(
-                    previous_offset, "the rest of a segment, which has no complete batch"
-                )
-                offset = self.log.next_segment_offset(previous_offset)
-
-    def _entries(self, batch: memoryview, header: BatchHeader) -> Iterator[Entry]:
-        if header.record_count > REPLAYED_RECORDS_MAX:
-            self._log_skipped(header.base_offset, f"a batch of {header.record_count} records")
-            return
-        try:
-            for record in iter_records(batch, REPLAYED_BYTES_MAX):
-                entry = self._entry(record)
-                if entry is not None:
-                    yield entry
-        except DecodeError as error:
-            self._log_skipped(header.base_offset, f"a batch that cannot be read: {error}")
-
-    def _entry(self, record: Record) -> Entry | None:
-        if record.key is None or record.offset < self.log.log_start_offset:
-            return None
-        try:
-            return decode_entry(record.key, record.value)
-        except (DecodeError, UnsupportedVersion) as error:
-            self._log_skipped(record.offset, f"a record that cannot be read: {error}")
-            return None
-
-    def _log_skipped(self, offset: int, reason: str) -> None:
-        self._warnings += 1
-        if self._warnings <= WARNINGS_MAX:
-            _logger.warning("%s offset %d is skipped: %s", self.log.directory, offset, reason)
-        elif self._warnings == WARNINGS_MAX + 1:
-            _logger.warning("%s: further records are skipped", self.log.directory)
-
-    def compact(self, live: Iterable[Entry], *, now_ms: int) -> None:
+    def compact_to(self, live: Iterable[Entry], *, now_ms: int) -> None:
         """Replace the content of the log by the ``live`` entries.
 
         Raises ``LogError``; the content of the log is then unchanged.
         """
-        previous_bytes = self._written_bytes
-        self._written_bytes = 0
-        try:
-            self.log.roll(now_ms=now_ms)
-            start = self.log.log_end_offset
-            batch: list[Record] = []
-            size = 0
-            for record in _records(live, now_ms):
-                batch.append(record)
-                size += len(record.key or b"") + len(record.value or b"")
-                if size >= OFFSETS_LOG_BATCH_BYTES:
-                    self._append(batch, now_ms)
-                    batch, size = [], 0
-            if batch:
-                self._append(batch, now_ms)
-        except Exception:
-            # The old entries remain. The next attempt waits until the log has grown again.
-            self._written_bytes += previous_bytes
-            self._live_bytes = self._written_bytes
-            raise
-        self._live_bytes = self._written_bytes
-        self._partition.delete_records(start)
-        self.log.apply_retention(now_ms=now_ms)
+        self.compact(map(encode_entry, live), now_ms=now_ms)
 
-    def clear(self) -> None:
-        """Delete all records. Retention frees the space later."""
-        self._written_bytes = self._live_bytes = 0
-        self._partition.delete_records(self.log.log_end_offset)
-
-    def _append(self, records: Iterable[Record], now_ms: int) -> None:
-        batch = build_batch(records)
-        self._partition.append_as_leader(
-            memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR
+    def write_pending(
+        self, entries: Iterable[Entry], transaction: OffsetsTransaction, *, now_ms: int
+    ) -> None:
+        """Append offsets that a producer commits in a transaction. Raises ``LogError``."""
+        records = [
+            Record(timestamp=now_ms, key=key, value=value)
+            for key, value in map(encode_entry, entries)
+        ]
+        batch = build_batch(
+            records,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            transactional=True,
         )
-        self._written_bytes += len(batch)
+        self.append_batch(batch, now_ms=now_ms, guard=transaction.guard)
+
+    def replay(self) -> Iterator[ReplayedEntry]:
+        """Read all entries from the start of the log. Later entries replace earlier ones."""
+        for batch in self.batches():
+            header = batch.header
+            if header.is_control:
+                marker = self._marker(batch)
+                if marker is not None:
+                    yield TransactionEnd(header.producer_id, marker.committed)
+                continue
+            entries: Iterator[Entry] = self.entries(batch, decode_entry)
+            for entry in entries:
+                if not header.is_transactional:
+                    yield entry
+                elif isinstance(entry, OffsetEntry):
+                    yield PendingEntry(header.producer_id, entry)
+
+    def _marker(self, batch: StoredBatch) -> EndTransactionMarker | None:
+        try:
+            return parse_marker(batch.data)
+        except DecodeError as error:
+            self.log_skipped(batch.header.base_offset, f"a marker that cannot be read: {error}")
+            return None
 
 
-def _records(entries: Iterable[Entry], now_ms: int) -> Iterator[Record]:
+def apply_entries(
+    entries: Iterable[ReplayedEntry], pending: PendingOffsets
+) -> dict[str, StoredGroup]:
+    """Apply the entries in order; return the resulting state by group id.
+
+    Offsets of transactions that have not ended are added to ``pending``.
+    """
+    groups: defaultdict[str, StoredGroup] = defaultdict(StoredGroup)
     for entry in entries:
-        key, value = encode_entry(entry)
-        yield Record(timestamp=now_ms, key=key, value=value)
+        if isinstance(entry, PendingEntry):
+            _apply_pending(entry, groups, pending)
+        elif isinstance(entry, TransactionEnd):
+            if not entry.committed:
+                pending.abort(entry.producer_id)
+                continue
+            for (group_id, topic, partition), committed in pending.commit(entry.producer_id):
+                groups[group_id].offsets.put(topic, partition, committed)
+        elif isinstance(entry, OffsetEntry):
+            _apply_offset(entry, groups, pending)
+        else:
+            groups[entry.group_id].apply(entry)
+    open_groups = frozenset(pending.groups())
+    return {
+        key: stored
+        for key, stored in groups.items()
+        if stored.records or len(stored.offsets) or key in open_groups
+    }
+
+
+def _apply_pending(
+    pending_entry: PendingEntry, groups: defaultdict[str, StoredGroup], pending: PendingOffsets
+) -> None:
+    producer_id, entry = pending_entry
+    if entry.committed is None:
+        _apply_offset(entry, groups, pending)
+        return
+    groups[entry.group_id]  # A group exists from its first pending offset on.
+    pending.add(producer_id, entry.key, entry.committed)
+
+
+def _apply_offset(
+    entry: OffsetEntry, groups: defaultdict[str, StoredGroup], pending: PendingOffsets
+) -> None:
+    offsets = groups[entry.group_id].offsets
+    if entry.committed is None:
+        offsets.remove(entry.topic, entry.partition)
+        pending.discard(entry.key)
+    else:
+        offsets.put(entry.topic, entry.partition, entry.committed)
+        pending.committed(entry.key)
 
 
 def group_error(code: ErrorCode) -> ErrorCode:

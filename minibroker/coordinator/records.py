@@ -88,9 +88,13 @@ class OffsetEntry(NamedTuple):
     partition: int
     committed: CommittedOffset | None
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.group_id, self.topic, self.partition
+
     def encode_key(self) -> bytes:
         key = OffsetCommitKey(group=self.group_id, topic=self.topic, partition=self.partition)
-        return _versioned(key, OFFSET_KEY_VERSION)
+        return versioned(key, OFFSET_KEY_VERSION)
 
     def encode_value(self) -> bytes | None:
         return _offset_value(self.committed)
@@ -107,7 +111,7 @@ class GroupEntry(NamedTuple):
         return CLASSIC
 
     def encode_key(self) -> bytes:
-        return _versioned(GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
+        return versioned(GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
 
     def encode_value(self) -> bytes | None:
         return _group_value(self.image)
@@ -134,14 +138,14 @@ def decode_entry(key: bytes, value: bytes | None) -> Entry | None:
 
 
 def _decode_offset(key: bytes, value: bytes | None) -> OffsetEntry:
-    offset_key = _read(OffsetCommitKey, key)
-    committed = None if value is None else _committed(_read(OffsetCommitValue, value))
+    offset_key = read_versioned(OffsetCommitKey, key)
+    committed = None if value is None else _committed(read_versioned(OffsetCommitValue, value))
     return OffsetEntry(offset_key.group, offset_key.topic, offset_key.partition, committed)
 
 
 def _decode_classic_group(key: bytes, value: bytes | None) -> GroupEntry:
-    image = None if value is None else _image(_read(GroupMetadataValue, value))
-    return GroupEntry(_read(GroupMetadataKey, key).group, image)
+    image = None if value is None else _image(read_versioned(GroupMetadataValue, value))
+    return GroupEntry(read_versioned(GroupMetadataKey, key).group, image)
 
 
 RECORD_DECODERS: Final[dict[int, Callable[[bytes, bytes | None], Entry]]] = {
@@ -155,11 +159,16 @@ RECORD_DECODERS: Final[dict[int, Callable[[bytes, bytes | None], Entry]]] = {
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-def _versioned(message: Message, version: int) -> bytes:
+def versioned(message: Message, version: int) -> bytes:
+    """Encode a key or value of a record, with its version in front."""
     return version.to_bytes(VERSION_BYTES, "big") + encode(message, version)
 
 
-def _read(cls: type[MessageT], data: bytes) -> MessageT:
+def read_versioned(cls: type[MessageT], data: bytes) -> MessageT:
+    """Decode a key or value of a record by the version in front of it.
+
+    Raises ``DecodeError`` or ``UnsupportedVersion``.
+    """
     if len(data) < VERSION_BYTES:
         raise DecodeError(f"{cls.__name__} of {len(data)} bytes has no version", 0)
     version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
@@ -177,7 +186,7 @@ def _offset_value(committed: CommittedOffset | None) -> bytes | None:
         commit_timestamp=committed.commit_ms,
         expire_timestamp=NO_EXPIRY if committed.expire_ms is None else committed.expire_ms,
     )
-    return _versioned(value, EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION)
+    return versioned(value, EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION)
 
 
 def _committed(value: OffsetCommitValue) -> CommittedOffset:
@@ -213,7 +222,7 @@ def _group_value(image: GroupImage | None) -> bytes | None:
             for member in image.members
         ],
     )
-    return _versioned(value, GROUP_VALUE_VERSION)
+    return versioned(value, GROUP_VALUE_VERSION)
 
 
 def _image(value: GroupMetadataValue) -> GroupImage:

@@ -64,6 +64,7 @@ from minibroker.coordinator.limits import (
     GroupLimits,
 )
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
+from minibroker.coordinator.offsets_log import OffsetsTransaction
 from minibroker.storage.errors import LogError
 from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
@@ -226,19 +227,49 @@ class GroupService:
         All errors are GROUP_ID_NOT_FOUND if a member commits to a group that does not exist. A
         commit without group management (a negative generation) creates the group.
         """
-        group = self._manager.groups.get(group_id)
-        if group is None and (event.generation >= 0 or not self._manager.is_loaded(group_id)):
-            return dict.fromkeys(offsets, self.missing_group_error(group_id))
-        group = group or self._manager.create(group_id, self._moment())
-        if group is None:
-            return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
-        error = self._request_immediate(group, event, CommitResult).error
-        if error is not ErrorCode.NONE:
-            return dict.fromkeys(offsets, error)
-        limit = self.limits.offset_metadata_bytes_max
-        accepted = {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
+        group = self._validate_commit(group_id, event)
+        if isinstance(group, ErrorCode):
+            return dict.fromkeys(offsets, group)
+        accepted = self._with_valid_metadata(offsets)
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         return errors | self._manager.commit(group, accepted, self._wall_ms())
+
+    def commit_pending(
+        self,
+        group_id: str,
+        event: CommitRequested,
+        offsets: Mapping[tuple[str, int], CommittedOffset],
+        transaction: OffsetsTransaction,
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Commit offsets in a transaction, like ``commit``; they are in force when it commits."""
+        group = self._validate_commit(group_id, event)
+        if isinstance(group, ErrorCode):
+            return dict.fromkeys(offsets, group)
+        accepted = self._with_valid_metadata(offsets)
+        errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        committed = self._manager.commit_pending(group, accepted, transaction, self._wall_ms())
+        return errors | committed
+
+    def _validate_commit(self, group_id: str, event: CommitRequested) -> Group | ErrorCode:
+        """The group, created if the client is in no group, or the error of the commit."""
+        group = self._manager.groups.get(group_id)
+        if group is None and (event.generation >= 0 or not self._manager.is_loaded(group_id)):
+            return self.missing_group_error(group_id)
+        group = group or self._manager.create(group_id, self._moment())
+        if group is None:
+            return ErrorCode.POLICY_VIOLATION
+        error = self._request_immediate(group, event, CommitResult).error
+        return group if error is ErrorCode.NONE else error
+
+    def _with_valid_metadata(
+        self, offsets: Mapping[tuple[str, int], CommittedOffset]
+    ) -> dict[tuple[str, int], CommittedOffset]:
+        limit = self.limits.offset_metadata_bytes_max
+        return {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
+
+    def pending_offsets(self, group_id: str) -> frozenset[tuple[str, int]]:
+        """Topic and partition of the offsets that open transactions commit."""
+        return frozenset(self._manager.pending_of(group_id).of_group(group_id))
 
     def complete_transaction(
         self,
@@ -250,15 +281,16 @@ class GroupService:
     ) -> None:
         """Append the marker of a transaction to a partition of ``__consumer_offsets``.
 
-        Raises LogError NOT_LEADER_OR_FOLLOWER if the groups of the partition are not loaded.
+        The producer's pending offsets are then in force, or removed. Raises LogError
+        NOT_LEADER_OR_FOLLOWER if the groups of the partition are not loaded.
         """
-        del producer_id, committed
         if partition in self._manager.unloaded:
             raise LogError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"the groups of {OFFSETS_TOPIC}-{partition} are not loaded",
             )
         append()
+        self._manager.end_transaction(partition, producer_id, self._moment(), committed=committed)
 
     def committed(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1
@@ -298,7 +330,9 @@ class GroupService:
         """Delete the offsets of deleted topics."""
         deleted = frozenset(names)
         for group in self._manager.groups.values():
-            keys = [(topic, partition) for topic, partition, _ in group.offsets if topic in deleted]
+            keys = {(topic, partition) for topic, partition, _ in group.offsets if topic in deleted}
+            pending = self.pending_offsets(group.group_id)
+            keys |= {each for each in pending if each[0] in deleted}
             self._manager.delete_offsets(group, keys, self._wall_ms())
 
     # ------------------------------------------------------------------------- administration

@@ -24,6 +24,7 @@ class ConditionKind(StrEnum):
     STORAGE_FAILED = "storage_failed"
     RECORDS_TRUNCATED = "records_truncated"
     GROUPS_NOT_LOADED = "groups_not_loaded"
+    TRANSACTIONS_NOT_LOADED = "transactions_not_loaded"
     DESCRIPTORS_EXHAUSTED = "descriptors_exhausted"
     NOT_RESPONDING = "not_responding"
 

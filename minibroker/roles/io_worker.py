@@ -20,12 +20,27 @@ import trio
 
 from minibroker.apis.base import Owner
 from minibroker.apis.registry import APIS
+from minibroker.cluster.features import TRANSACTION_VERSION, level
 from minibroker.cluster.image import BROKER, TOPIC, Image
-from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
-from minibroker.config import LOG_RETENTION_CHECK_INTERVAL_MS, OFFSETS_TOPIC_NUM_PARTITIONS
+from minibroker.cluster.placement import (
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    partition_owner,
+)
+from minibroker.config import (
+    LOG_RETENTION_CHECK_INTERVAL_MS,
+    OFFSETS_TOPIC_NUM_PARTITIONS,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+)
 from minibroker.config.definitions import NODE_ID, PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
+from minibroker.coordinator.transactions.limits import TransactionLimits
+from minibroker.coordinator.transactions.service import (
+    MarkersReply,
+    TransactionEnvironment,
+    TransactionService,
+)
 from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
@@ -56,6 +71,7 @@ from minibroker.storage.manager import LogManager
 from minibroker.storage.partition import Partition
 from minibroker.storage.replica_manager import ReplicaManager
 from minibroker.storage.segment_files import SegmentFiles
+from minibroker.storage.transaction_markers import TransactionMarker
 from minibroker.storage.validation import Origin
 from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
@@ -113,6 +129,19 @@ class _Worker:
             now=env.clock.now,
             wall_ms=env.clock.wall_ms,
             random=env.random,
+        )
+        self.transactions = TransactionService(
+            TransactionLimits.from_settings(env.settings),
+            partitions=env.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS],
+            environment=TransactionEnvironment(
+                coordinates=self._coordinates,
+                open_partition=self._transaction_partition,
+                transaction_version=lambda: level(self.image.features, TRANSACTION_VERSION),
+                new_producer_id=self.next_producer_id,
+                owner_of=self.partition_owner,
+                write_markers=self._write_markers,
+                wall_ms=env.clock.wall_ms,
+            ),
         )
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
         env.metrics.watch_logs(self._figures)
@@ -197,53 +226,80 @@ class _Worker:
             await self._metadata_client.wait_image()
             found = self._logs.recover(self.image, now_ms=self.wall_ms())
             self.groups.load([number for topic, number in found if topic == OFFSETS_TOPIC])
+            self.transactions.load(
+                [number for topic, number in found if topic == TRANSACTION_STATE_TOPIC]
+            )
             await self._run_services(nursery)
             nursery.cancel_scope.cancel()
 
     async def _run_services(self, nursery: trio.Nursery) -> None:
         """Run the services of this role until ``env.stopping``."""
         nursery.start_soon(self.groups.run)
+        nursery.start_soon(self.transactions.run)
         nursery.start_soon(self._apply_retention)
         nursery.start_soon(self._expire_producers)
         nursery.start_soon(self._flush_logs)
         nursery.start_soon(self._storage.run)
-        nursery.start_soon(self._load_remaining_groups)
+        for service, topic, what in (
+            (self.groups, OFFSETS_TOPIC, "groups"),
+            (self.transactions, TRANSACTION_STATE_TOPIC, "transactions"),
+        ):
+            nursery.start_soon(self._load_remaining, service, topic, what)
         nursery.start_soon(self._accept_peers, nursery)
         nursery.start_soon(self._links.run)
         self._env.ready()
         await self._env.stopping.wait()
 
-    async def _load_remaining_groups(self) -> None:
-        """Load the groups of logs that could not be opened, as soon as they can be."""
-        conditions, kind = self._env.conditions, ConditionKind.GROUPS_NOT_LOADED
+    async def _load_remaining(
+        self, service: GroupService | TransactionService, topic: str, what: str
+    ) -> None:
+        """Load what is stored in logs that could not be opened, as soon as they can be."""
+        conditions, kind = self._env.conditions, ConditionKind(f"{what}_not_loaded")
         for pause_s in pauses_s():
-            unloaded = dict(self.groups.unloaded)
+            unloaded = dict(service.unloaded)
             if not unloaded:
                 break
             why = next(iter(unloaded.values()))
-            text = f"groups of {len(unloaded)} partitions of {OFFSETS_TOPIC} must wait: {why}"
-            if conditions.set(kind, OFFSETS_TOPIC, text, self.wall_ms()):
-                self._log.error("groups can't be loaded; retrying", why=text)
+            text = f"{what} of {len(unloaded)} partitions of {topic} must wait: {why}"
+            if conditions.set(kind, topic, text, self.wall_ms()):
+                self._log.error(f"{what} can't be loaded; retrying", why=text)
             await self._env.clock.sleep_real(pause_s)
-            self.groups.load(unloaded)
-        if conditions.clear(kind, OFFSETS_TOPIC):
-            self._log.warning("all groups are loaded")
+            service.load(unloaded)
+        if conditions.clear(kind, topic):
+            self._log.warning(f"all {what} are loaded")
 
     def _owns(self, topic: str, partition: int) -> bool:
         return self.partition_owner(topic, partition) == self.index
 
     def _offsets_partition(self, index: int) -> Partition:
-        partition = self._replicas.get(self.image, OFFSETS_TOPIC, index, now_ms=self.wall_ms())
+        return self._internal_partition(OFFSETS_TOPIC, index)
+
+    def _transaction_partition(self, index: int) -> Partition:
+        return self._internal_partition(TRANSACTION_STATE_TOPIC, index)
+
+    def _internal_partition(self, topic: str, index: int) -> Partition:
+        partition = self._replicas.get(self.image, topic, index, now_ms=self.wall_ms())
         if partition is None:
-            raise LogError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{index} is not here"
-            )
+            raise LogError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic}-{index} is not here")
         return partition
+
+    def _coordinates(self, index: int) -> bool:
+        exists = self.image.partition(TRANSACTION_STATE_TOPIC, index) is not None
+        return exists and self._owns(TRANSACTION_STATE_TOPIC, index)
+
+    async def _write_markers(
+        self, owner: Owner, markers: tuple[TransactionMarker, ...]
+    ) -> MarkersReply:
+        reply: MarkersReply = await self.request_owner(owner, ApiKey.WRITE_TXN_MARKERS, markers)
+        return reply
 
     def _on_image(self, before: Image, after: Image) -> None:
         # Groups first: closing them may write to a log that is deleted next.
-        if _offsets_id(before) not in (None, _offsets_id(after)):
+        if _topic_id(before, OFFSETS_TOPIC) not in (None, _topic_id(after, OFFSETS_TOPIC)):
             self.groups.reset()
+        former_id = _topic_id(before, TRANSACTION_STATE_TOPIC)
+        if former_id not in (None, _topic_id(after, TRANSACTION_STATE_TOPIC)):
+            self.transactions.reset()
         deleted = before.topic_names.keys() - after.topic_names.keys()
         if deleted:
             self.groups.on_topics_deleted(before.topic_names[topic_id] for topic_id in deleted)
@@ -375,8 +431,8 @@ def _log_view(partition: Partition) -> LogView:
     return LogView(log.log_start_offset, partition.high_watermark, log.log_end_offset, log.size)
 
 
-def _offsets_id(image: Image) -> bytes | None:
-    topic = image.topics.get(OFFSETS_TOPIC)
+def _topic_id(image: Image, name: str) -> bytes | None:
+    topic = image.topics.get(name)
     return None if topic is None else topic.topic_id
 
 

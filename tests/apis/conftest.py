@@ -22,7 +22,11 @@ from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
-from minibroker.cluster.placement import OFFSETS_TOPIC, partition_owner
+from minibroker.cluster.placement import (
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    partition_owner,
+)
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
@@ -45,6 +49,7 @@ from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
 from protocol.compiler import decode, encode, encoder
 from protocol.headers import RequestHeader
+from tests.apis.transacting import TransactionWorker
 
 T = TypeVar("T")
 
@@ -230,6 +235,26 @@ async def group_desk(make_desk: DeskMaker, tmp_path: Path) -> AsyncIterator[Desk
     for owner in range(WORKERS):
         desk.workers[owner] = GroupWorker(desk.settings, tmp_path, Random(owner))
     yield desk
+    for worker in desk.workers.values():
+        for log in worker.logs.values():
+            log.abandon()
+
+
+@pytest.fixture
+async def transaction_desk(desk: Desk, tmp_path: Path) -> AsyncIterator[Desk]:
+    """Yield a desk whose workers coordinate transactions, with topics ``t`` (3 partitions), ``u``.
+
+    ``__transaction_state`` exists.
+    """
+    topics = [NewTopic("t", 3), NewTopic("u", 1), NewTopic(TRANSACTION_STATE_TOPIC)]
+    outcome = await desk.cluster.create_topics(topics)
+    await desk.controller.publish(outcome.updates)
+    desk.workers = {each: TransactionWorker(desk, each, tmp_path) for each in range(WORKERS)}
+    async with trio.open_nursery() as nursery:
+        for worker in desk.workers.values():
+            nursery.start_soon(worker.transactions.run)
+        yield desk
+        nursery.cancel_scope.cancel()
     for worker in desk.workers.values():
         for log in worker.logs.values():
             log.abandon()

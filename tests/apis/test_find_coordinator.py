@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minibroker.apis.find_coordinator import API
-from minibroker.cluster.placement import OFFSETS_TOPIC
+from minibroker.cluster.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 
@@ -48,7 +48,6 @@ async def test_several_keys_are_answered_in_request_order(desk: Any) -> None:
 @pytest.mark.parametrize(
     ("key_type", "text"),
     [
-        (1, "does not serve transactions yet"),
         (2, "does not serve share groups"),
         (9, "Key type 9 is unknown"),
     ],
@@ -75,3 +74,20 @@ async def test_missing_leader_or_listener_is_coordinator_not_available(
     topics = {name: topic for name, topic in image.topics.items() if name != OFFSETS_TOPIC}
     desk.image = replace(image, topics=topics)
     assert found(version, await desk.ask(API, request(version), version)).error_code == again
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_first_transactional_id_creates_state_topic(desk: Any, version: int) -> None:
+    assert TRANSACTION_STATE_TOPIC not in desk.controller.image.topics
+    node = found(version, await desk.ask(API, request(version, "x", 1), version))
+    assert (node.error_code, node.host, node.port) == (ErrorCode.NONE, "127.0.0.1", 9092)
+    topic = desk.controller.image.topics[TRANSACTION_STATE_TOPIC]
+    assert (len(topic.partitions), topic.internal) == (50, True)
+    await desk.ask(API, request(version, "y", 1), version)
+    assert desk.asked == {}
+
+
+async def test_no_transactional_id_creates_no_topic(desk: Any) -> None:
+    empty = FindCoordinatorRequest(coordinator_keys=[], key_type=1)
+    assert (await desk.ask(API, empty, 6)).coordinators == []
+    assert TRANSACTION_STATE_TOPIC not in desk.controller.image.topics

@@ -9,7 +9,6 @@ from minibroker.apis.unserved import (
     CONSUMER_GROUPS,
     SHARE_GROUPS,
     STREAMS_GROUPS,
-    TRANSACTIONS,
     Unserved,
     unserved_request,
 )
@@ -19,7 +18,6 @@ from protocol.registry import ApiKey
 @pytest.mark.parametrize(
     ("key", "protocol"),
     [
-        (ApiKey.END_TXN, TRANSACTIONS),
         (ApiKey.CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUPS),
         (ApiKey.SHARE_FETCH, SHARE_GROUPS),
         (ApiKey.STREAMS_GROUP_HEARTBEAT, STREAMS_GROUPS),

@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.cluster.placement import (
+    TRANSACTION_STATE_TOPIC,
     group_owner,
     java_string_hash,
     offsets_partition,
     partition_owner,
+    transaction_owner,
+    transaction_partition,
 )
 
 
@@ -41,3 +44,10 @@ def test_partitions_of_topic_are_assigned_round_robin() -> None:
     owners = [partition_owner("orders", index, 3) for index in range(6)]
     assert sorted(owners[:3]) == [0, 1, 2]
     assert owners[:3] == owners[3:]
+
+
+def test_transactional_id_is_coordinated_by_owner_of_its_partition() -> None:
+    index = transaction_partition("x", 50)
+    assert index == ord("x") % 50
+    owner = partition_owner(TRANSACTION_STATE_TOPIC, index, 3)
+    assert transaction_owner("x", 50, 3) == owner

@@ -22,6 +22,7 @@ from minibroker.config import (
     sasl_definitions,
     security_definitions,
     topics,
+    transaction_definitions,
     zookeeper_definitions,
 )
 from minibroker.config.topics import synonyms_of
@@ -39,6 +40,7 @@ DECLARATIONS = (
     "sasl_definitions.py",
     "security_definitions.py",
     "topics.py",
+    "transaction_definitions.py",
     "zookeeper_definitions.py",
 )
 
@@ -73,6 +75,7 @@ BROKER = constants(
     quota_definitions,
     sasl_definitions,
     security_definitions,
+    transaction_definitions,
     zookeeper_definitions,
 )
 TOPIC = constants(topics)

@@ -70,8 +70,7 @@ def test_kafka_3_server_properties_are_accepted_with_one_warning(properties: Pat
     [warning] = settings.warnings
     assert warning == (
         "Kafka settings that this broker does not support have no effect: "
-        "num.recovery.threads.per.data.dir, transaction.state.log.min.isr, "
-        "transaction.state.log.replication.factor"
+        "num.recovery.threads.per.data.dir"
     )
 
 

@@ -17,7 +17,7 @@ from minibroker.admission.connection_figures import (
     ConnectionFigures,
     ListenerFigures,
 )
-from minibroker.apis.unserved import TRANSACTIONS
+from minibroker.apis.unserved import SHARE_GROUPS
 from minibroker.config import Settings
 from minibroker.control import backend as shown
 from minibroker.controller.connection_event_log import ConnectionEventLog
@@ -194,7 +194,7 @@ def test_addresses_are_bounded_and_those_with_most_connections_come_first(addres
 
 
 def unserved(client_id: str, last: float, **others: Any) -> UnservedClient:
-    protocol, advice = TRANSACTIONS
+    protocol, advice = SHARE_GROUPS
     client = UnservedClient(client_id, "lib", "1", "10.0.0.7", protocol, advice, last, 2)
     return client._replace(**others)
 
@@ -210,8 +210,8 @@ def test_unserved_clients_of_several_processors_are_merged_newest_first() -> Non
         ("a", 1000, 4),
         ("b", 2000, 2),
     ]
-    assert (found[0].client_host, found[0].protocol) == ("::1", "transactions")
-    assert found[0].advice == TRANSACTIONS.advice
+    assert (found[0].client_host, found[0].protocol) == ("::1", SHARE_GROUPS.protocol)
+    assert found[0].advice == SHARE_GROUPS.advice
 
 
 def test_unserved_clients_are_bounded_and_the_newest_are_shown() -> None:

@@ -228,7 +228,7 @@ async def test_toy_group_record_survives_rewrite_of_log(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toys.beat("m")
-    monkeypatch.setattr("minibroker.coordinator.offsets_log.OFFSETS_LOG_BYTES_MAX", 0)
+    monkeypatch.setattr("minibroker.coordinator.state_log.STATE_LOG_BYTES_MAX", 0)
     for _ in range(20):
         toys.commit(1)
     assert toys.service._manager.offsets_log("g").log.log_start_offset > 0

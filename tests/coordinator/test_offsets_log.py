@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,21 +11,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibroker.coordinator.events import GroupImage, MemberImage
-from minibroker.coordinator.limits import OFFSETS_LOG_BYTES_MAX
+from minibroker.coordinator.limits import STATE_LOG_BYTES_MAX
 from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.offsets_log import (
-    REPLAYED_BYTES_MAX,
-    REPLAYED_RECORDS_MAX,
-    WARNINGS_MAX,
     OffsetsLog,
+    OffsetsTransaction,
+    PendingEntry,
+    ReplayedEntry,
+    StoredGroup,
+    TransactionEnd,
     apply_entries,
     commit_error,
     group_error,
 )
+from minibroker.coordinator.pending_offsets import PendingOffsets
 from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
+from minibroker.coordinator.state_log import REPLAYED_BYTES_MAX, REPLAYED_RECORDS_MAX, WARNINGS_MAX
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Origin
 from protocol.compression import Compression
+from protocol.control_records import EndTransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records import HEADER_BYTES, Record, build_batch
 
@@ -32,6 +38,10 @@ if TYPE_CHECKING:
     from tests.coordinator.conftest import Disk
 
 IMAGE = GroupImage("consumer", 3, None, None, 5, ())
+
+
+def applied(entries: Iterable[ReplayedEntry]) -> dict[str, StoredGroup]:
+    return apply_entries(entries, PendingOffsets())
 
 
 def offset(number: int, group: str = "g", partition: int = 0) -> OffsetEntry:
@@ -54,24 +64,22 @@ def test_replay_of_empty_offsets_log_returns_nothing(disk: Disk) -> None:
 
 def test_fold_keeps_last_entry_of_each_key() -> None:
     tombstone = OffsetEntry("g", "t", 0, None)
-    folded = apply_entries([offset(1), GroupEntry("g", IMAGE), offset(2), offset(3, partition=1)])
+    folded = applied([offset(1), GroupEntry("g", IMAGE), offset(2), offset(3, partition=1)])
     assert list(folded["g"].records.values()) == [GroupEntry("g", IMAGE)]
     assert list(folded["g"].offsets) == [
         ("t", 0, CommittedOffset(2, -1, "", 1)),
         ("t", 1, CommittedOffset(3, -1, "", 1)),
     ]
-    folded = apply_entries([offset(1), GroupEntry("g", IMAGE), tombstone])
+    folded = applied([offset(1), GroupEntry("g", IMAGE), tombstone])
     assert list(folded["g"].records.values()) == [GroupEntry("g", IMAGE)]
-    assert (
-        apply_entries([offset(1), GroupEntry("g", IMAGE), tombstone, GroupEntry("g", None)]) == {}
-    )
+    assert applied([offset(1), GroupEntry("g", IMAGE), tombstone, GroupEntry("g", None)]) == {}
 
 
 def test_tombstones_delete_stored_group() -> None:
     entries: list[Entry] = [offset(1), GroupEntry("g", IMAGE)]
-    stored = apply_entries(entries)["g"]
-    assert apply_entries(stored.entries("g"))["g"].offsets == stored.offsets
-    assert apply_entries([*entries, *stored.tombstones("g")]) == {}
+    stored = applied(entries)["g"]
+    assert applied(stored.entries("g"))["g"].offsets == stored.offsets
+    assert applied([*entries, *stored.tombstones("g")]) == {}
 
 
 def test_rewrite_keeps_only_live_entries(disk: Disk) -> None:
@@ -79,7 +87,7 @@ def test_rewrite_keeps_only_live_entries(disk: Disk) -> None:
     for number in range(2000):
         offsets_log.write([offset(number)], now_ms=number)
     large = disk.bytes()
-    offsets_log.compact([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
+    offsets_log.compact_to([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
     disk.open(0).log.apply_retention(now_ms=4000)
     assert disk.bytes() < large / 100
     disk.kill()
@@ -93,7 +101,7 @@ def test_offsets_log_of_mostly_old_entries_is_due_for_rewrite(disk: Disk) -> Non
     offsets_log = OffsetsLog(disk.open(0))
     entries = [offset(number, partition=number) for number in range(1000)]
     size = 0
-    while size <= OFFSETS_LOG_BYTES_MAX:
+    while size <= STATE_LOG_BYTES_MAX:
         assert not offsets_log.needs_compaction
         offsets_log.write(entries, now_ms=1)
         size = offsets_log.log.size
@@ -101,16 +109,16 @@ def test_offsets_log_of_mostly_old_entries_is_due_for_rewrite(disk: Disk) -> Non
     disk.kill()
     offsets_log = OffsetsLog(disk.open(0))
     assert offsets_log.needs_compaction, "what an earlier owner wrote counts too"
-    offsets_log.compact(entries, now_ms=2)
+    offsets_log.compact_to(entries, now_ms=2)
     assert not offsets_log.needs_compaction
 
 
 def test_offsets_log_with_many_live_entries_is_not_rewritten_repeatedly(disk: Disk) -> None:
     offsets_log = OffsetsLog(disk.open(0))
     many = [offset(number, partition=number) for number in range(30_000)]
-    offsets_log.compact(many, now_ms=1)
+    offsets_log.compact_to(many, now_ms=1)
     live = offsets_log.log.size
-    assert live > OFFSETS_LOG_BYTES_MAX
+    assert live > STATE_LOG_BYTES_MAX
     written = 0
     while not offsets_log.needs_compaction:
         before = offsets_log.log.size
@@ -124,7 +132,7 @@ def test_failed_rewrite_keeps_entries(disk: Disk) -> None:
     offsets_log.write([offset(1)], now_ms=1)
     huge = OffsetEntry("g", "t", 9, CommittedOffset(1, -1, "m" * 30_000, 1))
     with pytest.raises(LogError):
-        offsets_log.compact([huge] * 10 + [_too_large()], now_ms=2)
+        offsets_log.compact_to([huge] * 10 + [_too_large()], now_ms=2)
     assert next(iter(offsets_log.replay())) == offset(1)
     assert not offsets_log.needs_compaction
 
@@ -155,7 +163,7 @@ def test_replay_skips_unknown_records(disk: Disk, caplog: pytest.LogCaptureFixtu
     control = build_batch([Record(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], control=True)
     disk.open(0).append_as_leader(memoryview(control), now_ms=1, origin=Origin.COORDINATOR)
     offsets_log.write([offset(1)], now_ms=2)
-    assert list(offsets_log.replay()) == [offset(1)]
+    assert list(offsets_log.replay()) == [TransactionEnd(-1, committed=True), offset(1)]
     assert len(caplog.messages) == 2
 
 
@@ -198,6 +206,56 @@ def test_replay_continues_after_segment_with_damaged_header(disk: Disk) -> None:
     assert list(offsets_log.replay()) == [offset(2)]
 
 
+def fetched(groups: dict[str, StoredGroup]) -> int:
+    [(_, _, committed)] = groups["g"].offsets
+    return committed.offset
+
+
+def end(disk: Disk, producer_id: int, *, committed: bool) -> None:
+    marker = EndTransactionMarker(committed, coordinator_epoch=0)
+    disk.open(0).append_marker(producer_id, 0, marker, transaction_version=0, now_ms=1)
+
+
+def test_replay_returns_pending_offsets_and_ends_of_transactions(disk: Disk) -> None:
+    offsets_log = OffsetsLog(disk.open(0))
+    for producer_id, committed in ((5, True), (6, False)):
+        guard = disk.open(0).begin_verification(producer_id, 0, -1, adds=False, now_ms=1)
+        transaction = OffsetsTransaction(producer_id, 0, guard)
+        offsets_log.write_pending([offset(producer_id)], transaction, now_ms=1)
+        end(disk, producer_id, committed=committed)
+    disk.kill()
+    assert list(OffsetsLog(disk.open(0)).replay()) == [
+        PendingEntry(5, offset(5)),
+        TransactionEnd(5, committed=True),
+        PendingEntry(6, offset(6)),
+        TransactionEnd(6, committed=False),
+    ]
+
+
+def test_pending_offsets_are_in_force_after_their_commit() -> None:
+    pending = PendingOffsets()
+    begun: list[ReplayedEntry] = [offset(1), PendingEntry(5, offset(2)), PendingEntry(6, offset(3))]
+    assert fetched(apply_entries(begun, pending)) == 1
+    assert pending.is_pending(("g", "t", 0))
+    ends = [TransactionEnd(6, committed=True), TransactionEnd(5, committed=False)]
+    assert fetched(applied([*begun, *ends])) == 3
+
+
+def test_later_commit_wins_over_earlier_one_of_transaction() -> None:
+    begun: list[ReplayedEntry] = [PendingEntry(5, offset(2)), offset(9)]
+    groups = applied([*begun, TransactionEnd(5, committed=True)])
+    assert fetched(groups) == 9
+    deleted = OffsetEntry("g", "t", 0, None)
+    gone: list[ReplayedEntry] = [PendingEntry(5, offset(2)), deleted, TransactionEnd(5, True)]
+    assert applied(gone) == {}
+
+
+def test_group_exists_from_its_first_pending_offset_on() -> None:
+    assert list(applied([PendingEntry(5, offset(2))])) == ["g"]
+    aborted: list[ReplayedEntry] = [PendingEntry(5, offset(2)), TransactionEnd(5, False)]
+    assert applied(aborted) == {}
+
+
 def test_write_errors_map_to_kafka_error_codes() -> None:
     for code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         assert group_error(code) is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -234,7 +292,7 @@ def test_rewrites_and_crashes_preserve_state(
             offsets_log = OffsetsLog(disk.open(0))
         elif step == "rewrite":
             live = [offset(number, group, part) for (group, part), number in model.items()]
-            offsets_log.compact(live, now_ms=1)
+            offsets_log.compact_to(live, now_ms=1)
         else:
             assert isinstance(step, tuple)
             group, partition, number = step
@@ -246,7 +304,7 @@ def test_rewrites_and_crashes_preserve_state(
                 offsets_log.write([offset(number, group, partition)], now_ms=1)
     found = {
         (group, partition): committed.offset
-        for group, stored in apply_entries(offsets_log.replay()).items()
+        for group, stored in applied(offsets_log.replay()).items()
         for _, partition, committed in stored.offsets
     }
     assert found == model

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minibroker.admission.acceptor_messages import AcceptedConnection
-from minibroker.apis.unserved import CONSUMER_GROUPS, TRANSACTIONS, Unserved
+from minibroker.apis.unserved import CONSUMER_GROUPS, SHARE_GROUPS, Unserved
 from minibroker.network.client_connection import SHOWN_MAX, ClientConnection
 from minibroker.network.unserved_clients import CLIENTS_MAX, UnservedClients
 from minibroker.observability.log import EventLog
@@ -40,14 +40,14 @@ def test_unserved_client_that_asks_again_is_logged_once(
     clients: UnservedClients, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        clients.note(a_client("app"), TRANSACTIONS)
+        clients.note(a_client("app"), SHARE_GROUPS)
     (fields,) = warnings(caplog)
     assert fields == {
         "client_id": "app",
         "software": "lib 1.2",
         "client": "10.0.0.7",
-        "protocol": "transactions",
-        "advice": TRANSACTIONS.advice,
+        "protocol": SHARE_GROUPS.protocol,
+        "advice": SHARE_GROUPS.advice,
     }
     (known,) = clients.all()
     assert (known.requests, known.last, known.host) == (3, 2.0, "10.0.0.7")
@@ -56,10 +56,10 @@ def test_unserved_client_that_asks_again_is_logged_once(
 def test_unserved_client_is_logged_for_each_protocol_and_software(
     clients: UnservedClients, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clients.note(a_client("app"), TRANSACTIONS)
+    clients.note(a_client("app"), SHARE_GROUPS)
     clients.note(a_client("app"), CONSUMER_GROUPS)
-    clients.note(a_client("app", ("lib", "2.0")), TRANSACTIONS)
-    clients.note(a_client(None, None), TRANSACTIONS)
+    clients.note(a_client("app", ("lib", "2.0")), SHARE_GROUPS)
+    clients.note(a_client(None, None), SHARE_GROUPS)
     assert len(warnings(caplog)) == len(clients.all()) == 4
 
 
@@ -67,9 +67,9 @@ def test_unserved_clients_above_the_limit_forget_the_one_not_seen_longest(
     clients: UnservedClients,
 ) -> None:
     for number in range(CLIENTS_MAX):
-        clients.note(a_client(f"app-{number}"), TRANSACTIONS)
-    clients.note(a_client("app-0"), TRANSACTIONS)
-    clients.note(a_client("newest"), TRANSACTIONS)
+        clients.note(a_client(f"app-{number}"), SHARE_GROUPS)
+    clients.note(a_client("app-0"), SHARE_GROUPS)
+    clients.note(a_client("newest"), SHARE_GROUPS)
     known = [each.client_id for each in clients.all()]
     assert len(known) == CLIENTS_MAX
     assert known[0] == "app-2"

@@ -12,9 +12,9 @@ from minibroker.process.messages import (
 )
 from protocol.headers import RequestHeader, encode_request_header
 from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from protocol.messages.end_txn import EndTxnRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.init_producer_id import InitProducerIdRequest
+from protocol.messages.share_fetch import ShareFetchRequest
 from protocol.messages.vote import VoteRequest
 from tests.process.conftest import MakeEnvironment
 from tests.roles.running_processor import HELLO, LOOK, running_processor
@@ -24,10 +24,8 @@ from tests.simulation.client import api_key
 @pytest.mark.parametrize(
     ("request_", "version", "protocol"),
     [
-        (FindCoordinatorRequest(key="t", key_type=1), 3, "transactions"),
-        (FindCoordinatorRequest(coordinator_keys=["t"], key_type=1), 6, "transactions"),
+        (FindCoordinatorRequest(key="t", key_type=2), 3, "share groups (KIP-932)"),
         (FindCoordinatorRequest(coordinator_keys=["t"], key_type=2), 6, "share groups (KIP-932)"),
-        (InitProducerIdRequest(transactional_id="t"), 4, "transactions"),
         (ConsumerGroupHeartbeatRequest(), 1, "the consumer group protocol of KIP-848"),
     ],
 )
@@ -51,7 +49,7 @@ async def test_processor_reports_clients_that_ask_for_unserved_protocols(
 @pytest.mark.parametrize(
     ("request_", "version", "protocol"),
     [
-        (EndTxnRequest(), 3, "transactions"),
+        (ShareFetchRequest(), 1, "share groups (KIP-932)"),
         (VoteRequest(), 0, "VOTE is not served"),
         (LOOK, 0, "LIST_OFFSETS version 0 is not served, 1 to 11 are"),
     ],

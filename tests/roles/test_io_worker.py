@@ -195,9 +195,11 @@ async def test_unavailable_producer_ids_are_requested_again(
     async with running_worker(make_env) as at:
         processor = await at.processor()
         at.has_ids = False
-        assert (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply is None
+        reply = (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply
+        assert reply == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)
         at.has_ids = True
-        assert (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply == 1000
+        reply = (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply
+        assert reply == (ErrorCode.NONE, 1000, 0)
 
 
 async def test_log_that_cannot_be_opened_is_reported_until_it_can(

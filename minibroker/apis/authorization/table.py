@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.apis.authorization import cluster, groups, operations, records, topics
+from minibroker.apis.authorization import (
+    cluster,
+    groups,
+    operations,
+    records,
+    topics,
+    transactions,
+)
 from minibroker.apis.authorization.authorizer_check import AuthorizationCheck, allow_all
 from protocol.registry import ApiKey
 
@@ -39,6 +46,9 @@ CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.DELETE_RECORDS: records.delete_records,
     ApiKey.INIT_PRODUCER_ID: records.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: records.offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
+    ApiKey.END_TXN: transactions.end_txn,
     ApiKey.WRITE_TXN_MARKERS: records.write_txn_markers,
     ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
     ApiKey.CREATE_ACLS: cluster.create_acls,
@@ -65,4 +75,6 @@ CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.UNREGISTER_BROKER: operations.unregister_broker,
     ApiKey.LIST_CONFIG_RESOURCES: operations.list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,
+    ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
 }

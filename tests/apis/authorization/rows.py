@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from minibroker.security.acl import CLUSTER_NAME, Operation, Resource
 from protocol.errors import ErrorCode
+from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -19,19 +20,22 @@ from protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
+from protocol.messages.describe_transactions import DescribeTransactionsRequest
 from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from protocol.messages.end_txn import EndTxnRequest
 from protocol.messages.list_config_resources import ListConfigResourcesRequest
 from protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from protocol.messages.unregister_broker import UnregisterBrokerRequest
 from protocol.registry import ApiKey
 
-TOPIC, GROUP = "secret-topic", "secret-group"
+TOPIC, GROUP, TRANSACTION = "secret-topic", "secret-group", "secret-transaction"
 NO_TOPIC, NO_GROUP, NO_CLUSTER = (
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
 )
-DENIALS = {NO_TOPIC, NO_GROUP, NO_CLUSTER, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+NO_TRANSACTION = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+DENIALS = {NO_TOPIC, NO_GROUP, NO_CLUSTER, NO_TRANSACTION}
 
 Right = tuple[Operation, Resource, str]
 Make = Callable[[int, bytes], Any]
@@ -60,6 +64,10 @@ def cluster(*operations: Operation) -> tuple[Right, ...]:
 
 def always(request: Any) -> Make:
     return lambda _version, _topic_id: request
+
+
+def transactional_id(*operations: Operation) -> tuple[Right, ...]:
+    return tuple((operation, Resource.TRANSACTIONAL_ID, TRANSACTION) for operation in operations)
 
 
 MOVED = AlterReplicaLogDir(path="/", topics=[AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])])
@@ -97,5 +105,20 @@ OPERATION_ROWS: dict[ApiKey, Row] = {
         always(DescribeTopicPartitionsRequest(topics=[TopicRequest(name=TOPIC)])),
         NO_TOPIC,
         topic(Operation.DESCRIBE),
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: Row(
+        always(AddOffsetsToTxnRequest(transactional_id=TRANSACTION, group_id=GROUP)),
+        NO_TRANSACTION,
+        (*transactional_id(Operation.WRITE), *group(Operation.READ)),
+    ),
+    ApiKey.END_TXN: Row(
+        always(EndTxnRequest(transactional_id=TRANSACTION)),
+        NO_TRANSACTION,
+        transactional_id(Operation.WRITE),
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: Row(
+        always(DescribeTransactionsRequest(transactional_ids=[TRANSACTION])),
+        NO_TRANSACTION,
+        transactional_id(Operation.DESCRIBE),
     ),
 }

@@ -372,8 +372,10 @@ ROWS: dict[ApiKey, Row] = {
 }
 DENIED_WITHOUT_ERROR = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
 """Their responses have no field for the error, and are empty instead."""
-SHOWN_IN_PART = {ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_CLUSTER}
+SHOWN_IN_PART = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER}
 """Their responses depend on rights, but no client is rejected."""
+OF_TWO_KINDS = {ApiKey.ADD_PARTITIONS_TO_TXN}
+"""Clients and brokers send it, with different rights; see ``test_transactions``."""
 
 
 def error_codes(part: Any) -> Iterator[int]:
@@ -458,7 +460,7 @@ async def test_offset_for_leader_epoch_with_cluster_action_needs_no_topic_acl(
 def test_every_api_has_an_authorization_check() -> None:
     open_ones = {key for key, check in CHECKS.items() if check is allow_all}
     assert {ApiKey(key) for key in APIS} == set(CHECKS)
-    assert set(CHECKS) == set(ROWS) | open_ones | SHOWN_IN_PART
+    assert set(CHECKS) == set(ROWS) | open_ones | SHOWN_IN_PART | OF_TWO_KINDS
     assert open_ones == {
         ApiKey.API_VERSIONS,
         ApiKey.SASL_HANDSHAKE,

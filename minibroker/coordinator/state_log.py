@@ -1,0 +1,183 @@
+"""One partition of an internal topic that stores the state of a coordinator by key.
+
+Owns the records and the size of the partition's log. It must never know what keys and values mean.
+Invariant: the records of one write are in one batch, written by one system call, so a crash keeps
+all or none of them, and no content of the log makes a replay fail. When the log has grown to a
+small multiple of its live records, these are written to a new segment, which becomes the start of
+the log. After a crash between the two steps, the log contains both copies, with the same result. In
+Kafka, this is the work of the log cleaner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from minibroker.coordinator.limits import (
+    STATE_LOG_BATCH_BYTES,
+    STATE_LOG_BYTES_MAX,
+    STATE_LOG_GROWTH,
+)
+from minibroker.storage.errors import LogError
+from minibroker.storage.log import Origin
+from minibroker.storage.partition import Partition
+from minibroker.storage.verification import NO_GUARD, Guard
+from protocol.errors import DecodeError, UnsupportedVersion
+from protocol.records import BatchHeader, Record, build_batch, iter_batches, iter_records
+
+_logger = logging.getLogger(__name__)
+
+READ_BYTES = 4 * 1024 * 1024
+"""Bytes of a log that are read at a time."""
+
+REPLAYED_RECORDS_MAX = 100_000
+"""Larger batches are skipped. The coordinator's own batches have far fewer records."""
+
+REPLAYED_BYTES_MAX = 64 * 1024 * 1024
+"""Maximum bytes of one batch after decompression."""
+
+WARNINGS_MAX = 20
+"""Log lines about skipped records per replay of a log."""
+
+EntryT = TypeVar("EntryT")
+
+KeyValue = tuple[bytes, bytes | None]
+
+
+class StoredBatch(NamedTuple):
+    """A batch of a log."""
+
+    header: BatchHeader
+    data: memoryview
+
+
+class StateLog:
+    """A log of keyed records, used by a single thread. Times are epoch milliseconds."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.log = partition.log
+        self._written_bytes = self.log.size
+        self._live_bytes = 0
+        self._warnings = 0
+
+    @property
+    def needs_compaction(self) -> bool:
+        """Whether the log has grown enough to be compacted."""
+        return self._written_bytes > max(STATE_LOG_BYTES_MAX, STATE_LOG_GROWTH * self._live_bytes)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._partition.leader_epoch
+
+    def append(self, records: Iterable[KeyValue], *, now_ms: int) -> None:
+        """Append one or more records as one batch.
+
+        Raises ``LogError`` if nothing was written.
+        """
+        self.append_batch(build_batch(_records(records, now_ms)), now_ms=now_ms)
+
+    def append_batch(self, batch: bytes, *, now_ms: int, guard: Guard = NO_GUARD) -> None:
+        """Append a batch. Raises ``LogError`` if it was not written."""
+        self._partition.append_as_leader(
+            memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard
+        )
+        self._written_bytes += len(batch)
+
+    def batches(self) -> Iterator[StoredBatch]:
+        """Read all batches from the start of the log.
+
+        Batches that cannot be read are skipped. Each is logged, up to a limit per log.
+        """
+        self._warnings = 0
+        offset = self.log.log_start_offset
+        while offset < self.log.log_end_offset:
+            previous_offset = offset
+            try:
+                file_slice = self.log.read(offset, READ_BYTES)
+                data = memoryview(b"" if file_slice is None else file_slice.load())
+                for position, header in iter_batches(data):
+                    offset = header.next_offset
+                    yield StoredBatch(header, data[position : position + header.size])
+            except (DecodeError, LogError, OSError) as error:
+                self.log_skipped(offset, f"the rest of a segment, which cannot be read: {error}")
+                offset = self.log.next_segment_offset(previous_offset)
+            if offset <= previous_offset:
+                self.log_skipped(
+                    previous_offset, "the rest of a segment, which has no complete batch"
+                )
+                offset = self.log.next_segment_offset(previous_offset)
+
+    def entries(
+        self, batch: StoredBatch, decode: Callable[[bytes, bytes | None], EntryT | None]
+    ) -> Iterator[EntryT]:
+        """Decode the records of a batch; those that cannot be read are skipped."""
+        header = batch.header
+        if header.record_count > REPLAYED_RECORDS_MAX:
+            self.log_skipped(header.base_offset, f"a batch of {header.record_count} records")
+            return
+        try:
+            for record in iter_records(batch.data, REPLAYED_BYTES_MAX):
+                entry = self._entry(record, decode)
+                if entry is not None:
+                    yield entry
+        except DecodeError as error:
+            self.log_skipped(header.base_offset, f"a batch that cannot be read: {error}")
+
+    def _entry(
+        self, record: Record, decode: Callable[[bytes, bytes | None], EntryT | None]
+    ) -> EntryT | None:
+        if record.key is None or record.offset < self.log.log_start_offset:
+            return None
+        try:
+            return decode(record.key, record.value)
+        except (DecodeError, UnsupportedVersion) as error:
+            self.log_skipped(record.offset, f"a record that cannot be read: {error}")
+            return None
+
+    def log_skipped(self, offset: int, reason: str) -> None:
+        """Log that a replay skips something."""
+        self._warnings += 1
+        if self._warnings <= WARNINGS_MAX:
+            _logger.warning("%s offset %d is skipped: %s", self.log.directory, offset, reason)
+        elif self._warnings == WARNINGS_MAX + 1:
+            _logger.warning("%s: further records are skipped", self.log.directory)
+
+    def compact(self, live: Iterable[KeyValue], *, now_ms: int) -> None:
+        """Replace the content of the log by the ``live`` records.
+
+        Raises ``LogError``; the content of the log is then unchanged.
+        """
+        previous_bytes = self._written_bytes
+        self._written_bytes = 0
+        try:
+            self.log.roll(now_ms=now_ms)
+            start = self.log.log_end_offset
+            batch: list[KeyValue] = []
+            size = 0
+            for key, value in live:
+                batch.append((key, value))
+                size += len(key) + len(value or b"")
+                if size >= STATE_LOG_BATCH_BYTES:
+                    self.append(batch, now_ms=now_ms)
+                    batch, size = [], 0
+            if batch:
+                self.append(batch, now_ms=now_ms)
+        except Exception:
+            # The old records remain. The next attempt waits until the log has grown again.
+            self._written_bytes += previous_bytes
+            self._live_bytes = self._written_bytes
+            raise
+        self._live_bytes = self._written_bytes
+        self._partition.delete_records(start)
+        self.log.apply_retention(now_ms=now_ms)
+
+    def clear(self) -> None:
+        """Delete all records. Retention frees the space later."""
+        self._written_bytes = self._live_bytes = 0
+        self._partition.delete_records(self.log.log_end_offset)
+
+
+def _records(pairs: Iterable[KeyValue], now_ms: int) -> Iterator[Record]:
+    return (Record(timestamp=now_ms, key=key, value=value) for key, value in pairs)

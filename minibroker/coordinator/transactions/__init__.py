@@ -1,0 +1,1 @@
+"""Transaction coordinator: producer ids and epochs, states of transactions, and their log."""

@@ -1,0 +1,387 @@
+"""The transaction coordinator of an I/O worker: requests, timers and markers.
+
+Owns the order of writing before answering, the checks for timeouts and expiry, and the requests
+that write markers. The rules are in ``state_machine``, storage is in ``manager``. It must never
+make decisions about a transaction itself. Invariant: a decision to commit or abort is in the log
+before it is answered, and from then on its markers are sent, after restarts too, until every
+partition has one. Kafka's counterparts are ``TransactionCoordinator``, without its threads, and
+``TransactionMarkerChannelManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from minibroker.coordinator.transactions.events import (
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    MarkersWritten,
+    ProducerIdAndEpoch,
+    TransactionDecision,
+    TransactionTimedOut,
+    VerifyPartitions,
+)
+from minibroker.coordinator.transactions.limits import MARKER_RETRY_S, TransactionLimits
+from minibroker.coordinator.transactions.manager import TransactionManager
+from minibroker.coordinator.transactions.marker_queue import MarkerQueue, PartitionsById
+from minibroker.coordinator.transactions.metadata import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    TopicPartition,
+    TransactionMetadata,
+)
+from minibroker.coordinator.transactions.state_machine import (
+    add_partitions,
+    end_transaction,
+    init_producer,
+    is_expired,
+    is_timed_out,
+    markers_written,
+    time_out,
+    verify_partitions,
+)
+from minibroker.runtime.rpc import PeerFailed, PeerLost
+from minibroker.storage.partition import Partition
+from minibroker.storage.transaction_markers import TransactionMarker
+from protocol.errors import ErrorCode
+
+_logger = logging.getLogger(__name__)
+
+Rule = Callable[[int | None], TransactionDecision]
+"""Decides about the current state, with a new producer id if one was requested."""
+
+MarkersReply = Mapping[int, Mapping[TopicPartition, ErrorCode]]
+"""Errors by producer id and partition."""
+
+FINAL_ERRORS = frozenset({
+    ErrorCode.NONE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+})  # fmt: skip
+"""Results of a marker after which its partition is done: it is written, the topic is deleted, or a
+later epoch of the producer has ended this transaction."""
+
+
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
+
+
+class TransactionAnswer(NamedTuple):
+    """The answer to a request of a producer."""
+
+    error: ErrorCode
+    producer: ProducerIdAndEpoch
+
+
+class TransactionEnvironment(NamedTuple):
+    """What the coordinator uses of its worker."""
+
+    coordinates: Callable[[int], bool]
+    """Whether this worker owns a partition of ``__transaction_state``, which must exist."""
+    open_partition: Callable[[int], Partition]
+    """Opens such a partition; called on first use."""
+    transaction_version: Callable[[], int]
+    """The finalized feature ``transaction.version``."""
+    new_producer_id: Callable[[], Awaitable[int | None]]
+    owner_of: Callable[[str, int], int]
+    """The worker that owns a partition now."""
+    write_markers: Callable[[int, tuple[TransactionMarker, ...]], Awaitable[MarkersReply]]
+    """Writes markers at a worker; raises ``PeerLost`` or ``PeerFailed``."""
+    wall_ms: Callable[[], int]
+
+
+class TransactionService:
+    """Transactions of one I/O worker. Call ``load`` first, then start ``run``."""
+
+    def __init__(
+        self, limits: TransactionLimits, *, partitions: int, environment: TransactionEnvironment
+    ) -> None:
+        self.limits = limits
+        self._env = environment
+        self._manager = TransactionManager(
+            partitions=partitions,
+            open_partition=environment.open_partition,
+            transaction_version=environment.transaction_version,
+        )
+        self._queue = MarkerQueue()
+        self._wakeup = trio.Event()
+        self._failed: set[str] = set()
+        """Transactional ids whose markers or completion must be tried again."""
+        self._failure = trio.Event()
+
+    # ------------------------------------------------------------------- loading and unloading
+
+    def load(self, partitions: Iterable[int]) -> int:
+        """Load the transactional ids of the partitions; return their number.
+
+        Decisions whose markers are not all written are carried out.
+        """
+        loaded = self._manager.load(partitions)
+        for transactional_id in loaded:
+            if self._manager.transactions[transactional_id].is_prepared:
+                self._send_markers(transactional_id)
+        return len(loaded)
+
+    @property
+    def unloaded(self) -> Mapping[int, str]:
+        """Partitions that could not be loaded, each with the error."""
+        return self._manager.unloaded
+
+    def reset(self) -> None:
+        """Remove all transactional ids and release the logs."""
+        self._queue.clear()
+        self._failed.clear()
+        self._manager.clear()
+
+    # ----------------------------------------------------------------------------- requests
+
+    async def init_producer(self, transactional_id: str, event: InitProducer) -> TransactionAnswer:
+        """Give a producer its id and a new epoch."""
+        return await self._answer(
+            transactional_id,
+            lambda new: init_producer(self._get(transactional_id), event, self._env.wall_ms(), new),
+        )
+
+    async def end(self, transactional_id: str, event: EndTransaction) -> TransactionAnswer:
+        """Commit or abort. This is answered when the decision is stored, before the markers."""
+        return await self._answer(
+            transactional_id,
+            lambda new: end_transaction(
+                self._get(transactional_id), event, self._env.wall_ms(), new
+            ),
+        )
+
+    def add_partitions(self, transactional_id: str, event: AddPartitions) -> ErrorCode:
+        """Make partitions part of the transaction."""
+        error = self._coordinator_error(transactional_id)
+        if error is not ErrorCode.NONE:
+            return error
+        decision = add_partitions(self._get(transactional_id), event, self._env.wall_ms())
+        return self._carry_out(transactional_id, decision)
+
+    def verify(
+        self, transactional_id: str, event: VerifyPartitions
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether each partition is in the ongoing transaction."""
+        error = self._coordinator_error(transactional_id)
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(event.partitions, error)
+        return verify_partitions(self._get(transactional_id), event)
+
+    def describe(self, transactional_id: str) -> TransactionMetadata | ErrorCode:
+        """The state of a transactional id, or the error."""
+        error = self._coordinator_error(transactional_id)
+        if error is not ErrorCode.NONE:
+            return error
+        return self._get(transactional_id) or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+    def list_transactions(self) -> Iterator[tuple[str, TransactionMetadata]]:
+        """All transactional ids with their states."""
+        yield from self._manager.transactions.items()
+
+    def _coordinator_error(self, transactional_id: str) -> ErrorCode:
+        """The error for clients of an id that is not coordinated here, or not yet."""
+        if not self._env.coordinates(self._manager.partition_of(transactional_id)):
+            return ErrorCode.NOT_COORDINATOR
+        if not self._manager.is_loaded(transactional_id):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _get(self, transactional_id: str) -> TransactionMetadata | None:
+        return self._manager.transactions.get(transactional_id)
+
+    async def _answer(self, transactional_id: str, rule: Rule) -> TransactionAnswer:
+        """Decide and carry out, with a new producer id if the decision needs one.
+
+        While the producer id is allocated, other requests may change the state; so the rule decides
+        again.
+        """
+        error = self._coordinator_error(transactional_id)
+        if error is not ErrorCode.NONE:
+            return TransactionAnswer(error, NO_PRODUCER)
+        decision = rule(None)
+        if decision.needs_producer_id:
+            new_producer_id = await self._env.new_producer_id()
+            if new_producer_id is not None:
+                decision = rule(new_producer_id)
+        if decision.needs_producer_id:  # Clients retry after a pause.
+            return TransactionAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER)
+        error = self._carry_out(transactional_id, decision)
+        return TransactionAnswer(
+            error, decision.producer if error is ErrorCode.NONE else NO_PRODUCER
+        )
+
+    def _carry_out(self, transactional_id: str, decision: TransactionDecision) -> ErrorCode:
+        """Write the decision, start sending markers; return the error for the client."""
+        if decision.keep is not None:
+            self._manager.transactions[transactional_id] = decision.keep
+        if decision.write is not None:
+            error = self._manager.store(transactional_id, decision.write, self._env.wall_ms())
+            if error is not ErrorCode.NONE:
+                return error
+            if decision.write.is_prepared:
+                self._send_markers(transactional_id)
+        return decision.error
+
+    # ------------------------------------------------------------------------------- markers
+
+    def _send_markers(self, transactional_id: str) -> None:
+        """Send the markers that a prepared transaction lacks, or complete it if it lacks none."""
+        metadata = self._get(transactional_id)
+        if metadata is None or not metadata.is_prepared:
+            return
+        if metadata.partitions:
+            self._queue.add(transactional_id, metadata.partitions)
+            self._wakeup.set()
+        elif not self._complete(transactional_id, metadata, frozenset()):
+            self._retry(transactional_id)
+
+    def _retry(self, transactional_id: str) -> None:
+        self._failed.add(transactional_id)
+        self._failure.set()
+
+    async def _run_retries(self) -> None:
+        while True:
+            await self._failure.wait()
+            self._failure = trio.Event()
+            await trio.sleep(MARKER_RETRY_S)
+            failed, self._failed = self._failed, set()
+            for transactional_id in failed:
+                self._send_markers(transactional_id)
+
+    def _complete(
+        self,
+        transactional_id: str,
+        metadata: TransactionMetadata,
+        partitions: frozenset[TopicPartition],
+    ) -> bool:
+        """Note written markers; False if the completed transaction could not be stored."""
+        decision = markers_written(metadata, MarkersWritten(partitions), self._env.wall_ms())
+        return self._carry_out(transactional_id, decision) is ErrorCode.NONE
+
+    async def _run_markers(self, nursery: trio.Nursery) -> None:
+        while True:
+            await self._wakeup.wait()
+            self._wakeup = trio.Event()
+            for owner, batch in self._queue.take(self._env.owner_of).items():
+                nursery.start_soon(self._send_batch, owner, batch)
+
+    async def _send_batch(self, owner: int, batch: PartitionsById) -> None:
+        """Send markers to one owner; what fails is sent again after a pause."""
+        markers = {
+            transactional_id: self._marker(transactional_id, partitions)
+            for transactional_id, partitions in batch.items()
+        }
+        try:
+            reply = await self._env.write_markers(
+                owner, tuple(marker for marker in markers.values() if marker is not None)
+            )
+        except (PeerLost, PeerFailed) as error:
+            _logger.warning("markers of %d transactions are sent again: %s", len(batch), error)
+            reply = {}
+        for transactional_id, marker in markers.items():
+            if marker is not None and not self._take_reply(transactional_id, marker, reply):
+                self._retry(transactional_id)
+        self._queue.sent(owner)
+        self._wakeup.set()
+
+    def _marker(
+        self, transactional_id: str, partitions: frozenset[TopicPartition]
+    ) -> TransactionMarker | None:
+        metadata = self._get(transactional_id)
+        if metadata is None or not metadata.is_prepared:
+            return None
+        return TransactionMarker(
+            producer_id=metadata.producer_id,
+            producer_epoch=metadata.producer_epoch,
+            committed=metadata.is_commit,
+            coordinator_epoch=self._manager.coordinator_epoch(transactional_id),
+            transaction_version=metadata.client_version,
+            partitions=tuple(sorted(partitions)),
+        )
+
+    def _take_reply(
+        self, transactional_id: str, marker: TransactionMarker, reply: MarkersReply
+    ) -> bool:
+        """Note the results of a marker; False if something must be sent or stored again."""
+        metadata = self._get(transactional_id)
+        if metadata is None or not metadata.is_prepared:
+            return True
+        if metadata.producer_id != marker.producer_id:
+            return True  # The id was deleted and is used again.
+        errors = reply.get(marker.producer_id, {})
+        done = {each for each in marker.partitions if errors.get(each) in FINAL_ERRORS}
+        for each, error in errors.items():
+            if error is not ErrorCode.NONE:
+                _logger.warning(
+                    "the marker of transactional id %r for %s-%d: %s",
+                    transactional_id,
+                    *each,
+                    error.name,
+                )
+        if ErrorCode.TRANSACTION_COORDINATOR_FENCED in errors.values():
+            return True  # Another coordinator completes the transaction.
+        return self._complete(transactional_id, metadata, frozenset(done)) and done.issuperset(
+            marker.partitions
+        )
+
+    # ---------------------------------------------------------------------------------- time
+
+    async def run(self) -> None:
+        """Send markers, abort timed out transactions and delete expired ids until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_markers, nursery)
+            nursery.start_soon(self._run_retries)
+            nursery.start_soon(self._run_expiry)
+            while True:
+                await trio.sleep(self.limits.abort_interval_s)
+                await self.abort_timed_out()
+
+    async def _run_expiry(self) -> None:
+        while True:
+            await trio.sleep(self.limits.expiry_interval_s)
+            self.delete_expired()
+
+    async def abort_timed_out(self) -> None:
+        """Abort the transactions whose timeout has passed."""
+        now_ms = self._env.wall_ms()
+        timed_out = [
+            transactional_id
+            for transactional_id, metadata in self._manager.transactions.items()
+            if is_timed_out(metadata, now_ms)
+        ]
+        for transactional_id in timed_out:
+            answer = await self._answer(transactional_id, partial(self._time_out, transactional_id))
+            if answer.error is ErrorCode.NONE:
+                _logger.info("the transaction of %r was aborted: timeout", transactional_id)
+            else:
+                _logger.warning(
+                    "the transaction of %r, which has timed out, could not be aborted: %s",
+                    transactional_id,
+                    answer.error.name,
+                )
+
+    def _time_out(self, transactional_id: str, new_producer_id: int | None) -> TransactionDecision:
+        metadata = self._get(transactional_id)
+        if metadata is None:
+            return TransactionDecision()
+        event = TransactionTimedOut(self._env.transaction_version())
+        return time_out(metadata, event, self._env.wall_ms(), new_producer_id)
+
+    def delete_expired(self) -> None:
+        """Delete the transactional ids that were not used for long."""
+        now_ms = self._env.wall_ms()
+        expired = [
+            transactional_id
+            for transactional_id, metadata in self._manager.transactions.items()
+            if is_expired(metadata, now_ms, self.limits.id_expiration_ms)
+        ]
+        for transactional_id in expired:
+            if self._manager.store(transactional_id, None, now_ms) is ErrorCode.NONE:
+                _logger.info("transactional id %r has expired", transactional_id)
