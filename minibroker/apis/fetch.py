@@ -4,9 +4,10 @@ Versions 4-18. Owners answer with the position of the bytes in their files, neve
 single owner waits for ``min_bytes`` by itself. Several owners first answer with what is there; if
 that is not enough, each answers again when it has more, until the sum is enough or ``max_wait_ms``
 have passed. ``max_bytes`` limits the answer of each owner and, in the order of the request, the
-merged response. The first partition with records is never cut, so a large batch cannot block.
-Every fetch is a full one: session id 0 in the response says so, as from a broker with a full
-session cache (KIP-227). Kafka's ``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
+merged response. The first partition with records is never cut, so a large batch cannot block. With
+isolation level ``read_committed`` the records of a partition end at its last stable offset, and
+only those count. Every fetch is a full one: session id 0 in the response says so, as from a broker
+with a full session cache (KIP-227). Kafka's ``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, Round, WorkerScope
 from minibroker.apis.partition_fetch import (
+    READ_COMMITTED,
     FetchLimits,
     FetchQuery,
     FetchResult,
@@ -43,6 +45,8 @@ class FetchPart(NamedTuple):
     max_bytes: int
     enough: int
     deadline: float
+    committed: bool = False
+    """Whether to read only up to the last stable offset."""
 
 
 class FetchReply(NamedTuple):
@@ -77,8 +81,9 @@ def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, FetchPart]:
     # A response with an error is sent immediately, as in Kafka.
     limits = _limits(ctx, request)
     enough = limits.bytes_min if len(queries) == 1 and not failed else 0
+    committed = request.isolation_level == READ_COMMITTED
     return {
-        owner: FetchPart(tuple(entries), limits.bytes_max, enough, limits.deadline)
+        owner: FetchPart(tuple(entries), limits.bytes_max, enough, limits.deadline, committed)
         for owner, entries in queries.items()
     }
 
@@ -114,7 +119,7 @@ def _read(scope: WorkerScope, part: FetchPart) -> FetchReply:
     size = 0
     failed = False
     for query in part.queries:
-        result = read_partition(scope, query, remaining, first=size == 0)
+        result = read_partition(scope, query, remaining, first=size == 0, committed=part.committed)
         failed = failed or result.is_failed
         if result.records is not None:
             size += len(result.records)
@@ -212,7 +217,6 @@ API: Api[FetchRequest, FetchPart, FetchReply, FetchResponse] = Api(
     may_wait=True,
     left_out=(
         "incremental fetch sessions: every fetch is full, as with a full session cache",
-        "aborted transactions: transactions are not served yet, so read_committed reads all",
         "follower fetches: one broker has no followers",
     ),
 )

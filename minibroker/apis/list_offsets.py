@@ -2,7 +2,8 @@
 
 Versions 1-11. A timestamp finds the first record at or after it, -1 the end, -2 the start, -3
 (since version 7) the record with the largest timestamp, -4 (8) the local start. -5 (9) and -6 (11)
-concern tiered storage: no offset and no error, as from Kafka without tiered storage. Kafka's
+concern tiered storage: no offset and no error, as from Kafka without tiered storage. With isolation
+level ``read_committed`` the end is the last stable offset. Kafka's
 ``KafkaApis.handleListOffsetRequest`` and ``UnifiedLog.fetchOffsetByTimestamp``.
 """
 
@@ -27,6 +28,8 @@ from protocol.messages.list_offsets import (
 )
 from protocol.registry import ApiKey
 
+READ_COMMITTED = 1
+
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -50,6 +53,8 @@ class OffsetQuery(NamedTuple):
     partition: int
     timestamp: int
     leader_epoch: int
+    committed: bool = False
+    """Whether the end is the last stable offset."""
 
 
 class OffsetResult(NamedTuple):
@@ -83,6 +88,7 @@ def split(ctx: Context, request: ListOffsetsRequest) -> Mapping[Owner, ListOffse
                 partition.partition_index,
                 partition.timestamp,
                 partition.current_leader_epoch,
+                request.isolation_level == READ_COMMITTED,
             )
             parts.setdefault(owner, []).append(query)
     return {owner: tuple(entries) for owner, entries in parts.items()}
@@ -144,11 +150,15 @@ async def _search_one(
         except LogError as error:
             return OffsetResult(error.code)
         else:
-            return _found_at(partition, at)
+            return _found_at(at, _end_offset(partition, query))
 
 
-def _found_at(partition: Partition, at: TimestampOffset | None) -> OffsetResult:
-    if at is None or at.offset >= partition.high_watermark:
+def _end_offset(partition: Partition, query: OffsetQuery) -> int:
+    return partition.last_stable_offset if query.committed else partition.high_watermark
+
+
+def _found_at(at: TimestampOffset | None, end_offset: int) -> OffsetResult:
+    if at is None or at.offset >= end_offset:
         return OffsetResult()
     return OffsetResult(offset=at.offset, timestamp=at.timestamp, leader_epoch=at.leader_epoch)
 
@@ -159,22 +169,23 @@ def _look_up(scope: WorkerScope, query: OffsetQuery) -> OffsetResult:
         if partition is None:
             return OffsetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition.check_leader(query.leader_epoch)
-        return _find(partition, query.timestamp)
+        return _find(partition, query)
     except LogError as error:
         return OffsetResult(error.code)
 
 
-def _find(partition: Partition, timestamp: int) -> OffsetResult:
-    log = partition.log
+def _find(partition: Partition, query: OffsetQuery) -> OffsetResult:
+    log, timestamp = partition.log, query.timestamp
+    end_offset = _end_offset(partition, query)
     if timestamp == LATEST:
-        return OffsetResult(offset=partition.high_watermark, leader_epoch=partition.leader_epoch)
+        return OffsetResult(offset=end_offset, leader_epoch=partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
         return OffsetResult(offset=start, leader_epoch=log.leader_epochs.epoch_for_offset(start))
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return OffsetResult()
     at = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
-    return _found_at(partition, at)
+    return _found_at(at, end_offset)
 
 
 def merge(
@@ -221,8 +232,5 @@ API: Api[ListOffsetsRequest, ListOffsetsPart, ListOffsetsReply, ListOffsetsRespo
     split=split,
     execute=execute,
     merge=merge,
-    left_out=(
-        "isolation_level: without transactions the last stable offset is the high watermark",
-        "timeout_ms: no partition has remote segments to wait for",
-    ),
+    left_out=("timeout_ms: no partition has remote segments to wait for",),
 )

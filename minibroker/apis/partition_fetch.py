@@ -14,7 +14,12 @@ from minibroker.storage.leader_epochs import EpochEnd
 from minibroker.storage.partition import Partition
 from minibroker.storage.slices import FileSlice
 from protocol.errors import ErrorCode
-from protocol.messages.fetch import EpochEndOffset, FetchPartition, PartitionData
+from protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchPartition,
+    PartitionData,
+)
 
 READ_COMMITTED = 1
 
@@ -50,6 +55,8 @@ class FetchResult(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     diverging: EpochEnd | None = None
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Producer ids and first offsets of aborted transactions in the records."""
 
     @property
     def is_failed(self) -> bool:
@@ -76,20 +83,33 @@ def fetch_query(topic: str, partition: FetchPartition) -> FetchQuery:
 
 
 def read_partition(
-    hosted: HostedPartitions, query: FetchQuery, remaining: int, *, first: bool
+    hosted: HostedPartitions,
+    query: FetchQuery,
+    remaining: int,
+    *,
+    first: bool,
+    committed: bool = False,
 ) -> FetchResult:
-    """Read at most ``remaining`` bytes, but a whole batch if it is the ``first`` one."""
+    """Read at most ``remaining`` bytes, but a whole batch if it is the ``first`` one.
+
+    With ``committed`` the records end at the last stable offset.
+    """
     try:
         partition = hosted.partition(query.topic, query.partition)
         if partition is None:
             return FetchResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition.check_leader(query.leader_epoch)
         records = diverging = None
+        aborted: tuple[tuple[int, int], ...] = ()
         if query.last_fetched_epoch >= 0:
             diverging = partition.find_divergence(query.last_fetched_epoch, query.offset)
         if diverging is None and (first or remaining > 0):
             max_bytes = min(query.max_bytes, max(remaining, 0))
-            records = partition.read(query.offset, max_bytes, min_one=first)
+            if committed:
+                records, found = partition.read_committed(query.offset, max_bytes, min_one=first)
+                aborted = tuple((each.producer_id, each.first_offset) for each in found)
+            else:
+                records = partition.read(query.offset, max_bytes, min_one=first)
     except LogError as error:
         return FetchResult(error.code)
     return FetchResult(
@@ -99,6 +119,7 @@ def read_partition(
         partition.last_stable_offset,
         partition.log.log_start_offset,
         diverging,
+        aborted,
     )
 
 
@@ -112,10 +133,17 @@ def partition_data(
         high_watermark=result.high_watermark,
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
-        aborted_transactions=[] if isolation_level == READ_COMMITTED else None,
+        aborted_transactions=_aborted(result) if isolation_level == READ_COMMITTED else None,
         diverging_epoch=_diverging_epoch(result.diverging),
         records=records,
     )
+
+
+def _aborted(result: FetchResult) -> list[AbortedTransaction]:
+    return [
+        AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+        for producer_id, first_offset in result.aborted
+    ]
 
 
 def _diverging_epoch(found: EpochEnd | None) -> EpochEndOffset | None:

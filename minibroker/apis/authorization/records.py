@@ -21,6 +21,8 @@ from protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsTopicResult,
 )
+from protocol.messages.describe_producers import PartitionResponse
+from protocol.messages.describe_producers import TopicResponse as DescribedTopic
 from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from protocol.messages.init_producer_id import InitProducerIdResponse
 from protocol.messages.list_offsets import (
@@ -189,6 +191,25 @@ def offset_for_leader_epoch(ctx: Context, request: Any) -> Finish | None:
         )
 
     return _each_topic(ctx, Operation.DESCRIBE, request, refusal, name=lambda topic: topic.topic)
+
+
+def describe_producers(ctx: Context, request: Any) -> Finish | None:
+    """Require READ on each topic."""
+
+    def refusal(topic: Any) -> DescribedTopic:
+        return DescribedTopic(
+            name=topic.name,
+            partitions=[
+                PartitionResponse(
+                    partition_index=index,
+                    error_code=_TOPIC_DENIED,
+                    error_message="Topic authorization failed.",
+                )
+                for index in topic.partition_indexes
+            ],
+        )
+
+    return _each_topic(ctx, Operation.READ, request, refusal)
 
 
 def write_txn_markers(ctx: Context, request: Any) -> Denied | None:

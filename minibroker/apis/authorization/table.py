@@ -50,6 +50,7 @@ CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
     ApiKey.END_TXN: transactions.end_txn,
     ApiKey.WRITE_TXN_MARKERS: records.write_txn_markers,
+    ApiKey.DESCRIBE_PRODUCERS: records.describe_producers,
     ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
     ApiKey.CREATE_ACLS: cluster.create_acls,
     ApiKey.DELETE_ACLS: cluster.delete_acls,

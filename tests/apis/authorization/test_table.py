@@ -52,6 +52,7 @@ from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicStat
 from protocol.messages.describe_acls import DescribeAclsRequest
 from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from protocol.messages.describe_groups import DescribeGroupsRequest
+from protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
 )
@@ -233,6 +234,9 @@ QUOTA = AlterClientQuotasRequest(
         )
     ]
 )
+DESCRIBE_PRODUCERS = DescribeProducersRequest(
+    topics=[TopicRequest(name=TOPIC, partition_indexes=[0])]
+)
 CREDENTIAL = ScramCredentialUpsertion(
     name="x", mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
 )
@@ -252,6 +256,7 @@ ROWS: dict[ApiKey, Row] = {
         always(ControlledShutdownRequest()), NO_CLUSTER, cluster(Operation.CLUSTER_ACTION)
     ),
     ApiKey.WRITE_TXN_MARKERS: Row(write_txn_markers, NO_CLUSTER, cluster(Operation.CLUSTER_ACTION)),
+    ApiKey.DESCRIBE_PRODUCERS: Row(always(DESCRIBE_PRODUCERS), NO_TOPIC, topic(Operation.READ)),
     ApiKey.OFFSET_COMMIT: Row(
         offset_commit, NO_GROUP, (*group(Operation.READ), *topic(Operation.READ))
     ),
