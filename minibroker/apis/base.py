@@ -65,6 +65,8 @@ class Caller(NamedTuple):
     client_host: str
     client_port: int
     principal: Principal = ANONYMOUS
+    by_token: bool = False
+    """Whether the client has authenticated with a delegation token."""
 
 
 def _ignore_denial(_operation: Operation, _resource: Resource, _name: str) -> None:

@@ -34,6 +34,5 @@ API: Api[SaslHandshakeRequest, None, None, SaslHandshakeResponse] = Api(
     merge=merge,
     left_out=(
         "the mechanism GSSAPI: Kerberos needs a realm; PLAIN, SCRAM and OAUTHBEARER are served",
-        "delegation tokens: SCRAM with tokenauth=true is refused",
     ),
 )

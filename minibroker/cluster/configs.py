@@ -19,6 +19,7 @@ from minibroker.cluster.image import (
     BROKER_LOGGER,
     CLIENT,
     CLIENT_METRICS,
+    DELEGATION_TOKEN,
     EMPTY,
     GROUP,
     IP,
@@ -58,9 +59,10 @@ from minibroker.config.topics import parse_topic_value
 from minibroker.config.types import BadValueError, Kind
 from minibroker.quotas.entity import sanitize
 from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CONNECTION_CREATION_RATE
+from minibroker.security.delegation_token import decode_token
 from protocol.errors import ErrorCode
 
-KINDS = (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS)
+KINDS = (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS, DELEGATION_TOKEN)
 """Resource types whose configs are stored and published; levels of loggers are not stored."""
 
 _OVERRIDES = MAX_CONNECTIONS_PER_IP_OVERRIDES
@@ -162,6 +164,8 @@ def valid_config(kind: str, config: Mapping[str, str]) -> Mapping[str, str]:
     """Return the valid entries of a stored config, which another program may have written."""
     if kind == BROKER:
         return valid_entries(config)
+    if kind == DELEGATION_TOKEN:
+        return config if decode_token("", config) else EMPTY
     valid = _VALID_FOR[kind]
     return {name: text for name, text in config.items() if valid(name, text)}
 

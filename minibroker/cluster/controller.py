@@ -14,12 +14,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import trio
 
 from minibroker.cluster import bootstrap, layout, producer_ids, stored_configs, stored_topics
-from minibroker.cluster.acl_controller import AclController
 from minibroker.cluster.configs import (
     KINDS,
     Alteration,
@@ -27,7 +26,6 @@ from minibroker.cluster.configs import (
     all_keys_usable,
     plan_alteration,
 )
-from minibroker.cluster.credentials import CredentialChange, plan_credentials
 from minibroker.cluster.foreign_topics import AppliedTopics, accept_topic
 from minibroker.cluster.image import (
     Broker,
@@ -77,6 +75,7 @@ from minibroker.cluster.topics import (
     plan_new_partitions,
     topics_at_start,
 )
+from minibroker.cluster.user_controller import Plans, UserController
 from minibroker.config import BROKER_RACK, DELETE_TOPIC_ENABLE, NODE_ID, Settings
 from protocol.errors import ErrorCode
 
@@ -88,10 +87,9 @@ CONFLICTS = (NodeExistsError, NoNodeError, BadVersionError, NotEmptyError)
 
 
 Result = TypeVar("Result", TopicOutcomes, ConfigOutcome, AppliedTopics)
-Plans: TypeAlias = Sequence[ConfigChanged | ChangeRejected]
 
 
-class ClusterController(AclController):
+class ClusterController(UserController):
     """Cluster metadata with its store; only one controller uses a store at a time."""
 
     def __init__(
@@ -303,19 +301,6 @@ class ClusterController(AclController):
             return plans
 
         return await self._store_configs(plan, validate_only=validate_only)
-
-    async def alter_credentials(
-        self, requested: Sequence[CredentialChange]
-    ) -> tuple[dict[str, ChangeRejected | None], list[Update]]:
-        """Change SCRAM credentials; return the rejections by user, and the updates."""
-        plans: dict[str, ConfigChanged | ChangeRejected] = {}
-
-        def plan() -> Plans:
-            plans.update(plan_credentials(self._image, requested))
-            return list(plans.values())
-
-        outcome = await self._store_configs(plan)
-        return dict(zip(plans, outcome.rejections, strict=True)), outcome.updates
 
     async def apply_config(self, kind: str, name: str) -> list[Update]:
         """Read the stored config of a resource, which another program may have written."""

@@ -28,10 +28,11 @@ CLIENT = "clients"
 GROUP = "groups"
 CLIENT_METRICS = "client-metrics"
 BROKER_LOGGER = "broker-loggers"
+DELEGATION_TOKEN = "delegation-tokens"  # noqa: S105 - not a secret
 """Kinds of resources that have configs: the first half of a key of `Image.configs`."""
 
 ALL_KINDS: Final = frozenset(
-    (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS, BROKER_LOGGER)
+    (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS, BROKER_LOGGER, DELEGATION_TOKEN)
 )
 
 EMPTY: Mapping[str, str] = {}

@@ -15,6 +15,7 @@ from minibroker.cluster.image import (
     BROKER,
     CLIENT,
     CLIENT_METRICS,
+    DELEGATION_TOKEN,
     GROUP,
     IP,
     TOPIC,
@@ -41,7 +42,10 @@ PERSISTENT_PATHS = (
     TOPICS,
     CONFIG_CHANGES,
     DELETE_TOPICS,
-    *(f"/config/{kind}" for kind in (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS)),
+    *(
+        f"/config/{kind}"
+        for kind in (TOPIC, BROKER, IP, USER, CLIENT, GROUP, CLIENT_METRICS, DELEGATION_TOKEN)
+    ),
 )
 """Nodes that exist from the first start on."""
 

@@ -7,7 +7,7 @@ In Kafka they are part of ``ServerConfigs``.
 from __future__ import annotations
 
 from minibroker.config.setting import setting
-from minibroker.config.types import BOOLEAN, INT, at_least
+from minibroker.config.types import BOOLEAN, INT, LONG, PASSWORD, at_least, optional
 
 ADVERTISE_CONTROLLER_REQUESTS = setting(
     "advertise.controller.requests",
@@ -25,4 +25,34 @@ MAX_REQUEST_PARTITION_SIZE_LIMIT = setting(
     valid=at_least(1),
     doc="The most partitions in one response to DescribeTopicPartitions. The client requests the "
     "rest with the cursor of the response.",
+)
+
+DELEGATION_TOKEN_SECRET_KEY = setting(
+    "delegation.token.secret.key",
+    optional(PASSWORD),
+    default=None,
+    default_text="no delegation tokens",
+    doc="The key that the secrets of delegation tokens are made with. Without it, or if it is "
+    "empty, the broker has no delegation tokens. Tokens of another key are invalid.",
+)
+DELEGATION_TOKEN_MAX_LIFETIME_MS = setting(
+    "delegation.token.max.lifetime.ms",
+    LONG,
+    default=7 * 24 * 3_600_000,
+    valid=at_least(1),
+    doc="The time after which a delegation token cannot be renewed any more.",
+)
+DELEGATION_TOKEN_EXPIRY_TIME_MS = setting(
+    "delegation.token.expiry.time.ms",
+    LONG,
+    default=24 * 3_600_000,
+    valid=at_least(1),
+    doc="The time after which a delegation token expires unless it is renewed.",
+)
+DELEGATION_TOKEN_EXPIRY_CHECK_INTERVAL_MS = setting(
+    "delegation.token.expiry.check.interval.ms",
+    LONG,
+    default=3_600_000,
+    valid=at_least(1),
+    doc="The interval at which expired delegation tokens are removed.",
 )

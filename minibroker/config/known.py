@@ -60,7 +60,7 @@ KNOWN_UNSERVED = frozenset().union(
     ),
     _names(
         "delegation.token.",
-        "expiry.check.interval.ms expiry.time.ms master.key max.lifetime.ms secret.key",
+        "master.key",
     ),
     _names(
         "group.consumer.",

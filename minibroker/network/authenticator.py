@@ -203,7 +203,8 @@ class Authenticator:
             raise ConnectionNotAuthenticated(
                 CloseReason.AUTHENTICATION_FAILED, str(error)
             ) from None
-        client.caller = client.caller._replace(principal=principal)
+        by_token = client.authentication is not None and client.authentication.by_token
+        client.caller = client.caller._replace(principal=principal, by_token=by_token)
 
     async def _handle_sasl_request(
         self, client: ClientConnection, sasl: SaslAuthenticator, block: Block

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.apis import api_versions, sasl_authenticate, sasl_handshake
@@ -28,6 +29,7 @@ from minibroker.config import (
     ConfigError,
     Settings,
 )
+from minibroker.network.token_credentials import TokenCredentials
 from minibroker.quotas.entity import sanitize
 from minibroker.security.authentication import (
     Authentication,
@@ -103,6 +105,7 @@ class SaslAuthenticator:
         self._mechanisms = settings.at_listener(listener, SASL_ENABLED_MECHANISMS)
         self._verify, self._rules = token_rules(settings, listener)
         entry = settings.at_listener(listener, SASL_JAAS_CONFIG, PLAIN)
+        self._tokens = TokenCredentials(settings, image, clock.wall_ms)
         self._passwords = {} if entry is None else entry.users
 
     def begin(self) -> Authentication:
@@ -131,6 +134,7 @@ class SaslAuthenticator:
             nonce=nonce,
             secret=self._secret,
             shapes=lambda: self._shapes(mechanism),
+            find_token=partial(self._tokens.find, mechanism),
         )
 
     def _shapes(self, mechanism: str) -> tuple[CredentialShape, ...]:

@@ -21,6 +21,7 @@ from minibroker.apis.base import Mutations, Mutator
 from minibroker.apis.registry import APIS
 from minibroker.cluster.bootstrap import ControllerStartError
 from minibroker.cluster.controller import ClusterController
+from minibroker.cluster.delegation_tokens import plan_removals
 from minibroker.cluster.effective_quotas import EffectiveQuotas
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
@@ -32,6 +33,8 @@ from minibroker.config import (
     AUTHORIZER_CLASS_NAME,
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
+    DELEGATION_TOKEN_EXPIRY_CHECK_INTERVAL_MS,
+    DELEGATION_TOKEN_SECRET_KEY,
     NODE_ID,
     SINGLE,
     ZOOKEEPER_CONNECT,
@@ -216,6 +219,14 @@ class _Controller:
         follow_log_levels(self._env.settings, before, self.image)
         await self._publisher.publish(updates)
 
+    async def _remove_expired_tokens(self) -> None:
+        interval_s = self._env.settings[DELEGATION_TOKEN_EXPIRY_CHECK_INTERVAL_MS] / 1000
+        while True:
+            await trio.sleep(interval_s)
+            now_ms = self._env.clock.wall_ms()
+            outcome = await self.cluster.change_tokens(partial(plan_removals, now_ms=now_ms))
+            await self.publish(outcome.updates)
+
     async def run(self) -> None:
         env = self._env
         async with trio.open_nursery() as nursery:
@@ -224,6 +235,8 @@ class _Controller:
             nursery.start_soon(self._accept_roles, nursery)
             nursery.start_soon(self._changes.run)
             nursery.start_soon(self._topics.run)
+            if env.settings[DELEGATION_TOKEN_SECRET_KEY]:
+                nursery.start_soon(self._remove_expired_tokens)
             for changes in self._acls:
                 nursery.start_soon(changes.run)
             nursery.start_soon(self._hold_leadership, nursery.cancel_scope)

@@ -89,6 +89,8 @@ class Authentication:
         self._exchange: Mechanism | None = None
         self.user: str | None = None
         """The authenticated user."""
+        self.by_token = False
+        """Whether the user was authenticated with a delegation token."""
         self.expires = False
         """Whether the session expires."""
 
@@ -150,6 +152,7 @@ class Authentication:
             text = f"Cannot change principals during {_REAUTHENTICATION}"
             raise AuthenticationFailed(text, text)
         assert self._mechanism is not None
+        self.by_token = authenticated.by_token
         self.user, self.state, self._exchange = (
             authenticated.user,
             AuthenticationState.COMPLETE,

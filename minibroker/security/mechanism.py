@@ -28,10 +28,14 @@ class AuthenticationFailed(Exception):
 
 
 class AuthenticatedUser(NamedTuple):
-    """The authenticated user; ``expires_ms`` is the end of the credential in epoch milliseconds."""
+    """The authenticated user; ``expires_ms`` is the end of the credential in epoch milliseconds.
+
+    ``by_token`` says that the credential was a delegation token.
+    """
 
     user: str
     expires_ms: int | None = None
+    by_token: bool = False
 
 
 class AuthenticationStep(NamedTuple):

@@ -35,6 +35,9 @@ ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 SALT_BYTES: Final = 18
 
+_TOKEN_AUTH: Final = "tokenauth=true"  # noqa: S105 - not a secret
+"""Extension of a client whose user name is the id of a delegation token."""
+
 _KEYS: Final = ("salt", "stored_key", "server_key")
 _GS2: Final = r"(?P<gs2>(?P<binding>n|y|p=[A-Za-z0-9.-]+),(?:a=(?P<acting_as>[^,]*))?,)"
 _FIRST = re.compile(
@@ -90,6 +93,14 @@ def parse_credential(text: str) -> Credential | None:
     return made if len(parts) == len(made) else None
 
 
+class TokenCredential(NamedTuple):
+    """Credential of a delegation token, with its owner and the end of its validity."""
+
+    credential: Credential
+    owner: str
+    expires_ms: int
+
+
 class CredentialShape(NamedTuple):
     """Parts of a credential that the first message of a server shows, and how many users share
     them.
@@ -133,6 +144,7 @@ def _weight(mechanism: str, user: str, secret: bytes, shape: CredentialShape) ->
 class Scram:
     """One exchange. ``find`` returns a user's credential, ``shapes`` those of all users.
 
+    ``find_token`` returns the credential of a delegation token by its id.
     ``nonce`` is used once; ``secret`` makes the credentials of unknown users unpredictable.
     """
 
@@ -144,14 +156,16 @@ class Scram:
         nonce: str,
         secret: bytes,
         shapes: Callable[[], Sequence[CredentialShape]] = lambda: DEFAULT_SHAPES,
+        find_token: Callable[[str], TokenCredential | None] = lambda _: None,
     ) -> None:
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._find = find
+        self._find_token = find_token
         self._nonce = nonce
         self._secret = secret
         self._shapes = shapes
-        self._user = ""
+        self._proven: AuthenticatedUser | None = None
         self._kept: Credential | None = None
         self._gs2 = self._client_first = self._server_first = ""
 
@@ -168,22 +182,27 @@ class Scram:
             raise AuthenticationFailed("the client's first message is not a SCRAM message")
         if found["binding"].startswith("p") or found["bare"].startswith("m="):
             raise AuthenticationFailed("the client requests channel binding or an extension")
-        if "tokenauth=true" in found["more"].split(","):
-            raise AuthenticationFailed("the client uses a delegation token, which is not supported")
         user = _user_name(found["name"])
         acting_as = _user_name(found["acting_as"] or "")
-        known = self._find(user)
+        known, proven = self._known(user, by_token=_TOKEN_AUTH in found["more"].split(","))
         if acting_as not in ("", user):
             text = "Authentication failed: Client requested an authorization id that is different "
             raise AuthenticationFailed(text + "from username", text + "from username")
         kept = known or fake_credential(self._mechanism, user, self._secret, self._shapes())
         self._kept = kept
-        self._user = user if known else ""
+        self._proven = proven if known else None
         self._gs2, self._client_first = found["gs2"], found["bare"]
         self._nonce = found["nonce"] + self._nonce
         salt = _base64(kept.salt)
         self._server_first = f"r={self._nonce},s={salt},i={kept.iterations}"
         return self._server_first.encode()
+
+    def _known(self, user: str, *, by_token: bool) -> tuple[Credential | None, AuthenticatedUser]:
+        """The credential of a user or a token, and the user that a proof of it authenticates."""
+        token = self._find_token(user) if by_token else None
+        if token is not None:
+            return token.credential, AuthenticatedUser(token.owner, token.expires_ms, by_token=True)
+        return None if by_token else self._find(user), AuthenticatedUser(user)
 
     def _final(self, text: str, kept: Credential) -> AuthenticationStep:
         found = _FINAL.fullmatch(text)
@@ -199,10 +218,10 @@ class Scram:
         is_valid = hmac.compare_digest(
             hashlib.new(self._hash, client_key).digest(), kept.stored_key
         )
-        if not (is_valid and self._user):
+        if not is_valid or self._proven is None:
             raise AuthenticationFailed("Invalid client credentials")
         verifier = _base64(hmac.digest(kept.server_key, signed, self._hash))
-        return AuthenticationStep(f"v={verifier}".encode(), AuthenticatedUser(self._user))
+        return AuthenticationStep(f"v={verifier}".encode(), self._proven)
 
 
 def _user_name(text: str) -> str:

@@ -117,6 +117,8 @@ class Desk:
         self.dynamic_settings = DynamicSettings(scope.settings)
         self.principal = ANONYMOUS
         self.client_id = "test"
+        self.wall_ms = 0
+        self.by_token = False
         self.workers: dict[int, Any] = {}
         self.image: Image | None = None
         """Set it to show the processor another image than the controller's."""
@@ -126,7 +128,7 @@ class Desk:
     def context(self, key: int, version: int, listener: str = "PLAINTEXT") -> Context:
         return Context(
             header=RequestHeader(key, version, 1, self.client_id),
-            caller=Caller("c-1", listener, "127.0.0.1", 5000, self.principal),
+            caller=Caller("c-1", listener, "127.0.0.1", 5000, self.principal, self.by_token),
             authorizer=self.authorizers.of(self.controller.at_processor),
             image=self.image or self.controller.at_processor,
             settings=self.settings,
@@ -134,7 +136,7 @@ class Desk:
             workers=WORKERS,
             received=0.0,
             now=0.0,
-            wall_ms=0,
+            wall_ms=self.wall_ms,
             served={},
             reference=_no_records,
         )

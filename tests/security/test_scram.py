@@ -14,6 +14,7 @@ from minibroker.security.scram import (
     Credential,
     CredentialShape,
     Scram,
+    TokenCredential,
     credential,
     credential_text,
     fake_credential,
@@ -134,7 +135,6 @@ def test_challenge_of_an_unknown_user_has_the_shape_of_a_known_one() -> None:
         b"n,,n=a=41,r=x",
         b"p=tls-unique,,n=alice,r=x",
         b"n,,m=ext,n=alice,r=x",
-        b"n,,n=alice,r=x,tokenauth=true",
         b"n,a=bob,n=alice,r=x",
         b"\xff",
     ],
@@ -164,3 +164,26 @@ def test_credential_round_trips_as_text_and_invalid_text_is_none() -> None:
     partly = ("", "salt=!,stored_key=,server_key=,iterations=1", "iterations=4")
     for nonsense in (*partly, text + "x", text + ",a=test", f"{text},{text}"):
         assert parse_credential(nonsense) is None
+
+
+def test_token_is_proven_with_its_owner_and_end() -> None:
+    mechanism = "SCRAM-SHA-256"
+    token = TokenCredential(kept(mechanism), "alice", 5)
+    server = Scram(
+        mechanism, lambda _: None, nonce="n", secret=SECRET, find_token={"id": token}.get
+    )
+    client = ScramClient(mechanism, "id", "pencil", more=",tokenauth=true")
+    _, authenticated = server.respond(client.final(server.respond(client.first()).response))
+    assert authenticated == AuthenticatedUser("alice", 5, by_token=True)
+
+
+@pytest.mark.parametrize("more", ["", ",tokenauth=false"])
+def test_token_without_the_extension_is_an_unknown_user(more: str) -> None:
+    mechanism = "SCRAM-SHA-256"
+    token = TokenCredential(kept(mechanism), "alice", 5)
+    server = Scram(
+        mechanism, lambda _: None, nonce="n", secret=SECRET, find_token={"id": token}.get
+    )
+    failure(server, ScramClient(mechanism, "id", "pencil", more=more))
+    of_user = exchange(mechanism, user=kept(mechanism))
+    failure(of_user, ScramClient(mechanism, "user", "pencil", more=",tokenauth=true"))

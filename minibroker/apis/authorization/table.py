@@ -15,6 +15,7 @@ from minibroker.apis.authorization import (
     groups,
     operations,
     records,
+    tokens,
     topics,
     transactions,
 )
@@ -68,6 +69,10 @@ CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: allow_all,
     ApiKey.ALTER_REPLICA_LOG_DIRS: operations.alter_replica_log_dirs,
+    ApiKey.CREATE_DELEGATION_TOKEN: tokens.create_delegation_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: allow_all,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: allow_all,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: tokens.describe_delegation_token,
     ApiKey.DESCRIBE_LOG_DIRS: operations.describe_log_dirs,
     ApiKey.ELECT_LEADERS: operations.elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: operations.alter_partition_reassignments,

@@ -377,7 +377,13 @@ ROWS: dict[ApiKey, Row] = {
 }
 DENIED_WITHOUT_ERROR = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
 """Their responses have no field for the error, and are empty instead."""
-SHOWN_IN_PART = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER}
+SHOWN_IN_PART = {
+    ApiKey.LIST_GROUPS,
+    ApiKey.LIST_TRANSACTIONS,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+}
 """Their responses depend on rights, but no client is rejected."""
 OF_TWO_KINDS = {ApiKey.ADD_PARTITIONS_TO_TXN}
 """Clients and brokers send it, with different rights; see ``test_transactions``."""
@@ -470,6 +476,8 @@ def test_every_api_has_an_authorization_check() -> None:
         ApiKey.API_VERSIONS,
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
+        ApiKey.RENEW_DELEGATION_TOKEN,  # only its owner and renewers may
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,  # refused to every client
     }
 

@@ -1,0 +1,52 @@
+"""Connections that may not send requests about delegation tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.apis.delegation_tokens import requests_problem
+from minibroker.security.principal import ANONYMOUS, Principal
+from protocol.errors import ErrorCode
+from protocol.messages.create_delegation_token import CreateDelegationTokenRequest
+from protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
+from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from tests.apis.conftest import DeskMaker
+from tests.apis.tokens import ALICE, KEY, PROVEN, SETTINGS, ask
+
+NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+REQUESTS = (
+    CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1),
+    RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=-1),
+    ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=-1),
+    DescribeDelegationTokenRequest(owners=None),
+)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("by_token", [False, True])
+async def test_request_without_proven_identity_is_not_allowed(
+    make_desk: DeskMaker, request_: Any, by_token: bool
+) -> None:
+    desk = await make_desk(*SETTINGS, KEY)
+    desk.by_token = by_token
+    response = await ask(desk, ALICE, request_, 2, PROVEN if by_token else "PLAINTEXT")
+    assert response.error_code == NOT_ALLOWED
+    assert desk.asked == {}
+    for name in ("issue_timestamp_ms", "expiry_timestamp_ms"):
+        assert getattr(response, name, -1) == -1
+
+
+@pytest.mark.parametrize(
+    ("principal", "error"), [(ANONYMOUS, NOT_ALLOWED), (ALICE, ErrorCode.NONE)]
+)
+async def test_client_with_tls_needs_a_certificate(
+    make_desk: DeskMaker, principal: Principal, error: ErrorCode
+) -> None:
+    protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OUTSIDE:SSL"
+    listeners = "listeners=PLAINTEXT://127.0.0.1:0,OUTSIDE://127.0.0.1:0"
+    desk = await make_desk(listeners, protocols, KEY, "ssl.keystore.location=x.pem")
+    desk.principal = principal
+    assert requests_problem(desk.context(38, 3, PROVEN)) == error
