@@ -68,6 +68,7 @@ from minibroker.apis import (
     stop_replica,
     sync_group,
     unregister_broker,
+    update_features,
     update_metadata,
     write_txn_markers,
 )
@@ -157,6 +158,7 @@ APIS: Final[Mapping[int, ServedApi]] = collect(
         stop_replica.API,
         sync_group.API,
         unregister_broker.API,
+        update_features.API,
         update_metadata.API,
         write_txn_markers.API,
     ]

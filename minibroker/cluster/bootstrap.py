@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping
 from random import Random
 from typing import Final
 
-from minibroker.cluster import layout, stored_acls, stored_configs, stored_topics
+from minibroker.cluster import layout, stored_acls, stored_configs, stored_features, stored_topics
 from minibroker.cluster.configs import KINDS
 from minibroker.cluster.foreign_topics import accept_topic
 from minibroker.cluster.image import (
@@ -20,6 +20,7 @@ from minibroker.cluster.image import (
     Broker,
     Change,
     ConfigChanged,
+    FeaturesChanged,
     Image,
     Uuid,
     apply,
@@ -149,8 +150,8 @@ def _check_new_store(requested: str | None, found_logs: FoundLogs) -> None:
 
 
 async def load_configs(store: Store, settings: Settings) -> list[Change]:
-    """Read the configs of all resources but topics, and ACLs if an authorizer is configured."""
-    found: list[Change] = []
+    """Read feature levels, configs of all resources but topics, and ACLs if they are used."""
+    found: list[Change] = [FeaturesChanged(await stored_features.load(store))]
     if settings[AUTHORIZER_CLASS_NAME]:
         try:
             found += [change async for change in stored_acls.load_all(store)]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeAlias
 
-from minibroker.cluster.acl_controller import AclController
 from minibroker.cluster.bootstrap import new_uuid
 from minibroker.cluster.credentials import CredentialChange, plan_credentials
+from minibroker.cluster.feature_controller import FeatureController
 from minibroker.cluster.image import ConfigChanged, Image, Update
 from minibroker.cluster.outcomes import ConfigOutcome
 from minibroker.cluster.topics import ChangeRejected
@@ -22,7 +22,7 @@ from protocol.types import uuid_text
 Plans: TypeAlias = Sequence[ConfigChanged | ChangeRejected]
 
 
-class UserController(AclController):
+class UserController(FeatureController):
     """The part of the controller that changes what users prove themselves with."""
 
     _random: Random

@@ -31,6 +31,7 @@ from protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopics,
 )
 from protocol.messages.unregister_broker import UnregisterBrokerRequest
+from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.topics import create, topic
 
@@ -156,6 +157,36 @@ def elected(ask: SendRequest) -> None:
         ask(f"of type {kind}", request, 2)
 
 
+def features(ask: SendRequest) -> None:
+    def update(
+        name: str, level: int, *, kind: int = 1, downgrade: bool = False, trial: bool = False
+    ) -> UpdateFeaturesRequest:
+        change = FeatureUpdateKey(
+            feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=downgrade
+        )
+        return UpdateFeaturesRequest(feature_updates=[change], validate_only=trial)
+
+    for version in range(3):
+        ask(f"unknown, {version}", update("no.such.feature", 1), version)
+        ask(f"too high, {version}", update("transaction.version", 3), version)
+        ask(f"negative, {version}", update("transaction.version", -1), version)
+        ask(f"as it is, {version}", update("transaction.version", 2), version)
+        ask(f"lower, {version}", update("transaction.version", 1), version)
+        ask(f"nothing, {version}", UpdateFeaturesRequest(feature_updates=[]), version)
+    ask("downgrade not needed", update("transaction.version", 2, downgrade=True), 0)
+    for kind in (0, 1, 2, 3, 4, -1):
+        ask(f"type {kind}", update("transaction.version", 2, kind=kind, trial=True), 1)
+    ask("lower, to try", update("transaction.version", 1, kind=2, trial=True), 1)
+    both = UpdateFeaturesRequest(
+        feature_updates=[
+            FeatureUpdateKey(feature="transaction.version", max_version_level=2),
+            FeatureUpdateKey(feature="no.such.feature", max_version_level=1),
+        ]
+    )
+    for version in (1, 2):
+        ask(f"both, {version}", both, version)
+
+
 def listed(ask: SendRequest) -> None:
     ask("client metrics", ListConfigResourcesRequest(), 0)
     for kind in (16, 32, *CLUSTER_WIDE):
@@ -175,6 +206,7 @@ CONVERSATIONS: Final = (
     described_partitions,
     reassigned,
     elected,
+    features,
     listed,
     unregistered,
 )

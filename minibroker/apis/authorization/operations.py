@@ -23,6 +23,7 @@ from protocol.messages.describe_quorum import DescribeQuorumResponse
 from protocol.messages.list_config_resources import ListConfigResourcesResponse
 from protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
 from protocol.messages.unregister_broker import UnregisterBrokerResponse
+from protocol.messages.update_features import UpdateFeaturesResponse
 
 _TEXT: Final = "Cluster authorization failed."
 
@@ -57,6 +58,10 @@ list_partition_reassignments: Final = require_cluster(
 describe_quorum: Final = require_cluster(
     Operation.DESCRIBE,
     lambda _, error: DescribeQuorumResponse(error_code=error, error_message=_TEXT),
+)
+update_features: Final = require_cluster(
+    Operation.ALTER,
+    lambda _, error: UpdateFeaturesResponse(error_code=error, error_message=_TEXT),
 )
 unregister_broker: Final = require_cluster(
     Operation.ALTER,

@@ -78,6 +78,7 @@ CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: operations.alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: operations.list_partition_reassignments,
     ApiKey.DESCRIBE_QUORUM: operations.describe_quorum,
+    ApiKey.UPDATE_FEATURES: operations.update_features,
     ApiKey.UNREGISTER_BROKER: operations.unregister_broker,
     ApiKey.LIST_CONFIG_RESOURCES: operations.list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,

@@ -26,6 +26,7 @@ from protocol.messages.end_txn import EndTxnRequest
 from protocol.messages.list_config_resources import ListConfigResourcesRequest
 from protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from protocol.messages.unregister_broker import UnregisterBrokerRequest
+from protocol.messages.update_features import UpdateFeaturesRequest
 from protocol.registry import ApiKey
 
 TOPIC, GROUP, TRANSACTION = "secret-topic", "secret-group", "secret-transaction"
@@ -94,6 +95,9 @@ OPERATION_ROWS: dict[ApiKey, Row] = {
     ),
     ApiKey.DESCRIBE_QUORUM: Row(
         always(DescribeQuorumRequest()), NO_CLUSTER, cluster(Operation.DESCRIBE)
+    ),
+    ApiKey.UPDATE_FEATURES: Row(
+        always(UpdateFeaturesRequest(feature_updates=[])), NO_CLUSTER, cluster(Operation.ALTER)
     ),
     ApiKey.UNREGISTER_BROKER: Row(
         always(UnregisterBrokerRequest(broker_id=7)), NO_CLUSTER, cluster(Operation.ALTER)

@@ -1,0 +1,38 @@
+"""The controller's changes of finalized feature levels.
+
+Owns the order plan, store, image for them, as `ClusterController`, which contains it, does for all
+other metadata. Invariant: a level that could not be stored is in no image. The feature methods of
+Kafka's ``QuorumController``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minibroker.cluster import stored_features
+from minibroker.cluster.acl_controller import AclController
+from minibroker.cluster.feature_updates import FeatureUpdate, plan_features
+from minibroker.cluster.image import FeaturesChanged, Update
+from minibroker.cluster.store.tree import UnwritableError
+from minibroker.cluster.topics import ChangeRejected
+from protocol.errors import ErrorCode
+
+
+class FeatureController(AclController):
+    """The part of the controller that finalizes feature levels."""
+
+    async def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+    ) -> tuple[ChangeRejected | None, list[Update]]:
+        """Change levels, all or none; return the rejection, and the updates to publish."""
+        async with self._lock:
+            plan = plan_features(self._image.features, updates, self._image.controller_id)
+            if isinstance(plan, ChangeRejected):
+                return plan, []
+            if validate_only or plan == self._image.features:
+                return None, []
+            try:
+                operations = await stored_features.steps(self._store, plan)
+                return None, await self._commit(operations, [FeaturesChanged(plan)])
+            except UnwritableError as error:
+                return ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error)), []
