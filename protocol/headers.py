@@ -12,7 +12,7 @@ import struct
 from typing import Final, NamedTuple
 
 from protocol import registry
-from protocol.errors import DecodeError, EncodeError
+from protocol.errors import DecodeError, EncodeError, UnsupportedVersion
 from protocol.registry import ApiKey
 from protocol.schema import Message, field
 from protocol.types import INT16, INT32, PLAIN_NULLABLE_STRING, STRING_LENGTH_MAX
@@ -44,6 +44,9 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
 
+
+API_BYTES: Final = 4
+"""Size of the API key and version with which a request starts."""
 
 _FIXED: Final = struct.Struct(">hhih")
 _BARE: Final = struct.Struct(">hhi")
@@ -78,6 +81,26 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
         raise DecodeError(f"client id length {length} is negative", pos - 2)
     if registry.schema(key).flexible(version):
         pos = skip_tagged_fields(buf, pos)
+    return RequestHeader(key, version, correlation_id, client_id), pos
+
+
+def quick_request_header(buf: bytes) -> tuple[RequestHeader, int] | None:
+    """Return the header and the position of the body, or None if the header is not an ordinary one.
+
+    An ordinary header has a client id and no tagged fields; `decode_request_header` reads them all.
+    """
+    try:
+        key, version, correlation_id, length = _FIXED.unpack_from(buf)
+        pos = _FIXED.size + length
+        if length < 0 or pos > len(buf) or (version == 0 and key == ApiKey.CONTROLLED_SHUTDOWN):
+            return None
+        client_id = buf[_FIXED.size : pos].decode("utf-8")
+        if registry.schema(key).flexible(version):
+            if buf[pos]:
+                return None
+            pos += 1
+    except (struct.error, UnicodeDecodeError, UnsupportedVersion, IndexError):
+        return None
     return RequestHeader(key, version, correlation_id, client_id), pos
 
 

@@ -190,6 +190,10 @@ class WorkerScope(Protocol):
         """The bytes behind a reference; valid until ``execute`` returns."""
         ...
 
+    def open_partition(self, topic: str, index: int) -> Partition | None:
+        """A partition that this worker owns and whose log is open, else None."""
+        ...
+
     def partition(self, topic: str, index: int) -> Partition | None:
         """A partition that this worker owns and that is in the image, else None.
 
@@ -301,6 +305,31 @@ class Round(NamedTuple):
     first_only: bool = False
 
 
+class SingleScope(Protocol):
+    """What a request about one partition or group may use in its single step."""
+
+    @property
+    def image(self) -> Image: ...
+
+    @property
+    def worker(self) -> WorkerScope:
+        """The I/O worker in this process."""
+        ...
+
+
+class SingleForm(NamedTuple):
+    """The single step of an API: for a request about one partition or group of this process.
+
+    ``singles`` are the arrays that have one element in such a request and its response. ``execute``
+    gets the version and the leaves of the request (`protocol.compiler.single`) and returns those of
+    the response, whose throttle time is 0 and which has no error. It returns None, and has had no
+    effect, if the request is another one: then the three steps are taken.
+    """
+
+    singles: frozenset[str]
+    execute: Callable[[SingleScope, int, tuple[Any, ...]], tuple[Any, ...] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Api(Generic[Request, Part, Reply, Response]):
     """One API as registered.
@@ -325,8 +354,19 @@ class Api(Generic[Request, Part, Reply, Response]):
     not read records in place."""
     cluster_action: bool = False
     """Whether brokers send it: authorized callers are exempt from the request quota."""
+    is_cacheable: bool = False
+    """Whether a response depends only on the image, the listener and the request if no owner was
+    asked and authorization is off. Its first field is then the throttle time.
+    """
+    single: SingleForm | None = None
+    """The single step for the requests that make up most of the traffic."""
     left_out: tuple[str, ...] = ()
     """Parts of the API that are not served, each with its reason; listed in the reference."""
+
+    def serves(self, version: int) -> bool:
+        """Whether requests of a version are answered."""
+        low, high = self.versions
+        return (low if self.served_from is None else self.served_from) <= version <= high
 
 
 ServedApi = Api[Any, Any, Any, Any]

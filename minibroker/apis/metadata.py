@@ -207,4 +207,5 @@ API: Api[MetadataRequest, MetadataPart, MetadataReply, MetadataResponse] = Api(
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,
+    is_cacheable=True,
 )

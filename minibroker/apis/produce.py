@@ -13,9 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from minibroker.apis.base import Api, CloseConnection, Context, Owner, WorkerScope
+from minibroker.apis.base import (
+    Api,
+    CloseConnection,
+    Context,
+    Owner,
+    SingleForm,
+    SingleScope,
+    WorkerScope,
+)
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
@@ -299,6 +307,45 @@ def _hang_up_on_errors(response: ProduceResponse) -> None:
                 )
 
 
+def execute_single(
+    scope: SingleScope, version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Append the records of one partition, unless anything about them is not ordinary."""
+    transactional_id, acks, _, name, topic_id, index, records = request
+    if transactional_id is not None or acks not in (1, ALL_REPLICAS) or records is None:
+        return None
+    topic = scope.image.topic_names.get(topic_id) if version >= 13 else name
+    if topic is None or topic in INTERNAL_TOPICS:
+        return None
+    worker = scope.worker
+    partition = worker.open_partition(topic, index)
+    if partition is None:
+        return None
+    if acks == ALL_REPLICAS and partition.log.config.min_insync_replicas > 1:
+        return None
+    if version < ZSTD_SINCE_VERSION and _is_zstd(records):
+        return None
+    now_ms = worker.wall_ms()
+    try:
+        prepared = prepare_batch(records, partition.log.config, now_ms=now_ms, limits=STEP_LIMITS)
+        appended = partition.append_prepared_as_leader(prepared, now_ms=now_ms)
+    except (LogError, BatchExceedsStepError):
+        return None  # The log is as it was; the three steps find the error again.
+    if not appended.duplicate:
+        count = appended.last_offset - appended.base_offset + 1
+        worker.appended(topic, index, len(records), count)
+    base_offset, _, log_append_time_ms, log_start_offset, _ = appended
+    return (
+        *(name, topic_id, index, ErrorCode.NONE, base_offset),
+        *(log_append_time_ms, log_start_offset, None, 0),
+    )
+
+
+SINGLE: Final = SingleForm(
+    frozenset({"topic_data", "partition_data", "responses", "partition_responses"}),
+    execute_single,
+)
+
 API: Api[ProduceRequest, ProducePart, ProduceReply, ProduceResponse] = Api(
     key=ApiKey.PRODUCE,
     versions=(0, 13),
@@ -306,6 +353,7 @@ API: Api[ProduceRequest, ProducePart, ProduceReply, ProduceResponse] = Api(
     split=split,
     execute=execute,
     merge=merge,
+    single=SINGLE,
     left_out=(
         "transactional batches: transactions are not served yet",
         "timeout_ms: with one replica nothing is waited for",

@@ -1,19 +1,25 @@
-"""Which roles a broker has, how many of each, and in which order they stop.
+"""Which roles a broker has, which of them share a process, and in which order processes stop.
 
-Owns the layout shared by processes and tasks. It must never know how a role is started. Invariant:
-a role stops before the roles that it depends on, so none waits for a stopped one.
+Owns the layout shared by processes and tasks, and how the two roles of a combined process run. It
+must never know how a process is started. Invariant: a role stops before the roles that it depends
+on, so none waits for a stopped one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
+
+import trio
 
 from minibroker.config import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
+    COMBINED,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
+    PROCESS_MODE,
     SINGLE,
     Settings,
 )
@@ -47,7 +53,8 @@ ROLES: Final[Mapping[str, Callable[[Environment], Awaitable[None]]]] = {
     RECORDER: _recorder,
 }
 
-STOP_ORDER: Final = (ACCEPTOR, PROCESSOR, RECORDER, WORKER, CONTROLLER)
+COMBINED_NAME: Final = "combined"
+"""Name of a process with a network processor and an I/O worker, before its number."""
 
 
 class RoleInstance(NamedTuple):
@@ -58,25 +65,110 @@ class RoleInstance(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the process and the address at which it listens."""
+        """Name of the role, and its address in the transport."""
         return role_name(self.role, self.number)
 
 
-def role_instances(settings: Settings) -> list[RoleInstance]:
-    """Return all roles in the order of their start."""
-    workers = [RoleInstance(WORKER, number) for number in range(settings[NUM_IO_THREADS])]
+class ProcessPlan(NamedTuple):
+    """One process and its roles: one role, or a network processor and its I/O worker."""
+
+    name: str
+    roles: tuple[RoleInstance, ...]
+
+    def has(self, role: str) -> bool:
+        """Whether a role runs in this process."""
+        return any(instance.role == role for instance in self.roles)
+
+
+def process_plans(settings: Settings) -> list[ProcessPlan]:
+    """Return all processes in the order of their start."""
+    acceptors = [RoleInstance(ACCEPTOR, 0)] if settings[ACCEPTOR_MODE] == SINGLE else []
+    recorders = [RoleInstance(RECORDER, 0)] if settings[ACTIVITY_ENABLE] else []
+    return [
+        _alone(RoleInstance(CONTROLLER, 0)),
+        *_serving_processes(settings),
+        *map(_alone, recorders),
+        *map(_alone, acceptors),
+    ]
+
+
+def _alone(instance: RoleInstance) -> ProcessPlan:
+    return ProcessPlan(instance.name, (instance,))
+
+
+def _serving_processes(settings: Settings) -> list[ProcessPlan]:
+    """The processes of processors and workers; those with the same number may share one."""
     processors = [
         RoleInstance(PROCESSOR, number) for number in range(settings[NUM_NETWORK_THREADS])
     ]
-    acceptors = [RoleInstance(ACCEPTOR, 0)] if settings[ACCEPTOR_MODE] == SINGLE else []
-    recorders = [RoleInstance(RECORDER, 0)] if settings[ACTIVITY_ENABLE] else []
-    return [RoleInstance(CONTROLLER, 0), *workers, *recorders, *processors, *acceptors]
+    workers = [RoleInstance(WORKER, number) for number in range(settings[NUM_IO_THREADS])]
+    shared = 0
+    if settings[PROCESS_MODE] == COMBINED:
+        shared = min(len(processors), len(workers))
+    return [
+        *(
+            ProcessPlan(f"{COMBINED_NAME}-{number}", (processors[number], workers[number]))
+            for number in range(shared)
+        ),
+        *map(_alone, workers[shared:]),
+        *map(_alone, processors[shared:]),
+    ]
 
 
 def stop_groups(settings: Settings) -> list[list[str]]:
-    """Return the names of roles that stop together, in the order of stopping."""
-    groups = (
-        [instance.name for instance in role_instances(settings) if instance.role == role]
-        for role in STOP_ORDER
-    )
+    """Return the names of processes that stop together, in the order of stopping.
+
+    The recorder writes the last events of processors by a worker. If that worker shares a process
+    with a processor, all three stop together, and wait for each other.
+    """
+    plans = process_plans(settings)
+    combined = [plan.name for plan in plans if len(plan.roles) > 1]
+    by_role = {
+        role: [plan.name for plan in plans if plan.roles[0].role == role and len(plan.roles) == 1]
+        for role in (ACCEPTOR, PROCESSOR, RECORDER, WORKER, CONTROLLER)
+    }
+    if combined:
+        serving = [[*by_role[PROCESSOR], *combined, *by_role[RECORDER]]]
+    else:
+        serving = [by_role[PROCESSOR], by_role[RECORDER]]
+    groups = [by_role[ACCEPTOR], *serving, by_role[WORKER], by_role[CONTROLLER]]
     return [group for group in groups if group]
+
+
+async def run_roles(environments: Sequence[Environment]) -> None:
+    """Run the roles of one process until the first environment is stopped.
+
+    That environment's ``ready`` is called when all roles are ready. A worker outlives the processor
+    that shares its process, whose last requests it executes.
+    """
+    first, *others = environments
+    if not others:
+        await ROLES[first.role](first)
+        return
+    _join_ready(environments)
+    async with trio.open_nursery() as nursery:
+        for env in others:
+            nursery.start_soon(_run_worker, env)
+        await ROLES[first.role](first)
+        for env in others:
+            env.stopping.set()
+
+
+def _join_ready(environments: Sequence[Environment]) -> None:
+    """Let the last role that becomes ready report that the process is."""
+    report, missing = environments[0].ready, set(range(len(environments)))
+
+    def ready(number: int) -> None:
+        missing.discard(number)
+        if not missing:
+            report()
+
+    for number, env in enumerate(environments):
+        env.ready = partial(ready, number)
+
+
+async def _run_worker(env: Environment) -> None:
+    """Run an I/O worker whose work is charged to it and not to the process alone."""
+    assert env.local_worker is not None
+    with env.work_time.charge(env.local_worker.account):
+        await ROLES[env.role](env)

@@ -15,14 +15,21 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import NamedTuple
 
 import trio
 
-from minibroker.broker.layout import ROLES, RoleInstance, role_instances, stop_groups
+from minibroker.broker.layout import (
+    ProcessPlan,
+    RoleInstance,
+    process_plans,
+    run_roles,
+    stop_groups,
+)
 from minibroker.broker.startup import (
     BrokerDirectories,
     StartError,
@@ -60,6 +67,7 @@ from minibroker.process.environment import (
     role_name,
     tokens_name,
 )
+from minibroker.process.local_worker import LocalWorker
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.ready import Ready, as_json, as_text, command_name
 from minibroker.runtime.addressing import UnixTransport
@@ -74,6 +82,7 @@ from minibroker.runtime.child import (
 from minibroker.runtime.clock import SharedClock
 from minibroker.runtime.listening import TcpSource
 from minibroker.runtime.memory import resident_memory
+from minibroker.runtime.roles import RoleStatus, RoleTable
 from minibroker.runtime.supervisor import Exit, ProcessEvent, ProcessEventKind, supervise
 from minibroker.runtime.worktime import WorkTime
 from minibroker.storage.data_directory import SECRET_BYTES
@@ -217,7 +226,7 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
     for warning in settings.warnings:
         sys.stderr.write(f"minibroker: {warning}\n")
     return supervise(
-        [_spec(shared, instance) for instance in role_instances(settings)],
+        [_spec(shared, plan) for plan in process_plans(settings)],
         stop_groups=stop_groups(settings),
         on_ready=print_ready,
         on_event=_print_event,
@@ -230,33 +239,54 @@ def _print_event(event: ProcessEvent) -> None:
         sys.stderr.write(f"minibroker: {process} {event.kind.value}: {event.text}\n")
 
 
-def _spec(shared: Shared, instance: RoleInstance) -> ChildSpec:
+def _spec(shared: Shared, plan: ProcessPlan) -> ChildSpec:
     def main(context: ChildContext) -> None:
-        env = _environment(shared, instance, context)
+        environments = _environments(shared, plan, context)
         log.configure(context.name, shared.clock.wall_ms)
-        if instance.role == RECORDER:
+        if plan.has(RECORDER):
             os.nice(RECORDER_NICENESS)
         trio.run(
-            _run_role,
-            ROLES[instance.role],
-            env,
+            _run_process,
+            environments,
             context.lifeline_fd,
             clock=shared.clock,
-            instruments=[env.work_time],
+            instruments=[environments[0].work_time],
         )
-        if instance.role == CONTROLLER and is_orphan(context.lifeline_fd):
+        if plan.has(CONTROLLER) and is_orphan(context.lifeline_fd):
             _clean_up_without_supervisor(shared.directories.home, context)
 
-    return ChildSpec(instance.name, main, is_optional=instance.role == RECORDER)
+    return ChildSpec(plan.name, main, is_optional=plan.has(RECORDER))
 
 
-def _metrics(name: str) -> ProcessMetrics:
-    metrics = ProcessMetrics(name)
-    metrics.watch_memory(resident_memory())
-    return metrics
+def _environments(
+    shared: Shared, plan: ProcessPlan, context: ChildContext
+) -> Sequence[Environment]:
+    """The environments of the roles of one process."""
+    work_time = WorkTime()
+    local_worker = LocalWorker(work_time) if len(plan.roles) > 1 else None
+    found = [
+        _environment(shared, instance, context, work_time, local_worker) for instance in plan.roles
+    ]
+    found[0].metrics.watch_memory(resident_memory())
+    return found
 
 
-def _environment(shared: Shared, instance: RoleInstance, context: ChildContext) -> Environment:
+def _role_statuses(plans: Sequence[ProcessPlan], table: RoleTable) -> list[RoleStatus]:
+    """The states of all roles: those of a combined process have the same one."""
+    return [
+        status._replace(name=instance.name)
+        for plan, status in zip(plans, table.read(), strict=True)
+        for instance in plan.roles
+    ]
+
+
+def _environment(
+    shared: Shared,
+    instance: RoleInstance,
+    context: ChildContext,
+    work_time: WorkTime,
+    local_worker: LocalWorker | None,
+) -> Environment:
     settings = shared.settings
     return Environment(
         role=instance.role,
@@ -270,15 +300,16 @@ def _environment(shared: Shared, instance: RoleInstance, context: ChildContext) 
         arena=shared.arena,
         ledger=shared.ledger,
         started_us=shared.started_us,
-        metrics=_metrics(instance.name),
-        work_time=WorkTime(),
+        metrics=ProcessMetrics(instance.name),
+        work_time=work_time,
+        local_worker=local_worker,
         random=SystemRandom(),  # Member ids must not be guessable.
         data_dir=shared.directories.data_dir,
         rebuild_topics=shared.rebuild_topics,
         secret=shared.secret,
         ready=context.ready,
         control=shared.control,
-        statuses=context.roles.read,
+        statuses=partial(_role_statuses, process_plans(settings), context.roles),
         listeners={
             name: TcpSource(socks[instance.number])
             for name, socks in shared.sockets.items()
@@ -289,16 +320,15 @@ def _environment(shared: Shared, instance: RoleInstance, context: ChildContext) 
     )
 
 
-async def _run_role(
-    role: Callable[[Environment], Awaitable[None]], env: Environment, lifeline: int
-) -> None:
+async def _run_process(environments: Sequence[Environment], lifeline: int) -> None:
+    env = environments[0]
     refusal, is_ready = "", _watch_ready(env)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, env)
         nursery.start_soon(_stop_without_supervisor, env, lifeline)
         nursery.start_soon(_cancel_if_not_ready, env, is_ready, nursery.cancel_scope)
         try:
-            await role(env)
+            await run_roles(environments)
         except RoleRefusedError as refused:
             refusal = str(refused)
         nursery.cancel_scope.cancel()

@@ -8,13 +8,20 @@ comes from ``seed`` and all time from the clock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import trio
 
-from minibroker.broker.layout import ROLES, role_instances, stop_groups
+from minibroker.broker.layout import (
+    ProcessPlan,
+    RoleInstance,
+    process_plans,
+    run_roles,
+    stop_groups,
+)
 from minibroker.config import (
     ACCEPTOR_MODE,
     NUM_IO_THREADS,
@@ -26,6 +33,7 @@ from minibroker.config import (
 )
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import Environment, role_name
+from minibroker.process.local_worker import LocalWorker
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.runtime.addressing import MemoryTransport, Transport
 from minibroker.runtime.arena import Arena
@@ -38,14 +46,14 @@ SIMULATED_PORT: Final = 9092
 
 
 class _Incarnation:
-    """One incarnation of a role."""
+    """One incarnation of a process."""
 
-    def __init__(self, env: Environment) -> None:
-        self.env = env
+    def __init__(self, environments: Sequence[Environment]) -> None:
+        self.environments = environments
         self.scope = trio.CancelScope()
         self.ready = trio.Event()
         self.ended = trio.Event()
-        env.ready = self.ready.set
+        environments[0].ready = self.ready.set
 
 
 class TaskBroker:
@@ -61,13 +69,14 @@ class TaskBroker:
         transport: Transport | None = None,
     ) -> None:
         self._settings = settings
+        self._plans = process_plans(settings)
         self._data_dir = data_dir
         self._clock = clock
         self._seed = seed
         self._processors = settings[NUM_NETWORK_THREADS]
         self._workers = settings[NUM_IO_THREADS]
         self._transport = transport or MemoryTransport()
-        self._lives: dict[str, _Incarnation] = {}
+        self._incarnations: dict[str, _Incarnation] = {}
         self._stopping = False
         self._secret = _random_source(seed, "secret").randbytes(32)
         self._started_us = clock.real_us()
@@ -90,44 +99,53 @@ class TaskBroker:
 
     @property
     def names(self) -> list[str]:
-        """Names of all roles, as of processes, in the order of their start."""
-        return [instance.name for instance in role_instances(self._settings)]
+        """Names of all processes in the order of their start."""
+        return [plan.name for plan in self._plans]
+
+    @property
+    def role_names(self) -> list[str]:
+        """Names of all roles in the order of their start."""
+        return [instance.name for plan in self._plans for instance in plan.roles]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until ``stop``; started when every role is ready. An error in a role ends the run."""
         async with trio.open_nursery() as nursery:
-            for instance in role_instances(self._settings):
-                self._lives[instance.name] = _Incarnation(
-                    self._environment(instance.role, instance.number, 1)
-                )
-            for name in self.names:
-                nursery.start_soon(self._run_role, name)
+            for plan in self._plans:
+                self._incarnations[plan.name] = _Incarnation(self._environments(plan, 1))
+            for plan in self._plans:
+                nursery.start_soon(self._run_process, plan)
             await self.wait_ready()
             task_status.started()
 
     async def wait_ready(self) -> None:
         """Wait until every role is ready, including restarted ones."""
         for name in self.names:
-            while (life := self._lives[name]).scope.cancel_called:
+            while (life := self._incarnations[name]).scope.cancel_called:
                 await life.ended.wait()
             await life.ready.wait()
 
-    async def _run_role(self, name: str) -> None:
-        """Run all incarnations of one role, one after the other."""
+    async def _run_process(self, plan: ProcessPlan) -> None:
+        """Run all incarnations of one process, one after the other."""
+        incarnation = 1
         while True:
-            life = self._lives[name]
-            env = life.env
+            life = self._incarnations[plan.name]
             with life.scope:
-                await ROLES[env.role](env)
+                await run_roles(life.environments)
             life.ended.set()
             if self._stopping:
                 return
-            self._lives[name] = _Incarnation(
-                self._environment(env.role, env.index, env.incarnation + 1)
-            )
+            incarnation += 1
+            self._incarnations[plan.name] = _Incarnation(self._environments(plan, incarnation))
             await trio.sleep(BACKOFF_S)
 
-    def _environment(self, role: str, index: int, incarnation: int) -> Environment:
+    def _environments(self, plan: ProcessPlan, incarnation: int) -> list[Environment]:
+        local_worker = LocalWorker(self.work_time) if len(plan.roles) > 1 else None
+        return [self._environment(instance, incarnation, local_worker) for instance in plan.roles]
+
+    def _environment(
+        self, instance: RoleInstance, incarnation: int, local_worker: LocalWorker | None
+    ) -> Environment:
+        role, index = instance
         return Environment(
             role=role,
             index=index,
@@ -142,6 +160,7 @@ class TaskBroker:
             started_us=self._started_us,
             metrics=ProcessMetrics(role_name(role, index)),
             work_time=self.work_time,
+            local_worker=local_worker,
             random=_random_source(self._seed, role, index, incarnation),
             data_dir=self._data_dir,
             secret=self._secret,
@@ -156,19 +175,31 @@ class TaskBroker:
 
     def environment(self, name: str) -> Environment:
         """Return the environment of a role's current incarnation, e.g. for its metrics."""
-        return self._lives[name].env
+        environments = self._incarnations[self._process_of(name)].environments
+        return next(env for env in environments if env.name == name)
+
+    def _process_of(self, role: str) -> str:
+        return next(
+            plan.name for plan in self._plans if role in {instance.name for instance in plan.roles}
+        )
 
     def kill(self, name: str) -> None:
-        """Cancel a role at once, as SIGKILL would; it is restarted."""
-        self._lives[name].scope.cancel()
+        """Cancel a process, named by itself or by one of its roles, as SIGKILL would.
+
+        It is restarted.
+        """
+        process = name if name in self._incarnations else self._process_of(name)
+        self._incarnations[process].scope.cancel()
 
     async def stop(self) -> None:
         """Stop all roles in the supervisor's order, letting them finish."""
         self._stopping = True
         for group in stop_groups(self._settings):
-            lives = [self._lives[name] for name in group]
+            lives = [self._incarnations[name] for name in group]
             for life in lives:
-                life.env.stopping.set()
+                life.environments[0].stopping.set()
+                if not life.ready.is_set():  # It has no work to finish.
+                    life.scope.cancel()
             for life in lives:
                 await life.ended.wait()
 

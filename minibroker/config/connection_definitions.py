@@ -92,6 +92,19 @@ ACCEPTOR_MODE = setting(
     "limit connections. Not a Kafka setting.",
 )
 
+COMBINED = "combined"
+SEPARATE = "separate"
+PROCESS_MODE = setting(
+    "process.mode",
+    STRING,
+    default=COMBINED,
+    valid=one_of(COMBINED, SEPARATE),
+    doc="How network processors and I/O workers share processes. `combined`: one of each runs in "
+    "a process, which executes requests for its own partitions and groups without sending them to "
+    "another process; small requests are fastest with one of each. `separate`: each has a process "
+    "of its own. Not a Kafka setting.",
+)
+
 MAX_CONNECTIONS = setting(
     "max.connections",
     INT,

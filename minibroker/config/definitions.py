@@ -128,20 +128,20 @@ LOG_DIR = setting(
 NUM_NETWORK_THREADS = setting(
     "num.network.threads",
     INT,
-    default=2,
+    default=1,
     kafka_default=3,
     valid=between(1, 64),
     doc="The number of network processors, which handle the sockets. Each is a process, not a "
-    "thread.",
+    "thread; see `process.mode`.",
 )
 NUM_IO_THREADS = setting(
     "num.io.threads",
     INT,
-    default=2,
+    default=1,
     kafka_default=8,
     valid=between(1, 64),
     doc="The number of I/O workers, which own partitions and groups. Each is a process, not a "
-    "thread.",
+    "thread; see `process.mode`.",
 )
 SOCKET_REQUEST_MAX_BYTES = setting(
     "socket.request.max.bytes",

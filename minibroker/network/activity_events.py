@@ -36,7 +36,7 @@ _COUNT_POSITION: Final = HEADER_BYTES - 4
 
 def request_event(time_us: int, cost: RequestCost) -> Request:
     """Return the event of a request after its quota checks."""
-    header, quota_checks, mutated = cost.header, cost.checks, cost.ctx.mutated
+    header, quota_checks, mutated = cost.header, cost.checks, cost.mutated
     assert quota_checks is not None
     mutations = mutation = None
     if mutated is not None:
@@ -66,7 +66,7 @@ def request_event(time_us: int, cost: RequestCost) -> Request:
         checks,
         places,
         quota_checks.throttle_ms,
-        first_error(cost.response),
+        cost.error,
     )
 
 
@@ -124,6 +124,13 @@ def count_records(request: ProduceRequest, body: memoryview) -> int:
                 if count > 0:
                     total += count
     return total
+
+
+def count_batch_records(batch: memoryview) -> int:
+    """Return the number of records in the header of a batch; 0 if it is none."""
+    if len(batch) < HEADER_BYTES:
+        return 0
+    return max(int(_COUNT(batch, _COUNT_POSITION)[0]), 0)
 
 
 def first_error(response: Struct | None) -> int:

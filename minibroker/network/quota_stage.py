@@ -96,7 +96,7 @@ class QuotaStage:
             number is not None
             and not client.is_sampled
             and not self._delays_responses
-            and _cannot_be_exempt(number, cost.request)
+            and (cost.is_direct or _cannot_be_exempt(number, cost.request))
         ):
             cost.deferred = self.quotas.defer(number, quota_user(client, cost.header))
 
@@ -106,7 +106,7 @@ class QuotaStage:
         Return the response to send instead, or None if the original one can be sent. A request of
         a client well below its quotas is recorded after its response instead (ADR 0016).
         """
-        client, ctx = cost.client, cost.ctx
+        client = cost.client
         if not (client.is_sampled or self.active):
             return None
         cost.executed(self._env.work_time.worked_ns(client.account))
@@ -114,7 +114,7 @@ class QuotaStage:
             return None
         cost.deferred = None
         cost.is_recorded = True
-        cost.exempt = is_exempt(ctx, cost.request, cost.response)
+        cost.exempt = not cost.is_direct and is_exempt(cost.ctx, cost.request, cost.response)
         cost.quota_user = quota_user(client, cost.header)
         if client.is_sampled:
             cost.checks = QuotaChecks()
@@ -205,7 +205,7 @@ class QuotaStage:
                 return Throttle(QuotaType.FETCH, 0)
             return self.quotas.fetched(cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms)
         throttle_ms = getattr(cost.response, "throttle_time_ms", 0)
-        mutated = cost.ctx.mutated
+        mutated = cost.mutated
         check = mutated.look if mutated else None
         cause = NO_CAUSE
         if check is not None and check.bound is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from minibroker.activity.events import Late
     from minibroker.apis.base import Context
     from minibroker.network.client_connection import ClientConnection
+    from minibroker.quotas.controller_mutation import Mutated
     from minibroker.quotas.manager import DeferredRecord, QuotaCheck, QuotaUser
     from protocol.headers import RequestHeader
 
@@ -49,6 +50,10 @@ class RequestCost:
 
     # Defaults in the class: setting them for each request would take longer.
     header: RequestHeader
+    now: float
+    """Time when the response was known, in seconds of the broker's clock."""
+    is_direct = False
+    """Whether the request was answered without the three steps of its API, and has no context."""
     ctx: Context
     request: Any = None
     """The decoded request."""
@@ -78,6 +83,10 @@ class RequestCost:
     """The user and client id whose quotas the request counts for."""
     checks: QuotaChecks | None = None
     """Results of quota checks, if activity is recorded."""
+    error = 0
+    """The first error code of the response."""
+    mutated: Mutated | None = None
+    """Controller mutations of the request."""
     late: Late | None = None
     """Work after the quota check, the time in ms when it was recorded, and its ordinal."""
 
@@ -89,11 +98,6 @@ class RequestCost:
         self.request_bytes = request_bytes
         self.received_ns = received_ns
         self._worked_from_ns = worked_from_ns
-
-    @property
-    def now(self) -> float:
-        """Time when the response was known, in seconds of the broker's clock."""
-        return self.ctx.now
 
     @property
     def queue_ns(self) -> int:

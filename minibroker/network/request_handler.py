@@ -18,6 +18,7 @@ import trio
 from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.apis.registry import APIS, advertised, unsupported_version
+from minibroker.config.access_definitions import AUTHORIZER_CLASS_NAME
 from minibroker.config.dynamic import DynamicSettings
 from minibroker.config.types import INT_MAX
 from minibroker.network.activity_events import (
@@ -31,13 +32,16 @@ from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.open_files import OpenFiles
 from minibroker.network.quota_stage import QuotaStage
 from minibroker.network.request_cost import RequestCost
+from minibroker.network.request_reader import LENGTH_BYTES
+from minibroker.network.response_cache import CachedResponse, ResponseCache
 from minibroker.network.response_sender import Chunk, send_response
+from minibroker.network.single_requests import SingleRequests, SingleResponse
 from minibroker.observability.log import EventLog
 from minibroker.process.environment import Environment
 from minibroker.process.messages import ApiPart
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.arena import ArenaRef, Block
-from minibroker.runtime.rpc import Link, request_all
+from minibroker.runtime.rpc import Link, LocalPeer, request_all
 from minibroker.storage.slices import FileSlice
 from protocol import registry
 from protocol.compiler import encoder, locating_decoder
@@ -61,7 +65,7 @@ class RequestHandler:
         self,
         env: Environment,
         metadata_client: MetadataClient,
-        owners: Mapping[Owner, Link],
+        owners: Mapping[Owner, Link | LocalPeer],
         files: OpenFiles,
         quota_stage: QuotaStage,
         *,
@@ -83,27 +87,28 @@ class RequestHandler:
         self._authorizers = Authorizers(env.settings)
         self._dynamic_settings = DynamicSettings(env.settings)
         self._advertised = advertised(env.settings)
+        local = env.local_worker
+        self._has_authorizer = bool(env.settings[AUTHORIZER_CLASS_NAME])
+        self._single = None if local is None else SingleRequests(metadata_client, local)
+        self._cache = ResponseCache()
         self._log = EventLog(env.name)
         self.quick_requests = 0
         """Requests in flight that never wait at their owners."""
 
-    async def serve(self, client: ClientConnection, block: Block) -> None:
+    async def serve(self, client: ClientConnection, body: bytes | Block) -> None:
         """Handle one request. Any exception closes the connection."""
-        cost = self._receive(client, block)
-        execution = _Execution(self, cost, block)
-        try:
-            await execution.run()  # decode, authorize, execute
-        finally:
-            execution.free()
-        chunks = _encoded(cost.header, cost.response)
-        cost.response_bytes = sum(map(len, chunks))
-        if cost.ctx.unserved is not None:
-            self._on_unserved(client, cost.ctx.unserved)
+        cost = self._receive(client, body)
+        if not (isinstance(body, bytes) and self._execute_directly(cost, body)):
+            await self._execute(cost, body)  # decode, authorize, execute
+        encoded = _encoded(cost, cost.response)
+        if isinstance(body, bytes) and not isinstance(encoded, bytes):
+            self._keep(cost, body, encoded)
+        cost.response_bytes = _body_bytes(cost, encoded)
         try:
             throttled = await self.quota_stage.before_response(cost)
             if throttled is not None:
-                chunks = _encoded(cost.header, throttled)
-            await self._send(cost, chunks)
+                encoded = _encoded(cost, throttled)
+            await self._send(cost, encoded)
         except BaseException:
             self.quota_stage.response_failed()
             cost.failed(time.perf_counter_ns())
@@ -114,13 +119,51 @@ class RequestHandler:
         client.accounted_ns = client.account.worked_ns
         self._record(cost)
 
-    def _receive(self, client: ClientConnection, block: Block) -> RequestCost:
+    def _receive(self, client: ClientConnection, body: bytes | Block) -> RequestCost:
         received_ns = time.perf_counter_ns()
         self._env.work_time.settle()
         client.state.on(ChannelEvent.REQUEST_RECEIVED)
-        return RequestCost(client, len(block.view), received_ns, client.account.worked_ns)
+        size = len(body) if isinstance(body, bytes) else len(body.view)
+        return RequestCost(client, size, received_ns, client.account.worked_ns)
 
-    async def _send(self, cost: RequestCost, chunks: Sequence[Chunk]) -> None:
+    def _execute_directly(self, cost: RequestCost, body: bytes) -> bool:
+        """Execute the request in a single step or answer it from the cache, if that is possible."""
+        if self._has_authorizer:
+            return False
+        image = self._metadata_client.image
+        cost.response = self._cache.find(cost, body, image)
+        if cost.response is None and self._single is not None:
+            cost.response = self._single.execute(cost, body)
+        if cost.response is None:
+            return False
+        cost.client.client_id = cost.header.client_id
+        cost.now = self._env.clock.now()
+        if self.quota_stage.active:
+            self.quota_stage.prepare(cost)
+        return True
+
+    def _keep(self, cost: RequestCost, body: bytes, encoded: Sequence[Chunk]) -> None:
+        """Let the cache keep a response for which no owner was asked."""
+        if not (cost.is_direct or cost.owners_ns or self._has_authorizer):
+            self._cache.keep(cost, body, cost.ctx.image, encoded)
+
+    async def _execute(self, cost: RequestCost, body: bytes | Block) -> None:
+        """Execute the request in the steps of its API, in the processes that own its parts."""
+        if isinstance(body, bytes):
+            reader = cost.client.reader
+            assert reader is not None
+            body = await reader.store(body)
+        execution = _Execution(self, cost, body)
+        try:
+            await execution.run()
+        finally:
+            execution.free()
+        cost.error = first_error(cost.response)
+        cost.now, cost.mutated = cost.ctx.now, cost.ctx.mutated
+        if cost.ctx.unserved is not None:
+            self._on_unserved(cost.client, cost.ctx.unserved)
+
+    async def _send(self, cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> None:
         client = cost.client
         if cost.response is None:
             client.state.on(ChannelEvent.NO_RESPONSE)
@@ -128,13 +171,21 @@ class RequestHandler:
         client.state.on(ChannelEvent.RESPONSE_READY)
         # Before sending: requests after this response must see the connection as used.
         self._on_use(client.number)
-        key, version = cost.header.api_key, _response_version(cost.header)
+        if isinstance(encoded, bytes):
+            cost.sent_bytes = len(encoded)
+            await client.stream.send_all(encoded)
+        else:
+            await self._send_chunks(cost, encoded)
+        client.state.on(ChannelEvent.RESPONSE_SENT)
+
+    async def _send_chunks(self, cost: RequestCost, chunks: Sequence[Chunk]) -> None:
+        client, key = cost.client, cost.header.api_key
+        version = _response_version(cost.header)
         start = encode_response_header(key, version, cost.header.correlation_id)
         cost.sent_bytes = await send_response(client.stream, self._files, start, chunks)
         if key == ApiKey.FETCH:
             fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
             self._env.metrics.fetched(fetched)
-        client.state.on(ChannelEvent.RESPONSE_SENT)
 
     def _account(self, cost: RequestCost) -> None:
         cost.client.in_flight = None
@@ -146,7 +197,7 @@ class RequestHandler:
         self._report(cost)
         self._env.metrics.request(
             cost.header.api_key,
-            bool(first_error(cost.response)),
+            cost.error != 0,
             cost.request_bytes,
             cost.sent_bytes,
             cost.queue_ns,
@@ -206,16 +257,28 @@ class RequestHandler:
         """
         return not api.may_wait and self.quick_requests == 1 and owner != CONTROLLER
 
-    def link(self, owner: Owner) -> Link:
-        """Return the link to an owner."""
+    def peer(self, owner: Owner) -> Link | LocalPeer:
+        """Return an owner, behind a link or in this process."""
         return self._owners[owner]
 
 
-def _encoded(header: RequestHeader, response: Any) -> list[Chunk]:
+def _encoded(cost: RequestCost, response: Any) -> bytes | Sequence[Chunk]:
+    """A response without length and header, in chunks, or with both if it is a single one."""
+    if isinstance(response, SingleResponse):
+        return response.encode()
+    if isinstance(response, CachedResponse):
+        return response.chunks()
     if response is None:
-        return []
+        return ()
     # A records field of a response contains slices of files only.
-    return cast("list[Chunk]", encoder(type(response), _response_version(header))(response))
+    version = _response_version(cost.header)
+    return cast("list[Chunk]", encoder(type(response), version)(response))
+
+
+def _body_bytes(cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> int:
+    if isinstance(encoded, bytes):
+        return len(encoded) - LENGTH_BYTES - int(cost.response.header_bytes)
+    return sum(len(chunk) for chunk in encoded)
 
 
 def _reference(block: Block, records: object) -> ArenaRef:
@@ -307,12 +370,12 @@ class _Execution:
     ) -> None:
         started_ns = time.perf_counter_ns()
         owners = sorted(parts)
-        requests = [(self._handler.link(owner), ApiPart(api.key, parts[owner])) for owner in owners]
+        requests = [(self._handler.peer(owner), ApiPart(api.key, parts[owner])) for owner in owners]
         if len(requests) == 1:
-            link, part = requests[0]
+            peer, part = requests[0]
             poll = self._handler.should_poll(api, owners[0])
             answers = [
-                await link.request(part, may_wait=api.may_wait, poll=poll, on_sent=self._prepare)
+                await peer.request(part, may_wait=api.may_wait, poll=poll, on_sent=self._prepare)
             ]
         else:
             answers = await request_all(

@@ -95,6 +95,20 @@ class RequestReader:
 
         Raises ``InvalidRequestSize``, or ``StreamClosed`` from the stream.
         """
+        body = await self.next_body()
+        if not isinstance(body, bytes):
+            return body
+        try:
+            return await self.store(body)
+        except BaseException:  # Kept if a wait is cancelled.
+            self._buffered = len(body).to_bytes(LENGTH_BYTES, "big") + body + self._buffered
+            raise
+
+    async def next_body(self) -> bytes | Block | None:
+        """Return the next body as ``next`` does, or as bytes if it arrived at once.
+
+        At most ``SCRATCH_BYTES`` of each connection are outside of the shared memory.
+        """
         data = self._buffered
         while len(data) < LENGTH_BYTES:
             count = await self._stream.receive_into(self._scratch)
@@ -102,18 +116,22 @@ class RequestReader:
                 if data:
                     raise _partial_request(len(data), LENGTH_BYTES)
                 return None
-            data += self._scratch[:count]
+            data = data + self._scratch[:count] if data else bytes(self._scratch[:count])
         size = self._checked_size(data)
         end = LENGTH_BYTES + size
         if len(data) < end:
             self._buffered = data  # Kept if a wait is cancelled.
             return await self._receive(size)
+        self._buffered = data[end:]
+        return data[LENGTH_BYTES:end]
+
+    async def store(self, body: bytes) -> Block:
+        """Copy a body into shared memory that the caller releases."""
+        size = len(body)
         block = self._part.allocate_nowait(size)
         if block is None:
-            self._buffered = data
             block = await self._allocate(Claim(self._number, self._address, size, is_complete=True))
-        block.view[:] = data[LENGTH_BYTES:end]
-        self._buffered = data[end:]
+        block.view[:] = body
         return block
 
     def arrived(self) -> int:

@@ -23,6 +23,7 @@ from minibroker.observability.conditions import Conditions
 if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.observability.metrics import ProcessMetrics
+    from minibroker.process.local_worker import LocalWorker
     from minibroker.quotas.ledger import QuotaLedger
     from minibroker.runtime.addressing import Transport
     from minibroker.runtime.arena import Arena
@@ -72,6 +73,7 @@ class Environment:
     API and ``statuses`` returns the states of all processes, both for the controller.
     ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store.
     ``conditions`` are what is wrong in this process, for ``/v1/health``.
+    ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
     ``secret`` is shared by all roles of one run and by nothing else.
     """
 
@@ -99,7 +101,15 @@ class Environment:
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     secret: bytes = field(default_factory=partial(os.urandom, 32), repr=False)
     stopping: trio.Event = field(default_factory=trio.Event)
+    local_worker: LocalWorker | None = None
 
     @property
     def name(self) -> str:
         return role_name(self.role, self.index)
+
+    def busy_ns(self) -> int:
+        """Return how long the role has worked so far."""
+        local = self.local_worker
+        if local is None:
+            return self.work_time.busy_ns()
+        return local.worker_busy_ns() if self.role == WORKER else local.processor_busy_ns()

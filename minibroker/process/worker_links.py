@@ -36,18 +36,19 @@ class WorkerLinks:
         """Return the reply to a part. Raises ``PeerLost`` and ``PeerFailed``."""
         if worker not in self._links:
             assert self._nursery is not None
-            link = self._links[worker] = self._open(worker)
+            link = self._links[worker] = worker_link(self._env, worker)
             self._nursery.start_soon(link.run)
         reply: ApiReply = await self._links[worker].request(part)
         return reply.reply
 
-    def _open(self, worker: int) -> Link:
-        env = self._env
 
-        async def connect() -> Channel:
-            return await env.transport.connect(role_name(WORKER, worker))
+def worker_link(env: Environment, worker: int, **options: Any) -> Link:
+    """Return a link to a worker, which registers this process there; ``options`` are `Link`'s."""
 
-        async def register(rpc: RpcConnection) -> None:
-            await rpc.request(RegisterRole(env.role, env.index, env.incarnation))
+    async def connect() -> Channel:
+        return await env.transport.connect(role_name(WORKER, worker))
 
-        return Link(connect, register)
+    async def register(rpc: RpcConnection) -> None:
+        await rpc.request(RegisterRole(env.role, env.index, env.incarnation))
+
+    return Link(connect, register, **options)

@@ -44,7 +44,7 @@ from minibroker.coordinator.transactions.service import (
 from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
-from minibroker.process.environment import Environment
+from minibroker.process.environment import WORKER, Environment
 from minibroker.process.messages import (
     ActivityAppend,
     ApiPart,
@@ -81,6 +81,11 @@ T = TypeVar("T")
 SEGMENT_FILES_SHARE: Final = 2
 """One in so many descriptors of a worker may be an active segment; the others are for channels and
 for files that are open briefly.
+"""
+
+PEERS_STOP_S: Final = 3.0
+"""How long, in real time, processors and the recorder may take to stop when the broker stops: more
+than they take to send the last responses and to append the last events.
 """
 
 FLUSH_CHECK_S: Final = 1.0
@@ -145,7 +150,7 @@ class _Worker:
         )
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
         env.metrics.watch_logs(self._figures)
-        env.metrics.watch_busy(env.work_time.busy_ns)
+        env.metrics.watch_busy(env.busy_ns)
 
     # What executing APIs may use --------------------------------------------------------------
 
@@ -161,6 +166,9 @@ class _Worker:
 
     def records(self, ref: ArenaRef) -> memoryview:
         return self._env.arena.view(ref)
+
+    def open_partition(self, topic: str, index: int) -> Partition | None:
+        return self._replicas.open_partition(topic, index)
 
     def partition(self, topic: str, index: int) -> Partition | None:
         try:
@@ -229,6 +237,8 @@ class _Worker:
             self.transactions.load(
                 [number for topic, number in found if topic == TRANSACTION_STATE_TOPIC]
             )
+            if self._env.local_worker is not None:
+                self._env.local_worker.serve(self, self.execute)
             await self._run_services(nursery)
             nursery.cancel_scope.cancel()
 
@@ -249,6 +259,20 @@ class _Worker:
         nursery.start_soon(self._links.run)
         self._env.ready()
         await self._env.stopping.wait()
+        await self._wait_peers_disconnected()
+
+    async def _wait_peers_disconnected(self) -> None:
+        """Execute the last requests of processors and the recorder that stop at the same time."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_after_limit, nursery.cancel_scope)
+            for (role, _), peer in list(self._peers.items()):
+                if role != WORKER:  # Otherwise two workers would wait for each other.
+                    await peer.closed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _cancel_after_limit(self, scope: trio.CancelScope) -> None:
+        await self._env.clock.sleep_real(PEERS_STOP_S)
+        scope.cancel()
 
     async def _load_remaining(
         self, service: GroupService | TransactionService, topic: str, what: str

@@ -29,7 +29,7 @@ from minibroker.admission.connection_events import ConnectionEvents, ExceededLim
 from minibroker.admission.descriptor_health import DescriptorHealth
 from minibroker.admission.new_connection_pacer import NewConnectionPacer
 from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
-from minibroker.apis.base import CloseConnection, Owner
+from minibroker.apis.base import CloseConnection
 from minibroker.apis.unserved import unserved_request
 from minibroker.cluster.image import Image
 from minibroker.config import (
@@ -37,7 +37,6 @@ from minibroker.config import (
     CONNECTIONS_MAX_IDLE_MS,
     MAX_CONNECTIONS,
     QUEUED_MAX_REQUEST_BYTES_PER_IP,
-    QUEUED_MAX_REQUESTS,
     SHARDED,
     SOCKET_REQUEST_MAX_BYTES,
 )
@@ -58,14 +57,14 @@ from minibroker.network.unserved_clients import UnservedClients
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.observability.metrics import Fill
-from minibroker.process.environment import WORKER, Environment, handoff_name, role_name
-from minibroker.process.messages import RegisterRole
+from minibroker.process.environment import Environment, handoff_name
 from minibroker.process.metadata_client import MetadataClient
+from minibroker.process.worker_peers import WorkerPeers
 from minibroker.runtime.arena import Block
-from minibroker.runtime.channel import Channel, ChannelClosed
+from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
-from minibroker.runtime.rpc import Link, PeerFailed, PeerLost, RpcConnection
+from minibroker.runtime.rpc import PeerFailed, PeerLost
 from minibroker.runtime.stream import StreamClosed
 from protocol.errors import ProtocolError, UnsupportedVersion
 
@@ -130,8 +129,8 @@ class _Processor:
         )
         self._quota_stage = QuotaStage(env)
         self._metadata_client = MetadataClient(env, on_image=self._on_image, details=self._report)
-        self._workers = {index: self._link(index) for index in range(env.workers)}
-        owners: dict[Owner, Link] = {**self._workers, CONTROLLER_OWNER: self._metadata_client.link}
+        self._workers = WorkerPeers(env)
+        owners = {**self._workers.peers(), CONTROLLER_OWNER: self._metadata_client.link}
         self._request_handler = RequestHandler(
             env,
             self._metadata_client,
@@ -150,28 +149,11 @@ class _Processor:
             env.secret,
         )
         env.metrics.watch_queue("request-memory", self._memory_fill)
-        env.metrics.watch_busy(env.work_time.busy_ns)
+        env.metrics.watch_busy(env.busy_ns)
 
     def _memory_fill(self) -> Fill:
         part = self._part.statistics()
         return Fill(part.used, part.size, part.peak, part.waiting)
-
-    def _link(self, worker: int) -> Link:
-        env = self._env
-        name = role_name(WORKER, worker)
-
-        async def connect() -> Channel:
-            return await env.transport.connect(name)
-
-        async def register(rpc: RpcConnection) -> None:
-            await rpc.request(RegisterRole(env.role, env.index, env.incarnation))
-
-        return Link(
-            connect,
-            register,
-            requests_max=env.settings[QUEUED_MAX_REQUESTS],
-            on_polled=env.work_time.add_idle,
-        )
 
     def _create_sharded_acceptor(self) -> ShardedAcceptor:
         # Imported in this mode only: each module prolongs the start of a broker.
@@ -213,13 +195,9 @@ class _Processor:
         sharded = self._sharded_acceptor
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._metadata_client.run)
-            for link in self._workers.values():
-                nursery.start_soon(link.run)
+            self._workers.start(nursery)
             await self._metadata_client.wait_image()
-            # Workers may still execute requests of this process before its restart. Those refer to
-            # the shared memory, so wait until each worker has closed the former link.
-            for link in self._workers.values():
-                await link.wait_connected()
+            await self._workers.wait_connected()
             nursery.start_soon(self._pacer.run)
             nursery.start_soon(self._trim)
             nursery.start_soon(self._descriptor_health.run)
@@ -429,22 +407,25 @@ class _Processor:
         while True:
             waits = stream.waits
             try:
-                block = await reader.next()
+                body = await reader.next_body()
             except StreamClosed:
                 await self._pacer.wait_turn()
                 raise
-            if block is None:
+            if body is None:
                 await self._pacer.wait_turn()
                 return
             if not is_new:
                 self._pacer.note_served()
             elif stream.waits > waits:  # Other connections were opened while this one waited.
-                await self._pace(block)
+                await self._pace(body)
             is_new = False
             self._idle.use(client.number, now())
-            if await self._authenticator.reauthenticate(client, reader, block):
-                continue
-            await self._request_handler.serve(client, block)
+            if client.session_expires_at is not None:
+                block = await reader.store(body) if isinstance(body, bytes) else body
+                if await self._authenticator.reauthenticate(client, reader, block):
+                    continue
+                body = block
+            await self._request_handler.serve(client, body)
             if client.throttle_end is not None:
                 # Yields to other connections even if the throttle has ended.
                 await client.throttle_end.wait()
@@ -456,11 +437,12 @@ class _Processor:
                 # otherwise keep other connections from being served.
                 await trio.lowlevel.checkpoint()
 
-    async def _pace(self, first: Block) -> None:
+    async def _pace(self, first: bytes | Block) -> None:
         try:
             await self._pacer.wait_turn()
         except BaseException:
-            first.release()
+            if isinstance(first, Block):
+                first.release()
             raise
 
     def _close_reason(self, error: BaseException) -> tuple[CloseReason, str]:

@@ -393,8 +393,50 @@ class Link:
         return None if self._connection is None else self._connection.statistics()
 
 
+class LocalPeer:
+    """A peer in this process: its handler is called directly, and never restarts alone.
+
+    ``on_request`` is as for ``RpcConnection``, but its exceptions reach the caller.
+    """
+
+    def __init__(self, on_request: Handler) -> None:
+        self._on_request = on_request
+
+    async def request(
+        self,
+        payload: object,
+        *,
+        may_wait: bool = False,  # noqa: ARG002 - the shape of ``Link.request``
+        poll: bool = False,  # noqa: ARG002
+        on_sent: Callable[[], None] = _do_nothing,
+    ) -> Any:
+        """Return the handler's answer; wait only if it is an awaitable."""
+        answer = self._on_request(payload)
+        on_sent()
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def start(self, payload: object, pending: _PendingRequest, nursery: trio.Nursery) -> None:
+        """Call the handler, and complete the request now or when its awaitable has finished."""
+        try:
+            answer = self._on_request(payload)
+        except Exception as error:  # noqa: BLE001 - raised by ``result``
+            pending.complete(None, error)
+            return
+        if inspect.isawaitable(answer):
+            nursery.start_soon(_complete_later, pending, answer)
+        else:
+            pending.complete(answer)
+
+
+async def _complete_later(pending: _PendingRequest, answer: Awaitable[Any]) -> None:
+    try:
+        pending.complete(await answer)
+    except Exception as error:  # noqa: BLE001 - raised by ``result``
+        pending.complete(None, error)
+
+
 async def request_all(
-    requests: Sequence[tuple[Link, object]],
+    requests: Sequence[tuple[Link | LocalPeer, object]],
     *,
     may_wait: bool = False,
     first_only: bool = False,
@@ -408,18 +450,39 @@ async def request_all(
     slot of one peer, could wait for each other.
     """
     wait = _Wait(1 if first_only else len(requests))
+    if any(isinstance(peer, LocalPeer) for peer, _ in requests):
+        async with trio.open_nursery() as nursery:
+            pending = await _request_all(requests, wait, nursery, may_wait, on_sent)
+            nursery.cancel_scope.cancel()
+    else:
+        pending = await _request_all(requests, wait, None, may_wait, on_sent)
+    return [each.result() for each in pending]
+
+
+async def _request_all(
+    requests: Sequence[tuple[Link | LocalPeer, object]],
+    wait: _Wait,
+    nursery: trio.Nursery | None,
+    may_wait: bool,
+    on_sent: Callable[[], None],
+) -> list[_PendingRequest]:
+    """Send the requests and wait; ``nursery`` runs the handlers of local peers that wait."""
     sent: list[tuple[RpcConnection, _PendingRequest]] = []
     pending_requests: list[_PendingRequest] = []
     try:
-        for link, payload in requests:
-            try:
-                connection = await link.connection()
-            except PeerLost as lost:
-                pending = _PendingRequest(0, wait)
-                pending.complete(None, lost)
+        for peer, payload in requests:
+            pending = _PendingRequest(0, wait)
+            if isinstance(peer, LocalPeer):
+                assert nursery is not None
+                peer.start(payload, pending, nursery)
             else:
-                pending = await connection._send_request(payload, wait, may_wait=may_wait)  # noqa: SLF001
-                sent.append((connection, pending))
+                try:
+                    connection = await peer.connection()
+                except PeerLost as lost:
+                    pending.complete(None, lost)
+                else:
+                    pending = await connection._send_request(payload, wait, may_wait=may_wait)  # noqa: SLF001
+                    sent.append((connection, pending))
             pending_requests.append(pending)
         on_sent()
         await wait.wait()
@@ -427,4 +490,4 @@ async def request_all(
         for connection, pending in sent:
             await connection._cancel(pending)  # noqa: SLF001
             connection._remove(pending)  # noqa: SLF001
-    return [pending.result() for pending in pending_requests]
+    return pending_requests

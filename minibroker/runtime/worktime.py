@@ -92,6 +92,12 @@ class WorkTime(trio.abc.Instrument):
         if account is not None:
             account.worked_ns += worked_ns
 
+    def move(self, account: Account, worked_ns: int) -> None:
+        """Charge a part of the running step to another account than the one in force."""
+        account.worked_ns += worked_ns
+        if self._step_from != _NOT_STEPPING:
+            self._step_from += worked_ns
+
     def worked_ns(self, account: Account) -> int:
         """Return the work of the account in force, including the running step, without charging
         it.

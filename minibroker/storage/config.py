@@ -42,4 +42,5 @@ class LogConfig:
     delete: bool = True
     """Whether cleanup.policy has ``delete``; without it only DeleteRecords frees space."""
     compact: bool = False
+    min_insync_replicas: int = 1
     producer_id_expiration_ms: int = 24 * 3600 * 1000

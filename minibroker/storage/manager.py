@@ -72,6 +72,7 @@ def log_config(settings: Settings, image: Image, topic: str) -> LogConfig:
         compression=_codec(codec),
         delete="delete" in policies,
         compact="compact" in policies,
+        min_insync_replicas=config[topics.MIN_INSYNC_REPLICAS],
         producer_id_expiration_ms=settings[PRODUCER_ID_EXPIRATION_MS],
     )
 

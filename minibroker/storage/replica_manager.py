@@ -20,6 +20,10 @@ class ReplicaManager:
         self._broker_id = broker_id
         self._partitions: dict[tuple[str, int], Partition] = {}
 
+    def open_partition(self, topic: str, index: int) -> Partition | None:
+        """The partition if its log is open, else None."""
+        return self._partitions.get((topic, index))
+
     def get(self, image: Image, topic: str, index: int, *, now_ms: int) -> Partition | None:
         """The partition, with its log opened or created if needed; None if it is not hosted here.
 

@@ -58,7 +58,7 @@ def test_broker_config_reports_its_source() -> None:
     assert (entry.value, entry.source) == ("5", ConfigSource.STATIC_BROKER)
     assert entry.synonyms == (
         ("num.io.threads", "5", ConfigSource.STATIC_BROKER),
-        ("num.io.threads", "2", ConfigSource.DEFAULT),
+        ("num.io.threads", "1", ConfigSource.DEFAULT),
     )
     entry = broker_entry("num.io.threads", profile="kafka")
     assert (entry.value, entry.source) == ("8", ConfigSource.DEFAULT)

@@ -19,12 +19,26 @@ from protocol.messages.metadata import MetadataRequest
 from tests.simulation.client import SimulatedClient
 
 ROLES = ["controller", "worker-0", "worker-1", "processor-0", "processor-1", "acceptor"]
+NAMES = {
+    "separate": ROLES,
+    "combined": ["controller", "combined-0", "combined-1", "acceptor"],
+}
 HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
 
 
+@pytest.fixture(params=NAMES)
+def process_mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-async def broker(autojump_clock: MockClock, tmp_path: Path) -> AsyncIterator[TaskBroker]:
+async def broker(
+    autojump_clock: MockClock, tmp_path: Path, process_mode: str
+) -> AsyncIterator[TaskBroker]:
     pairs = [
+        f"process.mode={process_mode}",
+        "num.network.threads=2",
+        "num.io.threads=2",
         "listeners=PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
     ]
@@ -41,9 +55,9 @@ async def connect(broker: TaskBroker, listener: str = "PLAINTEXT") -> SimulatedC
 
 
 async def test_all_roles_serve_once_it_has_started(
-    broker: TaskBroker, autojump_clock: MockClock
+    broker: TaskBroker, autojump_clock: MockClock, process_mode: str
 ) -> None:
-    assert broker.names == ROLES
+    assert broker.names == NAMES[process_mode]
     client = await connect(broker)
     assert (await client.ask(HELLO, 4)).error_code == 0
 

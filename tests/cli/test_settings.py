@@ -18,7 +18,7 @@ def run(*arguments: str) -> str:
 def test_every_setting_is_listed_with_its_default() -> None:
     lines = run("list").splitlines()
     assert len(lines) == 1 + len(BROKER_SETTINGS)
-    assert any(line.split() == ["num.io.threads", "int", "2"] for line in lines)
+    assert any(line.split() == ["num.io.threads", "int", "1"] for line in lines)
 
 
 def test_settings_list_filters_by_part_of_name() -> None:

@@ -112,7 +112,7 @@ def test_options_override_files_and_later_options_earlier_ones(properties: Path)
 def test_kafka_profile_has_kafka_defaults() -> None:
     laptop, kafka = Settings.from_sources(), Settings.from_sources(profile="kafka")
     read = (config.NUM_NETWORK_THREADS, config.NUM_IO_THREADS)
-    assert [laptop[key] for key in read] == [2, 2]
+    assert [laptop[key] for key in read] == [1, 1]
     assert [kafka[key] for key in read] == [3, 8]
     assert kafka[config.GROUP_INITIAL_REBALANCE_DELAY_MS] == 3000
     assert kafka[config.NUM_PARTITIONS] == 1
@@ -163,7 +163,11 @@ def test_option_without_equals_sign_is_rejected() -> None:
             "must not exceed group.max.session.timeout.ms=1800000",
         ),
         (
-            ["queued.max.request.bytes=1000", "socket.request.max.bytes=501"],
+            [
+                "queued.max.request.bytes=1000",
+                "socket.request.max.bytes=501",
+                "num.network.threads=2",
+            ],
             "each of num.network.threads=2, which is 1002",
         ),
         (["queued.max.request.bytes=0"], "must be -1 or at least 1"),
@@ -173,8 +177,10 @@ def test_conflicting_settings_are_rejected(pairs: list[str], message: str) -> No
     assert message in refusal(*pairs)
 
 
-def test_request_memory_defaults_to_twice_the_largest_request() -> None:
-    derived = Settings.from_sources(pairs=["socket.request.max.bytes=1000"])
+def test_request_memory_defaults_to_the_largest_request_of_each_processor() -> None:
+    derived = Settings.from_sources(
+        pairs=["socket.request.max.bytes=1000", "num.network.threads=2"]
+    )
     assert derived.request_memory_bytes == 2000
     given = Settings.from_sources(
         pairs=["socket.request.max.bytes=1000", "queued.max.request.bytes=5000"]

@@ -32,7 +32,7 @@ from protocol.registry import schema
 from protocol.schema import Array, Struct
 from protocol.types import Type
 from tests.simulation.client import SimulatedClient, frame
-from tests.simulation.surroundings import LISTENER
+from tests.simulation.surroundings import LISTENER, TWO_OF_EACH
 from tests.simulation.world import logged_errors
 
 CASES_PER_VERSION = 6
@@ -99,7 +99,7 @@ class Target:
     def counted(self) -> Counter[CloseReason]:
         """How connections ended."""
         found: Counter[CloseReason] = Counter()
-        for name in self.broker.names:
+        for name in self.broker.role_names:
             counters = self.broker.environment(name).metrics.snapshot().counters
             for (metric, labels), count in counters.items():
                 if metric == CLOSED.name:
@@ -109,7 +109,7 @@ class Target:
     def memory_used(self) -> int:
         gauges = [
             self.broker.environment(name).metrics.snapshot().gauges
-            for name in self.broker.names
+            for name in self.broker.role_names
             if name.startswith("processor")
         ]
         return int(sum(each[QUEUE_USED.name, ("request-memory",)] for each in gauges))
@@ -118,7 +118,11 @@ class Target:
 @pytest.fixture
 async def target(autojump_clock: MockClock, tmp_path: Path, seed: int) -> AsyncIterator[Target]:
     settings = Settings.from_sources(
-        pairs=["auto.create.topics.enable=false", "group.initial.rebalance.delay.ms=0"]
+        pairs=[
+            *TWO_OF_EACH,
+            "auto.create.topics.enable=false",
+            "group.initial.rebalance.delay.ms=0",
+        ]
     )
     broker = TaskBroker(settings, tmp_path, clock=SimulatedClock(autojump_clock), seed=seed)
     with logged_errors() as errors:

@@ -68,7 +68,7 @@ class SecuredBroker:
         await trio.sleep(1)  # Failures are answered late.
         return [
             labels[0]
-            for name in self.broker.names
+            for name in self.broker.role_names
             for (metric, labels), count in self.broker.environment(name)
             .metrics.snapshot()
             .counters.items()

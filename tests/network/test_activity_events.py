@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -43,8 +42,8 @@ def client(host: str = "::ffff:10.0.0.1") -> ClientConnection:
 def cost_of(response: Any, checks: QuotaChecks, mutated: Mutated | None) -> RequestCost:
     made = RequestCost(client(), 100, 0, 0)
     made.header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
-    made.ctx = cast("Any", SimpleNamespace(now=12.3456, mutated=mutated))
-    made.response, made.response_bytes = response, 40
+    made.now, made.mutated = 12.3456, mutated
+    made.error, made.response_bytes = first_error(response), 40
     made.owners_ns, made.network_ns, made.io_ns, made.total_ns = 24, 12, 13, 14
     made.worked_ns, made.late = 15, (16, 12_347, 4)
     made.checks = checks

@@ -71,7 +71,7 @@ def cost(
     made = RequestCost(client or make_client(), size, 0, 0)
     made.ctx, made.request, made.response = context(request), request, response
     made.header = made.ctx.header
-    made.ctx.now = trio.current_time()
+    made.now = trio.current_time()
     made.response_bytes = size
     made.io_ns = worked_ns
     return made

@@ -358,7 +358,7 @@ async def test_newer_api_versions_is_answered_in_version_0(running: RunningHandl
         (ApiKey.PRODUCE, 2, "PRODUCE version 2 is not served, 3 to 13 are"),
         (ApiKey.PRODUCE, 99, "PRODUCE version 99"),
         (ApiKey.FETCH, -1, "FETCH version -1"),
-        (ApiKey.END_TXN, 0, "END_TXN is not served"),
+        (ApiKey.ADD_RAFT_VOTER, 0, "ADD_RAFT_VOTER is not served"),
         (999, 0, "no API has the key 999"),
         (-1, 0, "no API has the key -1"),
     ],

@@ -37,6 +37,31 @@ def test_request_headers_match_construct(key: ApiKey, correlation: int, client: 
         )
 
 
+@given(key=st.sampled_from(ApiKey), correlation=st.integers(-(2**31), 2**31 - 1), client=TEXT)
+def test_ordinary_request_header_is_read_quickly_and_others_are_not(
+    key: ApiKey, correlation: int, client: str | None
+) -> None:
+    api = schema(key)
+    for version in range(api.valid_versions.low, api.valid_versions.high + 1):
+        data = headers.encode_request_header(RequestHeader(key, version, correlation, client))
+        expected = headers.decode_request_header(data + b"body")
+        is_ordinary = client is not None and api.request_header_version(version) > 0
+        found = headers.quick_request_header(data + b"body")
+        assert found == (expected if is_ordinary else None)
+
+
+@given(st.binary(max_size=40))
+def test_quick_header_of_any_bytes_is_none_or_the_header(data: bytes) -> None:
+    found = headers.quick_request_header(data)
+    assert found is None or found == headers.decode_request_header(data)
+
+
+def test_header_with_tagged_fields_is_not_read_quickly() -> None:
+    data = struct.pack(">hhih", 3, 9, 1, 1) + b"c" + b"\x01\x05\x02xy" + b"body"
+    assert headers.quick_request_header(data) is None
+    assert headers.quick_request_header(data[:10]) is None
+
+
 @pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
 def test_response_headers_match_construct(key: ApiKey) -> None:
     api = schema(key)

@@ -17,6 +17,9 @@ from tests.simulation.client import SimulatedClient
 from tests.simulation.history import History
 
 LISTENER: Final = "PLAINTEXT"
+TWO_OF_EACH: Final = ("num.network.threads=2", "num.io.threads=2")
+"""Settings of a broker with two network processors and two I/O workers."""
+
 TOPICS: Final = {"a": 3, "b": 2}
 
 

@@ -80,7 +80,7 @@ def happened(directory: Path) -> Events:
 
 
 def counted(it: OpenBroker, name: str) -> int:
-    roles = [role for role in it.broker.names if role != "controller"]
+    roles = [role for role in it.broker.role_names if role != "controller"]
     snapshots = [it.broker.environment(role).metrics.snapshot() for role in roles]
     return sum(each.counters.get((name, ()), 0) for each in snapshots)
 
@@ -359,7 +359,7 @@ async def test_owner_kill_loses_and_duplicates_no_event(
     serve: Open, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     asked = 0
-    async with serve(*ON) as it:
+    async with serve(*ON, "process.mode=separate") as it:
         clients = [await it.connect() for _ in range(3)]
         for number in range(10):
             for client in clients:

@@ -20,7 +20,7 @@ from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.client import SimulatedClient
 from tests.simulation.crowd import HELLO, HOSTS, Visitors
 from tests.simulation.lag import LaggingTransport
-from tests.simulation.surroundings import LISTENER
+from tests.simulation.surroundings import LISTENER, TWO_OF_EACH
 from tests.simulation.world import logged_errors, scheduled_by
 
 RUNS = 6
@@ -28,7 +28,7 @@ CLIENTS = 30
 TOTAL, PER_IP = 12, 3
 VICTIMS = ("acceptor", "processor-0", "processor-1", "controller", "worker-0")
 ROUNDS = 40
-SETTINGS = (f"max.connections={TOTAL}", f"max.connections.per.ip={PER_IP}")
+SETTINGS = (*TWO_OF_EACH, f"max.connections={TOTAL}", f"max.connections.per.ip={PER_IP}")
 
 
 class Crowd(Visitors):

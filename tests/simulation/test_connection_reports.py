@@ -16,11 +16,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.broker.layout import RoleInstance
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
 from minibroker.control.backend import Connection, ConnectionsView
 from minibroker.controller.backend import ControllerBackend
 from minibroker.process.environment import CONTROLLER, Environment
+from minibroker.process.local_worker import LocalWorker
 from minibroker.roles import controller
 from minibroker.runtime.clock import SimulatedClock
 from protocol.messages.alter_client_quotas import (
@@ -32,7 +34,7 @@ from protocol.messages.alter_client_quotas import (
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.metadata import MetadataRequest
 from tests.simulation.client import SimulatedClient
-from tests.simulation.surroundings import LISTENER
+from tests.simulation.surroundings import LISTENER, TWO_OF_EACH
 
 HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
 
@@ -42,9 +44,11 @@ class Seen(TaskBroker):
 
     backend: ControllerBackend
 
-    def _environment(self, name: str, index: int, incarnation: int) -> Environment:
-        env = super()._environment(name, index, incarnation)
-        if name == CONTROLLER:
+    def _environment(
+        self, instance: RoleInstance, incarnation: int, local_worker: LocalWorker | None
+    ) -> Environment:
+        env = super()._environment(instance, incarnation, local_worker)
+        if instance.role == CONTROLLER:
             env.control = object()  # type: ignore[assignment]
         return env
 
@@ -64,7 +68,7 @@ class Seen(TaskBroker):
 async def running(
     monkeypatch: pytest.MonkeyPatch, directory: Path, clock: MockClock, *pairs: str
 ) -> AsyncIterator[Seen]:
-    settings = Settings.from_sources(pairs=pairs)
+    settings = Settings.from_sources(pairs=(*TWO_OF_EACH, *pairs))
     broker = Seen(settings, directory, clock=SimulatedClock(clock), seed=1)
 
     async def serve(make: Callable[[], ControllerBackend], *_: Any, **__: Any) -> None:

@@ -31,6 +31,7 @@ from protocol.messages.alter_client_quotas import (
 from protocol.messages.api_versions import ApiVersionsRequest
 from tests.simulation.client import SimulatedClient
 from tests.simulation.rate_model import one_after_the_other
+from tests.simulation.surroundings import TWO_OF_EACH
 from tests.simulation.world import logged_errors, scheduled_by
 
 RUNS = 2
@@ -81,7 +82,7 @@ def on_broker(
 
     async def main() -> None:
         broker = TaskBroker(
-            Settings.from_sources(pairs=[*LISTENERS, *settings]),
+            Settings.from_sources(pairs=[*TWO_OF_EACH, *LISTENERS, *settings]),
             directory,
             clock=SimulatedClock(mock),
             seed=seed,

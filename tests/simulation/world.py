@@ -126,6 +126,7 @@ def layout(seed: int) -> list[str]:
     return [
         f"num.network.threads={random.choice((1, 2, 2, 3))}",
         f"num.io.threads={random.choice((1, 2, 2, 4))}",
+        f"process.mode={random.choice(('combined', 'separate'))}",
         f"socket.request.max.bytes={random.choice((65_536, 1 << 20))}",
         f"acceptor.mode={random.choice(('single', 'sharded'))}",
     ]

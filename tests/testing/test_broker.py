@@ -108,9 +108,10 @@ def test_own_broker_has_own_clock_and_can_be_reset() -> None:
 def test_log_names_the_dead_process_and_its_cause() -> None:
     with MiniBroker() as broker:
         processes = broker.control.get("v1", "health")["processes"]
-        pid = next(process["pid"] for process in processes if process["name"] == "worker-1")
+        pid = next(process["pid"] for process in processes if process["name"] == "worker-0")
         os.kill(pid, signal.SIGKILL)
-        while f"minibroker: worker-1 (pid {pid}) died: signal 9 (SIGKILL)\n" not in broker.log():
+        died = f"minibroker: combined-0 (pid {pid}) died: signal 9 (SIGKILL)\n"
+        while died not in broker.log():
             assert "signal 9" not in broker.log().replace("died: signal 9", "")
 
 

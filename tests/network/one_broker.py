@@ -1,0 +1,30 @@
+"""A broker in one event loop, for comparing the bytes of its responses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from trio.testing import MockClock
+
+from minibroker.broker.tasks import TaskBroker
+from minibroker.config import Settings
+from minibroker.runtime.clock import SimulatedClock
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tests.simulation.client import SimulatedClient
+
+
+@asynccontextmanager
+async def running(folder: Path, clock: MockClock, mode: str) -> AsyncIterator[SimulatedClient]:
+    """A client of a broker whose worker has a process of its own or not."""
+    settings = Settings.from_sources(pairs=[f"process.mode={mode}"])
+    broker = TaskBroker(settings, folder, clock=SimulatedClock(clock), seed=1)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        client = SimulatedClient(await broker.sources["PLAINTEXT"].connect())
+        topics = [CreatableTopic(name="t", num_partitions=2, replication_factor=1)]
+        await client.ask(CreateTopicsRequest(topics=topics), 7)
+        yield client
+        await broker.stop()

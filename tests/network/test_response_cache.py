@@ -1,0 +1,125 @@
+"""Cached responses are those that would be built now, and the cache is bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from trio.testing import MockClock
+
+from minibroker.cluster.image import Image
+from minibroker.network.request_cost import RequestCost
+from minibroker.network.response_cache import (
+    REQUEST_BYTES_MAX,
+    RESPONSE_BYTES_MAX,
+    RESPONSES_MAX,
+    CachedResponse,
+    ResponseCache,
+)
+from protocol.headers import RequestHeader, decode_request_header, encode_request_header
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.registry import ApiKey
+from tests.network.one_broker import running
+
+IMAGE = Image()
+
+
+def body(text: str = "x", key: ApiKey = ApiKey.METADATA, version: int = 12) -> bytes:
+    return encode_request_header(RequestHeader(key, version, 7, "c")) + text.encode()
+
+
+def cost(request: bytes, listener: str = "PLAINTEXT", error: int = 0) -> RequestCost:
+    client = SimpleNamespace(caller=SimpleNamespace(listener=listener))
+    made = RequestCost(cast("Any", client), len(request), 0, 0)
+    made.header, made.error = decode_request_header(request)[0], error
+    return made
+
+
+def kept(cache: ResponseCache, request: bytes, response: bytes = b"abcdefgh", **of: Any) -> None:
+    assert cache.find(cost(request, **of), request, IMAGE) is None
+    cache.keep(cost(request, **of), request, IMAGE, [response[:3], response[3:]])
+
+
+def found(cache: ResponseCache, request: bytes, image: Image = IMAGE, **of: Any) -> bytes | None:
+    response = cache.find(cost(request, **of), request, image)
+    return None if response is None else b"".join(cast("Any", response.chunks()))
+
+
+def test_response_is_found_for_the_same_request_of_any_client() -> None:
+    cache = ResponseCache()
+    kept(cache, body())
+    other = encode_request_header(RequestHeader(ApiKey.METADATA, 12, 8, "other")) + b"x"
+    assert found(cache, body()) == found(cache, other) == b"abcdefgh"
+    assert found(cache, body("y")) is None
+    assert found(cache, body(version=11)) is None
+    assert found(cache, body(), listener="SSL") is None
+
+
+def test_response_is_not_found_with_another_image() -> None:
+    cache = ResponseCache()
+    kept(cache, body())
+    assert found(cache, body(), Image()) is None
+    cache.keep(cost(body()), body(), IMAGE, [b"old"])
+    assert found(cache, body(), IMAGE) is None
+
+
+def test_found_response_sets_header_and_error() -> None:
+    cache = ResponseCache()
+    kept(cache, body(), error=3)
+    of = cost(body())
+    del of.header
+    response = cache.find(of, body(), IMAGE)
+    assert response is not None
+    assert (of.header.correlation_id, of.error, of.is_direct) == (7, 3, True)
+
+
+@pytest.mark.parametrize(("version", "expected"), [(3, b"\0\0\0\5efgh"), (2, b"abcdefgh")])
+def test_throttle_time_is_written_in_versions_that_have_it(version: int, expected: bytes) -> None:
+    cache = ResponseCache()
+    kept(cache, body(version=version))
+    response = cache.find(cost(body(version=version)), body(version=version), IMAGE)
+    assert isinstance(response, CachedResponse)
+    response.throttle_time_ms = 5
+    assert b"".join(cast("Any", response.chunks())) == expected
+
+
+def test_other_apis_and_large_requests_are_not_kept() -> None:
+    cache = ResponseCache()
+    for request in (body(key=ApiKey.API_VERSIONS, version=3), body("x" * REQUEST_BYTES_MAX)):
+        cache.keep(cost(request), request, IMAGE, [b"abcd"])
+        assert found(cache, request) is None
+
+
+def test_number_and_size_of_responses_are_bounded() -> None:
+    cache = ResponseCache()
+    for number in range(RESPONSES_MAX):
+        kept(cache, body(str(number)))
+    assert found(cache, body("0")) is not None
+    kept(cache, body("one more"))
+    assert found(cache, body("0")) is None
+    assert found(cache, body("one more")) is not None
+    kept(cache, body("large"), bytes(RESPONSE_BYTES_MAX))
+    assert found(cache, body("one more")) is None
+    assert found(cache, body("large")) is not None
+    kept(cache, body("too large"), bytes(RESPONSE_BYTES_MAX + 1))
+    assert found(cache, body("too large")) is None
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_repeated_metadata_request_gets_the_same_bytes_until_the_metadata_change(
+    version: int, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    asked = MetadataRequest(topics=[] if version == 0 else None)
+    async with running(tmp_path, autojump_clock, "combined") as client:
+        first = await client.ask(asked, version)
+        received = client.received
+        assert "t" in {topic.name for topic in first.topics}
+        await client.ask(asked, version)
+        assert client.received[4:] == received[4:]
+        topics = [CreatableTopic(name="u", num_partitions=1, replication_factor=1)]
+        await client.ask(CreateTopicsRequest(topics=topics), 7)
+        changed = await client.ask(asked, version)
+        assert {"t", "u"} <= {topic.name for topic in changed.topics}
