@@ -226,6 +226,10 @@ class WorkerScope(Protocol):
         """
         ...
 
+    async def sleep_real(self, seconds: float) -> None:
+        """Sleep in real time, also while the broker's clock is frozen."""
+        ...
+
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread, one at a time, while the worker serves other requests.
 

@@ -4,15 +4,17 @@ Versions 0-13 are advertised, 3-13 served: brokers of 4.x advertise 0-2 too, wit
 librdkafka cannot compress (KAFKA-18659), and close connections that use them. The owner of each
 partition appends or rejects its batch; the response waits for all owners. With one replica acks=1
 and acks=all are the same. With acks=0 there is no response, and the connection is closed if a batch
-was rejected, as Kafka does. Record bytes stay in the request's memory until the owner has written
-them. A batch whose validation takes long is copied and validated in a thread, so that the owner
-serves other requests in the meantime. Kafka's ``KafkaApis.handleProduceRequest``.
+was rejected, as Kafka does. The first batch of a transaction on a partition is appended when the
+coordinator has confirmed the partition. Record bytes stay in the request's memory until the owner
+has written them. A batch whose validation takes long is copied and validated in a thread, so that
+the owner serves other requests in the meantime. Kafka's ``KafkaApis.handleProduceRequest``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Mapping
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Final, NamedTuple
 
 from minibroker.apis.base import (
@@ -24,17 +26,26 @@ from minibroker.apis.base import (
     SingleScope,
     WorkerScope,
 )
+from minibroker.apis.transaction_verification import (
+    ProducerSession,
+    TransactionSupport,
+    Verified,
+    begin_verification,
+    confirm,
+    produce_error,
+    support_of,
+)
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError, RecordError
-from minibroker.storage.partition import Partition
 from minibroker.storage.validation import (
     STEP_LIMITS,
     BatchExceedsStepError,
     PreparedBatch,
     prepare_batch,
 )
+from minibroker.storage.verification import NO_GUARD, Guard
 from protocol.compression import Compression
 from protocol.errors import DecodeError, ErrorCode
 from protocol.messages.produce import (
@@ -53,6 +64,10 @@ VALID_ACKS = (0, 1, -1)
 ALL_REPLICAS = -1
 ZSTD_SINCE_VERSION = 7
 """Clients with older versions do not know the codec (KIP-110)."""
+GENERIC_ERRORS_SINCE = 11
+"""First version whose clients know TRANSACTION_ABORTABLE."""
+ADDS_PARTITIONS_SINCE = 12
+"""First version whose clients leave it to the leader to add partitions (KIP-890)."""
 NO_OFFSET = -1
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 """Topics of Kafka's that only coordinators write."""
@@ -85,9 +100,20 @@ class ProducePart(NamedTuple):
 
     batches: tuple[ProduceBatch, ...]
     zstd_allowed: bool
+    transactional_id: str | None = None
+    support: TransactionSupport = TransactionSupport.DEFAULT_ERROR
 
 
 ProduceReply = dict[tuple[str, int], ProduceOutcome]
+
+NO_TRANSACTIONAL_ID: Final = ProduceOutcome(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    message="a transactional batch needs a transactional id",
+)
+SEVERAL_PRODUCER_IDS: Final = ProduceOutcome(
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    message="the transactional batches have more than one producer id",
+)
 
 
 def _topic_name(ctx: Context, topic: TopicProduceData) -> str | None:
@@ -113,7 +139,13 @@ def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, ProducePart]:
                 owner = ctx.partition_owner(name, data.index)
                 parts.setdefault(owner, []).append(ProduceBatch(name, data.index, ref))
     zstd_allowed = ctx.version >= ZSTD_SINCE_VERSION
-    return {owner: ProducePart(tuple(batches), zstd_allowed) for owner, batches in parts.items()}
+    support = support_of(
+        ctx.version, generic_since=GENERIC_ERRORS_SINCE, add_since=ADDS_PARTITIONS_SINCE
+    )
+    return {
+        owner: ProducePart(tuple(batches), zstd_allowed, request.transactional_id, support)
+        for owner, batches in parts.items()
+    }
 
 
 def _is_reserved(ctx: Context, topic: str) -> bool:
@@ -130,41 +162,100 @@ def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool
 
 def execute(scope: WorkerScope, part: ProducePart) -> ProduceReply | Awaitable[ProduceReply]:
     """Append each partition's records to its log."""
-    outcomes: ProduceReply = {}
-    large: list[tuple[ProduceBatch, bytes]] = []
-    for batch in part.batches:
-        try:
-            outcome = _append(scope, batch, zstd_allowed=part.zstd_allowed)
-        except BatchExceedsStepError:
-            assert batch.ref is not None
-            # Copied, as the memory of the request is freed when its connection closes.
-            large.append((batch, bytes(scope.records(batch.ref))))
+    return _Execution(scope, part).run()
+
+
+class _Execution:
+    """The execution of one part."""
+
+    def __init__(self, scope: WorkerScope, part: ProducePart) -> None:
+        self._scope = scope
+        self._part = part
+        self._outcomes: ProduceReply = {}
+        self._transactional: list[tuple[ProduceBatch, PreparedBatch]] = []
+
+    def run(self) -> ProduceReply | Awaitable[ProduceReply]:
+        """Append the batches; the result is awaitable if some must be verified or are large."""
+        large: list[tuple[ProduceBatch, bytes]] = []
+        for batch in self._part.batches:
+            try:
+                self._take(batch, _prepare(self._scope, batch, self._part))
+            except BatchExceedsStepError:
+                assert batch.ref is not None
+                # Copied, as the memory of the request is freed when its connection closes.
+                large.append((batch, bytes(self._scope.records(batch.ref))))
+        if large:
+            return self._append_large(large)
+        return self._append_transactional() if self._transactional else self._outcomes
+
+    def _take(self, batch: ProduceBatch, prepared: PreparedBatch | ProduceOutcome) -> None:
+        """Append a batch, unless it was rejected, or is transactional."""
+        if isinstance(prepared, ProduceOutcome):
+            self._outcomes[batch.topic, batch.partition] = prepared
+        elif prepared.header.is_transactional:
+            self._transactional.append((batch, prepared))
         else:
-            outcomes[batch.topic, batch.partition] = outcome
-    return _append_large(scope, large, outcomes) if large else outcomes
+            self._outcomes[batch.topic, batch.partition] = _append(self._scope, batch, prepared)
+
+    async def _append_large(self, large: list[tuple[ProduceBatch, bytes]]) -> ProduceReply:
+        for batch, records in large:
+            self._take(batch, await _prepare_large(self._scope, batch, records))
+        if not self._transactional:
+            return self._outcomes
+        reply = self._append_transactional()
+        return await reply if isawaitable(reply) else reply
+
+    def _append_transactional(self) -> ProduceReply | Awaitable[ProduceReply]:
+        """Append batches of a transaction, at once if the partitions have records of it already."""
+        transactional_id = self._part.transactional_id
+        producers = {
+            (prepared.header.producer_id, prepared.header.producer_epoch)
+            for _, prepared in self._transactional
+        }
+        if transactional_id is None:
+            return self._reject_transactional(NO_TRANSACTIONAL_ID)
+        if len(producers) > 1:
+            return self._reject_transactional(SEVERAL_PRODUCER_IDS)
+        session = ProducerSession(transactional_id, *producers.pop())
+        sequences = {
+            (batch.topic, batch.partition): prepared.header.base_sequence
+            for batch, prepared in self._transactional
+        }
+        begun = begin_verification(self._scope, session, sequences, self._part.support)
+        if begun.unconfirmed:
+            return self._confirm_and_append(session, begun)
+        return self._append_verified(begun)
+
+    def _reject_transactional(self, outcome: ProduceOutcome) -> ProduceReply:
+        for batch, _ in self._transactional:
+            self._outcomes[batch.topic, batch.partition] = outcome
+        return self._outcomes
+
+    async def _confirm_and_append(self, session: ProducerSession, begun: Verified) -> ProduceReply:
+        verified = await confirm(self._scope, session, begun, self._part.support)
+        return self._append_verified(verified)
+
+    def _append_verified(self, verified: Verified) -> ProduceReply:
+        for batch, prepared in self._transactional:
+            key = batch.topic, batch.partition
+            if key in verified.errors:
+                error, text = produce_error(verified.errors[key], self._part.support)
+                self._outcomes[key] = ProduceOutcome(error, message=text)
+            else:
+                guard = verified.guards[key]
+                self._outcomes[key] = _append(self._scope, batch, prepared, guard)
+        return self._outcomes
 
 
-async def _append_large(
-    scope: WorkerScope, large: list[tuple[ProduceBatch, bytes]], outcomes: ProduceReply
-) -> ProduceReply:
-    for batch, records in large:
-        outcomes[batch.topic, batch.partition] = await _append_one_large(scope, batch, records)
-    return outcomes
-
-
-async def _append_one_large(
+async def _prepare_large(
     scope: WorkerScope, batch: ProduceBatch, records: bytes
-) -> ProduceOutcome:
+) -> PreparedBatch | ProduceOutcome:
     try:
         partition = scope.partition(batch.topic, batch.partition)
         if partition is None:
             return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         prepare = partial(prepare_batch, records, partition.log.config, now_ms=scope.wall_ms())
-        prepared = await scope.run_in_thread(prepare)
-        partition = scope.partition(batch.topic, batch.partition)
-        if partition is None:  # The topic was deleted in the meantime.
-            return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _append_prepared(scope, batch, partition, prepared)
+        return await scope.run_in_thread(prepare)
     except LogError as error:
         return _rejected(error)
 
@@ -176,7 +267,9 @@ def _is_zstd(records: memoryview) -> bool:
         return False  # The validation reports the error.
 
 
-def _append(scope: WorkerScope, batch: ProduceBatch, *, zstd_allowed: bool) -> ProduceOutcome:
+def _prepare(
+    scope: WorkerScope, batch: ProduceBatch, part: ProducePart
+) -> PreparedBatch | ProduceOutcome:
     try:
         partition = scope.partition(batch.topic, batch.partition)
     except LogError as error:
@@ -186,29 +279,33 @@ def _append(scope: WorkerScope, batch: ProduceBatch, *, zstd_allowed: bool) -> P
     if batch.ref is None:
         return ProduceOutcome(ErrorCode.INVALID_RECORD, message="the partition's records are null")
     records = scope.records(batch.ref)
-    if not zstd_allowed and _is_zstd(records):
+    if not part.zstd_allowed and _is_zstd(records):
         return ProduceOutcome(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             message=f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later",
         )
     try:
-        prepared = prepare_batch(
+        return prepare_batch(
             records, partition.log.config, now_ms=scope.wall_ms(), limits=STEP_LIMITS
         )
     except LogError as error:
         return _rejected(error)
-    return _append_prepared(scope, batch, partition, prepared)
 
 
 def _rejected(error: LogError) -> ProduceOutcome:
     return ProduceOutcome(error.code, message=error.text, record_errors=error.records)
 
 
-def _append_prepared(
-    scope: WorkerScope, batch: ProduceBatch, partition: Partition, prepared: PreparedBatch
+def _append(
+    scope: WorkerScope, batch: ProduceBatch, prepared: PreparedBatch, guard: Guard = NO_GUARD
 ) -> ProduceOutcome:
     try:
-        appended = partition.append_prepared_as_leader(prepared, now_ms=scope.wall_ms())
+        partition = scope.partition(batch.topic, batch.partition)
+        if partition is None:  # The topic was deleted in the meantime.
+            return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        appended = partition.append_prepared_as_leader(
+            prepared, now_ms=scope.wall_ms(), guard=guard
+        )
     except LogError as error:
         return _rejected(error)
     if not appended.duplicate:
@@ -354,8 +451,5 @@ API: Api[ProduceRequest, ProducePart, ProduceReply, ProduceResponse] = Api(
     execute=execute,
     merge=merge,
     single=SINGLE,
-    left_out=(
-        "transactional batches: transactions are not served yet",
-        "timeout_ms: with one replica nothing is waited for",
-    ),
+    left_out=("timeout_ms: with one replica nothing is waited for",),
 )

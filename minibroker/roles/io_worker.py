@@ -201,6 +201,9 @@ class _Worker:
         reply = api.execute(self, part)
         return await reply if inspect.isawaitable(reply) else reply
 
+    async def sleep_real(self, seconds: float) -> None:
+        await self._env.clock.sleep_real(seconds)
+
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await self._off_loop.run(work)
 

@@ -20,12 +20,14 @@ import trio
 
 from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round
+from minibroker.apis.transaction_parts import AddPartitionsPart, PartitionsToAdd
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.cluster.placement import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
     partition_owner,
+    transaction_partition,
 )
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
 from minibroker.cluster.topics import NewTopic
@@ -48,7 +50,9 @@ from minibroker.storage.replica_manager import ReplicaManager
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
 from protocol.compiler import decode, encode, encoder
+from protocol.errors import ErrorCode
 from protocol.headers import RequestHeader
+from protocol.registry import ApiKey
 from tests.apis.transacting import TransactionWorker
 
 T = TypeVar("T")
@@ -262,6 +266,24 @@ async def transaction_desk(desk: Desk, tmp_path: Path) -> AsyncIterator[Desk]:
             log.abandon()
 
 
+class Coordinator:
+    """A transaction coordinator that gives scripted answers, and then confirms everything."""
+
+    def __init__(self) -> None:
+        self.asked: list[PartitionsToAdd] = []
+        self.answers: list[ErrorCode | Exception] = []
+        self.before_answer: Callable[[], None] = lambda: None
+
+    async def answer(self, part: PartitionsToAdd) -> dict[tuple[str, int], ErrorCode]:
+        self.asked.append(part)
+        answer = self.answers.pop(0) if self.answers else ErrorCode.NONE
+        await trio.lowlevel.checkpoint()
+        self.before_answer()
+        if isinstance(answer, Exception):
+            raise answer
+        return dict.fromkeys(part.partitions, answer)
+
+
 class LogWorker:
     """As much of an I/O worker as the APIs of records ask for."""
 
@@ -271,14 +293,29 @@ class LogWorker:
         self.random = Random(index)
         self.counted: list[tuple[str, int, int, int]] = []
         self.off_loop_calls = 0
+        self.coordinator = Coordinator()
+        self.slept_s = 0.0
         self._desk = desk
         self.data_dir = directory
         self._logs = LogManager(directory, desk.settings, self._owns, SegmentFiles())
         self._replicas = ReplicaManager(self._logs, desk.settings[NODE_ID])
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
 
+    def partition_owner(self, topic: str, partition: int) -> int:
+        return partition_owner(topic, partition, WORKERS)
+
+    async def request_owner(self, owner: int, key: ApiKey, part: AddPartitionsPart) -> Any:
+        assert key is ApiKey.ADD_PARTITIONS_TO_TXN
+        index = transaction_partition(part[0].transactional_id, 50)
+        assert owner == partition_owner(TRANSACTION_STATE_TOPIC, index, WORKERS)
+        return {each.transactional_id: await self.coordinator.answer(each) for each in part}
+
+    async def sleep_real(self, seconds: float) -> None:
+        self.slept_s += seconds
+        await trio.lowlevel.checkpoint()
+
     def _owns(self, topic: str, partition: int) -> bool:
-        return partition_owner(topic, partition, WORKERS) == self.index
+        return self.partition_owner(topic, partition) == self.index
 
     @property
     def image(self) -> Image:
