@@ -1,8 +1,9 @@
 """Backend of the control API, and the records of requests and responses.
 
 Owns the ``Backend`` protocol, which the controller role implements, and its records, whose
-annotations document and validate the API. Must never know HTTP, channels or processes. Invariant:
-responses are plain, immutable data, and every error is a ``BackendError``. Kafka's ``Admin``.
+annotations are also the documentation and the validation of the API. Must never know HTTP, channels
+or processes. The invariant: every response is plain, immutable data, and every error is a
+``BackendError`` that describes what is wrong and how to fix it. Echoes Kafka's ``Admin``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from minibroker.control.client_metrics_shapes import ClientMetricsBackend
 from minibroker.control.quota_shapes import QuotaExplanation, QuotaQuery, QuotasView
 from minibroker.control.schema import Doc, Length, Range
 from minibroker.observability.metrics import Snapshot
@@ -381,7 +381,7 @@ class UnservedClientView(NamedTuple):
     client_id: str | None
     software_name: Annotated[str | None, Doc("As it said in ApiVersions.")]
     software_version: Annotated[str | None, Doc("As it said in ApiVersions.")]
-    protocol: Annotated[str, Doc("The requested protocol, e.g. `transactions`.")]
+    protocol: Annotated[str, Doc("The requested protocol, e.g. `share groups (KIP-932)`.")]
     advice: Annotated[str, Doc("What to change in the client.")]
     requests: Annotated[int, Doc("Number of requests.")]
 
@@ -451,7 +451,7 @@ class ResetResult(NamedTuple):
     groups: Annotated[int, Doc("Number of deleted groups, with their offsets.")]
 
 
-class Backend(ClientMetricsBackend, Protocol):
+class Backend(Protocol):
     """A running broker. Every method can raise ``BackendError``."""
 
     async def health(self) -> Health:

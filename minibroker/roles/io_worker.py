@@ -146,6 +146,7 @@ class _Worker:
                 owner_of=self.partition_owner,
                 write_markers=self._write_markers,
                 wall_ms=env.clock.wall_ms,
+                sleep_real=env.clock.sleep_real,
             ),
         )
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer
 
 from system_tests.faults.conftest import Starter
 from system_tests.harness.brokers import RunningBroker
@@ -45,22 +45,3 @@ def test_consumer_of_the_consumer_protocol_fails_with_unsupported_version(start:
     (shown,) = ask(broker, "GET", "/v1/connections")["unserved"]
     assert (shown["client_id"], shown["software_name"]) == ("modern", "confluent-kafka-python")
     assert "KIP-848" in shown["protocol"]
-
-
-def test_transactional_producer_is_logged_once_while_it_retries(start: Starter) -> None:
-    broker = start()
-    producer = Producer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "transactional.id": "t",
-            "client.id": "payments",
-        }
-    )
-    with pytest.raises(KafkaException):
-        producer.init_transactions(3)
-    (warning,) = warnings(broker)
-    assert "client_id=payments" in warning
-    assert "remove transactional.id" in warning
-    (shown,) = ask(broker, "GET", "/v1/connections")["unserved"]
-    assert shown["protocol"] == "transactions"
-    assert shown["requests"] > 1

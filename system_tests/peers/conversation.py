@@ -24,12 +24,15 @@ from protocol.messages.delete_acls import DeleteAclsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.messages.describe_groups import DescribeGroupsRequest
+from protocol.messages.describe_transactions import DescribeTransactionsRequest
+from protocol.messages.end_txn import EndTxnRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -60,6 +63,7 @@ BROKER_SPECIFIC: Final = frozenset(
     | {
         "batch_index_error_message",
         "log_append_time_ms",
+        "transaction_start_time_ms",
         "aborted_transactions",
         "controller_id",
         "unknown_tagged_fields",
@@ -86,6 +90,7 @@ that only one of the two lists as synonyms of topic configs.
 
 RETRIABLE: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    | {ErrorCode.NOT_COORDINATOR}
 )
 """Errors that Kafka returns until the internal topic of a coordinator exists."""
 
@@ -140,6 +145,8 @@ class ConversationRun:
         self.answers[name] = comparable(response)
         if isinstance(request, CHANGES):
             self._wait_until_applied()
+        if isinstance(request, EndTxnRequest | InitProducerIdRequest) and request.transactional_id:
+            wait_until(partial(self._has_ended, request.transactional_id), "written markers")
         if isinstance(request, CreateTopicsRequest) and not request.validate_only:
             for topic in response.topics:
                 if topic.error_code == ErrorCode.NONE:
@@ -168,6 +175,12 @@ class ConversationRun:
             return bool(result.configs) and result.configs[0].value == text
 
         wait_until(is_applied, "the last change to be applied", pause_s=0.002)
+
+    def _has_ended(self, transactional_id: str) -> bool:
+        """Whether no markers are to be written; brokers write them after they have responded."""
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        (found,) = self._admin.ask(request, 0).transaction_states
+        return not found.transaction_state.startswith("Prepare")
 
     def _send(self, request: Message, version: int) -> Any:
         try:

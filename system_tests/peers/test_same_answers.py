@@ -22,6 +22,7 @@ from system_tests.peers import (
     records,
     resources,
     topics,
+    transactions,
 )
 from system_tests.peers.conversation import Conversation, differences, prepare, run_conversation
 
@@ -46,7 +47,6 @@ INTENDED: Final = {
         "times of the log",
     ): "Kafka is meant to reject batches that"
     " claim LogAppendTime, but does so only in topics with LogAppendTime",
-    ("produced", "transactional batch"): "transactions are not served",
     ("bad_records", "ones, NONE"): "Kafka fails with an internal error on a varint of more than"
     " ten bytes; here the record is invalid",
     ("fetched", "a partition's limit of -1"): "Kafka fails on a limit below 0; here it means 0",
@@ -59,7 +59,17 @@ INTENDED: Final = {
 
 CONVERSATIONS: Final = [
     conversation
-    for each in (topics, records, groups, configs, quotas, acls_and_users, operations, resources)
+    for each in (
+        topics,
+        records,
+        groups,
+        configs,
+        quotas,
+        acls_and_users,
+        operations,
+        resources,
+        transactions,
+    )
     for conversation in each.CONVERSATIONS
 ]
 

@@ -58,8 +58,8 @@ SECURED: Final = "SASL_PLAINTEXT"
 
 INTENDED: Final = {
     "magic 3": "Kafka parses batches before it authorizes the request",
-    "transactional id without a transaction": "transactions are not served, so the name of one in"
-    " a request is one, whatever its batches say",
+    "transactional id without a transaction": "a request that names a transactional id needs WRITE"
+    " on it, whatever its batches say",
     "transactional batch": "the same, the other way round",
     "retention.ms 0 None 5": "Kafka validates a change before it authorizes the request",
     "whole None True": "the same",

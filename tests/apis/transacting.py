@@ -64,6 +64,7 @@ class TransactionWorker:
                 owner_of=self.partition_owner,
                 write_markers=self._write_markers,
                 wall_ms=self.wall_ms,
+                sleep_real=trio.sleep,
             ),
         )
 

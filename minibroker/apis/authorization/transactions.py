@@ -21,14 +21,21 @@ from minibroker.apis.add_partitions_to_txn import (
 )
 from minibroker.apis.authorization.authorizer_check import ERRORS, Finish, allowed, require
 from minibroker.apis.base import Context, Denied
+from minibroker.apis.txn_offset_commit import TOPIC_IDS_SINCE
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from protocol.messages.describe_transactions import TransactionState
 from protocol.messages.end_txn import EndTxnResponse
+from protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 _ID_DENIED: Final = ERRORS[Resource.TRANSACTIONAL_ID]
+_TOPIC_DENIED: Final = ERRORS[Resource.TOPIC]
 
 
 def _transactional_id(request: Any) -> str:
@@ -75,6 +82,44 @@ def add_partitions_to_txn(ctx: Context, request: Any) -> Denied | None:
         return None
     errors = rejected_partitions(ctx, transaction.topics, {topic.name for topic in denied})
     return Denied(response(ctx, [result(ctx, transaction, errors)]))
+
+
+def txn_offset_commit(ctx: Context, request: Any) -> Finish | Denied | None:
+    """Require WRITE on the transactional id, READ on the group and on each topic."""
+    error = _id_and_group_error(ctx, request)
+    if error is not None:
+        topics = [_not_committed(topic, error) for topic in request.topics]
+        return Denied(TxnOffsetCommitResponse(topics=topics))
+    request.topics, denied = allowed(
+        ctx,
+        Operation.READ,
+        Resource.TOPIC,
+        request.topics,
+        lambda topic: (
+            ctx.image.topic_names.get(topic.topic_id)
+            if ctx.version >= TOPIC_IDS_SINCE
+            else topic.name
+        ),
+    )
+    if not denied:
+        return None
+
+    def finish(answer: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+        answer.topics += [_not_committed(topic, _TOPIC_DENIED) for topic in denied]
+        return answer
+
+    return finish
+
+
+def _not_committed(topic: Any, error: ErrorCode) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+            for each in topic.partitions
+        ],
+    )
 
 
 def describe_transactions(ctx: Context, request: Any) -> Finish:

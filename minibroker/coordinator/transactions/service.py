@@ -94,6 +94,8 @@ class TransactionEnvironment(NamedTuple):
     write_markers: Callable[[int, tuple[TransactionMarker, ...]], Awaitable[MarkersReply]]
     """Writes markers at a worker; raises ``PeerLost`` or ``PeerFailed``."""
     wall_ms: Callable[[], int]
+    sleep_real: Callable[[float], Awaitable[None]]
+    """Sleeps in real time, also while the broker's clock is frozen."""
 
 
 class TransactionService:
@@ -250,7 +252,7 @@ class TransactionService:
         while True:
             await self._failure.wait()
             self._failure = trio.Event()
-            await trio.sleep(MARKER_RETRY_S)
+            await self._env.sleep_real(MARKER_RETRY_S)
             failed, self._failed = self._failed, set()
             for transactional_id in failed:
                 self._send_markers(transactional_id)

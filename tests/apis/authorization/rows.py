@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from minibroker.security.acl import CLUSTER_NAME, Operation, Resource
 from protocol.errors import ErrorCode
+from protocol.messages import txn_offset_commit as toc
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from protocol.messages.alter_replica_log_dirs import (
@@ -71,6 +72,12 @@ def transactional_id(*operations: Operation) -> tuple[Right, ...]:
     return tuple((operation, Resource.TRANSACTIONAL_ID, TRANSACTION) for operation in operations)
 
 
+def txn_offset_commit(_version: int, topic_id: bytes) -> Any:
+    each = toc.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    asked = toc.TxnOffsetCommitRequestTopic(name=TOPIC, topic_id=topic_id, partitions=[each])
+    return toc.TxnOffsetCommitRequest(transactional_id=TRANSACTION, group_id=GROUP, topics=[asked])
+
+
 MOVED = AlterReplicaLogDir(path="/", topics=[AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])])
 
 OPERATION_ROWS: dict[ApiKey, Row] = {
@@ -114,6 +121,11 @@ OPERATION_ROWS: dict[ApiKey, Row] = {
         always(AddOffsetsToTxnRequest(transactional_id=TRANSACTION, group_id=GROUP)),
         NO_TRANSACTION,
         (*transactional_id(Operation.WRITE), *group(Operation.READ)),
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: Row(
+        txn_offset_commit,
+        NO_TRANSACTION,
+        (*transactional_id(Operation.WRITE), *group(Operation.READ), *topic(Operation.READ)),
     ),
     ApiKey.END_TXN: Row(
         always(EndTxnRequest(transactional_id=TRANSACTION)),

@@ -91,6 +91,7 @@ class Cluster:
                 owner_of=lambda _topic, partition: partition % 2,
                 write_markers=self._write_markers,
                 wall_ms=lambda: self.time_ms,
+                sleep_real=trio.sleep,
             ),
         )
 

@@ -1,0 +1,1 @@
+"""Transactions with real client libraries, for both transaction versions."""

@@ -1,0 +1,92 @@
+"""A producer of each client library, and readers at both isolation levels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from system_tests.conftest import without_toolchain
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.jars import ToolchainMissing
+from system_tests.harness.waiting import PATIENCE_S
+from system_tests.transactions.producers import (
+    PRODUCERS,
+    JavaProducer,
+    TransactionalProducer,
+)
+
+MakeProducer = Callable[..., TransactionalProducer]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, id=kind.name, marks=[pytest.mark.java] if kind is JavaProducer else [])
+        for kind in PRODUCERS
+    ]
+)
+def make_producer(request: pytest.FixtureRequest, broker: RunningBroker) -> Iterator[MakeProducer]:
+    """Create producers of one library: `make_producer("id", timeout_ms=2000)`."""
+    made: list[TransactionalProducer] = []
+
+    def make(transactional_id: str, timeout_ms: int = 60_000) -> TransactionalProducer:
+        try:
+            made.append(request.param(broker.bootstrap_servers, transactional_id, timeout_ms))
+        except ToolchainMissing as missing:
+            without_toolchain(missing)
+        return made[-1]
+
+    yield make
+    for producer in made:
+        producer.close()
+
+
+class Reader:
+    """Reads partitions and committed offsets with librdkafka."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+
+    def values(
+        self, topic: str, *, committed: bool = True, until: str, partition: int = 0
+    ) -> list[str]:
+        """Values of a partition from its start, until and without the value ``until``."""
+        consumer = Consumer({
+            "bootstrap.servers": self._bootstrap_servers,
+            "group.id": f"{topic}-reader",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        })  # fmt: skip
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        seen: list[str] = []
+        deadline = time.monotonic() + PATIENCE_S
+        try:
+            while time.monotonic() < deadline:
+                message = consumer.poll(0.1)
+                if message is None:
+                    continue
+                assert message.error() is None, message.error()
+                value = (message.value() or b"").decode()
+                if value == until:
+                    return seen
+                seen.append(value)
+        finally:
+            consumer.close()
+        raise AssertionError(f"{until!r} does not follow {seen}")
+
+    def committed(self, group: str, topic: str, partition: int = 0) -> int:
+        """The committed offset of a group, once no open transaction may change it."""
+        consumer = Consumer({"bootstrap.servers": self._bootstrap_servers, "group.id": group})
+        try:
+            [found] = consumer.committed([TopicPartition(topic, partition)], PATIENCE_S)
+            offset: int = found.offset
+            return offset
+        finally:
+            consumer.close()
+
+
+@pytest.fixture
+def reader(broker: RunningBroker) -> Reader:
+    return Reader(broker.bootstrap_servers)

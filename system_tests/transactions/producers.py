@@ -1,0 +1,276 @@
+"""Transactional producers of several client libraries behind one interface.
+
+Owns the translation of calls and errors; no expectations are here. Invariant: every failure of the
+library is raised as `Failed` with the library's own words, and `Fenced` if a newer producer has the
+transactional id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import TopicPartition as AioPartition
+from aiokafka.errors import KafkaError as AioError
+from aiokafka.errors import ProducerFenced
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kafka import KafkaProducer
+from kafka import TopicPartition as PurePartition
+from kafka.consumer.group import ConsumerGroupMetadata as PureGroup
+from kafka.errors import KafkaError as PureError
+from kafka.structs import OffsetAndMetadata
+
+from system_tests.harness.jars import java_driver
+from system_tests.harness.waiting import PATIENCE_S
+
+
+class Failed(Exception):
+    """A call of the library failed."""
+
+
+class Fenced(Failed):
+    """A newer producer has the transactional id, or the transaction was aborted by a timeout."""
+
+
+class TransactionalProducer(ABC):
+    """One producer; it is initialized when it is created."""
+
+    name: str
+
+    @abstractmethod
+    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None: ...
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def send(self, topic: str, value: str, partition: int = 0) -> None:
+        """Send a record and wait for its acknowledgement."""
+
+    @abstractmethod
+    def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None: ...
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def abort(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop, whatever state the transaction has; may be called twice."""
+
+
+FENCED_WORDS = ("FENCED", "INVALID_PRODUCER_EPOCH", "fenced", "Fenced", "InvalidProducerEpoch")
+
+
+def failure(text: str) -> Failed:
+    kind = Fenced if any(word in text for word in FENCED_WORDS) else Failed
+    return kind(text)
+
+
+@contextmanager
+def translated(*kinds: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kinds as error:
+        raise failure(repr(error)) from error
+
+
+class ConfluentProducer(TransactionalProducer):
+    name = "confluent-kafka"
+
+    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None:
+        self._common = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+        self._producer = Producer({
+            **self._common,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "error_cb": lambda _error: None,  # Otherwise a fatal error is raised where it occurs.
+        })  # fmt: skip
+        with translated(KafkaException):
+            self._producer.init_transactions(PATIENCE_S)
+
+    def begin(self) -> None:
+        with translated(KafkaException):
+            self._producer.begin_transaction()
+
+    def send(self, topic: str, value: str, partition: int = 0) -> None:
+        errors: list[Any] = []
+        with translated(KafkaException):
+            self._producer.produce(
+                topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error)
+            )
+            self._producer.flush(PATIENCE_S)
+        if errors != [None]:
+            raise failure(repr(errors))
+
+    def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        with translated(KafkaException):
+            # Only a consumer can make the object that names its group.
+            consumer = Consumer({**self._common, "group.id": group})
+            metadata = consumer.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(
+                [TopicPartition(topic, partition, offset)], metadata, PATIENCE_S
+            )
+            consumer.close()
+
+    def commit(self) -> None:
+        with translated(KafkaException):
+            self._producer.commit_transaction(PATIENCE_S)
+
+    def abort(self) -> None:
+        with translated(KafkaException):
+            self._producer.abort_transaction(PATIENCE_S)
+
+    def close(self) -> None:
+        vars(self).pop("_producer", None)  # Its destructor stops it.
+
+
+class PureProducer(TransactionalProducer):
+    name = "kafka-python"
+
+    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None:
+        self._producer = KafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+        )
+        with translated(PureError):
+            self._producer.init_transactions()
+
+    def begin(self) -> None:
+        with translated(PureError):
+            self._producer.begin_transaction()
+
+    def send(self, topic: str, value: str, partition: int = 0) -> None:
+        with translated(PureError):
+            self._producer.send(topic, value.encode(), partition=partition).get(PATIENCE_S)
+
+    def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        offsets = {PurePartition(topic, partition): OffsetAndMetadata(offset, "", -1)}
+        with translated(PureError):
+            self._producer.send_offsets_to_transaction(offsets, PureGroup(group, -1, "", None))
+
+    def commit(self) -> None:
+        with translated(PureError):
+            self._producer.commit_transaction()
+
+    def abort(self) -> None:
+        with translated(PureError):
+            self._producer.abort_transaction()
+
+    def close(self) -> None:
+        self._producer.close(timeout=0)
+
+
+class AioProducer(TransactionalProducer):
+    name = "aiokafka"
+
+    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._producer: AIOKafkaProducer = self._run(
+            self._start(bootstrap_servers, transactional_id, timeout_ms)
+        )
+
+    async def _start(self, *arguments: Any) -> AIOKafkaProducer:
+        bootstrap_servers, transactional_id, timeout_ms = arguments
+        producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+        )
+        await producer.start()
+        return producer
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        with translated(AioError, ProducerFenced):
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+
+    def begin(self) -> None:
+        self._run(self._producer.begin_transaction())
+
+    def send(self, topic: str, value: str, partition: int = 0) -> None:
+        self._run(self._producer.send_and_wait(topic, value.encode(), partition=partition))
+
+    def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        offsets = {AioPartition(topic, partition): offset}
+        self._run(self._producer.send_offsets_to_transaction(offsets, group))
+
+    def commit(self) -> None:
+        self._run(self._producer.commit_transaction())
+
+    def abort(self) -> None:
+        self._run(self._producer.abort_transaction())
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        with suppress(Failed, TimeoutError):
+            self._run(self._producer.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+
+class JavaProducer(TransactionalProducer):
+    name = "java"
+
+    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None:
+        self._process = subprocess.Popen(
+            [
+                *("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+                *("-cp", java_driver(), "TransactionalProducer"),
+                *(bootstrap_servers, transactional_id, str(timeout_ms)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._ask("init")
+
+    def _ask(self, *words: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        if answer != "ok":
+            raise failure(answer or "the JVM ended")
+
+    def begin(self) -> None:
+        self._ask("begin")
+
+    def send(self, topic: str, value: str, partition: int = 0) -> None:
+        self._ask("send", topic, partition, value)
+
+    def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        self._ask("offsets", group, topic, partition, offset)
+
+    def commit(self) -> None:
+        self._ask("commit")
+
+    def abort(self) -> None:
+        self._ask("abort")
+
+    def close(self) -> None:
+        with self._process:
+            self._process.kill()
+
+
+PRODUCERS: tuple[type[TransactionalProducer], ...] = (
+    ConfluentProducer,
+    PureProducer,
+    AioProducer,
+    JavaProducer,
+)
