@@ -24,6 +24,8 @@ from minibroker.security.principal import ANONYMOUS, Principal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from minibroker.apis.fetch_sessions import FetchSessionCache
+    from minibroker.apis.fetch_watches import FetchWatches
     from minibroker.apis.unserved import Unserved
     from minibroker.cluster.controller import ClusterController
     from minibroker.cluster.image import Image, Update
@@ -111,6 +113,12 @@ class Context:
     """None if authorization is off."""
     denied: Callable[[Operation, Resource, str], None] = _ignore_denial
     """Logs a denied operation."""
+    fetch_sessions: FetchSessionCache | None = None
+    """Fetch sessions of the processor; without them every fetch is a full one."""
+    fetch_context: Any = None
+    """The fetch session of the request, or an error (`apis.incremental_fetch`)."""
+    refused_topics: Sequence[Any] = ()
+    """Topics that the authorization check has removed from a fetch that starts a session."""
     finish: Any = None
     """Result of the authorization check (`apis.authorization`), which completes the response."""
     mutated: Mutated | None = None
@@ -235,6 +243,15 @@ class WorkerScope(Protocol):
 
         Its processor time is charged to the request. It must not use the state of the worker.
         """
+        ...
+
+    @property
+    def fetch_watches(self) -> FetchWatches:
+        """The partitions that fetch sessions watch here."""
+        ...
+
+    async def wait_fetch_watch(self, session_id: int, deadline: float) -> None:
+        """Return when a partition of the session has changed or the deadline has passed."""
         ...
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:

@@ -6,16 +6,27 @@ that is not enough, each answers again when it has more, until the sum is enough
 have passed. ``max_bytes`` limits the answer of each owner and, in the order of the request, the
 merged response. The first partition with records is never cut, so a large batch cannot block. With
 isolation level ``read_committed`` the records of a partition end at its last stable offset, and
-only those count. Every fetch is a full one: session id 0 in the response says so, as from a broker
-with a full session cache (KIP-227). Kafka's ``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
+only those count. A request that continues a session is served by ``incremental_fetch``; the others,
+and the requests that start a session, contain all partitions and are served here. Kafka's
+``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, Round, WorkerScope
+from minibroker.apis.fetch_session_parts import SessionPart, SessionReply
+from minibroker.apis.incremental_fetch import (
+    FetchContext,
+    continue_session,
+    execute_session,
+    merge_session,
+    next_session_round,
+    split_session,
+    start_session,
+)
 from minibroker.apis.partition_fetch import (
     READ_COMMITTED,
     FetchLimits,
@@ -64,10 +75,22 @@ def _topic_name(ctx: Context, topic: FetchTopic) -> str | None:
     return topic.topic if topic.topic in ctx.image.topics else None
 
 
-def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, FetchPart]:
-    """The existing partitions by owner. In the first round several owners do not wait."""
-    if _session_error(request):
+Part = FetchPart | SessionPart
+Reply = FetchReply | SessionReply
+
+
+def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, Part]:
+    """The partitions by owner, or the changes of a session."""
+    context = ctx.fetch_context = continue_session(ctx, request)
+    if isinstance(context, ErrorCode):
         return {}
+    if isinstance(context, FetchContext):
+        return split_session(ctx, request, context, _limits(ctx, request))
+    return _split(ctx, request)
+
+
+def _split(ctx: Context, request: FetchRequest) -> Mapping[Owner, FetchPart]:
+    """The existing partitions by owner. In the first round several owners do not wait."""
     queries: dict[Owner, list[FetchQuery]] = {}
     failed = False
     for topic in request.topics:
@@ -95,8 +118,10 @@ def _limits(ctx: Context, request: FetchRequest) -> FetchLimits:
     return FetchLimits(bytes_max, min(request.min_bytes, bytes_max), deadline)
 
 
-def execute(scope: WorkerScope, part: FetchPart) -> FetchReply | Awaitable[FetchReply]:
+def execute(scope: WorkerScope, part: Part) -> Reply | Awaitable[Reply]:
     """Read at once; wait only if that is not enough."""
+    if isinstance(part, SessionPart):
+        return execute_session(scope, part)
     reply = _read(scope, part)
     if reply.due or scope.now() >= part.deadline:
         return reply._replace(due=True)
@@ -128,10 +153,10 @@ def _read(scope: WorkerScope, part: FetchPart) -> FetchReply:
     return FetchReply(found, size, failed, due=failed or size >= part.enough)
 
 
-def next_round(
-    ctx: Context, request: FetchRequest, replies: Mapping[Owner, FetchReply]
-) -> Round | None:
+def next_round(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Any]) -> Round | None:
     """If several owners have too little together, let each answer again when it has more."""
+    if isinstance(ctx.fetch_context, FetchContext):
+        return next_session_round(ctx, ctx.fetch_context, _limits(ctx, request), replies)
     size = sum(reply.size for reply in replies.values())
     limits = _limits(ctx, request)
     if len(replies) < 2 or ctx.now >= limits.deadline or size >= limits.bytes_min:
@@ -140,7 +165,7 @@ def next_round(
         return None
     parts = {
         owner: part._replace(enough=replies[owner].size + 1)
-        for owner, part in split(ctx, request).items()
+        for owner, part in _split(ctx, request).items()
         if owner in replies
     }
     return Round(parts, first_only=True)
@@ -153,18 +178,18 @@ def _any_error(request: FetchRequest, replies: Mapping[Owner, FetchReply]) -> bo
     return requested > sum(len(reply.found) for reply in replies.values())
 
 
-def merge(
-    ctx: Context, request: FetchRequest, replies: Mapping[Owner, FetchReply]
-) -> FetchResponse:
-    """All partitions in the order of the request, within ``max_bytes``."""
-    error = _session_error(request)
-    if error:
-        return FetchResponse(error_code=error)
+def merge(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Any]) -> FetchResponse:
+    """All partitions of a full fetch in the order of the request, within ``max_bytes``."""
+    context = ctx.fetch_context
+    if isinstance(context, ErrorCode):
+        return FetchResponse(error_code=context)
+    if isinstance(context, FetchContext):
+        return merge_session(ctx, request, context, _limits(ctx, request), replies)
     found: dict[tuple[str, int], FetchResult] = {}
     for reply in replies.values():
         found.update(reply.found)
     budget = RecordsBudget(_limits(ctx, request).bytes_max)
-    return FetchResponse(
+    response = FetchResponse(
         responses=[
             FetchableTopicResponse(
                 topic=topic.topic,
@@ -174,6 +199,8 @@ def merge(
             for topic in request.topics
         ]
     )
+    start_session(ctx, request, response)
+    return response
 
 
 def _partitions(
@@ -195,19 +222,7 @@ def _partitions(
         yield partition_data(partition.partition, result, records, request.isolation_level)
 
 
-def _session_error(request: FetchRequest) -> ErrorCode | None:
-    """The error of a request that continues a session, as no session is ever created."""
-    whole = request.session_epoch in (-1, 0)  # The end and the start of a session fetch all.
-    return None if whole else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-def is_follower_fetch(request: FetchRequest) -> bool:
-    """Whether the fetch has the id of a replica."""
-    state = request.replica_state
-    return (request.replica_id if state is None else state.replica_id) >= 0
-
-
-API: Api[FetchRequest, FetchPart, FetchReply, FetchResponse] = Api(
+API: Api[FetchRequest, Part, Any, FetchResponse] = Api(
     key=ApiKey.FETCH,
     versions=(4, 18),
     split=split,
@@ -215,8 +230,5 @@ API: Api[FetchRequest, FetchPart, FetchReply, FetchResponse] = Api(
     merge=merge,
     next_round=next_round,
     may_wait=True,
-    left_out=(
-        "incremental fetch sessions: every fetch is full, as with a full session cache",
-        "follower fetches: one broker has no followers",
-    ),
+    left_out=("follower fetches: one broker has no followers",),
 )

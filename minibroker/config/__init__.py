@@ -13,6 +13,7 @@ from minibroker.config.activity_definitions import *  # noqa: F403 - the setting
 from minibroker.config.admin_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.connection_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.fetch_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.group_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.listeners import Listener as Listener
 from minibroker.config.listeners import advertised_endpoints as advertised_endpoints

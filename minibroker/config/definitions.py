@@ -252,14 +252,6 @@ MIN_INSYNC_REPLICAS = setting(
     doc="How many replicas must be in sync for acks=all; topics can override it. There is one "
     "replica, so with a higher value acks=all fails with NOT_ENOUGH_REPLICAS.",
 )
-FETCH_MAX_BYTES = setting(
-    "fetch.max.bytes",
-    INT,
-    default=55 * 1024 * 1024,
-    valid=at_least(1024),
-    doc="The maximum size of the records in a fetch response, in bytes. If the first batch is "
-    "larger, it is returned anyway.",
-)
 
 # ---------------------------------------------------------------------------------------- logs
 

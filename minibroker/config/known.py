@@ -31,7 +31,6 @@ KNOWN_UNSERVED = frozenset().union(
         inter.broker.protocol.version kafka.metrics.polling.interval.secs
         kafka.metrics.reporters leader.imbalance.check.interval.seconds
         leader.imbalance.per.broker.percentage leader.replication.throttled.rate
-        max.incremental.fetch.session.cache.slots
         metric.reporters metrics.num.samples
         metrics.recording.level metrics.sample.window.ms num.recovery.threads.per.data.dir
         num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from minibroker.apis.base import Context
-from minibroker.apis.fetch import is_follower_fetch
+from minibroker.apis.incremental_fetch import is_follower_fetch, throttled_response
 from minibroker.apis.registry import APIS
 from minibroker.cluster.effective_quotas import EffectiveQuotas
 from minibroker.cluster.image import Image
@@ -36,7 +36,6 @@ from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 from minibroker.runtime.clock import whole_ms
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchResponse
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ class QuotaStage:
             back = quotas.not_fetched(cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms)
             if checks is not None:
                 checks.back = back
-            response = FetchResponse()
+            response = throttled_response(cost.ctx, response)
         return _with_throttle_time(response, throttle.ms)
 
     def _record_and_check(self, cost: RequestCost, now_ms: int) -> Throttle | None:

@@ -17,9 +17,11 @@ import trio
 
 from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi
+from minibroker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
 from minibroker.apis.registry import APIS, advertised, unsupported_version
 from minibroker.config.access_definitions import AUTHORIZER_CLASS_NAME
 from minibroker.config.dynamic import DynamicSettings
+from minibroker.config.fetch_definitions import MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS
 from minibroker.config.types import INT_MAX
 from minibroker.network.activity_events import (
     count_records,
@@ -37,6 +39,7 @@ from minibroker.network.response_cache import CachedResponse, ResponseCache
 from minibroker.network.response_sender import Chunk, send_response
 from minibroker.network.single_requests import SingleRequests, SingleResponse
 from minibroker.observability.log import EventLog
+from minibroker.observability.metrics import FetchSessionFigures
 from minibroker.process.environment import Environment
 from minibroker.process.messages import ApiPart
 from minibroker.process.metadata_client import MetadataClient
@@ -91,9 +94,23 @@ class RequestHandler:
         self._has_authorizer = bool(env.settings[AUTHORIZER_CLASS_NAME])
         self._single = None if local is None else SingleRequests(metadata_client, local)
         self._cache = ResponseCache()
+        self.fetch_sessions = FetchSessionCache(
+            slots_of(
+                env.index,
+                env.processors,
+                env.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS],
+            ),
+            session_ids(env.index, env.processors),
+            env.random.randrange,
+        )
+        env.metrics.watch_fetch_sessions(self._fetch_session_figures)
         self._log = EventLog(env.name)
         self.quick_requests = 0
         """Requests in flight that never wait at their owners."""
+
+    def _fetch_session_figures(self) -> FetchSessionFigures:
+        cache = self.fetch_sessions
+        return FetchSessionFigures(len(cache), cache.partition_count, cache.evictions)
 
     async def serve(self, client: ClientConnection, body: bytes | Block) -> None:
         """Handle one request. Any exception closes the connection."""
@@ -232,6 +249,7 @@ class RequestHandler:
             if bounded
             else INT_MAX,
             authorizer=self._authorizers.of(self._metadata_client.image),
+            fetch_sessions=self.fetch_sessions,
             denied=partial(self._log_denial, client),
         )
 

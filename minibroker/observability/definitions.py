@@ -393,6 +393,27 @@ PURGATORY: Final = Metric(
     "Requests that wait for an event: new data, or members of a group.",
     "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=…",
 )
+FETCH_SESSIONS: Final = Metric(
+    "minibroker_fetch_sessions",
+    MetricKind.GAUGE,
+    ("process",),
+    "Incremental fetch sessions.",
+    "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions",
+)
+FETCH_SESSION_PARTITIONS: Final = Metric(
+    "minibroker_fetch_session_partitions",
+    MetricKind.GAUGE,
+    ("process",),
+    "Partitions in incremental fetch sessions.",
+    "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchPartitionsCached",
+)
+FETCH_SESSION_EVICTIONS: Final = Metric(
+    "minibroker_fetch_session_evictions_total",
+    MetricKind.COUNTER,
+    (),
+    "Incremental fetch sessions that were closed to make room for others.",
+    "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
+)
 
 BUSY: Final = Metric(
     "minibroker_process_busy_seconds_total",
@@ -470,6 +491,7 @@ METRICS: Final = (
     *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
     *(ACTIVITY_EVENTS, ACTIVITY_BYTES, ACTIVITY_DROPPED),
     *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),
+    *(FETCH_SESSIONS, FETCH_SESSION_PARTITIONS, FETCH_SESSION_EVICTIONS),
     *(STORAGE_ERRORS, TRUNCATED_RECORDS, TRUNCATED_BYTES, CONDITIONS),
     *(BUSY, ELAPSED, IDLE, MEMORY, UP, RESTARTS),
 )

@@ -26,6 +26,9 @@ from minibroker.observability.definitions import (
     API_KEYS_MAX,
     CLOSED,
     CONDITIONS,
+    FETCH_SESSION_EVICTIONS,
+    FETCH_SESSION_PARTITIONS,
+    FETCH_SESSIONS,
     LISTENERS_MAX,
     LOG_END_OFFSET,
     LOG_SIZE,
@@ -111,6 +114,14 @@ class Fill(NamedTuple):
     waiting: int = 0
 
 
+class FetchSessionFigures(NamedTuple):
+    """Fetch sessions of one process and their partitions, and how many sessions were evicted."""
+
+    sessions: int
+    partitions: int
+    evictions: int
+
+
 class LogFigures(NamedTuple):
     """Size and bounds of one partition's log."""
 
@@ -161,6 +172,7 @@ class ProcessMetrics:
         self._purgatories: dict[str, Callable[[], int]] = {}
         self._logs: Callable[[], Iterable[LogFigures]] | None = None
         self._busy: Callable[[], int] | None = None
+        self._fetch_sessions: Callable[[], FetchSessionFigures] | None = None
         self._gauges: list[Callable[[], Mapping[Series, float]]] = []
         self._memory: Callable[[], int] | None = None
 
@@ -268,6 +280,10 @@ class ProcessMetrics:
         """
         _watch(self._purgatories, operation, read)
 
+    def watch_fetch_sessions(self, read: Callable[[], FetchSessionFigures]) -> None:
+        """Show the fetch sessions of this process."""
+        self._fetch_sessions = read
+
     def watch_logs(self, read: Callable[[], Iterable[LogFigures]]) -> None:
         """Show the logs this process owns; past ``TOPIC_PARTITIONS_MAX`` they are summed."""
         self._logs = read
@@ -296,6 +312,8 @@ class ProcessMetrics:
         ):
             if value:
                 counters[metric.name, ()] = value
+        if self._fetch_sessions is not None and (evictions := self._fetch_sessions().evictions):
+            counters[FETCH_SESSION_EVICTIONS.name, ()] = evictions
         return Snapshot(
             process=self.process,
             incarnation=self._born_ns,
@@ -315,6 +333,10 @@ class ProcessMetrics:
             gauges[MEMORY.name, ()] = self._memory()
         for listener, count in self._open.items():
             gauges[OPEN.name, (listener,)] = count
+        if self._fetch_sessions is not None:
+            figures = self._fetch_sessions()
+            gauges[FETCH_SESSIONS.name, ()] = figures.sessions
+            gauges[FETCH_SESSION_PARTITIONS.name, ()] = figures.partitions
         for operation, read_size in self._purgatories.items():
             gauges[PURGATORY.name, (operation,)] = read_size()
         for queue, read_fill in self._queues.items():

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from minibroker.apis.base import Owner
+from minibroker.apis.fetch_watches import FetchWatches
 from minibroker.apis.registry import APIS
 from minibroker.cluster.features import TRANSACTION_VERSION, level
 from minibroker.cluster.image import BROKER, TOPIC, Image
@@ -33,6 +34,7 @@ from minibroker.config import (
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
 )
 from minibroker.config.definitions import NODE_ID, PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS
+from minibroker.config.fetch_definitions import MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS
 from minibroker.coordinator.limits import GroupLimits
 from minibroker.coordinator.service import GroupService
 from minibroker.coordinator.transactions.limits import TransactionLimits
@@ -115,8 +117,13 @@ class _Worker:
             on_failure=self._storage.failed,
             on_truncation=self._storage.health.truncated,
         )
-        self._replicas = ReplicaManager(self._logs, env.settings[NODE_ID])
-        self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
+        self._purgatory: Purgatory[tuple[str, int] | int] = Purgatory()
+        self.fetch_watches = FetchWatches(
+            env.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS], self._purgatory.wake
+        )
+        self._replicas = ReplicaManager(
+            self._logs, env.settings[NODE_ID], self.fetch_watches.changed
+        )
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
         self._off_loop = OffLoop(env.work_time)
@@ -207,6 +214,9 @@ class _Worker:
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await self._off_loop.run(work)
+
+    async def wait_fetch_watch(self, session_id: int, deadline: float) -> None:
+        await self._purgatory.wait((session_id,), deadline)
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         await self._purgatory.wait(partitions, deadline)
@@ -339,7 +349,11 @@ class _Worker:
         interval_s = self.settings[LOG_RETENTION_CHECK_INTERVAL_MS] / 1000
         while True:
             await trio.sleep(interval_s)
+            before = {name: log.log_start_offset for name, log in self._logs.items()}
             self._run_check("retention", self._logs.apply_retention)
+            for name, log in self._logs.items():
+                if before.get(name) != log.log_start_offset:
+                    self.fetch_watches.changed(*name)
 
     async def _expire_producers(self) -> None:
         interval_s = self.settings[PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS] / 1000

@@ -8,6 +8,7 @@ replica, the high watermark advances to the log end with every append. Kafka's `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from minibroker.storage.appended import Appended
@@ -31,11 +32,19 @@ HIGH_WATERMARK: Final = -1
 """The offset by which a DeleteRecords request means the high watermark."""
 
 
+PartitionChanged = Callable[[str, int], None]
+
+
+def ignore_change(_topic: str, _partition: int) -> None:
+    """Ignore the change of a partition."""
+
+
 class Partition:
     """The state of one hosted partition. Used by a single thread; times are epoch milliseconds."""
 
     __slots__ = (
         "_broker_id",
+        "_on_change",
         "high_watermark",
         "is_leader",
         "leader_epoch",
@@ -45,11 +54,20 @@ class Partition:
     )
 
     def __init__(
-        self, log: Log, topic_id: Uuid, *, broker_id: int, leader_id: int, leader_epoch: int
+        self,
+        log: Log,
+        topic_id: Uuid,
+        *,
+        broker_id: int,
+        leader_id: int,
+        leader_epoch: int,
+        on_change: PartitionChanged = ignore_change,
     ) -> None:
+        """``on_change`` is called when the high watermark or the log start has changed."""
         self.log = log
         self.topic_id = topic_id
         self._broker_id = broker_id
+        self._on_change = on_change
         self.high_watermark = log.log_start_offset
         self.update_leadership(leader_id, leader_epoch)
 
@@ -69,6 +87,7 @@ class Partition:
         """
         self.high_watermark = self.log.log_end_offset
         self.log.producers.transactions.replicated(self.high_watermark)
+        self._on_change(self.log.topic, self.log.partition)
 
     @property
     def last_stable_offset(self) -> int:
@@ -210,4 +229,6 @@ class Partition:
                 f"records of {self._name} can't be deleted before offset {before_offset}; the high"
                 f" watermark is {high_watermark}",
             )
-        return self.log.delete_records(before_offset)
+        log_start_offset = self.log.delete_records(before_offset)
+        self._on_change(self.log.topic, self.log.partition)
+        return log_start_offset

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from minibroker.cluster.image import Image
 from minibroker.storage.manager import LogManager
-from minibroker.storage.partition import Partition
+from minibroker.storage.partition import Partition, PartitionChanged, ignore_change
 
 
 class ReplicaManager:
     """The open partitions of one worker. Used by a single thread."""
 
-    def __init__(self, logs: LogManager, broker_id: int) -> None:
+    def __init__(
+        self, logs: LogManager, broker_id: int, on_change: PartitionChanged = ignore_change
+    ) -> None:
+        """``on_change`` is called when the offsets or the leader of a partition have changed."""
+        self._on_change = on_change
         self._logs = logs
         self._broker_id = broker_id
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -44,6 +48,7 @@ class ReplicaManager:
             broker_id=self._broker_id,
             leader_id=registration.leader,
             leader_epoch=registration.leader_epoch,
+            on_change=self._on_change,
         )
         return partition
 
@@ -58,6 +63,8 @@ class ReplicaManager:
                 continue
             if known is None or known.topic_id != partition.topic_id:
                 del self._partitions[topic, index]
+                self._on_change(topic, index)
             else:
                 registration = known.partitions[index]
                 partition.update_leadership(registration.leader, registration.leader_epoch)
+                self._on_change(topic, index)

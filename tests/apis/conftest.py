@@ -20,6 +20,8 @@ import trio
 
 from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round
+from minibroker.apis.fetch_sessions import FetchSessionCache
+from minibroker.apis.fetch_watches import FetchWatches
 from minibroker.apis.transaction_parts import AddPartitionsPart, PartitionsToAdd
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import Image, Update, apply_update
@@ -59,6 +61,8 @@ T = TypeVar("T")
 
 ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OUTSIDE": ("example.test", 19092)}
 WORKERS = 2
+WATCHES_MAX = 3
+"""Fetch sessions that a worker of a desk remembers."""
 
 
 class MutationsToTry:
@@ -299,8 +303,11 @@ class LogWorker:
         self._desk = desk
         self.data_dir = directory
         self._logs = LogManager(directory, desk.settings, self._owns, SegmentFiles())
-        self._replicas = ReplicaManager(self._logs, desk.settings[NODE_ID])
-        self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
+        self._purgatory: Purgatory[tuple[str, int] | int] = Purgatory()
+        self.fetch_watches = FetchWatches(WATCHES_MAX, self._purgatory.wake)
+        self._replicas = ReplicaManager(
+            self._logs, desk.settings[NODE_ID], self.fetch_watches.changed
+        )
 
     def partition_owner(self, topic: str, partition: int) -> int:
         return partition_owner(topic, partition, WORKERS)
@@ -345,6 +352,9 @@ class LogWorker:
         self.counted.append((topic, partition, size_bytes, records))
         self._purgatory.wake((topic, partition))
 
+    async def wait_fetch_watch(self, session_id: int, deadline: float) -> None:
+        await self._purgatory.wait((session_id,), deadline)
+
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         await self._purgatory.wait(partitions, deadline)
 
@@ -359,6 +369,8 @@ class LogDesk(Desk):
         super().__init__(scope)
         self.memory = bytearray()
         self.rounds: list[Round] = []
+        self.fetch_sessions: FetchSessionCache | None = None
+        """Set it to let fetches create sessions."""
 
     def hosted(self, topic: str, index: int) -> Partition:
         """The partition at its owner."""
@@ -370,7 +382,13 @@ class LogDesk(Desk):
     def context(self, key: int, version: int, listener: str = "PLAINTEXT") -> Context:
         now = trio.current_time()
         ctx = super().context(key, version, listener)
-        return replace(ctx, reference=self._reference, now=now, received=now)
+        return replace(
+            ctx,
+            reference=self._reference,
+            now=now,
+            received=now,
+            fetch_sessions=self.fetch_sessions,
+        )
 
     def _reference(self, records: object) -> ArenaRef:
         assert isinstance(records, bytes | memoryview)

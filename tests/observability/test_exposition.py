@@ -26,7 +26,7 @@ from minibroker.observability.definitions import (
     CloseReason,
 )
 from minibroker.observability.exposition import api_name, render
-from minibroker.observability.metrics import Fill, LogFigures, ProcessMetrics
+from minibroker.observability.metrics import FetchSessionFigures, Fill, LogFigures, ProcessMetrics
 from minibroker.observability.totals import Totals
 
 Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -58,6 +58,7 @@ def shown() -> Shown:
     processor.connection_closed("PLAINTEXT", CloseReason.BAD_FRAME)
     processor.acceptor_blocked("PLAINTEXT", 1.5)
     processor.watch_queue("connection_slots", lambda: Fill(3, 20, 7, 1))
+    processor.watch_fetch_sessions(lambda: FetchSessionFigures(2, 30, 4))
     processor.watch_gauges(
         lambda: {
             (COUNTED.name, ("PLAINTEXT",)): 3,

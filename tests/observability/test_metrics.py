@@ -13,6 +13,9 @@ from minibroker.observability.definitions import (
     ACCEPTOR_BLOCKED,
     API_KEYS_MAX,
     CLOSED,
+    FETCH_SESSION_EVICTIONS,
+    FETCH_SESSION_PARTITIONS,
+    FETCH_SESSIONS,
     LISTENERS_MAX,
     MEMORY,
     OPEN,
@@ -37,6 +40,7 @@ from minibroker.observability.metrics import (
     OK_AT,
     ROW_LENGTH,
     UNKNOWN_API,
+    FetchSessionFigures,
     Fill,
     LogFigures,
     ProcessMetrics,
@@ -196,6 +200,15 @@ def test_watched_sources_are_read_at_snapshot(metrics: ProcessMetrics) -> None:
         (QUEUE_WAITING.name, ("arena",)): 2,
         (PURGATORY.name, ("fetch",)): 14,
     }
+
+
+def test_fetch_sessions_are_shown_and_evictions_counted(metrics: ProcessMetrics) -> None:
+    assert FETCH_SESSIONS.name not in {name for name, _ in metrics.snapshot().gauges}
+    metrics.watch_fetch_sessions(lambda: FetchSessionFigures(2, 30, 4))
+    snapshot = metrics.snapshot()
+    assert snapshot.gauges[FETCH_SESSIONS.name, ()] == 2
+    assert snapshot.gauges[FETCH_SESSION_PARTITIONS.name, ()] == 30
+    assert snapshot.counters[FETCH_SESSION_EVICTIONS.name, ()] == 4
 
 
 def test_watching_too_many_queues_raises_value_error(metrics: ProcessMetrics) -> None:

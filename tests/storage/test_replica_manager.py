@@ -54,6 +54,25 @@ def test_get_of_partition_that_is_not_hosted_returns_none(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_changes_of_offsets_and_leadership_are_reported(tmp_path: Path, batch: MakeBatch) -> None:
+    changed: list[tuple[str, int]] = []
+    logs = LogManager(tmp_path, Settings.from_sources(), lambda _, index: True, SegmentFiles())
+    replicas = ReplicaManager(logs, 1, lambda topic, index: changed.append((topic, index)))
+    before = image(b"1")
+    partition = get(replicas, before)
+    changed.clear()
+    partition.append_as_leader(batch(), now_ms=NOW_MS)
+    assert changed == [("t", 0)]
+    partition.delete_records(1)
+    assert changed == [("t", 0)] * 2
+    after = image(b"1", leader=2, epoch=1)
+    replicas.follow(before, after)
+    assert changed == [("t", 0)] * 3
+    replicas.follow(after, Image())
+    assert changed == [("t", 0)] * 4
+    logs.abandon()
+
+
 def test_follow_updates_leadership_of_open_partition(replicas: ReplicaManager) -> None:
     before = image(b"1")
     partition = get(replicas, before)

@@ -13,7 +13,8 @@ from typing import Any
 
 from minibroker.apis.authorization.authorizer_check import ERRORS, Finish, allowed
 from minibroker.apis.base import CloseConnection, Context, Denied
-from minibroker.apis.fetch import is_follower_fetch
+from minibroker.apis.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from minibroker.apis.incremental_fetch import is_follower_fetch
 from minibroker.apis.write_txn_markers import refusal as markers_refusal
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
@@ -103,7 +104,12 @@ def _or_hang_up(request: Any, response: ProduceResponse) -> ProduceResponse:
 
 
 def fetch(ctx: Context, request: Any) -> Finish | None:
-    """Require READ on each topic, or CLUSTER_ACTION for a follower fetch."""
+    """Require READ on each topic, or CLUSTER_ACTION for a follower fetch.
+
+    The partitions of a session are checked by ``incremental_fetch``.
+    """
+    if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+        return None
     name = _name(ctx, lambda topic: topic.topic)
     if not is_follower_fetch(request):
         permitted, rejected = allowed(ctx, Operation.READ, Resource.TOPIC, request.topics, name)
@@ -113,7 +119,7 @@ def fetch(ctx: Context, request: Any) -> Finish | None:
         permitted, rejected = [], list(request.topics)
     if not rejected:
         return None
-    request.topics = permitted
+    request.topics, ctx.refused_topics = permitted, rejected
     request.max_wait_ms = 0  # A response with an error is sent immediately.
 
     def finish(response: FetchResponse) -> FetchResponse:
