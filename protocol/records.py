@@ -37,12 +37,12 @@ MAGIC_POSITION: Final = 16
 PREFIX_BYTES: Final = MAGIC_POSITION + 1
 """Bytes required to read a batch's length and format."""
 
-_HEADER: Final = Struct(">qiibIhiqqqhii")
+HEADER: Final = Struct(">qiibIhiqqqhii")
 _CHECKED: Final = Struct(">hiqqqhii")
 _PREFIX: Final = Struct(">qiibI")
 _LENGTH_POSITION: Final = 8
 _CRC_POSITION: Final = 17
-_CHECKED_POSITION: Final = 21
+CHECKED_POSITION: Final = 21
 _INT32: Final = Struct(">i")
 _UINT32: Final = Struct(">I")
 _INT32_MAX: Final = 2**31 - 1
@@ -146,7 +146,7 @@ def parse_batch_header(buf: Buffer, pos: int = 0) -> BatchHeader:
         raise DecodeError(
             f"a batch header needs {HEADER_BYTES} bytes, there are {len(buf) - pos}", pos
         )
-    header = BatchHeader._make(_HEADER.unpack_from(buf, pos))
+    header = BatchHeader._make(HEADER.unpack_from(buf, pos))
     if header.magic != MAGIC:
         raise DecodeError(f"batch of format {header.magic}, only {MAGIC} is read", pos + 16)
     if header.batch_length < HEADER_BYTES - LENGTH_OVERHEAD_BYTES:
@@ -161,7 +161,7 @@ def verify_crc(buf: Buffer, pos: int = 0) -> bool:
     end = pos + LENGTH_OVERHEAD_BYTES + length
     if length < HEADER_BYTES - LENGTH_OVERHEAD_BYTES or end > len(buf):
         return False
-    return bool(crc32c(memoryview(buf)[pos + _CHECKED_POSITION : end]) == stored)
+    return bool(crc32c(memoryview(buf)[pos + CHECKED_POSITION : end]) == stored)
 
 
 def iter_batches(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
@@ -185,7 +185,7 @@ def iter_records(batch: Buffer, limit: int = DECOMPRESSED_MAX_BYTES) -> Iterator
     if header.size > len(batch):
         raise DecodeError(f"batch of {header.size} bytes cut off at {len(batch)}", len(batch))
     if header.codec not in _CODECS:
-        raise DecodeError(f"unknown compression codec {header.codec}", _CHECKED_POSITION)
+        raise DecodeError(f"unknown compression codec {header.codec}", CHECKED_POSITION)
     section = memoryview(batch)[HEADER_BYTES : header.size]
     data = decompress(Compression(header.codec), section, limit)
     pos = 0
@@ -333,7 +333,7 @@ def build_batch(
 
 
 def _seal(base_offset: int, leader_epoch: int, body: bytes) -> bytes:
-    length = len(body) + _CHECKED_POSITION - LENGTH_OVERHEAD_BYTES
+    length = len(body) + CHECKED_POSITION - LENGTH_OVERHEAD_BYTES
     return _PREFIX.pack(base_offset, length, leader_epoch, MAGIC, crc32c(body)) + body
 
 
@@ -376,7 +376,7 @@ def stamped_header(
     """
     if not is_log_append_time and max_timestamp == header.max_timestamp:
         prefix = _PREFIX.pack(base_offset, header.batch_length, leader_epoch, MAGIC, header.crc)
-        return prefix + bytes(batch[_CHECKED_POSITION:HEADER_BYTES])
+        return prefix + bytes(batch[CHECKED_POSITION:HEADER_BYTES])
     checked = _CHECKED.pack(
         header.attributes | (_LOG_APPEND_TIME_BIT if is_log_append_time else 0),
         header.last_offset_delta,
@@ -397,7 +397,7 @@ def recompressed(
     """
     header = parse_batch_header(batch)
     if header.codec not in _CODECS:
-        raise DecodeError(f"unknown compression codec {header.codec}", _CHECKED_POSITION)
+        raise DecodeError(f"unknown compression codec {header.codec}", CHECKED_POSITION)
     section = memoryview(batch)[HEADER_BYTES : header.size]
     data = bytes(decompress(Compression(header.codec), section, limit))
     attributes = header.attributes & ~_CODEC_MASK | compression

@@ -153,9 +153,10 @@ class RequestHandler:
             cost.response = self._single.execute(cost, body)
         if cost.response is None:
             return False
-        cost.client.client_id = cost.header.client_id
-        cost.now = self._env.clock.now()
-        if self.quota_stage.active:
+        client = cost.client
+        client.client_id = cost.header.client_id
+        if client.is_sampled or self.quota_stage.active:
+            cost.now = self._env.clock.now()
             self.quota_stage.prepare(cost)
         return True
 
@@ -186,8 +187,9 @@ class RequestHandler:
             client.state.on(ChannelEvent.NO_RESPONSE)
             return
         client.state.on(ChannelEvent.RESPONSE_READY)
-        # Before sending: requests after this response must see the connection as used.
-        self._on_use(client.number)
+        if not cost.is_direct:  # Then it was used just now.
+            # Before sending: requests after this response must see the connection as used.
+            self._on_use(client.number)
         if isinstance(encoded, bytes):
             cost.sent_bytes = len(encoded)
             await client.stream.send_all(encoded)

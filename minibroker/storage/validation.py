@@ -20,6 +20,7 @@ from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError, RecordError
 from protocol.compression import Compression, decompress
 from protocol.errors import DecodeError, ErrorCode
+from protocol.plain_batch import read_plain_batch
 from protocol.record_scan import RecordScan, scan_records
 from protocol.records import (
     HEADER_BYTES,
@@ -104,6 +105,10 @@ def prepare_batch(
     ``now_ms`` is wall time. Raises LogError as Kafka answers, and BatchExceedsStepError if the
     batch exceeds ``limits`` but not ``BATCH_LIMITS``.
     """
+    if origin is Origin.CLIENT:
+        plain = _prepare_plain(records, config, now_ms)
+        if plain is not None:
+            return plain
     header = check_header(records, config, origin)
     max_timestamp = header.max_timestamp
     if origin is Origin.CLIENT:
@@ -112,6 +117,26 @@ def prepare_batch(
     if config.compression is not None and header.codec != config.compression:
         records, header = _recompress(records, header, config)
     return PreparedBatch(records, header, max_timestamp)
+
+
+def _prepare_plain(records: Buffer, config: LogConfig, now_ms: int) -> PreparedBatch | None:
+    """Return a batch of one ordinary record that passes; None if the other checks must decide."""
+    batch = read_plain_batch(memoryview(records))
+    if batch is None:
+        return None
+    header, timestamp, has_key = batch
+    latest_ms = now_ms + config.timestamp_after_max_ms
+    if (
+        config.compression is not None
+        or config.timestamp_type is not TimestampType.CREATE_TIME
+        or not now_ms - config.timestamp_before_max_ms <= timestamp <= latest_ms
+        or not 0 <= timestamp <= _INT64_MAX
+        or (config.compact and not has_key)
+        or not len(records) <= min(config.max_message_bytes, config.segment_bytes)
+        or (header.producer_id >= 0 and header.base_sequence < 0)
+    ):
+        return None
+    return PreparedBatch(records, header, timestamp)
 
 
 def check_header(records: Buffer, config: LogConfig, origin: Origin) -> BatchHeader:
