@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from minibroker.runtime.arena import ArenaRef
     from minibroker.security.acl import Authorizer, Operation, Resource
     from minibroker.storage.partition import Partition
+    from minibroker.telemetry.instances import ClientInstances
     from protocol.headers import RequestHeader
     from protocol.registry import ApiKey
 
@@ -69,6 +70,8 @@ class Caller(NamedTuple):
     principal: Principal = ANONYMOUS
     by_token: bool = False
     """Whether the client has authenticated with a delegation token."""
+    software: tuple[str, str] = ("", "")
+    """Name and version of the client software, from ApiVersions."""
 
 
 def _ignore_denial(_operation: Operation, _resource: Resource, _name: str) -> None:
@@ -305,6 +308,15 @@ class ControllerScope(Protocol):
     @property
     def quotas(self) -> ClientQuotaManager:
         """Current quotas of users and clients."""
+        ...
+
+    @property
+    def telemetry(self) -> ClientInstances:
+        """Clients that push metrics."""
+        ...
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        """Run ``work``, which must not use the state of the controller, in a thread."""
         ...
 
     def mutations(self, mutator: Mutator) -> Mutations: ...

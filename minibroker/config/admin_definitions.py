@@ -56,3 +56,11 @@ DELEGATION_TOKEN_EXPIRY_CHECK_INTERVAL_MS = setting(
     valid=at_least(1),
     doc="The interval at which expired delegation tokens are removed.",
 )
+
+TELEMETRY_MAX_BYTES = setting(
+    "telemetry.max.bytes",
+    INT,
+    default=1_048_576,
+    valid=at_least(1),
+    doc="The largest push of metrics of a client, compressed, in bytes (KIP-714).",
+)

@@ -1,9 +1,8 @@
 """Backend of the control API, and the records of requests and responses.
 
 Owns the ``Backend`` protocol, which the controller role implements, and its records, whose
-annotations are also the documentation and the validation of the API. Must never know HTTP, channels
-or processes. The invariant: every response is plain, immutable data, and every error is a
-``BackendError`` that describes what is wrong and how to fix it. Echoes Kafka's ``Admin``.
+annotations document and validate the API. Must never know HTTP, channels or processes. Invariant:
+responses are plain, immutable data, and every error is a ``BackendError``. Kafka's ``Admin``.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+from minibroker.control.client_metrics_shapes import ClientMetricsBackend
 from minibroker.control.quota_shapes import QuotaExplanation, QuotaQuery, QuotasView
 from minibroker.control.schema import Doc, Length, Range
 from minibroker.observability.metrics import Snapshot
@@ -451,7 +451,7 @@ class ResetResult(NamedTuple):
     groups: Annotated[int, Doc("Number of deleted groups, with their offsets.")]
 
 
-class Backend(Protocol):
+class Backend(ClientMetricsBackend, Protocol):
     """A running broker. Every method can raise ``BackendError``."""
 
     async def health(self) -> Health:

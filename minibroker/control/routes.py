@@ -27,6 +27,7 @@ from minibroker.control.backend import (
     TopicList,
     TopicView,
 )
+from minibroker.control.client_metrics_shapes import ClientMetricsView
 from minibroker.control.operation import ApiOperation
 from minibroker.control.quota_shapes import (
     LAST,
@@ -151,6 +152,11 @@ async def list_groups(context: ApiContext) -> GroupList:
     return await context.backend.groups()
 
 
+async def list_client_metrics(context: ApiContext) -> ClientMetricsView:
+    """List the clients that push metrics (KIP-714), with their newest values."""
+    return await context.backend.client_metrics()
+
+
 async def get_group(context: ApiContext, group_id: str) -> GroupView:
     """Return a group: members, their partitions, committed offsets and lag."""
     return await context.backend.group(group_id)
@@ -250,6 +256,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         errors={404: "There is no group with this id.", **_UNAVAILABLE},
     ),
     _operation("GET", "/v1/connections", ConnectionsView, list_connections, errors=_UNAVAILABLE),
+    _operation("GET", "/v1/client-metrics", ClientMetricsView, list_client_metrics),
     _operation("GET", "/v1/quotas", QuotasView, list_quotas),
     _operation("GET", "/v1/quotas/explain", QuotaExplanation, explain_quota, query=QuotaQuery),
     _operation("GET", "/v1/clock", ClockView, get_clock),

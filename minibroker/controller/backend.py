@@ -21,7 +21,9 @@ from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, QUOTA_THROTTLE_MODE
 from minibroker.config.dynamic import effective
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
+from minibroker.control.client_metrics_shapes import ClientMetricsView
 from minibroker.control.quota_shapes import QuotaExplanation, QuotaQuery, QuotasView
+from minibroker.controller.client_metrics import client_metrics_view
 from minibroker.controller.connection_event_log import ConnectionEventLog
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.coordinator.description import GroupDescription, GroupOverview
@@ -228,6 +230,10 @@ class ControllerBackend:
             raise _refused(rejection)
 
     # Groups ---------------------------------------------------------------------------------------
+
+    async def client_metrics(self) -> ClientMetricsView:
+        """The clients that push metrics."""
+        return client_metrics_view(self._scope.telemetry, self._env.clock.wall_ms())
 
     async def groups(self) -> shown.GroupList:
         """All groups, by id."""

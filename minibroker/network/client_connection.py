@@ -109,6 +109,7 @@ class ClientConnection:
     def set_software(self, name: str, version: str) -> None:
         """Keep the client software's name and version (ApiVersions, KIP-511)."""
         self.software = (name[:SHOWN_MAX], version[:SHOWN_MAX])
+        self.caller = self.caller._replace(software=self.software)
 
     def throttle(self) -> None:
         """Mute the connection until `end_throttle`."""

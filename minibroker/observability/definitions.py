@@ -480,6 +480,20 @@ CONDITIONS: Final = Metric(
     "Conditions that degrade the broker now, as `/v1/health` names them.",
 )
 
+CLIENT_INSTANCES: Final = Metric(
+    "minibroker_client_instances",
+    MetricKind.GAUGE,
+    (),
+    "Client instances that have asked for a subscription of metrics (KIP-714).",
+    "kafka.server:type=client-metrics,name=instance-count",
+)
+CLIENT_METRIC: Final = Metric(
+    "minibroker_client_metric",
+    MetricKind.GAUGE,
+    ("client_id", "client_instance", "metric", "attributes"),
+    "Newest value of a metric that a client has pushed (KIP-714), of a thousand series at most.",
+)
+
 METRICS: Final = (
     *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, QUEUE_TIME, NETWORK_TIME, IO_TIME, TOTAL_TIME),
     THROTTLE_TIME,
@@ -493,6 +507,7 @@ METRICS: Final = (
     *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),
     *(FETCH_SESSIONS, FETCH_SESSION_PARTITIONS, FETCH_SESSION_EVICTIONS),
     *(STORAGE_ERRORS, TRUNCATED_RECORDS, TRUNCATED_BYTES, CONDITIONS),
+    *(CLIENT_INSTANCES, CLIENT_METRIC),
     *(BUSY, ELAPSED, IDLE, MEMORY, UP, RESTARTS),
 )
 """The catalogue, in the order in which it is shown."""

@@ -9,11 +9,11 @@ sends the complete image to every process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -37,10 +37,12 @@ from minibroker.config import (
     DELEGATION_TOKEN_SECRET_KEY,
     NODE_ID,
     SINGLE,
+    TELEMETRY_MAX_BYTES,
     ZOOKEEPER_CONNECT,
     Settings,
 )
 from minibroker.control.serve import serve
+from minibroker.controller.client_metric_gauges import client_metric_gauges
 from minibroker.controller.config_changes import AclChanges, ConfigChanges, PrefixedAclChanges
 from minibroker.controller.leadership import watch_leadership
 from minibroker.controller.metadata_publisher import MetadataPublisher
@@ -77,11 +79,14 @@ from minibroker.storage.data_directory import (
     read_meta_properties,
     write_meta_properties,
 )
+from minibroker.telemetry.instances import ClientInstances
 
 if TYPE_CHECKING:
     from minibroker.config.dynamic import Configs
     from minibroker.control.backend import Backend
 
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -160,6 +165,7 @@ class _Controller:
         self._started_at = env.clock.now()
         self.cluster = cluster
         self._followed = cluster.image
+        self.telemetry = ClientInstances(env.settings[TELEMETRY_MAX_BYTES])
         self._publisher = MetadataPublisher(
             self._image, self._handle_request, cluster.image.number, _subscriber_names(env)
         )
@@ -175,11 +181,15 @@ class _Controller:
         self._topics = TopicChanges(store, cluster, self.publish, sleep, writes_leaders=is_shared)
         env.metrics.watch_busy(env.work_time.busy_ns)
         env.metrics.watch_gauges(self._gauges)
+        env.metrics.watch_gauges(self._client_metric_gauges)
 
     @property
     def quotas(self) -> ClientQuotaManager:
         self._in_force.follow(self.image)
         return self._in_force.quotas
+
+    def _client_metric_gauges(self) -> dict[Series, float]:
+        return client_metric_gauges(self.telemetry, self._env.clock.wall_ms())
 
     def _gauges(self) -> dict[Series, float]:
         quotas = self.quotas
@@ -211,6 +221,9 @@ class _Controller:
 
     def unusable_keys(self, configs: Configs) -> Sequence[str]:
         return () if self._ssl_contexts is None else self._ssl_contexts.problems(configs)
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work)
 
     async def publish(self, updates: Sequence[Update]) -> None:
         if self._ssl_contexts is not None:

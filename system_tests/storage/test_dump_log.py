@@ -17,7 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
+from minibroker.storage.partition import Partition
+from minibroker.storage.validation import prepare_batch
 from protocol.compression import Compression
+from protocol.control_records import EndTransactionMarker
 from protocol.records import Record, build_batch, iter_batches, iter_records
 from system_tests.harness.brokers import format_kafka, launch_kafka, wait_for_port
 from system_tests.harness.waiting import PATIENCE_S
@@ -198,6 +201,114 @@ def produce_with_kafka(bootstrap: str, topic: str) -> int:
             producer.produce(topic, key=b"%d" % number, value=b"v" * number, partition=0)
         assert producer.flush(20) == 0
     return 500 * len(Compression)
+
+
+TRANSACTIONS = ["w1", "w2", "commit1", "w1", "abort2", "abort1"]
+ROUNDS = 10
+
+
+def transact(log: Log) -> None:
+    """Append transactions of two producers that overlap; the last one stays open."""
+    epochs = {1: 0, 2: 0}
+    for step in [*TRANSACTIONS * ROUNDS, "w1"]:
+        producer_id = int(step[-1])
+        if step.startswith("w"):
+            epoch = epochs[producer_id]
+            guard = log.producers.begin_verification(
+                producer_id, epoch, 0, adds=True, now_ms=NOW_MS
+            )
+            batch = build_batch(
+                [Record(timestamp=NOW_MS, value=b"v" * 500)],
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=0,
+                transactional=True,
+            )
+            prepared = prepare_batch(batch, log.config, now_ms=NOW_MS)
+            log.append_prepared(prepared, now_ms=NOW_MS, guard=guard)
+        else:
+            epochs[producer_id] += 1
+            marker = EndTransactionMarker(step.startswith("commit"), coordinator_epoch=3)
+            log.append_marker(
+                *(producer_id, epochs[producer_id], marker), transaction_version=2, now_ms=NOW_MS
+            )
+
+
+def test_kafka_reads_markers_and_aborted_transactions(dump: Dump, tmp_path: Path) -> None:
+    log = Log.open(tmp_path, "t", 0, LogConfig(segment_bytes=4000), now_ms=NOW_MS)
+    transact(log)
+    aborted = [
+        each
+        for segment in log._segments
+        for each in segment.aborted_transactions(0, log.log_end_offset)[0]
+    ]
+    log.close(now_ms=NOW_MS)
+    directory = Path(log.directory)
+    printed = dump(sorted(directory.glob("*.log")), "--deep-iteration", "--print-data-log")
+    assert printed.count("isTransactional: true") == ROUNDS * len(TRANSACTIONS) + 1
+    assert printed.count("endTxnMarker: COMMIT coordinatorEpoch: 3") == ROUNDS
+    assert printed.count("endTxnMarker: ABORT coordinatorEpoch: 3") == 2 * ROUNDS
+    indexes = sorted(directory.glob("*.txnindex"))
+    assert len(indexes) > 1
+    found = re.findall(
+        r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)",
+        dump(indexes),
+    )
+    assert [tuple(map(int, entry)) for entry in found] == aborted
+    *_, newest = sorted(directory.glob("*.snapshot"))
+    states = re.findall(
+        r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+)"
+        r" currentTxnFirstOffset: (\S+)",
+        dump([newest]),
+    )
+    assert {(state[0], state[2]) for state in states} == {("1", "3"), ("2", "3")}
+    last_offset = str(len(TRANSACTIONS) * ROUNDS)
+    assert {re.sub(r"\D", "", state[3]) for state in states} == {last_offset, ""}
+
+
+@pytest.mark.slow
+def test_transactions_written_by_kafka_are_recovered_as_kafka_has_them(
+    kafka_libs: Path, tmp_path: Path
+) -> None:
+    properties, port = format_kafka(tmp_path / "kafka")
+    kafka = launch_kafka(properties, port)
+    try:
+        wait_for_port(kafka)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+        for producer in ("a", "b"):
+            transact_with_kafka(kafka.bootstrap_servers, producer)
+        theirs = consume(kafka.bootstrap_servers, "t", 60)
+        kafka.stop()
+    finally:
+        kafka.forget()
+    directory = tmp_path / "kafka" / "t-0"
+    written = [path.read_bytes() for path in sorted(directory.glob("*.txnindex"))]
+    assert any(written)
+    log = Log.open(tmp_path / "kafka", "t", 0, LogConfig(), now_ms=theirs[-1].timestamp)
+    partition = Partition(log, bytes(16), broker_id=1, leader_id=1, leader_epoch=0)
+    assert partition.last_stable_offset == log.log_end_offset
+    _, aborted = partition.read_committed(0, 1 << 20)
+    assert len(aborted) == 6
+    log.close(now_ms=NOW_MS)
+    assert [path.read_bytes() for path in sorted(directory.glob("*.txnindex"))] == written
+
+
+def transact_with_kafka(bootstrap: str, transactional_id: str) -> None:
+    """Write six transactions of ten records; every second one is aborted."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+    )
+    producer.init_transactions(30)
+    for number in range(6):
+        producer.begin_transaction()
+        for record in range(10):
+            producer.produce("t", value=f"{transactional_id}-{number}-{record}".encode())
+        assert producer.flush(20) == 0
+        if number % 2:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
 
 
 @pytest.mark.slow

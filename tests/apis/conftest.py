@@ -51,6 +51,7 @@ from minibroker.storage.partition import Partition
 from minibroker.storage.replica_manager import ReplicaManager
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
+from minibroker.telemetry.instances import ClientInstances
 from protocol.compiler import decode, encode, encoder
 from protocol.errors import ErrorCode
 from protocol.headers import RequestHeader
@@ -90,6 +91,7 @@ class DeskControllerScope:
         self.published: list[Update] = []
         self.at_processor = cluster.image
         self.permits = 10**9
+        self.telemetry = ClientInstances(1000)
         self.mutator: Mutator | None = None
         self.bad_keys: list[str] = []
 
@@ -107,6 +109,9 @@ class DeskControllerScope:
     def mutations(self, mutator: Mutator) -> MutationsToTry:
         self.mutator = mutator
         return MutationsToTry(self)
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work)
 
     async def publish(self, updates: Sequence[Update]) -> None:
         for update in updates:

@@ -40,6 +40,7 @@ from minibroker.control.backend import (
     TopicView,
     UnservedClientView,
 )
+from minibroker.control.client_metrics_shapes import ClientMetricsView
 from minibroker.control.http import make_app
 from minibroker.control.quota_shapes import (
     QuotaExplanation,
@@ -106,6 +107,9 @@ class FakeBackend:
     async def delete_topic(self, name: str) -> None:
         await self.topic(name)
         del self.known[name]
+
+    async def client_metrics(self) -> ClientMetricsView:
+        return ClientMetricsView(())
 
     async def groups(self) -> GroupList:
         return GroupList((GroupSummary("team/one", "Stable", "consumer", 1),))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -59,6 +59,7 @@ from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.roles import RoleState, RoleStatus
 from minibroker.runtime.rpc import RpcConnection
 from minibroker.runtime.stream import memory_stream_pair
+from minibroker.telemetry.instances import ClientInstances
 from protocol.compiler import encode
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
 from protocol.registry import ApiKey
@@ -74,12 +75,16 @@ STATUSES = (
 )
 
 
+T = TypeVar("T")
+
+
 class Scope:
     """The controller's part: facts, and the recipients of changes."""
 
     def __init__(self, settings: Settings, cluster: ClusterController) -> None:
         self.settings = settings
         self.cluster = cluster
+        self.telemetry = ClientInstances(1000)
         self.ledger = QuotaLedger(11, 1000, shared=False)
         self.in_force = EffectiveQuotas(settings, self.ledger)
 
@@ -91,6 +96,9 @@ class Scope:
     @property
     def image(self) -> Image:
         return self.cluster.image
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work)
 
     @property
     def quotas(self) -> ClientQuotaManager:

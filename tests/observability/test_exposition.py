@@ -89,6 +89,12 @@ def shown() -> Shown:
     worker.storage_failed(OSError(errno.ENOSPC, "full"))
     worker.log_truncated(50, 900)
     worker.watch_gauges(lambda: {("minibroker_conditions", ("storage_failed",)): 1})
+    worker.watch_gauges(
+        lambda: {
+            ("minibroker_client_instances", ()): 1,
+            ("minibroker_client_metric", ("app", "id", "records.total", "a=b")): 7,
+        }
+    )
     worker.watch_purgatory("fetch", lambda: 4)
     worker.watch_logs(lambda: [LogFigures("orders", 2, 1000, 5, 10)])
     totals = Totals()

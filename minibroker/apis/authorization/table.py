@@ -80,6 +80,8 @@ CHECKS: Final[Mapping[ApiKey, AuthorizationCheck]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: operations.list_partition_reassignments,
     ApiKey.DESCRIBE_QUORUM: operations.describe_quorum,
     ApiKey.UPDATE_FEATURES: operations.update_features,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: allow_all,
+    ApiKey.PUSH_TELEMETRY: allow_all,
     ApiKey.UNREGISTER_BROKER: operations.unregister_broker,
     ApiKey.LIST_CONFIG_RESOURCES: operations.list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,

@@ -478,6 +478,8 @@ def test_every_api_has_an_authorization_check() -> None:
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.RENEW_DELEGATION_TOKEN,  # only its owner and renewers may
         ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey.PUSH_TELEMETRY,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,  # refused to every client
     }
 

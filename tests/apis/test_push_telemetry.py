@@ -1,0 +1,68 @@
+"""PushTelemetry: accepted metrics in every compression, and all rejections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minibroker.telemetry.otlp import MetricPoint
+from protocol.compression import Compression, compress
+from protocol.errors import ErrorCode
+from protocol.types import ZERO_UUID
+from tests.apis.telemetry import NOW_MS, ask, push, subscribe
+from tests.telemetry.otlp import double, gauge, metrics
+
+METRICS = metrics(gauge("m", double(4, 2.0)))
+
+
+@pytest.fixture
+async def asked(desk: Any) -> tuple[Any, bytes, int]:
+    """A desk, and the id and subscription of a client that has asked."""
+    desk.wall_ms = NOW_MS
+    await subscribe(desk, metrics="*", interval_ms="1000")
+    response = await ask(desk)
+    return desk, response.client_instance_id, response.subscription_id
+
+
+@pytest.mark.parametrize("compression", list(Compression), ids=lambda one: one.name)
+async def test_metrics_are_kept_in_every_compression(asked: Any, compression: Compression) -> None:
+    data = METRICS if compression is Compression.NONE else compress(compression, METRICS)
+    error = await push(*asked, compression_type=compression, metrics=bytes(data))
+    assert error == ErrorCode.NONE
+    [instance] = asked[0].controller.telemetry.all()
+    assert instance.points == [MetricPoint("m", (), 2.0)]
+
+
+async def test_push_without_metrics_is_accepted(asked: Any) -> None:
+    assert await push(*asked, metrics=b"", terminating=True) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"metrics": b"\xff"}, ErrorCode.INVALID_RECORD),
+        ({"metrics": METRICS, "compression_type": 4}, ErrorCode.INVALID_RECORD),
+        ({"metrics": METRICS, "compression_type": 9}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        ({"metrics": bytes(1001)}, ErrorCode.TELEMETRY_TOO_LARGE),
+        ({"metrics": bytes(2_000_000)}, ErrorCode.TELEMETRY_TOO_LARGE),
+    ],
+)
+async def test_invalid_push_is_rejected(
+    asked: Any, fields: dict[str, Any], error: ErrorCode
+) -> None:
+    assert await push(*asked, **fields) == error
+
+
+async def test_push_of_unknown_subscription_or_instance_is_rejected(asked: Any) -> None:
+    desk, instance_id, subscription_id = asked
+    unknown = await push(desk, instance_id, subscription_id + 1, metrics=METRICS)
+    assert unknown == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    for reserved in (ZERO_UUID, bytes(15) + b"\x01"):
+        error = await push(desk, reserved, subscription_id, metrics=METRICS)
+        assert error == ErrorCode.INVALID_REQUEST
+
+
+async def test_push_that_comes_too_soon_is_throttled(asked: Any) -> None:
+    assert await push(*asked, metrics=METRICS) == ErrorCode.NONE
+    assert await push(*asked, metrics=METRICS) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
