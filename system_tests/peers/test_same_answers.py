@@ -16,6 +16,7 @@ from system_tests.harness.brokers import RunningBroker, start_kafka, start_minib
 from system_tests.peers import (
     acls_and_users,
     configs,
+    fetch_sessions,
     groups,
     operations,
     quotas,
@@ -62,6 +63,7 @@ CONVERSATIONS: Final = [
     for each in (
         topics,
         records,
+        fetch_sessions,
         groups,
         configs,
         quotas,
