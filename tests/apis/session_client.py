@@ -85,6 +85,11 @@ class SessionClient:
             **{"max_bytes": WHOLE, **options},
         )
 
+    def restart(self) -> None:
+        """Forget the session; the next request starts another one."""
+        self.session_id = self.epoch = 0
+        self._sent = {}
+
     def receive(self, response: Any) -> dict[TopicPartition, Any]:
         """Apply a response; returns its partitions."""
         assert response.error_code == 0, response
