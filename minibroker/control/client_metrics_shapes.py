@@ -16,7 +16,7 @@ class ClientMetricPoint(NamedTuple):
 
     name: Annotated[str, Doc("As the client names it, e.g. `org.apache.kafka.producer.…`.")]
     attributes: Annotated[str, Doc("`key=value` of each attribute, with commas between them.")]
-    value: float
+    value: Annotated[float | None, Doc("Null if it is not a finite number.")]
 
 
 class ClientMetricsInstance(NamedTuple):

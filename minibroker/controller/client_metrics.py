@@ -6,6 +6,8 @@ is gone is not shown.
 
 from __future__ import annotations
 
+import math
+
 from minibroker.control.client_metrics_shapes import (
     ClientMetricPoint,
     ClientMetricsInstance,
@@ -37,7 +39,11 @@ def _view(instance: ClientInstance, now_ms: int) -> ClientMetricsInstance:
         pushes=instance.pushes,
         last_error=instance.error.name,
         points=tuple(
-            ClientMetricPoint(point.name, attributes_text(point), point.value)
+            ClientMetricPoint(
+                point.name,
+                attributes_text(point),
+                point.value if math.isfinite(point.value) else None,
+            )
             for point in instance.points
         ),
     )

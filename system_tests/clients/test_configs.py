@@ -61,7 +61,7 @@ def ours(own: RunningBroker) -> Command:
 def kafkas(own: RunningBroker, kafka_libs: Path) -> Command:
     """Run Kafka's command."""
     java = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_libs}/*"]
-    return _runner([*java, "kafka.admin.ConfigCommand"], own)
+    return _runner([*java, "org.apache.kafka.tools.ConfigCommand"], own)
 
 
 def _runner(command: list[str], broker: RunningBroker) -> Command:
@@ -192,7 +192,7 @@ def test_kafkas_command_takes_a_quota_file_line_by_line(
     assert described() == before
 
     java = ["java", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-Dsun.jnu.encoding=UTF-8"]
-    command = [*java, "-cp", f"{kafka_libs}/*", "kafka.admin.ConfigCommand"]
+    command = [*java, "-cp", f"{kafka_libs}/*", "org.apache.kafka.tools.ConfigCommand"]
     done = subprocess.run(
         ["xargs", "-L1", *command, "--bootstrap-server", own.bootstrap_servers],
         input="".join(

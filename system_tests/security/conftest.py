@@ -102,6 +102,7 @@ def secured_settings(folder: Path) -> dict[str, str]:
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
         "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{JAAS} {users};",
         "connections.max.reauth.ms": "3000",
+        "delegation.token.secret.key": "a key of the tests",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ROOT};User:alice;User:carol",
     }

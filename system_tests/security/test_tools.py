@@ -19,7 +19,7 @@ IN_JAVA = (
     "default.api.timeout.ms=15000",
 )
 """Settings of a Java client in addition to its credentials."""
-CONFIGS = "kafka.admin.ConfigCommand"
+CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 ACLS = "org.apache.kafka.tools.AclCommand"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from minibroker.controller.client_metrics import client_metrics_view
@@ -36,3 +38,10 @@ def test_view_shows_instance_and_points(known: ClientInstances) -> None:
 
 def test_instance_that_is_gone_is_not_shown(known: ClientInstances) -> None:
     assert client_metrics_view(known, NOW + 3 * 300_000 + 1).instances == ()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_value_that_json_does_not_have_is_null(known: ClientInstances, value: float) -> None:
+    known.keep(b"1", [POINT._replace(value=value)])
+    points = client_metrics_view(known, NOW + 5).instances[0].points
+    assert [point.value for point in points] == [None]
