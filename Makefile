@@ -36,7 +36,7 @@ system-test: $(VENV)/.installed-dev ## Whole brokers under faults; the log read 
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/system.xml
 	@.ci/toolchains
 	@status=0; \
-	$(BIN)/pytest system_tests -q --ignore=system_tests/clients --ignore=system_tests/benchmarks \
+	$(BIN)/pytest system_tests -q --ignore=system_tests/clients \
 	    --ignore=system_tests/attack/test_attack.py \
 	    --junitxml=$(REPORTS)/system.xml $(ARGS) || status=1; \
 	$(BIN)/python .ci/totals.py $(REPORTS)/system.xml || status=1; \

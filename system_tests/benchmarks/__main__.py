@@ -13,55 +13,22 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import ParamSpec
 
-from system_tests.benchmarks import accepting, measures, report
-from system_tests.benchmarks.client import compiled
-from system_tests.benchmarks.measures import Figures
+from system_tests.benchmarks import accepting, costs, measures, plan, report, small
+from system_tests.benchmarks.client import CLIENT, FRAMES, SMALL, compiled
 from system_tests.benchmarks.peers import KAFKA, KFAKE, MINIBROKER, MOCK, Peer, start_peer
+from system_tests.benchmarks.plan import Session
 from system_tests.harness.brokers import RunningBroker, StartFailed
 from system_tests.harness.jars import CACHE, ToolchainMissing
 
-P = ParamSpec("P")
-
-TIME_MAX_S = 12 * 60
-STORMS_MAX = 5
+TIME_MAX_S = 15 * 60
+STORMS_MAX = 3
 WARM_UPS = 2
 BUSY_SHARE_MAX = 0.05
 PEERS = (MINIBROKER, KAFKA, MOCK, KFAKE)
-
-
-class Session:
-    """Collects figures and notes until time is up."""
-
-    def __init__(self, time_max_s: float) -> None:
-        self._end = time.monotonic() + time_max_s
-        self.runs: report.Runs = defaultdict(lambda: defaultdict(list))
-        self.notes: list[str] = []
-
-    def measure(
-        self, peer: str, what: str, measure: Callable[P, Figures], *of: P.args, **by: P.kwargs
-    ) -> None:
-        """Take one measure of one peer; what goes wrong becomes a note."""
-        if time.monotonic() > self._end:
-            self.note(f"time was up before {what} of {peer}")
-            return
-        if sys.stderr.isatty():
-            print(f"  {what}: {peer}".ljust(70), end="\r", file=sys.stderr, flush=True)
-        try:
-            figures = measure(*of, **by)
-        except Exception as failure:  # noqa: BLE001 (the clients' errors have no common ancestor)
-            self.note(f"{what} of {peer}: {failure!r}")
-            return
-        for name, figure in figures.items():
-            self.runs[name][peer].append(figure)
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
 
 def start_all(names: Sequence[str], folder: Path, session: Session) -> list[Peer]:
@@ -77,22 +44,23 @@ def start_all(names: Sequence[str], folder: Path, session: Session) -> list[Peer
 
 def measure_running(peers: list[Peer], session: Session, options: argparse.Namespace) -> None:
     for peer in peers:
-        session.measure(peer.name, "memory", measures.idle_memory, peer)
-    warm_up = Session(60)  # the first runs warm caches, just-in-time compilers and heaps up
-    for peer in peers * WARM_UPS:
-        warm_up.measure(peer.name, "warming up", measures.throughput, peer, options.records)
-    lasting = [peer for peer in peers if peer.keeps_everything]
+        session.measure(peer.name, plan.MEMORY, measures.idle_memory, peer)
+    for peer in peers:
+        if peer.keeps_everything:
+            session.measure(peer.name, plan.IDLE, small.idle_connections, peer)
+    rounds = plan.repeated(options.records, grows=plan.grows(options.growth, options.only))
+    warm_up = Session(TIME_MAX_S)  # of caches, just-in-time compilers and heaps
+    for each in session.warm_up(rounds) * WARM_UPS:
+        for peer in each.peers(peers):
+            warm_up.measure(peer.name, each.what, each.measure, peer)
     for _ in range(options.runs):
-        for peer in peers:
-            session.measure(peer.name, "throughput", measures.throughput, peer, options.records)
-        for peer in peers:
-            session.measure(peer.name, "latency", measures.one_at_a_time, peer, 3000)
-        for peer in lasting:
-            session.measure(peer.name, "metadata", measures.metadata, peer, 2000)
+        for each in session.chosen(rounds):
+            for peer in each.peers(peers):
+                session.measure(peer.name, each.what, each.measure, peer)
     for peer in peers:
         if peer.control_url is not None:
             for _ in range(options.runs):
-                session.measure(peer.name, "reset", measures.reset, peer, 5)
+                session.measure(peer.name, plan.RESET, measures.reset, peer, 5)
 
 
 def measure_limits(names: Sequence[str], folder: Path, session: Session, runs: int) -> None:
@@ -100,13 +68,28 @@ def measure_limits(names: Sequence[str], folder: Path, session: Session, runs: i
     storm.
     """
     kinds = [kind for kind in accepting.KINDS if kind.peer in names]
+    if session.wants(plan.CONNECTIONS):
+        measure_connections(kinds, folder, session, runs)
+    if session.wants(plan.STORM):
+        tight = start_kinds(kinds, folder / "storm", session, [accepting.ALL_TIGHT])
+        for _ in range(min(runs, STORMS_MAX)):
+            for kind, (broker,) in tight.items():
+                session.measure(kind.peer, plan.STORM, accepting.storm_beside, kind, broker)
+        end_kinds(tight)
+    if MINIBROKER in names:
+        session.measure(MINIBROKER, plan.ADDRESSES, accepting.addresses_memory)
+
+
+def measure_connections(
+    kinds: Sequence[accepting.Kind], folder: Path, session: Session, runs: int
+) -> None:
     pairs = start_kinds(kinds, folder / "limits", session, [accepting.NONE, accepting.ALL_GENEROUS])
     warm_up = Session(60)
     for run in range(-WARM_UPS, runs):
         for kind, (plain, limited) in pairs.items():
             (warm_up if run < 0 else session).measure(
                 kind.peer,
-                f"connections{', sharded' * kind.sharded}",
+                plan.CONNECTIONS,
                 accepting.cost_of_limits,
                 kind,
                 plain,
@@ -114,13 +97,6 @@ def measure_limits(names: Sequence[str], folder: Path, session: Session, runs: i
                 limited_first=bool(run % 2),
             )
     end_kinds(pairs)
-    tight = start_kinds(kinds, folder / "storm", session, [accepting.ALL_TIGHT])
-    for _ in range(min(runs, STORMS_MAX)):
-        for kind, (broker,) in tight.items():
-            session.measure(kind.peer, "storm", accepting.storm_beside, kind, broker)
-    end_kinds(tight)
-    if MINIBROKER in names:
-        session.measure(MINIBROKER, "addresses", accepting.addresses_memory)
 
 
 def start_kinds(
@@ -157,55 +133,94 @@ def measure_starts(names: Sequence[str], folder: Path, session: Session, runs: i
     for _ in range(runs):
         for name in (MINIBROKER, KAFKA):
             if name in names:
-                session.measure(name, "cold start", measures.cold_start, name, folder)
+                session.measure(name, plan.START, measures.cold_start, name, folder)
         if MINIBROKER in names:
-            session.measure(MINIBROKER, "fixture", measures.fixture_start, folder)
+            session.measure(MINIBROKER, plan.FIXTURE, measures.fixture_start, folder)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m system_tests.benchmarks", description=__doc__)
-    parser.add_argument("--runs", type=int, default=7, help="runs of each measure (default: 7)")
-    parser.add_argument(
+def measure_costs(session: Session, runs: int) -> None:
+    """Measure what quotas and activity cost; the first round is the warm-up."""
+    if not session.wants(plan.COSTS):
+        return
+    with ExitStack() as stack:
+        brokers = costs.Costs(stack)
+        warm_up = Session(TIME_MAX_S)
+        for run in range(-1, runs):
+            for measure in (brokers.of_quotas, brokers.of_activity):
+                (warm_up if run < 0 else session).measure(MINIBROKER, plan.COSTS, measure)
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python -m system_tests.benchmarks", description=__doc__)
+    found.add_argument("--runs", type=int, default=5, help="runs of each measure (default: 5)")
+    found.add_argument(
         "--records", type=int, default=300_000, help="records a throughput run (default: 300,000)"
     )
-    parser.add_argument(
+    found.add_argument(
         "--folder",
         type=Path,
         default=Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir()),
         help="where all keep their data (default: memory-backed storage)",
     )
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--output", type=Path, default=CACHE / "benchmarks")
-    options = parser.parse_args()
+    found.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    found.add_argument(
+        "--only",
+        nargs="+",
+        choices=plan.NAMES,
+        default=[],
+        metavar="NAME",
+        help=f"measure only these: {', '.join(plan.NAMES)}",
+    )
+    found.add_argument(
+        "--growth",
+        type=Path,
+        metavar="FOLDER",
+        help="measure the growth with connections and record size, too, and draw it into FOLDER",
+    )
+    found.add_argument("--output", type=Path, default=CACHE / "benchmarks")
+    return found
 
-    session = Session(TIME_MAX_S)
+
+def main() -> int:
+    options = parser().parse_args()
+    session = Session(TIME_MAX_S, options.only)
     try:
-        compiled()
+        for program in (CLIENT, SMALL, FRAMES):
+            compiled(program)
     except ToolchainMissing as missing:
         print(missing, file=sys.stderr)
         return 1
     folder = Path(tempfile.mkdtemp(prefix="benchmarks-", dir=options.folder))
     measures.use_compiled_modules(folder)
     began = time.monotonic()
-    peers: list[Peer] = []
     busy = measures.machine_busy_share()
     if busy > BUSY_SHARE_MAX:
         session.note(f"other programs kept the machine {busy:.0%} busy at the start")
+    try:
+        peers = measure_all(session, folder, options)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    show(session, peers, options, time.monotonic() - began)
+    return 0
+
+
+def measure_all(session: Session, folder: Path, options: argparse.Namespace) -> list[Peer]:
+    """Take all measures; return the peers, which have ended."""
     volume = options.records * measures.RECORD_BYTES * (options.runs + WARM_UPS)
     measures.touch_memory(folder, 2 * volume)
-    try:
-        measure_starts(options.peers, folder, session, options.runs)
+    measure_starts(options.peers, folder, session, options.runs)
+    peers: list[Peer] = []
+    if session.wants(*plan.OF_RUNNING_PEERS):
         peers = start_all(options.peers, folder, session)
         try:
             measure_running(peers, session, options)
         finally:
             for peer in peers:
                 peer.end()
-        measure_limits(options.peers, folder, session, options.runs)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    show(session, peers, options, time.monotonic() - began)
-    return 0
+    measure_limits(options.peers, folder, session, options.runs)
+    if MINIBROKER in options.peers:
+        measure_costs(session, options.runs)
+    return peers
 
 
 def show(session: Session, peers: list[Peer], options: argparse.Namespace, took_s: float) -> None:
@@ -228,9 +243,16 @@ def show(session: Session, peers: list[Peer], options: argparse.Namespace, took_
     print(
         f"median (least-most) of {options.runs} runs; all data in {options.folder};"
         f" throughput is {options.records:,} records over {measures.PARTITIONS} partitions,"
-        " librdkafka's defaults;\nthe mock keeps 5 MB a partition, so nothing is consumed from it\n"
+        " librdkafka's defaults;\nthe mock keeps 5 MB a partition and answers a waiting Fetch only"
+        " when its time is over, so nothing is consumed from it\n"
     )
-    print(report.table(session.runs, [peer.name for peer in peers]))
+    names = [name for name in PEERS if name in options.peers]
+    print(report.table(session.runs, names))
+    if options.growth is not None:
+        from system_tests.benchmarks import growth_plot
+
+        for picture in growth_plot.draw(session.runs, options.growth):
+            print(picture)
     for note in session.notes:
         print(f"note: {note}")
     print(f"\n{file}")

@@ -2,8 +2,7 @@
  *
  * It owns the stopwatch and prints one line of JSON a run; which broker it speaks to and what the
  * figures mean is known to the Python side only. It is in C so that the broker is measured and not
- * a language's binding. It links the librdkafka that the confluent-kafka package brings, which
- * comes without headers: what is used of its (stable) interface is declared here.
+ * a language's binding. It links the librdkafka that the confluent-kafka package brings.
  *
  * client produce   HOST:PORT TOPIC COUNT SIZE PARTITIONS   librdkafka's default batching
  * client consume   HOST:PORT TOPIC COUNT SIZE   from the beginning of every partition
@@ -18,104 +17,20 @@
  */
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-typedef struct rd_kafka_s rd_kafka_t;
-typedef struct rd_kafka_conf_s rd_kafka_conf_t;
-typedef struct rd_kafka_topic_s rd_kafka_topic_t;
-typedef struct rd_kafka_queue_s rd_kafka_queue_t;
-typedef struct rd_kafka_topic_partition_list_s rd_kafka_topic_partition_list_t;
-
-typedef struct {
-    int err;
-    rd_kafka_topic_t *rkt;
-    int32_t partition;
-    void *payload;
-    size_t len;
-    void *key;
-    size_t key_len;
-    int64_t offset;
-    void *_private;
-} rd_kafka_message_t;
-
-typedef struct {
-    int32_t id;
-    int err;
-    int32_t leader;
-    int replica_cnt;
-    int32_t *replicas;
-    int isr_cnt;
-    int32_t *isrs;
-} rd_kafka_metadata_partition_t;
-
-typedef struct {
-    char *topic;
-    int partition_cnt;
-    rd_kafka_metadata_partition_t *partitions;
-    int err;
-} rd_kafka_metadata_topic_t;
-
-typedef struct {
-    int broker_cnt;
-    void *brokers;
-    int topic_cnt;
-    rd_kafka_metadata_topic_t *topics;
-    int32_t orig_broker_id;
-    char *orig_broker_name;
-} rd_kafka_metadata_t;
-
-typedef struct {
-    char *topic;
-    int32_t partition;
-    int64_t offset;
-} rd_kafka_topic_partition_t; /* the part of it that is used */
-
-enum { PRODUCER = 0, CONSUMER = 1, FLAG_COPY = 2 };
-enum { FROM_BEGINNING = -2, PARTITION_EOF = -191 };
-
-rd_kafka_conf_t *rd_kafka_conf_new(void);
-int rd_kafka_conf_set(rd_kafka_conf_t *, const char *, const char *, char *, size_t);
-void rd_kafka_conf_set_dr_msg_cb(rd_kafka_conf_t *,
-                                 void (*)(rd_kafka_t *, const rd_kafka_message_t *, void *));
-rd_kafka_t *rd_kafka_new(int, rd_kafka_conf_t *, char *, size_t);
-rd_kafka_topic_t *rd_kafka_topic_new(rd_kafka_t *, const char *, void *);
-int rd_kafka_produce(rd_kafka_topic_t *, int32_t, int, void *, size_t, const void *, size_t, void *);
-int rd_kafka_poll(rd_kafka_t *, int);
-int rd_kafka_flush(rd_kafka_t *, int);
-int rd_kafka_metadata(rd_kafka_t *, int, rd_kafka_topic_t *, const rd_kafka_metadata_t **, int);
-void rd_kafka_metadata_destroy(const rd_kafka_metadata_t *);
-rd_kafka_topic_partition_list_t *rd_kafka_topic_partition_list_new(int);
-rd_kafka_topic_partition_t *rd_kafka_topic_partition_list_add(rd_kafka_topic_partition_list_t *,
-                                                              const char *, int32_t);
-int rd_kafka_assign(rd_kafka_t *, const rd_kafka_topic_partition_list_t *);
-int rd_kafka_poll_set_consumer(rd_kafka_t *);
-rd_kafka_queue_t *rd_kafka_queue_get_consumer(rd_kafka_t *);
-ssize_t rd_kafka_consume_batch_queue(rd_kafka_queue_t *, int, rd_kafka_message_t **, size_t);
-void rd_kafka_message_destroy(rd_kafka_message_t *);
-const char *rd_kafka_err2str(int);
+#include "bare_socket.h"
+#include "librdkafka.h"
+#include "stopwatch.h"
 
 static long acknowledged, refused;
 static int last_error;
-
-static double now(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
-
-static void die(const char *what) {
-    fprintf(stderr, "%s\n", what);
-    exit(1);
-}
 
 static void delivered(rd_kafka_t *client, const rd_kafka_message_t *message, void *opaque) {
     (void)client;
@@ -126,12 +41,6 @@ static void delivered(rd_kafka_t *client, const rd_kafka_message_t *message, voi
     } else {
         acknowledged++;
     }
-}
-
-static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
-    char error[256];
-    if (rd_kafka_conf_set(conf, name, value, error, sizeof error) != 0)
-        die(error);
 }
 
 static rd_kafka_t *open_client(int type, const char *servers, const char *linger_ms) {
@@ -159,17 +68,6 @@ static void check_all_acknowledged(long wanted) {
                 refused, rd_kafka_err2str(last_error));
         exit(1);
     }
-}
-
-/* Records that don't compress to nothing, should a broker try. */
-static char *filler(size_t size) {
-    char *bytes = malloc(size);
-    uint32_t state = 12345;
-    for (size_t i = 0; i < size; i++) {
-        state = state * 1664525u + 1013904223u;
-        bytes[i] = (char)(state >> 24);
-    }
-    return bytes;
 }
 
 /* The client's own processor time says whether it, or the broker, was what took long. */
@@ -244,17 +142,6 @@ static void consume(const char *servers, const char *topic, long count, size_t s
     }
     print_throughput(now() - began, bytes);
     (void)size;
-}
-
-static int by_size(const void *left, const void *right) {
-    double difference = *(const double *)left - *(const double *)right;
-    return difference < 0 ? -1 : difference > 0;
-}
-
-static void print_quantiles(double *times, long count) {
-    qsort(times, (size_t)count, sizeof *times, by_size);
-    printf("{\"median_us\": %.2f, \"p99_us\": %.2f}\n", times[count / 2] * 1e6,
-           times[count * 99 / 100] * 1e6);
 }
 
 static void wait_acknowledged(rd_kafka_t *client, long wanted) {
@@ -395,35 +282,6 @@ static void first(const char *topic) {
     printf("{\"acknowledged\": 1}\n");
     fflush(stdout);
     _exit(0); /* closing down is not what is measured */
-}
-
-static struct sockaddr_in address_of(const char *server) {
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    char host[128];
-    const char *colon = strrchr(server, ':');
-    snprintf(host, sizeof host, "%.*s", (int)(colon - server), server);
-    address.sin_port = htons((uint16_t)atoi(colon + 1));
-    if (inet_pton(AF_INET, host, &address.sin_addr) != 1)
-        die("the address must be a numeric one");
-    return address;
-}
-
-static int connect_to(const struct sockaddr_in *address) {
-    int stream = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
-    setsockopt(stream, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (connect(stream, (const struct sockaddr *)address, sizeof *address) != 0)
-        die("could not connect");
-    return stream;
-}
-
-static void receive(int stream, char *into, size_t size) {
-    while (size > 0) {
-        ssize_t got = recv(stream, into, size, 0);
-        if (got <= 0)
-            die("the connection was closed");
-        into += got;
-        size -= (size_t)got;
-    }
 }
 
 /* Sends one request and reads its answer away. */

@@ -1,4 +1,4 @@
-"""The C client and its runs.
+"""The C clients and their runs.
 
 Owns finding the librdkafka of the confluent-kafka package; the meaning of a run belongs to its
 callers. Invariant: a failed run raises with the client's output, and never counts as a figure.
@@ -10,15 +10,17 @@ import json
 import select
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 
 from system_tests.harness import compiling
 from system_tests.harness.jars import PROJECT, ToolchainMissing
 
-SOURCE = PROJECT / "system_tests" / "benchmarks" / "client.c"
+FOLDER = PROJECT / "system_tests" / "benchmarks"
+CLIENT, SMALL, FRAMES = "client", "small", "frames"
 PATIENCE_S = 90
 
 
@@ -26,41 +28,53 @@ class RunFailed(Exception):
     """The client, or the broker under it, failed."""
 
 
-def compiled() -> Path:
-    """Return the client's program, compiled if it is not up to date."""
+def compiled(name: str = CLIENT) -> Path:
+    """Return one of the programs, compiled if it is not up to date."""
+    source = FOLDER / f"{name}.c"
+    if name == FRAMES:
+        return compiling.compiled(source)
     package = Path(confluent_kafka.__file__).parent
     libraries = [*package.parent.glob("confluent_kafka.libs/librdkafka*.so*")]
     libraries += [*package.glob(".dylibs/librdkafka*")]
     if not libraries:
         raise ToolchainMissing("the confluent-kafka package does not bring its librdkafka along")
     library = libraries[0]
-    return compiling.compiled(SOURCE, str(library), f"-Wl,-rpath,{library.parent}")
+    return compiling.compiled(source, str(library), f"-Wl,-rpath,{library.parent}", "-pthread")
 
 
-def run(mode: str, servers: str, topic: str = "-", *numbers: int) -> dict[str, float]:
-    """Run the client once; see the head of `client.c` for modes and their output."""
-    command = [str(compiled()), mode, servers, topic, *map(str, numbers)]
-    try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=PATIENCE_S
-        )
-    except subprocess.TimeoutExpired as late:
-        raise RunFailed(f"{mode} took more than {PATIENCE_S} s") from late
-    if done.returncode != 0:
-        raise RunFailed(f"{mode}: {done.stderr.strip()[-500:] or f'status {done.returncode}'}")
-    figures: dict[str, float] = json.loads(done.stdout)
+def run(
+    mode: str, servers: str, topic: str = "-", *numbers: int, program: str = CLIENT
+) -> dict[str, float]:
+    """Run a client once; see the head of its source for modes and their output."""
+    figures: dict[str, float] = run_program(program, mode, servers, topic, *numbers)
     return figures
 
 
-class Paced:
-    """A connected client that produces at an even pace when requested."""
+def run_program(program: str, *arguments: str | int, given: bytes = b"") -> Any:
+    """Run a program once with this standard input; return what it printed."""
+    command = [str(compiled(program)), *map(str, arguments)]
+    what = f"{program} {arguments[0]}"
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, input=given, timeout=PATIENCE_S
+        )
+    except subprocess.TimeoutExpired as late:
+        raise RunFailed(f"{what} took more than {PATIENCE_S} s") from late
+    if done.returncode != 0:
+        complaint = done.stderr.decode(errors="replace").strip()[-500:]
+        raise RunFailed(f"{what}: {complaint or f'status {done.returncode}'}")
+    return json.loads(done.stdout)
+
+
+class Waiting:
+    """A connected client that produces one round when requested."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._read()
 
     def produce(self) -> dict[str, float]:
-        """The quantiles of one round."""
+        """The figures of one round."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
@@ -71,24 +85,38 @@ class Paced:
         readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
         line = self._process.stdout.readline() if readable else b""
         if not line:
-            raise RunFailed("the paced client ended, or took too long")
+            raise RunFailed("the waiting client ended, or took too long")
         figures: dict[str, float] = json.loads(line)
         return figures
 
 
 @contextmanager
-def paced(servers: str, topic: str, count: int, size: int, pause_us: int) -> Iterator[Paced]:
-    """Connect a client whose every round is ``count`` records, one each ``pause_us``."""
-    command = [str(compiled()), "paced", servers, topic, str(count), str(size), str(pause_us)]
+def waiting(program: str, mode: str, servers: str, topic: str, *numbers: int) -> Iterator[Waiting]:
+    """Connect a client that starts its rounds when requested."""
+    command = [str(compiled(program)), mode, servers, topic, *map(str, numbers)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        yield Paced(process)
+        yield Waiting(process)
     finally:
         process.kill()
         process.wait(10)
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
             pipe.close()
+
+
+def paced(
+    servers: str, topic: str, count: int, size: int, pause_us: int
+) -> AbstractContextManager[Waiting]:
+    """Connect a client whose every round is ``count`` records, one each ``pause_us``."""
+    return waiting(CLIENT, "paced", servers, topic, count, size, pause_us)
+
+
+def many_producers(
+    servers: str, topic: str, producers: int, size: int, partitions: int, *, ms: int
+) -> AbstractContextManager[Waiting]:
+    """Connect producers of one process that each have one record in flight for ``ms`` a round."""
+    return waiting(SMALL, "producers", servers, topic, producers, size, partitions, ms)
 
 
 def waiting_for_servers(topic: str) -> subprocess.Popen[bytes]:

@@ -17,6 +17,8 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,7 +40,7 @@ from system_tests.harness.waiting import wait_until
 
 Figures = dict[str, float]
 
-RECORD_BYTES = 1000
+RECORD_BYTES, SMALL_RECORD_BYTES = 1000, 100
 PARTITIONS = 4
 METADATA_TOPICS, METADATA_PARTITIONS = 50, 6
 BUSY_SAMPLE_S = 1.0
@@ -62,6 +64,19 @@ def delete_topic(peer: Peer, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": peer.servers, "log_level": 0})
     for each in admin.delete_topics([topic]).values():
         each.result(RESPONSE_TIMEOUT_S)
+
+
+@contextmanager
+def topic_of(peer: Peer, stem: str, partitions: int) -> Iterator[str]:
+    """A topic for the time of a measure; a peer that keeps nothing creates it by a first record."""
+    if not peer.keeps_everything:
+        topic = f"{stem}-{uuid.uuid4().hex[:8]}"
+        run("one", peer.servers, topic, 1, SMALL_RECORD_BYTES)
+        yield topic
+        return
+    topic = create_topic(peer, stem, partitions)
+    yield topic
+    delete_topic(peer, topic)
 
 
 def machine_busy_share() -> float:
@@ -114,29 +129,37 @@ def cpu_seconds(root: int) -> float:
 
 def throughput(peer: Peer, records: int) -> Figures:
     """Produce into a fresh topic and consume it again, in MB/s of values."""
-    if peer.keeps_everything:
-        topic = create_topic(peer, "throughput", PARTITIONS)
-    else:
-        topic = f"throughput-{uuid.uuid4().hex[:8]}"  # created on first use
     figures: Figures = {}
-    modes = ("produce", "consume") if peer.keeps_everything else ("produce",)
-    for mode in modes:
-        used = cpu_seconds(peer.pid)
-        seen = run(mode, peer.servers, topic, records, RECORD_BYTES, PARTITIONS)
+    for mode, seen, cpu_s in _produced_and_consumed(peer, records, RECORD_BYTES):
         megabytes = seen["bytes"] / 1e6
         figures[f"{mode} 1,000-byte records"] = megabytes / seen["seconds"]
-        figures[f"{mode}: broker's CPU per GB"] = (cpu_seconds(peer.pid) - used) / megabytes * 1000
+        figures[f"{mode}: broker's CPU per GB"] = cpu_s / megabytes * 1000
         figures[f"{mode}: client's CPU share"] = seen["client_cpu_seconds"] / seen["seconds"] * 100
-    if peer.keeps_everything:
-        delete_topic(peer, topic)
     return figures
 
 
+def small_throughput(peer: Peer, records: int) -> Figures:
+    """Do the same with 100-byte records, in records per second."""
+    return {
+        f"{mode} 100-byte records": records / seen["seconds"]
+        for mode, seen, _ in _produced_and_consumed(peer, records, SMALL_RECORD_BYTES)
+    }
+
+
+def _produced_and_consumed(
+    peer: Peer, records: int, size: int
+) -> Iterator[tuple[str, Figures, float]]:
+    """Yield each mode with the client's figures and the broker's processor time."""
+    with topic_of(peer, "throughput", PARTITIONS) as topic:
+        for mode in ("produce", "consume") if peer.keeps_everything else ("produce",):
+            used = cpu_seconds(peer.pid)
+            seen = run(mode, peer.servers, topic, records, size, PARTITIONS)
+            yield mode, seen, cpu_seconds(peer.pid) - used
+
+
 def one_at_a_time(peer: Peer, count: int) -> Figures:
-    topic = create_topic(peer, "one", 1) if peer.keeps_everything else f"one-{uuid.uuid4().hex[:8]}"
-    seen = run("one", peer.servers, topic, count, 100)
-    if peer.keeps_everything:
-        delete_topic(peer, topic)
+    with topic_of(peer, "one", 1) as topic:
+        seen = run("one", peer.servers, topic, count, SMALL_RECORD_BYTES)
     return {
         "one acknowledged 100-byte record, median": seen["median_us"],
         "one acknowledged 100-byte record, p99": seen["p99_us"],

@@ -94,7 +94,7 @@ class Turn(NamedTuple):
 class Bench:
     """One broker, a connection to it, and the client-ids that it uses."""
 
-    def __init__(self, stack: ExitStack, *, limited: bool) -> None:
+    def __init__(self, stack: ExitStack, *, limited: bool, clients: int = MANY) -> None:
         self.broker = start_minibroker()
         stack.callback(self.broker.forget)
         stack.callback(self.broker.stop)
@@ -105,7 +105,7 @@ class Bench:
         create(self.client, "t")
         if limited:
             set_quota(self.client, {"user": None, "client-id": None}, **QUOTAS)
-        self.ask(MANY, MANY)  # so that every counter is there
+        self.ask(clients, max(clients, REQUESTS))  # so that every counter is there
 
     def ask(self, clients: int, count: int) -> list[float]:
         """Send requests, each client-id in turn; return the time of each."""

@@ -1,7 +1,7 @@
 """C and Go programs of the tests: compiled once, kept in the cache.
 
 Owns finding a compiler and naming the results. It must never know what the programs do. Invariant:
-a returned program was compiled from the current source.
+a returned program was compiled from the current source and the headers in its folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def compiled(source: Path, *options: str) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise ToolchainMissing("no C compiler (cc, gcc or clang) is on the path: install one")
-    digest = hashlib.sha256(source.read_bytes() + repr(options).encode()).hexdigest()[:12]
+    contents = [file.read_bytes() for file in (source, *sorted(source.parent.glob("*.h")))]
+    digest = hashlib.sha256(b"".join(contents) + repr(options).encode()).hexdigest()[:12]
     program = CACHE / f"{source.parent.name}-{source.stem}-{digest}"
     if not program.exists():
         CACHE.mkdir(exist_ok=True)

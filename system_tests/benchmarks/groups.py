@@ -1,0 +1,111 @@
+"""Measures of a consumer group's requests: FindCoordinator, Heartbeat, OffsetCommit, OffsetFetch.
+
+Owns joining a group and the encoded requests of its only member; it starts no peer and prints
+nothing. Invariant: the group is stable while it is measured, so every response is the same and has
+no error.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any, Final
+
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.heartbeat import HeartbeatRequest
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.schema import Message
+from system_tests.benchmarks.client import RunFailed
+from system_tests.benchmarks.frames import Versioned, repeat, versioned
+from system_tests.benchmarks.measures import Figures, topic_of
+from system_tests.benchmarks.peers import Peer
+
+NAMES: Final = ("FindCoordinator", "Heartbeat", "OffsetCommit", "OffsetFetch")
+SESSION_TIMEOUT_MS: Final = 45_000
+JOIN_PATIENCE_S: Final = 30
+RETRY_S: Final = 0.1
+
+
+def row(name: str) -> str:
+    return f"{name}, median"
+
+
+def group_requests(peer: Peer, count: int) -> Figures:
+    """One request at a time, as the only member of a stable group."""
+    group = f"group-{uuid.uuid4().hex[:8]}"
+    with topic_of(peer, "group", 1) as topic, versioned(peer) as connection:
+        requests = encoded(connection, group, topic)
+        return {row(name): repeat(peer, [requests[name]], count).median_us for name in NAMES}
+
+
+def encoded(connection: Versioned, group: str, topic: str) -> dict[str, bytes]:
+    """Join the group and return its member's requests."""
+    find = FindCoordinatorRequest(key=group, key_type=0)
+    without_error(connection, find)  # the first one may create the offsets topic
+    member, generation = joined(connection, group)
+    commit = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=0, committed_offset=0, committed_metadata=""
+                    )
+                ],
+            )
+        ],
+    )
+    fetch = OffsetFetchRequest(
+        group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
+    )
+    heartbeat = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member)
+    messages: tuple[Message, ...] = (find, heartbeat, commit, fetch)
+    return {name: connection.frame(message) for name, message in zip(NAMES, messages, strict=True)}
+
+
+def joined(connection: Versioned, group: str) -> tuple[str, int]:
+    """Return the member id and generation of a group that is stable."""
+    response = without_error(
+        connection,
+        JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=SESSION_TIMEOUT_MS,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        ),
+    )
+    assignment = SyncGroupRequestAssignment(member_id=response.member_id, assignment=b"")
+    without_error(
+        connection,
+        SyncGroupRequest(
+            group_id=group,
+            generation_id=response.generation_id,
+            member_id=response.member_id,
+            assignments=[assignment],
+        ),
+    )
+    return response.member_id, response.generation_id
+
+
+def without_error(connection: Versioned, request: Message) -> Any:
+    """Repeat a request until it has no error: a coordinator may still be loading."""
+    ends = time.monotonic() + JOIN_PATIENCE_S
+    while True:
+        response = connection.ask(request)
+        if response.error_code == 0:
+            return response
+        if time.monotonic() > ends:
+            raise RunFailed(f"{type(request).__name__}: error code {response.error_code}")
+        time.sleep(RETRY_S)
