@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from protocol.errors import ErrorCode
+from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from system_tests.conftest import without_toolchain
-from system_tests.harness.brokers import RunningBroker
+from system_tests.connections.dialling import Client
+from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.jars import ToolchainMissing
 from system_tests.harness.waiting import PATIENCE_S
 from system_tests.transactions.producers import (
@@ -19,6 +22,31 @@ from system_tests.transactions.producers import (
 )
 
 MakeProducer = Callable[..., TransactionalProducer]
+
+SAFE_DOWNGRADE = 2
+
+
+@pytest.fixture(scope="session", params=[2, 1], ids=["version 2", "version 1"])
+def broker(request: pytest.FixtureRequest, broker: RunningBroker) -> Iterator[RunningBroker]:
+    """A broker for each transaction version: the shared one, and one of a lower version."""
+    if request.param == 2:
+        yield broker
+        return
+    if broker.kind != "minibroker":
+        pytest.skip("the other version is tested with minibroker only")
+    lowered = start_minibroker()
+    change = FeatureUpdateKey(
+        feature="transaction.version", max_version_level=1, upgrade_type=SAFE_DOWNGRADE
+    )
+    with Client(lowered.address) as client:
+        response = client.ask(UpdateFeaturesRequest(feature_updates=[change]), 1)
+        assert response.error_code == ErrorCode.NONE
+    yield lowered
+    try:
+        lowered.stop()
+        assert "Traceback" not in lowered.printed()
+    finally:
+        lowered.forget()
 
 
 @pytest.fixture(

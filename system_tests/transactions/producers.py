@@ -80,7 +80,7 @@ def translated(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise failure(repr(error)) from error
+        raise failure(f"{error!r} {error.__cause__!r}") from error
 
 
 class ConfluentProducer(TransactionalProducer):
@@ -92,7 +92,7 @@ class ConfluentProducer(TransactionalProducer):
             **self._common,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
-            "error_cb": lambda _error: None,  # Otherwise a fatal error is raised where it occurs.
+            "error_cb": lambda _error: None,
         })  # fmt: skip
         with translated(KafkaException):
             self._producer.init_transactions(PATIENCE_S)
@@ -103,7 +103,8 @@ class ConfluentProducer(TransactionalProducer):
 
     def send(self, topic: str, value: str, partition: int = 0) -> None:
         errors: list[Any] = []
-        with translated(KafkaException):
+        # The package raises a fatal error through a delivery callback, as the cause of another.
+        with translated(KafkaException, SystemError):
             self._producer.produce(
                 topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error)
             )
