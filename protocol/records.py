@@ -49,7 +49,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
-_TRANSACTIONAL_BIT: Final = 0x10
+TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 _DELETE_HORIZON_BIT: Final = 0x40
 
@@ -104,7 +104,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
@@ -315,7 +315,7 @@ def build_batch(
     attributes = (
         compression
         | (_LOG_APPEND_TIME_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
-        | (_TRANSACTIONAL_BIT if transactional else 0)
+        | (TRANSACTIONAL_BIT if transactional else 0)
         | (_CONTROL_BIT if control else 0)
     )
     checked = (

@@ -45,6 +45,7 @@ class Partition:
     __slots__ = (
         "_broker_id",
         "_on_change",
+        "_transactions",
         "high_watermark",
         "is_leader",
         "leader_epoch",
@@ -68,6 +69,7 @@ class Partition:
         self.topic_id = topic_id
         self._broker_id = broker_id
         self._on_change = on_change
+        self._transactions = log.producers.transactions
         self.high_watermark = log.log_start_offset
         self.update_leadership(leader_id, leader_epoch)
 
@@ -86,13 +88,14 @@ class Partition:
         Kafka's ``maybeIncrementLeaderHW``.
         """
         self.high_watermark = self.log.log_end_offset
-        self.log.producers.transactions.replicated(self.high_watermark)
+        if self._transactions.first_unstable_offset != NO_OFFSET:
+            self._transactions.replicated(self.high_watermark)
         self._on_change(self.log.topic, self.log.partition)
 
     @property
     def last_stable_offset(self) -> int:
         """End of the records of completed transactions: the high watermark without open ones."""
-        unstable = self.log.producers.transactions.first_unstable_offset
+        unstable = self._transactions.first_unstable_offset
         if unstable == NO_OFFSET or unstable >= self.high_watermark:
             return self.high_watermark
         return max(unstable, self.log.log_start_offset)

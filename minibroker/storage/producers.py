@@ -21,7 +21,13 @@ from minibroker.storage.verification import NO_GUARD, Guard, Verifications
 from protocol.checksum import crc32c
 from protocol.control_records import EndTransactionMarker
 from protocol.errors import DecodeError, ErrorCode
-from protocol.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from protocol.records import (
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
 
 BATCHES_RETAINED: Final = 5
 
@@ -133,11 +139,16 @@ class ProducerTable:
                         return batch
         elif epoch < current.epoch:
             raise _fenced(header.producer_id, epoch, current.epoch)
-        is_transactional = header.is_transactional
-        if is_transactional and not current.has_transaction(epoch):
-            self._check_verified(header, guard)
-        if origin is not Origin.COORDINATOR:
-            self._check_sequence(header, current)
+        is_transactional = header.attributes & TRANSACTIONAL_BIT
+        if is_transactional:
+            if not current.has_transaction(epoch):
+                self._check_verified(header, guard)
+            if origin is not Origin.COORDINATOR:
+                self._check_first_sequence(header, current)
+        if origin is not Origin.COORDINATOR and current.epoch != NO_PRODUCER_EPOCH:
+            expected = 0 if epoch != current.epoch else current.last_sequence + 1 & _INT32_MAX
+            if header.base_sequence != expected:
+                raise _out_of_order(header, expected)
         if current.transaction_offset != NO_OFFSET and not is_transactional:
             raise LogError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -154,19 +165,15 @@ class ProducerTable:
                 " under way",
             )
 
-    def _check_sequence(self, header: BatchHeader, current: Producer) -> None:
-        epoch, first = header.producer_epoch, header.base_sequence
-        if header.is_transactional:
-            verification = self.verifications.get(header.producer_id)
-            if verification is not None:
-                if verification.adds and first and not current.batches:
-                    raise _out_of_order(header, 0)
-                if first > verification.lowest_sequence:
-                    raise _out_of_order(header, verification.lowest_sequence)
-        if current.epoch != NO_PRODUCER_EPOCH:
-            expected = 0 if epoch != current.epoch else current.last_sequence + 1 & _INT32_MAX
-            if first != expected:
-                raise _out_of_order(header, expected)
+    def _check_first_sequence(self, header: BatchHeader, current: Producer) -> None:
+        """Check the sequence number of the first batch of a transaction."""
+        verification = self.verifications.get(header.producer_id)
+        if verification is None:
+            return
+        if verification.adds and header.base_sequence and not current.batches:
+            raise _out_of_order(header, 0)
+        if header.base_sequence > verification.lowest_sequence:
+            raise _out_of_order(header, verification.lowest_sequence)
 
     def check_marker(
         self, producer_id: int, epoch: int, marker: EndTransactionMarker, version: int
@@ -216,7 +223,7 @@ class ProducerTable:
         current = self.producers.get(producer_id, _UNKNOWN)
         earlier = current.batches if current.epoch == header.producer_epoch else ()
         transaction_offset = current.transaction_offset
-        if header.is_transactional:
+        if header.attributes & TRANSACTIONAL_BIT:
             self.verifications.end(producer_id)
             if transaction_offset == NO_OFFSET:
                 transaction_offset = batch.first_offset

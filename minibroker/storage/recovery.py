@@ -315,7 +315,8 @@ def replay(
     for table in tables:
         completed = None
         if header.last_offset >= table.end_offset:
-            if header.has_producer_id:
+            is_record = marker is not None or not header.is_control
+            if header.has_producer_id and is_record:
                 timestamp = header.max_timestamp
                 completed = table.record(header, header.last_offset, timestamp, marker)
             table.end_offset = header.next_offset

@@ -33,6 +33,8 @@ class UnstableTransactions:
     def __init__(self) -> None:
         self._open: list[int] = []
         self._unreplicated: list[tuple[int, int]] = []
+        self.first_unstable_offset = NO_OFFSET
+        """The smallest first offset, or NO_OFFSET if there is no transaction."""
 
     def __len__(self) -> int:
         """Number of open transactions."""
@@ -41,22 +43,23 @@ class UnstableTransactions:
     def start(self, first_offset: int) -> None:
         """Add an open transaction."""
         insort(self._open, first_offset)
+        self._update()
 
     def complete(self, first_offset: int, last_offset: int) -> int:
         """Complete a transaction by a marker; return the last stable offset that follows."""
         del self._open[bisect_left(self._open, first_offset)]
         insort(self._unreplicated, (first_offset, last_offset))
+        self._update()
         return self._open[0] if self._open else last_offset + 1
 
     def replicated(self, high_watermark: int) -> None:
         """Remove the completed transactions whose markers are below the high watermark."""
         if self._unreplicated:
             self._unreplicated = [each for each in self._unreplicated if each[1] >= high_watermark]
+            self._update()
 
-    @property
-    def first_unstable_offset(self) -> int:
-        """The smallest first offset, or NO_OFFSET if there is no transaction."""
-        if not self._unreplicated:
-            return self._open[0] if self._open else NO_OFFSET
-        first = self._unreplicated[0][0]
-        return min(first, self._open[0]) if self._open else first
+    def _update(self) -> None:
+        first = self._open[0] if self._open else NO_OFFSET
+        if self._unreplicated and (first == NO_OFFSET or self._unreplicated[0][0] < first):
+            first = self._unreplicated[0][0]
+        self.first_unstable_offset = first
