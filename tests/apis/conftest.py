@@ -1,8 +1,8 @@
 """Fixtures of API tests: a cluster, and the three steps of a request.
 
-`Desk` replaces processor, controller and worker: it splits, executes each part at its owner, and
-merges, encoding every response in its version so that a field which that version lacks or cannot
-hold fails the test.
+`LocalApis` replaces processor, controller and worker. It splits a request, executes each part at
+its owner, and merges the replies. It encodes every response in its version, so a field that the
+version lacks or cannot hold fails the test.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ T = TypeVar("T")
 ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092), "OUTSIDE": ("example.test", 19092)}
 WORKERS = 2
 WATCHES_MAX = 3
-"""Fetch sessions that a worker of a desk remembers."""
+"""Fetch sessions that each worker remembers."""
 
 
 class MutationsToTry:
-    """As many as the desk's controller still has."""
+    """Accepts mutations while the controller of `LocalApis` has permits left."""
 
-    def __init__(self, scope: DeskControllerScope) -> None:
+    def __init__(self, scope: LocalControllerScope) -> None:
         self._scope = scope
 
     def take(self, permits: int) -> bool:
@@ -82,7 +82,7 @@ class MutationsToTry:
         return UNCOUNTED._replace(throttle_ms=max(0, -self._scope.permits))
 
 
-class DeskControllerScope:
+class LocalControllerScope:
     """A controller whose updates reach the processor when they are published."""
 
     def __init__(self, cluster: ClusterController, settings: Settings) -> None:
@@ -119,10 +119,10 @@ class DeskControllerScope:
         self.published += updates
 
 
-class Desk:
-    """Takes one request after the other, as version ``version`` from listener ``listener``."""
+class LocalApis:
+    """Handles one request at a time, of version ``version`` from listener ``listener``."""
 
-    def __init__(self, scope: DeskControllerScope) -> None:
+    def __init__(self, scope: LocalControllerScope) -> None:
         self.controller = scope
         self.cluster = scope.cluster
         self.settings = scope.settings
@@ -157,7 +157,7 @@ class Desk:
     async def ask(
         self, api: Api[Any, Any, Any, Any], request: Any, version: int, listener: str = "PLAINTEXT"
     ) -> Any:
-        """The response as a client decodes it."""
+        """Send a request and return the response as a client decodes it."""
         request = decode(type(request), version, encode(request, version))
         ctx = self.context(api.key, version, listener)
         self.asked = api.split(ctx, request)
@@ -183,22 +183,22 @@ def _no_records(records: object) -> Any:
     raise AssertionError("this request carries no records")
 
 
-DeskMaker = Callable[..., Any]
+ApisMaker = Callable[..., Any]
 
 
 @pytest.fixture
-async def make_desk() -> AsyncIterator[DeskMaker]:
-    """``await make_desk("num.partitions=3")``: a cluster of one broker with these settings."""
+async def make_apis() -> AsyncIterator[ApisMaker]:
+    """``await make_apis("num.partitions=3")``: a cluster of one broker with these settings."""
     stores = []
 
-    async def make(*pairs: str) -> Desk:
+    async def make(*pairs: str) -> LocalApis:
         settings = Settings.from_sources(pairs=pairs)
         store = SqliteStore(MEMORY)
         stores.append(store)
         cluster = await ClusterController.start(
             store, settings, endpoints=ENDPOINTS, random=Random(1), wall_ms=0
         )
-        return Desk(DeskControllerScope(cluster, settings))
+        return LocalApis(LocalControllerScope(cluster, settings))
 
     yield make
     for store in stores:
@@ -206,13 +206,13 @@ async def make_desk() -> AsyncIterator[DeskMaker]:
 
 
 @pytest.fixture
-async def desk(make_desk: DeskMaker) -> Desk:
-    made: Desk = await make_desk()
+async def apis(make_apis: ApisMaker) -> LocalApis:
+    made: LocalApis = await make_apis()
     return made
 
 
 class GroupWorker:
-    """As much of an I/O worker as the APIs of groups ask for."""
+    """The part of an I/O worker that group APIs use."""
 
     def __init__(self, settings: Settings, directory: Path, random: Random) -> None:
         self.settings = settings
@@ -240,38 +240,38 @@ GROUPS_WALL_MS = 1_700_000_000_000
 
 
 @pytest.fixture
-async def group_desk(make_desk: DeskMaker, tmp_path: Path) -> AsyncIterator[Desk]:
-    """Yield a desk whose workers coordinate groups, with topics ``t`` (3 partitions) and ``u`` (1).
+async def group_apis(make_apis: ApisMaker, tmp_path: Path) -> AsyncIterator[LocalApis]:
+    """Yield APIs whose workers coordinate groups, with topics ``t`` (3 partitions) and ``u`` (1).
 
     Members do not wait for others: there is no initial delay.
     """
-    desk: Desk = await make_desk("group.initial.rebalance.delay.ms=0")
-    outcome = await desk.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
-    await desk.controller.publish(outcome.updates)
+    apis: LocalApis = await make_apis("group.initial.rebalance.delay.ms=0")
+    outcome = await apis.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
+    await apis.controller.publish(outcome.updates)
     for owner in range(WORKERS):
-        desk.workers[owner] = GroupWorker(desk.settings, tmp_path, Random(owner))
-    yield desk
-    for worker in desk.workers.values():
+        apis.workers[owner] = GroupWorker(apis.settings, tmp_path, Random(owner))
+    yield apis
+    for worker in apis.workers.values():
         for log in worker.logs.values():
             log.abandon()
 
 
 @pytest.fixture
-async def transaction_desk(desk: Desk, tmp_path: Path) -> AsyncIterator[Desk]:
-    """Yield a desk whose workers coordinate transactions, with topics ``t`` (3 partitions), ``u``.
+async def transaction_apis(apis: LocalApis, tmp_path: Path) -> AsyncIterator[LocalApis]:
+    """Yield APIs whose workers coordinate transactions, with topics ``t`` and ``u``.
 
     ``__transaction_state`` exists.
     """
     topics = [NewTopic("t", 3), NewTopic("u", 1), NewTopic(TRANSACTION_STATE_TOPIC)]
-    outcome = await desk.cluster.create_topics(topics)
-    await desk.controller.publish(outcome.updates)
-    desk.workers = {each: TransactionWorker(desk, each, tmp_path) for each in range(WORKERS)}
+    outcome = await apis.cluster.create_topics(topics)
+    await apis.controller.publish(outcome.updates)
+    apis.workers = {each: TransactionWorker(apis, each, tmp_path) for each in range(WORKERS)}
     async with trio.open_nursery() as nursery:
-        for worker in desk.workers.values():
+        for worker in apis.workers.values():
             nursery.start_soon(worker.transactions.run)
-        yield desk
+        yield apis
         nursery.cancel_scope.cancel()
-    for worker in desk.workers.values():
+    for worker in apis.workers.values():
         for log in worker.logs.values():
             log.abandon()
 
@@ -295,23 +295,23 @@ class Coordinator:
 
 
 class LogWorker:
-    """As much of an I/O worker as the APIs of records ask for."""
+    """The part of an I/O worker that APIs of records use."""
 
-    def __init__(self, desk: LogDesk, index: int, directory: Path) -> None:
+    def __init__(self, apis: LogApis, index: int, directory: Path) -> None:
         self.index = index
-        self.settings = desk.settings
+        self.settings = apis.settings
         self.random = Random(index)
         self.counted: list[tuple[str, int, int, int]] = []
         self.off_loop_calls = 0
         self.coordinator = Coordinator()
         self.slept_s = 0.0
-        self._desk = desk
+        self._apis = apis
         self.data_dir = directory
-        self._logs = LogManager(directory, desk.settings, self._owns, SegmentFiles())
+        self._logs = LogManager(directory, apis.settings, self._owns, SegmentFiles())
         self._purgatory: Purgatory[tuple[str, int] | int] = Purgatory()
         self.fetch_watches = FetchWatches(WATCHES_MAX, self._purgatory.wake)
         self._replicas = ReplicaManager(
-            self._logs, desk.settings[NODE_ID], self.fetch_watches.changed
+            self._logs, apis.settings[NODE_ID], self.fetch_watches.changed
         )
 
     def partition_owner(self, topic: str, partition: int) -> int:
@@ -332,7 +332,7 @@ class LogWorker:
 
     @property
     def image(self) -> Image:
-        return self._desk.controller.image
+        return self._apis.controller.image
 
     def now(self) -> float:
         return trio.current_time()
@@ -341,7 +341,7 @@ class LogWorker:
         return GROUPS_WALL_MS
 
     def records(self, ref: ArenaRef) -> memoryview:
-        return memoryview(self._desk.memory)[ref.offset : ref.offset + ref.length]
+        return memoryview(self._apis.memory)[ref.offset : ref.offset + ref.length]
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         self.off_loop_calls += 1
@@ -367,10 +367,10 @@ class LogWorker:
         self._logs.abandon()
 
 
-class LogDesk(Desk):
-    """A desk whose workers keep logs; records are in ``memory``, as they would be in the arena."""
+class LogApis(LocalApis):
+    """APIs whose workers keep logs; records are in ``memory``, as they would be in the arena."""
 
-    def __init__(self, scope: DeskControllerScope) -> None:
+    def __init__(self, scope: LocalControllerScope) -> None:
         super().__init__(scope)
         self.memory = bytearray()
         self.rounds: list[Round] = []
@@ -452,9 +452,9 @@ def _read(chunk: Any) -> bytes:
 
 
 @pytest.fixture
-async def log_desk(make_desk: DeskMaker, tmp_path: Path) -> AsyncIterator[LogDesk]:
-    """Yield a desk whose workers keep the logs of topics ``t`` (3 partitions) and ``u`` (1)."""
-    made = LogDesk((await make_desk()).controller)
+async def log_apis(make_apis: ApisMaker, tmp_path: Path) -> AsyncIterator[LogApis]:
+    """Yield APIs whose workers keep the logs of topics ``t`` (3 partitions) and ``u`` (1)."""
+    made = LogApis((await make_apis()).controller)
     outcome = await made.cluster.create_topics([NewTopic("t", 3), NewTopic("u", 1)])
     await made.controller.publish(outcome.updates)
     for owner in range(WORKERS):

@@ -13,26 +13,26 @@ from protocol.types import ZERO_UUID
 NOW_MS: Final = 1_700_000_000_000
 
 
-async def subscribe(desk: Any, **config: str) -> None:
+async def subscribe(apis: Any, **config: str) -> None:
     """Set the configs of one subscription."""
-    image = desk.cluster.image
+    image = apis.cluster.image
     named = {name.replace("_", "."): value for name, value in config.items()}
     change = ConfigChanged(CLIENT_METRICS, "s", named)
     update = Update(image.controller_epoch, image.number + 1, (change,))
-    desk.cluster._image = apply_update(image, update)
-    await desk.controller.publish([update])
+    apis.cluster._image = apply_update(image, update)
+    await apis.controller.publish([update])
 
 
-async def ask(desk: Any, instance_id: bytes = ZERO_UUID) -> Any:
+async def ask(apis: Any, instance_id: bytes = ZERO_UUID) -> Any:
     request = GetTelemetrySubscriptionsRequest(client_instance_id=instance_id)
-    return await desk.ask(get_telemetry_subscriptions.API, request, 0)
+    return await apis.ask(get_telemetry_subscriptions.API, request, 0)
 
 
-async def push(desk: Any, instance_id: bytes, subscription_id: int, **fields: Any) -> int:
+async def push(apis: Any, instance_id: bytes, subscription_id: int, **fields: Any) -> int:
     """The error of a push."""
     request = PushTelemetryRequest(
         client_instance_id=instance_id, subscription_id=subscription_id, **fields
     )
-    response = await desk.ask(push_telemetry.API, request, 0)
+    response = await apis.ask(push_telemetry.API, request, 0)
     code: int = response.error_code
     return code

@@ -23,11 +23,11 @@ def add(producer: tuple[int, int], transactional_id: str = "x") -> AddOffsetsToT
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_partition_of_group_is_added(transaction_desk: Any, version: int) -> None:
-    producer = await begin(transaction_desk, "x", {"t": [0]})
-    response = await transaction_desk.ask(API, add(producer), version)
+async def test_partition_of_group_is_added(transaction_apis: Any, version: int) -> None:
+    producer = await begin(transaction_apis, "x", {"t": [0]})
+    response = await transaction_apis.ask(API, add(producer), version)
     assert response.error_code == ErrorCode.NONE
-    topics = (await describe(transaction_desk, "x")).topics
+    topics = (await describe(transaction_apis, "x")).topics
     assert [(each.topic, each.partitions) for each in topics] == [
         (OFFSETS_TOPIC, [offsets_partition("g", 50)]),
         ("t", [0]),
@@ -38,12 +38,12 @@ async def test_partition_of_group_is_added(transaction_desk: Any, version: int) 
     ("version", "error"),
     [(1, ErrorCode.INVALID_PRODUCER_EPOCH), (2, ErrorCode.PRODUCER_FENCED)],
 )
-async def test_other_producer_is_rejected(transaction_desk: Any, version: int, error: int) -> None:
-    producer_id, _ = await begin(transaction_desk, "x", {"t": [0]})
+async def test_other_producer_is_rejected(transaction_apis: Any, version: int, error: int) -> None:
+    producer_id, _ = await begin(transaction_apis, "x", {"t": [0]})
     for request, expected in (
         (add((producer_id, 7)), error),
         (add((1, 0)), ErrorCode.INVALID_PRODUCER_ID_MAPPING),
         (add((1, 0), ""), ErrorCode.INVALID_REQUEST),
     ):
-        response = await transaction_desk.ask(API, request, version)
+        response = await transaction_apis.ask(API, request, version)
         assert response.error_code == expected

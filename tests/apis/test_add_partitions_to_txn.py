@@ -53,14 +53,14 @@ def errors(topics: Any) -> dict[tuple[str, int], int]:
     }
 
 
-async def ask(desk: Any, request: Any, version: int) -> dict[tuple[str, int], int]:
-    return errors((await desk.ask(API, request, version)).results_by_topic_v3_and_below)
+async def ask(apis: Any, request: Any, version: int) -> dict[tuple[str, int], int]:
+    return errors((await apis.ask(API, request, version)).results_by_topic_v3_and_below)
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_partitions_are_part_of_transaction(transaction_desk: Any, version: int) -> None:
-    producer = await begin(transaction_desk, "x", {"t": [1, 0], "u": [0]}, version)
-    state = await describe(transaction_desk, "x")
+async def test_partitions_are_part_of_transaction(transaction_apis: Any, version: int) -> None:
+    producer = await begin(transaction_apis, "x", {"t": [1, 0], "u": [0]}, version)
+    state = await describe(transaction_apis, "x")
     assert state.transaction_state == "Ongoing"
     assert (state.producer_id, state.producer_epoch) == producer
     assert [(topic.topic, topic.partitions) for topic in state.topics] == [
@@ -70,16 +70,16 @@ async def test_partitions_are_part_of_transaction(transaction_desk: Any, version
 
 
 @pytest.mark.parametrize("version", [0, 3])
-async def test_missing_partition_rejects_all(transaction_desk: Any, version: int) -> None:
-    producer = await begin(transaction_desk, "x", {"u": [0]}, version)
+async def test_missing_partition_rejects_all(transaction_apis: Any, version: int) -> None:
+    producer = await begin(transaction_apis, "x", {"u": [0]}, version)
     request = add(producer, {"t": [0, 9], "no": [0], OFFSETS_TOPIC: [0]})
-    assert await ask(transaction_desk, request, version) == {
+    assert await ask(transaction_apis, request, version) == {
         ("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED,
         ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ("no", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         (OFFSETS_TOPIC, 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
-    [topic] = (await describe(transaction_desk, "x")).topics
+    [topic] = (await describe(transaction_apis, "x")).topics
     assert topic.topic == "u"
 
 
@@ -87,23 +87,23 @@ async def test_missing_partition_rejects_all(transaction_desk: Any, version: int
     ("version", "error"),
     [(1, ErrorCode.INVALID_PRODUCER_EPOCH), (2, ErrorCode.PRODUCER_FENCED)],
 )
-async def test_other_producer_is_rejected(transaction_desk: Any, version: int, error: int) -> None:
-    producer_id, _ = await begin(transaction_desk, "x", {"t": [0]}, version)
-    fenced = await ask(transaction_desk, add((producer_id, 5), {"t": [0]}), version)
+async def test_other_producer_is_rejected(transaction_apis: Any, version: int, error: int) -> None:
+    producer_id, _ = await begin(transaction_apis, "x", {"t": [0]}, version)
+    fenced = await ask(transaction_apis, add((producer_id, 5), {"t": [0]}), version)
     assert fenced == {("t", 0): error}
     for request in (add((1, 0), {"t": [0]}), add((1, 0), {"t": [0]}, "unknown")):
-        unknown = await ask(transaction_desk, request, version)
+        unknown = await ask(transaction_apis, request, version)
         assert unknown == {("t", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING}
-    empty = await ask(transaction_desk, add((1, 0), {"t": [0]}, ""), version)
+    empty = await ask(transaction_apis, add((1, 0), {"t": [0]}, ""), version)
     assert empty == {("t", 0): ErrorCode.INVALID_REQUEST}
 
 
 @pytest.mark.parametrize("version", [4, 5])
 async def test_leaders_add_and_verify_several_transactions(
-    transaction_desk: Any, version: int
+    transaction_apis: Any, version: int
 ) -> None:
-    x = await begin(transaction_desk, "x", {"t": [0]})
-    y = await begin(transaction_desk, "y", {"t": [0]})
+    x = await begin(transaction_apis, "x", {"t": [0]})
+    y = await begin(transaction_apis, "y", {"t": [0]})
     request = AddPartitionsToTxnRequest(
         transactions=[
             batch(x, {"t": [1], OFFSETS_TOPIC: [3]}),
@@ -112,7 +112,7 @@ async def test_leaders_add_and_verify_several_transactions(
             batch(x, {"no": [0], "t": [0]}, "w"),
         ]
     )
-    response = await transaction_desk.ask(API, request, version)
+    response = await transaction_apis.ask(API, request, version)
     assert response.error_code == OK
     found = {
         each.transactional_id: errors(each.topic_results)

@@ -31,7 +31,7 @@ def one_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def alter(
-    desk: Any,
+    apis: Any,
     *entries: tuple[list[tuple[str, str | None]], dict[str, float | None]],
     version: int = 1,
     validate_only: bool = False,
@@ -49,7 +49,7 @@ async def alter(
         ],
         validate_only=validate_only,
     )
-    response = await desk.ask(API, request, version)
+    response = await apis.ask(API, request, version)
     for item, (entity, _) in zip(response.entries, entries, strict=True):
         assert [(part.entity_type, part.entity_name) for part in item.entity] == entity
         assert (item.error_message is None) == (item.error_code == 0)
@@ -57,9 +57,9 @@ async def alter(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_invalid_entry_does_not_affect_other_entries(desk: Any, version: int) -> None:
+async def test_invalid_entry_does_not_affect_other_entries(apis: Any, version: int) -> None:
     codes = await alter(
-        desk,
+        apis,
         ([("ip", "10.0.0.1")], {RATE: 5.0}),
         ([("ip", None)], {RATE: 0.0}),
         ([("ip", "here.test")], {RATE: 6.0}),
@@ -70,7 +70,7 @@ async def test_invalid_entry_does_not_affect_other_entries(desk: Any, version: i
         version=version,
     )
     assert codes == [0, 0, 0, 42, 42, 42, 0]
-    configs = desk.controller.at_processor.configs
+    configs = apis.controller.at_processor.configs
     assert {name: dict(quotas) for (kind, name), quotas in configs.items() if kind == "ips"} == {
         "10.0.0.1": {RATE: "5"},
         "<default>": {RATE: "0"},
@@ -78,22 +78,22 @@ async def test_invalid_entry_does_not_affect_other_entries(desk: Any, version: i
     }
 
 
-async def test_quota_is_removed(desk: Any) -> None:
-    await alter(desk, ([("ip", "10.0.0.1")], {RATE: 5.0}))
-    assert await alter(desk, ([("ip", "10.0.0.1")], {RATE: None})) == [0]
-    assert ("ips", "10.0.0.1") not in desk.controller.at_processor.configs
-    assert await alter(desk, ([("ip", "10.0.0.1")], {RATE: None})) == [0]
+async def test_quota_is_removed(apis: Any) -> None:
+    await alter(apis, ([("ip", "10.0.0.1")], {RATE: 5.0}))
+    assert await alter(apis, ([("ip", "10.0.0.1")], {RATE: None})) == [0]
+    assert ("ips", "10.0.0.1") not in apis.controller.at_processor.configs
+    assert await alter(apis, ([("ip", "10.0.0.1")], {RATE: None})) == [0]
 
 
-async def test_validate_only_changes_are_not_applied(desk: Any) -> None:
-    assert await alter(desk, ([("ip", "10.0.0.1")], {RATE: 5.0}), validate_only=True) == [0]
-    assert desk.controller.published == []
+async def test_validate_only_changes_are_not_applied(apis: Any) -> None:
+    assert await alter(apis, ([("ip", "10.0.0.1")], {RATE: 5.0}), validate_only=True) == [0]
+    assert apis.controller.published == []
 
 
-async def test_user_and_client_id_quotas_are_stored_by_entity(desk: Any) -> None:
+async def test_user_and_client_id_quotas_are_stored_by_entity(apis: Any) -> None:
     rate: dict[str, float | None] = {"producer_byte_rate": 5.0}
     codes = await alter(
-        desk,
+        apis,
         ([("user", "a b")], rate),
         ([("user", "a b"), ("client-id", None)], rate),
         ([("client-id", "c")], rate),
@@ -101,7 +101,7 @@ async def test_user_and_client_id_quotas_are_stored_by_entity(desk: Any) -> None
         ([("user", "")], rate),
     )
     assert codes == [0, 0, 0, 42, 42]
-    configs = desk.controller.at_processor.configs
+    configs = apis.controller.at_processor.configs
     assert [key for key in configs if key[0] in ("users", "clients")] == [
         ("users", "a%20b"),
         ("users", "a%20b/clients/<default>"),

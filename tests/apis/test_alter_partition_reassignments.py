@@ -21,21 +21,21 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.fixture
-async def settled(desk: Any) -> Any:
-    outcome = await desk.cluster.create_topics([NewTopic("t", 2)])
-    await desk.controller.publish(outcome.updates)
-    return desk
+async def settled(apis: Any) -> Any:
+    outcome = await apis.cluster.create_topics([NewTopic("t", 2)])
+    await apis.controller.publish(outcome.updates)
+    return apis
 
 
 async def alter(
-    desk: Any, name: str, index: int, replicas: list[int] | None, version: int = 1
+    apis: Any, name: str, index: int, replicas: list[int] | None, version: int = 1
 ) -> tuple[int, str | None]:
     part = ReassignablePartition(partition_index=index, replicas=replicas)
     request = AlterPartitionReassignmentsRequest(
         topics=[ReassignableTopic(name=name, partitions=[part])],
         allow_replication_factor_change=version == 0,
     )
-    response = await desk.ask(API, request, version)
+    response = await apis.ask(API, request, version)
     assert response.error_code == ErrorCode.NONE
     assert response.allow_replication_factor_change == (version == 0)
     [topic] = response.responses

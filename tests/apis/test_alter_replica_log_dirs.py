@@ -16,40 +16,40 @@ from protocol.messages.alter_replica_log_dirs import (
 )
 
 
-async def errors(desk: Any, path: str, name: str, *indexes: int, version: int = 2) -> list[int]:
+async def errors(apis: Any, path: str, name: str, *indexes: int, version: int = 2) -> list[int]:
     topics = [AlterReplicaLogDirTopic(name=name, partitions=list(indexes))]
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=topics)])
-    [result] = (await desk.ask(API, request, version)).results
+    [result] = (await apis.ask(API, request, version)).results
     assert result.topic_name == name
     assert [partition.partition_index for partition in result.partitions] == list(indexes)
     return [partition.error_code for partition in result.partitions]
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_other_directory_is_refused_for_every_partition(log_desk: Any, version: int) -> None:
-    found = await errors(log_desk, "/elsewhere", "t", 0, 1, 9, version=version)
+async def test_other_directory_is_refused_for_every_partition(log_apis: Any, version: int) -> None:
+    found = await errors(log_apis, "/elsewhere", "t", 0, 1, 9, version=version)
     assert found == [ErrorCode.LOG_DIR_NOT_FOUND] * 3
 
 
-async def test_own_directory_changes_nothing(log_desk: Any, tmp_path: Path) -> None:
+async def test_own_directory_changes_nothing(log_apis: Any, tmp_path: Path) -> None:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await errors(log_desk, str(tmp_path), "t", 0, 9) == [ErrorCode.NONE, unknown]
-    assert await errors(log_desk, str(tmp_path), "none", 0) == [unknown]
+    assert await errors(log_apis, str(tmp_path), "t", 0, 9) == [ErrorCode.NONE, unknown]
+    assert await errors(log_apis, str(tmp_path), "none", 0) == [unknown]
 
 
-async def test_name_too_long_for_a_moving_log_is_invalid(log_desk: Any) -> None:
+async def test_name_too_long_for_a_moving_log_is_invalid(log_apis: Any) -> None:
     for length, error in (
         (213, ErrorCode.LOG_DIR_NOT_FOUND),
         (214, ErrorCode.INVALID_TOPIC_EXCEPTION),
     ):
-        assert await errors(log_desk, "/elsewhere", "x" * length, 0) == [error]
+        assert await errors(log_apis, "/elsewhere", "x" * length, 0) == [error]
 
 
 async def test_last_directory_counts_for_a_repeated_partition(
-    log_desk: Any, tmp_path: Path
+    log_apis: Any, tmp_path: Path
 ) -> None:
     topics = [AlterReplicaLogDirTopic(name="t", partitions=[0])]
     dirs = [AlterReplicaLogDir(path=path, topics=topics) for path in ("/x", str(tmp_path))]
-    response = await log_desk.ask(API, AlterReplicaLogDirsRequest(dirs=dirs), 2)
+    response = await log_apis.ask(API, AlterReplicaLogDirsRequest(dirs=dirs), 2)
     [result] = response.results
     assert [partition.error_code for partition in result.partitions] == [ErrorCode.NONE]

@@ -23,20 +23,20 @@ SERVED = {ApiKey.API_VERSIONS: (0, 5), ApiKey.PRODUCE: (0, 13)}
 
 
 def ask(
-    desk: Any, version: int, name: str = "librdkafka", software: str = "2.15.0", **expected: Any
+    apis: Any, version: int, name: str = "librdkafka", software: str = "2.15.0", **expected: Any
 ) -> Any:
     request = ApiVersionsRequest(
         client_software_name=name, client_software_version=software, **expected
     )
-    context = replace(desk.context(API.key, version), served=SERVED)
+    context = replace(apis.context(API.key, version), served=SERVED)
     assert API.split(context, request) == {}
     response = merge(context, request, {})
     return decode(ApiVersionsResponse, version, encode(response, version))
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_all_served_apis_are_listed(desk: Any, version: int) -> None:
-    response = ask(desk, version)
+async def test_all_served_apis_are_listed(apis: Any, version: int) -> None:
+    response = ask(apis, version)
     assert response.error_code == ErrorCode.NONE
     assert [
         (entry.api_key, entry.min_version, entry.max_version) for entry in response.api_keys
@@ -46,18 +46,18 @@ async def test_all_served_apis_are_listed(desk: Any, version: int) -> None:
     ]
 
 
-async def test_cached_api_list_is_not_reused_for_other_served_apis(desk: Any) -> None:
+async def test_cached_api_list_is_not_reused_for_other_served_apis(apis: Any) -> None:
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     listed = []
     for served in (SERVED, {ApiKey.FETCH: (4, 9)}, SERVED):
-        context = replace(desk.context(API.key, 4), served=served)
+        context = replace(apis.context(API.key, 4), served=served)
         listed.append([entry.api_key for entry in merge(context, request, {}).api_keys])
     assert listed == [[0, 18], [1], [0, 18]]
 
 
-async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(desk: Any) -> None:
+async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(apis: Any) -> None:
     for version in (3, 4):
-        response = ask(desk, version)
+        response = ask(apis, version)
         assert [
             (feature.name, feature.min_version_level, feature.max_version_level)
             for feature in response.finalized_features
@@ -65,9 +65,9 @@ async def test_produce_12_is_accompanied_by_a_finalized_transaction_version(desk
         assert response.finalized_features_epoch >= 0
 
 
-async def test_feature_with_min_version_0_is_hidden_before_version_4(desk: Any) -> None:
-    assert ask(desk, 3).supported_features == []
-    [feature] = ask(desk, 4).supported_features
+async def test_feature_with_min_version_0_is_hidden_before_version_4(apis: Any) -> None:
+    assert ask(apis, 3).supported_features == []
+    [feature] = ask(apis, 4).supported_features
     assert (feature.name, feature.min_version, feature.max_version) == TRANSACTION_VERSION[:3]
 
 
@@ -75,15 +75,15 @@ async def test_feature_with_min_version_0_is_hidden_before_version_4(desk: Any) 
     ("name", "software"), [("", "1"), ("x", ""), ("-x", "1"), ("a b", "1"), ("x", "1."), ("ü", "1")]
 )
 async def test_invalid_client_software_name_is_rejected(
-    desk: Any, name: str, software: str
+    apis: Any, name: str, software: str
 ) -> None:
-    response = ask(desk, 3, name, software)
+    response = ask(apis, 3, name, software)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert response.api_keys == []
 
 
-async def test_client_software_name_is_not_checked_before_version_3(desk: Any) -> None:
-    assert ask(desk, 2, "", "").error_code == ErrorCode.NONE
+async def test_client_software_name_is_not_checked_before_version_3(apis: Any) -> None:
+    assert ask(apis, 2, "", "").error_code == ErrorCode.NONE
 
 
 CLUSTER = "the cluster"
@@ -102,20 +102,20 @@ CLUSTER = "the cluster"
     ],
 )
 async def test_client_that_expects_another_broker_must_bootstrap_again(
-    desk: Any, cluster_id: str | None, node_id: int, error: ErrorCode
+    apis: Any, cluster_id: str | None, node_id: int, error: ErrorCode
 ) -> None:
     if cluster_id == CLUSTER:
-        cluster_id = desk.cluster.image.cluster_id
-    response = ask(desk, 5, cluster_id=cluster_id, node_id=node_id)
+        cluster_id = apis.cluster.image.cluster_id
+    response = ask(apis, 5, cluster_id=cluster_id, node_id=node_id)
     assert response.error_code == error
     assert bool(response.api_keys) == (error == ErrorCode.NONE)
 
 
-async def test_expected_broker_is_not_checked_before_authentication(desk: Any) -> None:
+async def test_expected_broker_is_not_checked_before_authentication(apis: Any) -> None:
     request = ApiVersionsRequest(
         client_software_name="a", client_software_version="1", cluster_id="another", node_id=1
     )
-    context = replace(desk.context(API.key, 5), served=SERVED)
+    context = replace(apis.context(API.key, 5), served=SERVED)
     assert before_authentication(context, request).error_code == ErrorCode.NONE
     request.client_software_name = "-"
     assert before_authentication(context, request).error_code == ErrorCode.INVALID_REQUEST

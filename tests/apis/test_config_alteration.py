@@ -23,15 +23,15 @@ STEP = (ConfigOperation("max.connections", Op.SET, "5"),)
 
 
 async def ask(
-    desk: Any, *wishes: ConfigChange, validate_only: bool = False
+    apis: Any, *wishes: ConfigChange, validate_only: bool = False
 ) -> list[tuple[int, str] | None]:
     part = AlterConfigsPart(wishes, replace=False, validate_only=validate_only)
-    return list(await execute_at_controller(desk.controller, part))
+    return list(await execute_at_controller(apis.controller, part))
 
 
-async def test_config_changes_are_answered_in_request_order(desk: Any) -> None:
+async def test_config_changes_are_answered_in_request_order(apis: Any) -> None:
     unknown, fine, topic = await ask(
-        desk,
+        apis,
         ConfigChange(64, "1", STEP),
         ConfigChange(BROKER_TYPE, "1", STEP),
         ConfigChange(TOPIC_TYPE, "missing", (ConfigOperation("retention.ms", Op.SET, "5"),)),
@@ -40,25 +40,25 @@ async def test_config_changes_are_answered_in_request_order(desk: Any) -> None:
     assert fine is None
     assert topic is not None
     assert topic[0] == 3
-    assert desk.controller.at_processor.configs["brokers", "1"] == {"max.connections": "5"}
+    assert apis.controller.at_processor.configs["brokers", "1"] == {"max.connections": "5"}
 
 
-async def test_duplicate_resource_is_rejected(desk: Any) -> None:
+async def test_duplicate_resource_is_rejected(apis: Any) -> None:
     other = (ConfigOperation("max.connections", Op.SET, "6"),)
     answers = await ask(
-        desk, ConfigChange(BROKER_TYPE, "1", STEP), ConfigChange(BROKER_TYPE, "1", other)
+        apis, ConfigChange(BROKER_TYPE, "1", STEP), ConfigChange(BROKER_TYPE, "1", other)
     )
     assert answers == [(42, "Each resource must appear at most once.")] * 2
-    assert ("brokers", "1") not in desk.cluster.image.configs
+    assert ("brokers", "1") not in apis.cluster.image.configs
 
 
-async def test_validate_only_changes_are_not_applied(desk: Any) -> None:
-    assert await ask(desk, ConfigChange(BROKER_TYPE, "1", STEP), validate_only=True) == [None]
-    assert desk.controller.published == []
+async def test_validate_only_changes_are_not_applied(apis: Any) -> None:
+    assert await ask(apis, ConfigChange(BROKER_TYPE, "1", STEP), validate_only=True) == [None]
+    assert apis.controller.published == []
 
 
 async def test_connection_limit_of_unresolvable_host_is_rejected(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
+    apis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def look_up(host: str) -> list[str]:
         if host != "here.test":
@@ -73,49 +73,49 @@ async def test_connection_limit_of_unresolvable_host_is_rejected(
 
     text = "max.connections.per.ip.overrides: cannot resolve gone.test; name hosts that can be "
     text += "looked up, or their addresses"
-    assert await ask(desk, overrides("gone.test:1, 10.0.0.2:3, here.test:2")) == [(42, text)]
-    assert desk.controller.published == []
-    assert await ask(desk, overrides("here.test:2,10.0.0.2:3")) == [None]
-    [refusal] = await ask(desk, overrides("10.0.0.0#:3"))
+    assert await ask(apis, overrides("gone.test:1, 10.0.0.2:3, here.test:2")) == [(42, text)]
+    assert apis.controller.published == []
+    assert await ask(apis, overrides("here.test:2,10.0.0.2:3")) == [None]
+    [refusal] = await ask(apis, overrides("10.0.0.0#:3"))
     assert refusal is not None
     assert refusal[0] == 42
     assert "an entry is host:number" in refusal[1]
 
 
-async def test_unusable_keystore_is_rejected(desk: Any) -> None:
+async def test_unusable_keystore_is_rejected(apis: Any) -> None:
     name = "listener.name.ssl.ssl.keystore.location"
-    desk.controller.bad_keys = ["bad.pem"]
+    apis.controller.bad_keys = ["bad.pem"]
     bad, good = (
         ConfigChange(BROKER_TYPE, "1", (ConfigOperation(name, Op.SET, location), *STEP))
         for location in ("bad.pem", "good.pem")
     )
-    assert await ask(desk, bad) == [(42, "bad.pem")]
-    assert desk.controller.published == []
-    assert await ask(desk, bad, validate_only=True) == [(42, "bad.pem")]
-    assert await ask(desk, good) == [None]
+    assert await ask(apis, bad) == [(42, "bad.pem")]
+    assert apis.controller.published == []
+    assert await ask(apis, bad, validate_only=True) == [(42, "bad.pem")]
+    assert await ask(apis, good) == [None]
 
 
 LEVEL = (ConfigOperation("root", Op.SET, "DEBUG"),)
 
 
-async def test_log_levels_are_changed_one_by_one_only(desk: Any) -> None:
+async def test_log_levels_are_changed_one_by_one_only(apis: Any) -> None:
     wish = ConfigChange(BROKER_LOGGER_TYPE, "1", LEVEL)
     part = AlterConfigsPart((wish,), replace=True, validate_only=False)
-    [refused] = await execute_at_controller(desk.controller, part)
+    [refused] = await execute_at_controller(apis.controller, part)
     assert refused == (42, "Unknown resource type 8")
-    assert await ask(desk, wish) == [None]
-    assert desk.controller.at_processor.configs["broker-loggers", "1"] == {"root": "DEBUG"}
+    assert await ask(apis, wish) == [None]
+    assert apis.controller.at_processor.configs["broker-loggers", "1"] == {"root": "DEBUG"}
 
 
-async def test_groups_and_client_metrics_are_stored_under_encoded_names(desk: Any) -> None:
+async def test_groups_and_client_metrics_are_stored_under_encoded_names(apis: Any) -> None:
     session = (ConfigOperation("consumer.session.timeout.ms", Op.SET, "50000"),)
     interval = (ConfigOperation("interval.ms", Op.SET, "1000"),)
     answers = await ask(
-        desk,
+        apis,
         ConfigChange(GROUP_TYPE, "a/b", session),
         ConfigChange(CLIENT_METRICS_TYPE, "all clients", interval),
     )
     assert answers == [None, None]
-    configs = desk.controller.at_processor.configs
+    configs = apis.controller.at_processor.configs
     assert configs["groups", "a%2Fb"] == {"consumer.session.timeout.ms": "50000"}
     assert configs["client-metrics", "all%20clients"] == {"interval.ms": "1000"}

@@ -12,8 +12,8 @@ from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatReq
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_consumer_group_heartbeat_is_unsupported_version(desk: Any, version: int) -> None:
-    response = await desk.ask(API, ConsumerGroupHeartbeatRequest(group_id="g"), version)
-    assert desk.asked == {}
+async def test_consumer_group_heartbeat_is_unsupported_version(apis: Any, version: int) -> None:
+    response = await apis.ask(API, ConsumerGroupHeartbeatRequest(group_id="g"), version)
+    assert apis.asked == {}
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert "group.protocol=classic" in response.error_message

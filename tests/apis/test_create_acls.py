@@ -14,7 +14,7 @@ from protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from protocol.messages.describe_acls import DescribeAclsRequest
 from tests.apis.authorization.callers import SETTINGS
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 
 ANY: dict[str, Any] = {
     "resource_type_filter": 1,
@@ -40,13 +40,13 @@ def creation(**changed: Any) -> AclCreation:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_acls_are_created_described_and_deleted(make_desk: DeskMaker, version: int) -> None:
-    desk = await make_desk(*SETTINGS)
+async def test_acls_are_created_described_and_deleted(make_apis: ApisMaker, version: int) -> None:
+    apis = await make_apis(*SETTINGS)
     wanted = [creation(), creation(operation=0), creation(resource_pattern_type=4)]
-    made = await desk.ask(API, CreateAclsRequest(creations=wanted), version)
+    made = await apis.ask(API, CreateAclsRequest(creations=wanted), version)
     assert [result.error_code for result in made.results] == [0, ErrorCode.INVALID_REQUEST, 0]
     assert made.results[1].error_message == "Invalid operation 0"
-    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**ANY), version)
+    found = await apis.ask(DESCRIBE, DescribeAclsRequest(**ANY), version)
     assert [(one.resource_name, one.pattern_type) for one in found.resources] == [
         ("cats", 3),
         ("cats", 4),
@@ -57,18 +57,18 @@ async def test_acls_are_created_described_and_deleted(make_desk: DeskMaker, vers
         DeleteAclsFilter(**{**ANY, "pattern_type_filter": 4}),
         DeleteAclsFilter(**{**ANY, "operation": 99}),
     ]
-    gone = await desk.ask(DELETE, DeleteAclsRequest(filters=filters), version)
+    gone = await apis.ask(DELETE, DeleteAclsRequest(filters=filters), version)
     assert [len(result.matching_acls) for result in gone.filter_results] == [1, 0]
     assert gone.filter_results[1].error_code == ErrorCode.INVALID_REQUEST
-    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**ANY), version)
+    found = await apis.ask(DESCRIBE, DescribeAclsRequest(**ANY), version)
     assert [one.pattern_type for one in found.resources] == [3]
 
 
-async def test_acl_requests_without_authorizer_are_security_disabled(desk: Any) -> None:
+async def test_acl_requests_without_authorizer_are_security_disabled(apis: Any) -> None:
     disabled = ErrorCode.SECURITY_DISABLED
-    made = await desk.ask(API, CreateAclsRequest(creations=[creation()]), 3)
+    made = await apis.ask(API, CreateAclsRequest(creations=[creation()]), 3)
     assert [result.error_code for result in made.results] == [disabled]
-    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**ANY), 3)
+    found = await apis.ask(DESCRIBE, DescribeAclsRequest(**ANY), 3)
     assert found.error_code == disabled
-    gone = await desk.ask(DELETE, DeleteAclsRequest(filters=[DeleteAclsFilter(**ANY)]), 3)
+    gone = await apis.ask(DELETE, DeleteAclsRequest(filters=[DeleteAclsFilter(**ANY)]), 3)
     assert [result.error_code for result in gone.filter_results] == [disabled]

@@ -17,10 +17,10 @@ from protocol.messages.create_partitions import (
 
 
 @pytest.fixture
-async def with_topic(desk: Any) -> Any:
-    outcome = await desk.cluster.create_topics([NewTopic("a", 1)])
-    await desk.controller.publish(outcome.updates)
-    return desk
+async def with_topic(apis: Any) -> Any:
+    outcome = await apis.cluster.create_topics([NewTopic("a", 1)])
+    await apis.controller.publish(outcome.updates)
+    return apis
 
 
 def grow(*topics: tuple[str, int], validate_only: bool = False) -> CreatePartitionsRequest:

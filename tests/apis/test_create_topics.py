@@ -23,11 +23,11 @@ def wish(name: str, count: int = 3, factor: int = 1, **fields: Any) -> Creatable
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_topic_is_created_and_described(desk: Any, version: int) -> None:
+async def test_topic_is_created_and_described(apis: Any, version: int) -> None:
     configs = [CreatableTopicConfig(name="retention.ms", value="5")]
     request = CreateTopicsRequest(topics=[wish("a", configs=configs)])
-    [result] = (await desk.ask(API, request, version)).topics
-    topic = desk.controller.at_processor.topics["a"]
+    [result] = (await apis.ask(API, request, version)).topics
+    topic = apis.controller.at_processor.topics["a"]
     assert (result.name, result.error_code, result.error_message) == ("a", 0, None)
     assert len(topic.partitions) == 3
     if version >= 5:
@@ -40,34 +40,34 @@ async def test_topic_is_created_and_described(desk: Any, version: int) -> None:
         assert result.topic_id == topic.topic_id != ZERO_UUID
 
 
-async def test_manual_replica_assignment_is_accepted(desk: Any) -> None:
+async def test_manual_replica_assignment_is_accepted(apis: Any) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[1]) for i in (0, 1)]
     request = CreateTopicsRequest(topics=[wish("a", -1, -1, assignments=assignments)])
-    [result] = (await desk.ask(API, request, 7)).topics
+    [result] = (await apis.ask(API, request, 7)).topics
     assert (result.error_code, result.num_partitions) == (0, 2)
 
 
 @pytest.mark.parametrize("version", [2, 5, 7])
-async def test_invalid_topics_are_rejected_and_valid_ones_created(desk: Any, version: int) -> None:
+async def test_invalid_topics_are_rejected_and_valid_ones_created(apis: Any, version: int) -> None:
     request = CreateTopicsRequest(topics=[wish("bad name"), wish("a"), wish("b"), wish("b")])
-    results = (await desk.ask(API, request, version)).topics
+    results = (await apis.ask(API, request, version)).topics
     assert [(result.name, result.error_code) for result in results] == [
         ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("a", ErrorCode.NONE),
         ("b", ErrorCode.INVALID_REQUEST),
     ]
     assert "characters other than" in results[0].error_message
-    assert "b" not in desk.cluster.image.topics
+    assert "b" not in apis.cluster.image.topics
 
 
-async def test_validate_only_creates_no_topic(desk: Any) -> None:
+async def test_validate_only_creates_no_topic(apis: Any) -> None:
     request = CreateTopicsRequest(topics=[wish("a"), wish("b", 0)], validate_only=True)
-    results = (await desk.ask(API, request, 7)).topics
+    results = (await apis.ask(API, request, 7)).topics
     assert [result.error_code for result in results] == [0, ErrorCode.INVALID_PARTITIONS]
     assert results[0].num_partitions == 3
-    assert desk.controller.published == []
-    assert "a" not in desk.cluster.image.topics
+    assert apis.controller.published == []
+    assert "a" not in apis.cluster.image.topics
 
 
-async def test_create_topics_without_topics_returns_empty_list(desk: Any) -> None:
-    assert (await desk.ask(API, CreateTopicsRequest(), 7)).topics == []
+async def test_create_topics_without_topics_returns_empty_list(apis: Any) -> None:
+    assert (await apis.ask(API, CreateTopicsRequest(), 7)).topics == []

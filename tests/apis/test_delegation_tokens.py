@@ -13,7 +13,7 @@ from protocol.messages.create_delegation_token import CreateDelegationTokenReque
 from protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 from tests.apis.tokens import ALICE, KEY, PROVEN, SETTINGS, ask
 
 NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
@@ -28,13 +28,13 @@ REQUESTS = (
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("by_token", [False, True])
 async def test_request_without_proven_identity_is_not_allowed(
-    make_desk: DeskMaker, request_: Any, by_token: bool
+    make_apis: ApisMaker, request_: Any, by_token: bool
 ) -> None:
-    desk = await make_desk(*SETTINGS, KEY)
-    desk.by_token = by_token
-    response = await ask(desk, ALICE, request_, 2, PROVEN if by_token else "PLAINTEXT")
+    apis = await make_apis(*SETTINGS, KEY)
+    apis.by_token = by_token
+    response = await ask(apis, ALICE, request_, 2, PROVEN if by_token else "PLAINTEXT")
     assert response.error_code == NOT_ALLOWED
-    assert desk.asked == {}
+    assert apis.asked == {}
     for name in ("issue_timestamp_ms", "expiry_timestamp_ms"):
         assert getattr(response, name, -1) == -1
 
@@ -43,10 +43,10 @@ async def test_request_without_proven_identity_is_not_allowed(
     ("principal", "error"), [(ANONYMOUS, NOT_ALLOWED), (ALICE, ErrorCode.NONE)]
 )
 async def test_client_with_tls_needs_a_certificate(
-    make_desk: DeskMaker, principal: Principal, error: ErrorCode
+    make_apis: ApisMaker, principal: Principal, error: ErrorCode
 ) -> None:
     protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OUTSIDE:SSL"
     listeners = "listeners=PLAINTEXT://127.0.0.1:0,OUTSIDE://127.0.0.1:0"
-    desk = await make_desk(listeners, protocols, KEY, "ssl.keystore.location=x.pem")
-    desk.principal = principal
-    assert requests_problem(desk.context(38, 3, PROVEN)) == error
+    apis = await make_apis(listeners, protocols, KEY, "ssl.keystore.location=x.pem")
+    apis.principal = principal
+    assert requests_problem(apis.context(38, 3, PROVEN)) == error

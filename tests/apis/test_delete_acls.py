@@ -6,14 +6,14 @@ from minibroker.apis.delete_acls import API
 from minibroker.security.acl import Operation, Resource
 from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from tests.apis.authorization.callers import SETTINGS, grant
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 from tests.apis.test_create_acls import ANY
 
 
-async def test_acl_matching_two_filters_is_listed_for_both(make_desk: DeskMaker) -> None:
-    desk = await make_desk(*SETTINGS)
-    await grant(desk, Resource.GROUP, "g", Operation.READ)
+async def test_acl_matching_two_filters_is_listed_for_both(make_apis: ApisMaker) -> None:
+    apis = await make_apis(*SETTINGS)
+    await grant(apis, Resource.GROUP, "g", Operation.READ)
     filters = [DeleteAclsFilter(**ANY), DeleteAclsFilter(**{**ANY, "resource_type_filter": 3})]
-    gone = await desk.ask(API, DeleteAclsRequest(filters=filters), 3)
+    gone = await apis.ask(API, DeleteAclsRequest(filters=filters), 3)
     assert [len(result.matching_acls) for result in gone.filter_results] == [1, 1]
-    assert not desk.controller.at_processor.acls
+    assert not apis.controller.at_processor.acls

@@ -16,13 +16,13 @@ from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProto
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_only_empty_groups_are_deleted(group_desk: Any, version: int) -> None:
+async def test_only_empty_groups_are_deleted(group_apis: Any, version: int) -> None:
     anybody = CommitRequested(member_id="", generation=-1)
     ids = [f"g{number}" for number in range(4)]
     for group_id in ids:
-        owner = group_desk.context(API.key, version).group_owner(group_id)
+        owner = group_apis.context(API.key, version).group_owner(group_id)
         offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
-        group_desk.workers[owner].groups.commit(group_id, anybody, offsets)
+        group_apis.workers[owner].groups.commit(group_id, anybody, offsets)
     join = JoinGroupRequest(
         group_id="busy",
         session_timeout_ms=10_000,
@@ -30,10 +30,10 @@ async def test_only_empty_groups_are_deleted(group_desk: Any, version: int) -> N
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
     )
-    await group_desk.ask(join_group.API, join, 3)
+    await group_apis.ask(join_group.API, join, 3)
     asked = ["busy", *ids, "none", "g0"]
-    response = await group_desk.ask(API, DeleteGroupsRequest(groups_names=asked), version)
-    assert len(group_desk.asked) == 2
+    response = await group_apis.ask(API, DeleteGroupsRequest(groups_names=asked), version)
+    assert len(group_apis.asked) == 2
     errors = [(each.group_id, each.error_code) for each in response.results]
     assert errors == [
         ("busy", ErrorCode.NON_EMPTY_GROUP),
@@ -42,7 +42,7 @@ async def test_only_empty_groups_are_deleted(group_desk: Any, version: int) -> N
     ]
     left = [
         group.group_id
-        for worker in group_desk.workers.values()
+        for worker in group_apis.workers.values()
         for group in worker.groups.list_groups()
     ]
     assert left == ["busy"]

@@ -46,16 +46,16 @@ class Worker:
 
 
 @pytest.fixture
-async def staffed(desk: Any, tmp_path: Path) -> Any:
-    desk.workers = {index: Worker(tmp_path, index) for index in range(2)}
+async def staffed(apis: Any, tmp_path: Path) -> Any:
+    apis.workers = {index: Worker(tmp_path, index) for index in range(2)}
     wanted = [NewTopic("a", 2), NewTopic("kept", 1, config=[("cleanup.policy", "compact")])]
-    await desk.controller.publish((await desk.cluster.create_topics(wanted)).updates)
+    await apis.controller.publish((await apis.cluster.create_topics(wanted)).updates)
     for partition in range(2):
-        led = desk.workers[partition_owner("a", partition, 2)].partition("a", partition)
+        led = apis.workers[partition_owner("a", partition, 2)].partition("a", partition)
         batch = build_batch([Record(value=b"x") for _ in range(10)])
         led.append_as_leader(memoryview(bytearray(batch)), now_ms=0)
-    yield desk
-    for worker in desk.workers.values():
+    yield apis
+    for worker in apis.workers.values():
         worker.close()
 
 

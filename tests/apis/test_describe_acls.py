@@ -9,13 +9,13 @@ from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.describe_acls import DescribeAclsRequest
 from tests.apis.authorization.callers import ALICE, SETTINGS, grant
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 from tests.apis.test_create_acls import ANY
 
 
-async def test_invalid_filter_is_rejected(make_desk: DeskMaker) -> None:
-    desk = await make_desk(*SETTINGS)
-    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, "operation": 0}), 3)
+async def test_invalid_filter_is_rejected(make_apis: ApisMaker) -> None:
+    apis = await make_apis(*SETTINGS)
+    found = await apis.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, "operation": 0}), 3)
     assert found.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -23,18 +23,18 @@ async def test_invalid_filter_is_rejected(make_desk: DeskMaker) -> None:
     "part", ["resource_type_filter", "pattern_type_filter", "operation", "permission_type"]
 )
 async def test_filter_with_unknown_enum_value_matches_no_acl(
-    make_desk: DeskMaker, part: str
+    make_apis: ApisMaker, part: str
 ) -> None:
-    desk = await make_desk(*SETTINGS)
-    await grant(desk, Resource.TOPIC, "cats", Operation.READ)
-    found = await desk.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, part: 77}), 3)
+    apis = await make_apis(*SETTINGS)
+    await grant(apis, Resource.TOPIC, "cats", Operation.READ)
+    found = await apis.ask(DESCRIBE, DescribeAclsRequest(**{**ANY, part: 77}), 3)
     assert (found.error_code, found.resources) == (ErrorCode.NONE, [])
 
 
-async def test_acls_of_one_pattern_are_grouped_in_one_resource(make_desk: DeskMaker) -> None:
-    desk = await make_desk(*SETTINGS)
-    await grant(desk, Resource.TOPIC, "cats", Operation.READ, Operation.WRITE)
-    found = await desk.ask(
+async def test_acls_of_one_pattern_are_grouped_in_one_resource(make_apis: ApisMaker) -> None:
+    apis = await make_apis(*SETTINGS)
+    await grant(apis, Resource.TOPIC, "cats", Operation.READ, Operation.WRITE)
+    found = await apis.ask(
         DESCRIBE, DescribeAclsRequest(**{**ANY, "principal_filter": str(ALICE)}), 3
     )
     [resource] = found.resources

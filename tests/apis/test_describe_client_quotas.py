@@ -14,18 +14,18 @@ RATE = "connection_creation_rate"
 
 
 @pytest.fixture
-async def with_quotas(desk: Any) -> Any:
+async def with_quotas(apis: Any) -> Any:
     names = {"10.0.0.1": 5.0, None: 7.0}
     changes = [QuotaChange((("ip", name),), ((RATE, rate),)) for name, rate in names.items()]
     both = (("user", "u"), ("client-id", None))
     changes.append(QuotaChange(both, (("request_percentage", 0.5),)))
-    outcome = await desk.cluster.alter_quotas(changes)
-    await desk.controller.publish(outcome.updates)
-    return desk
+    outcome = await apis.cluster.alter_quotas(changes)
+    await apis.controller.publish(outcome.updates)
+    return apis
 
 
 async def describe(
-    desk: Any, *components: tuple[str, int, str | None], version: int = 1, strict: bool = True
+    apis: Any, *components: tuple[str, int, str | None], version: int = 1, strict: bool = True
 ) -> Any:
     request = DescribeClientQuotasRequest(
         components=[
@@ -34,8 +34,8 @@ async def describe(
         ],
         strict=strict,
     )
-    response = await desk.ask(API, request, version)
-    assert desk.asked == {}
+    response = await apis.ask(API, request, version)
+    assert apis.asked == {}
     return response
 
 

@@ -19,20 +19,20 @@ from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeC
 
 
 @pytest.fixture
-async def with_topic(desk: Any) -> Any:
+async def with_topic(apis: Any) -> Any:
     wanted = NewTopic("a", config=[("retention.ms", "5"), ("cleanup.policy", "compact,delete")])
-    await desk.controller.publish((await desk.cluster.create_topics([wanted])).updates)
-    return desk
+    await apis.controller.publish((await apis.cluster.create_topics([wanted])).updates)
+    return apis
 
 
 async def describe(
-    desk: Any, kind: int, name: str, version: int = 4, keys: list[str] | None = None, **fields: Any
+    apis: Any, kind: int, name: str, version: int = 4, keys: list[str] | None = None, **fields: Any
 ) -> Any:
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=keys
     )
-    response = await desk.ask(API, DescribeConfigsRequest(resources=[resource], **fields), version)
-    assert desk.asked == {}
+    response = await apis.ask(API, DescribeConfigsRequest(resources=[resource], **fields), version)
+    assert apis.asked == {}
     [result] = response.results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
@@ -77,16 +77,16 @@ async def test_empty_configuration_keys_return_all_configs(with_topic: Any) -> N
     assert len((await describe(with_topic, TOPIC, "a", keys=[])).configs) == len(TOPIC_SETTINGS)
 
 
-async def test_broker_configs_are_marked_read_only_unless_dynamic(make_desk: Any) -> None:
-    desk = await make_desk("num.io.threads=5", "node.id=7")
-    result = await describe(desk, BROKER, "7")
+async def test_broker_configs_are_marked_read_only_unless_dynamic(make_apis: Any) -> None:
+    apis = await make_apis("num.io.threads=5", "node.id=7")
+    result = await describe(apis, BROKER, "7")
     found = {config.name: config for config in result.configs}
     assert set(found) == set(BROKER_SETTINGS)
     assert (found["num.io.threads"].value, found["num.io.threads"].config_source) == ("5", 4)
     assert found["log.retention.ms"].value is None
     changeable = {name for name, config in found.items() if not config.read_only}
     assert changeable == {name for name, setting in BROKER_SETTINGS.items() if setting.dynamic}
-    assert (await describe(desk, BROKER, "")).configs == []
+    assert (await describe(apis, BROKER, "")).configs == []
 
 
 @pytest.mark.parametrize(
@@ -104,31 +104,31 @@ async def test_broker_configs_are_marked_read_only_unless_dynamic(make_desk: Any
     ],
 )
 async def test_invalid_resource_is_rejected_with_message(
-    desk: Any, kind: int, name: str, code: ErrorCode, words: str
+    apis: Any, kind: int, name: str, code: ErrorCode, words: str
 ) -> None:
-    result = await describe(desk, kind, name)
+    result = await describe(apis, kind, name)
     assert result.error_code == code
     assert words in result.error_message
     assert result.configs == []
 
 
-async def test_dynamic_default_broker_configs_are_described(desk: Any) -> None:
+async def test_dynamic_default_broker_configs_are_described(apis: Any) -> None:
     step = (ConfigOperation("max.connections", Op.SET, "5"),)
-    outcome = await desk.cluster.alter_configs([Alteration("brokers", "", step)])
-    await desk.controller.publish(outcome.updates)
-    [config] = (await describe(desk, BROKER, "")).configs
+    outcome = await apis.cluster.alter_configs([Alteration("brokers", "", step)])
+    await apis.controller.publish(outcome.updates)
+    [config] = (await describe(apis, BROKER, "")).configs
     assert (config.name, config.value, config.config_source) == ("max.connections", "5", 3)
     assert not config.read_only
 
 
-async def test_group_configs_are_described_with_broker_synonyms(desk: Any) -> None:
-    desk.image = replace(
-        desk.cluster.image,
+async def test_group_configs_are_described_with_broker_synonyms(apis: Any) -> None:
+    apis.image = replace(
+        apis.cluster.image,
         configs={("groups", "a%2Fb"): {"consumer.session.timeout.ms": "50000"}},
     )
     found = {
         config.name: config
-        for config in (await describe(desk, 32, "a/b", include_synonyms=True)).configs
+        for config in (await describe(apis, 32, "a/b", include_synonyms=True)).configs
     }
     session = found["consumer.session.timeout.ms"]
     assert (session.value, session.config_source) == ("50000", 8)
@@ -141,11 +141,11 @@ async def test_group_configs_are_described_with_broker_synonyms(desk: Any) -> No
     assert "consumer.assignor.offload.enable" not in found
 
 
-async def test_client_metrics_are_described_with_defaults(desk: Any) -> None:
-    desk.image = replace(desk.cluster.image, configs={("client-metrics", "s"): {"metrics": "a,b"}})
+async def test_client_metrics_are_described_with_defaults(apis: Any) -> None:
+    apis.image = replace(apis.cluster.image, configs={("client-metrics", "s"): {"metrics": "a,b"}})
     found = {
         config.name: (config.value, config.config_source, len(config.synonyms))
-        for config in (await describe(desk, 16, "s", include_synonyms=True)).configs
+        for config in (await describe(apis, 16, "s", include_synonyms=True)).configs
     }
     assert found == {
         "metrics": ("a,b", 7, 1),
@@ -154,12 +154,12 @@ async def test_client_metrics_are_described_with_defaults(desk: Any) -> None:
     }
 
 
-async def test_loggers_are_described_with_their_levels(desk: Any) -> None:
+async def test_loggers_are_described_with_their_levels(apis: Any) -> None:
     key = ("broker-loggers", "1")
-    desk.image = replace(desk.cluster.image, configs={key: {"minibroker.storage": "DEBUG"}})
-    found = {config.name: config for config in (await describe(desk, 8, "1")).configs}
+    apis.image = replace(apis.cluster.image, configs={key: {"minibroker.storage": "DEBUG"}})
+    found = {config.name: config for config in (await describe(apis, 8, "1")).configs}
     assert found["root"].value == found["minibroker.network"].value == "INFO"
     assert (found["minibroker.storage"].value, found["root"].config_source) == ("DEBUG", 6)
-    assert {config.name for config in (await describe(desk, 8, "1", keys=["root"])).configs} == {
+    assert {config.name for config in (await describe(apis, 8, "1", keys=["root"])).configs} == {
         "root"
     }

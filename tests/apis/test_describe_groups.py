@@ -17,7 +17,7 @@ NOT_ASKED = -0x80000000
 READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
 
 
-async def stable_group(desk: Any, group_id: str) -> str:
+async def stable_group(apis: Any, group_id: str) -> str:
     join = JoinGroupRequest(
         group_id=group_id,
         session_timeout_ms=10_000,
@@ -26,19 +26,19 @@ async def stable_group(desk: Any, group_id: str) -> str:
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
     )
-    member_id = str((await desk.ask(join_group.API, join, 5)).member_id)
+    member_id = str((await apis.ask(join_group.API, join, 5)).member_id)
     assigned = SyncGroupRequestAssignment(member_id=member_id, assignment=b"A")
     sync = SyncGroupRequest(
         group_id=group_id, generation_id=1, member_id=member_id, assignments=[assigned]
     )
-    await desk.ask(sync_group.API, sync, 4)
+    await apis.ask(sync_group.API, sync, 4)
     return member_id
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_stable_group_is_described_with_members(group_desk: Any, version: int) -> None:
-    member_id = await stable_group(group_desk, "g")
-    response = await group_desk.ask(API, DescribeGroupsRequest(groups=["g"]), version)
+async def test_stable_group_is_described_with_members(group_apis: Any, version: int) -> None:
+    member_id = await stable_group(group_apis, "g")
+    response = await group_apis.ask(API, DescribeGroupsRequest(groups=["g"]), version)
     (group,) = response.groups
     assert (group.error_code, group.error_message) == (ErrorCode.NONE, None)
     assert (group.group_state, group.protocol_type, group.protocol_data) == (
@@ -58,9 +58,9 @@ async def test_stable_group_is_described_with_members(group_desk: Any, version: 
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_unknown_group_is_described_as_dead(group_desk: Any, version: int) -> None:
+async def test_unknown_group_is_described_as_dead(group_apis: Any, version: int) -> None:
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=version >= 3)
-    (group,) = (await group_desk.ask(API, request, version)).groups
+    (group,) = (await group_apis.ask(API, request, version)).groups
     assert (group.group_id, group.group_state, group.members) == ("g", "Dead", [])
     if version >= 6:
         assert group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -71,21 +71,21 @@ async def test_unknown_group_is_described_as_dead(group_desk: Any, version: int)
 
 @pytest.mark.parametrize("version", [3, 6])
 async def test_authorized_operations_are_included_if_requested(
-    group_desk: Any, version: int
+    group_apis: Any, version: int
 ) -> None:
-    await stable_group(group_desk, "g")
+    await stable_group(group_apis, "g")
     request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
-    (group,) = (await group_desk.ask(API, request, version)).groups
+    (group,) = (await group_apis.ask(API, request, version)).groups
     allowed = {bit for bit in range(32) if group.authorized_operations & (1 << bit)}
     assert allowed == {READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS}
 
 
-async def test_groups_of_several_workers_are_answered_in_request_order(group_desk: Any) -> None:
+async def test_groups_of_several_workers_are_answered_in_request_order(group_apis: Any) -> None:
     ids = [f"g{number}" for number in range(6)]
     for group_id in ids:
-        await stable_group(group_desk, group_id)
+        await stable_group(group_apis, group_id)
     asked = ["none", *reversed(ids), "g0"]
-    response = await group_desk.ask(API, DescribeGroupsRequest(groups=asked), 5)
+    response = await group_apis.ask(API, DescribeGroupsRequest(groups=asked), 5)
     assert [group.group_id for group in response.groups] == asked
-    assert len(group_desk.asked) == 2
+    assert len(group_apis.asked) == 2
     assert [group.group_state for group in response.groups] == ["Dead", *["Stable"] * 7]

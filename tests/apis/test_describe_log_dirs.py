@@ -15,12 +15,12 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Topi
 from protocol.records import Record, build_batch
 
 
-async def fill(desk: Any, topic: str, index: int) -> int:
+async def fill(apis: Any, topic: str, index: int) -> int:
     """Append a batch, and return its size."""
     batch = build_batch([Record(0, 0, None, b"value")])
     data = PartitionProduceData(index=index, records=batch)
     topics = [TopicProduceData(name=topic, partition_data=[data])]
-    await desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
+    await apis.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
     return len(batch)
 
 
@@ -34,10 +34,10 @@ def sizes(result: Any) -> dict[tuple[str, int], int]:
 
 @pytest.mark.parametrize("version", range(1, 6))
 async def test_all_partitions_are_described_with_their_sizes(
-    log_desk: Any, tmp_path: Path, version: int
+    log_apis: Any, tmp_path: Path, version: int
 ) -> None:
-    size = await fill(log_desk, "t", 1)
-    response = await log_desk.ask(API, DescribeLogDirsRequest(topics=None), version)
+    size = await fill(log_apis, "t", 1)
+    response = await log_apis.ask(API, DescribeLogDirsRequest(topics=None), version)
     [result] = response.results
     assert (response.error_code, result.error_code) == (ErrorCode.NONE, ErrorCode.NONE)
     assert result.log_dir == str(tmp_path)
@@ -48,27 +48,27 @@ async def test_all_partitions_are_described_with_their_sizes(
     assert (result.total_bytes >= result.usable_bytes > 0) == (version >= 4)
 
 
-async def test_only_existing_requested_partitions_are_described_once(log_desk: Any) -> None:
+async def test_only_existing_requested_partitions_are_described_once(log_apis: Any) -> None:
     wanted = [
         DescribableLogDirTopic(topic="t", partitions=[2, 0, 2, 9, -1]),
         DescribableLogDirTopic(topic="none", partitions=[0]),
     ]
-    response = await log_desk.ask(API, DescribeLogDirsRequest(topics=wanted), 4)
+    response = await log_apis.ask(API, DescribeLogDirsRequest(topics=wanted), 4)
     [result] = response.results
     [topic] = result.topics
     assert [partition.partition_index for partition in topic.partitions] == [0, 2]
 
 
-async def test_directory_is_described_without_partitions(log_desk: Any) -> None:
-    response = await log_desk.ask(API, DescribeLogDirsRequest(topics=[]), 4)
+async def test_directory_is_described_without_partitions(log_apis: Any) -> None:
+    response = await log_apis.ask(API, DescribeLogDirsRequest(topics=[]), 4)
     [result] = response.results
     assert result.topics == []
     assert result.total_bytes > 0
 
 
-async def test_directory_that_cannot_be_examined_is_reported(log_desk: Any, tmp_path: Path) -> None:
-    log_desk.workers[0].data_dir = tmp_path / "gone"
-    response = await log_desk.ask(API, DescribeLogDirsRequest(topics=None), 4)
+async def test_directory_that_cannot_be_examined_is_reported(log_apis: Any, tmp_path: Path) -> None:
+    log_apis.workers[0].data_dir = tmp_path / "gone"
+    response = await log_apis.ask(API, DescribeLogDirsRequest(topics=None), 4)
     [result] = response.results
     assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert result.topics == []

@@ -22,11 +22,11 @@ def request(**topics: list[int]) -> DescribeProducersRequest:
     )
 
 
-async def test_open_transaction_has_its_start_offset(log_desk: Any) -> None:
-    producer = producer_at(log_desk, "t", 1)
+async def test_open_transaction_has_its_start_offset(log_apis: Any) -> None:
+    producer = producer_at(log_apis, "t", 1)
     producer.write()
     producer.write()
-    response = await log_desk.ask(API, request(t=[0, 1]), 0)
+    response = await log_apis.ask(API, request(t=[0, 1]), 0)
     empty, described = response.topics[0].partitions
     assert (empty.error_code, empty.active_producers) == (0, [])
     assert described.active_producers == [
@@ -40,15 +40,15 @@ async def test_open_transaction_has_its_start_offset(log_desk: Any) -> None:
         )
     ]
     producer.end(committed=True)
-    response = await log_desk.ask(API, request(t=[1]), 0)
+    response = await log_apis.ask(API, request(t=[1]), 0)
     (state,) = response.topics[0].partitions[0].active_producers
     assert (state.producer_epoch, state.last_sequence) == (1, -1)
     assert (state.coordinator_epoch, state.current_txn_start_offset) == (0, -1)
 
 
-async def test_partitions_that_cannot_be_described_have_errors(log_desk: Any) -> None:
-    log_desk.hosted("t", 0).update_leadership(2, 1)
-    response = await log_desk.ask(API, request(**{"t": [0, 9], "no": [0], "a/b": [0]}), 0)
+async def test_partitions_that_cannot_be_described_have_errors(log_apis: Any) -> None:
+    log_apis.hosted("t", 0).update_leadership(2, 1)
+    response = await log_apis.ask(API, request(**{"t": [0, 9], "no": [0], "a/b": [0]}), 0)
     assert [
         (each.error_code, each.error_message)
         for topic in response.topics

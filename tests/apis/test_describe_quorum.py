@@ -24,9 +24,9 @@ METADATA = about("__cluster_metadata", 0)
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_controller_leads_the_metadata_log(desk: Any, version: int) -> None:
-    response = await desk.ask(API, DescribeQuorumRequest(topics=[METADATA]), version)
-    image = desk.cluster.image
+async def test_controller_leads_the_metadata_log(apis: Any, version: int) -> None:
+    response = await apis.ask(API, DescribeQuorumRequest(topics=[METADATA]), version)
+    image = apis.cluster.image
     assert response.error_code == ErrorCode.NONE
     [partition] = response.topics[0].partitions
     assert (partition.error_code, partition.leader_id) == (ErrorCode.NONE, 1)
@@ -53,13 +53,13 @@ async def test_controller_leads_the_metadata_log(desk: Any, version: int) -> Non
         [METADATA, about("t")],
     ],
 )
-async def test_other_partition_is_unknown(desk: Any, topics: Any) -> None:
-    response = await desk.ask(API, DescribeQuorumRequest(topics=topics), 2)
+async def test_other_partition_is_unknown(apis: Any, topics: Any) -> None:
+    response = await apis.ask(API, DescribeQuorumRequest(topics=topics), 2)
     assert [topic.topic_name for topic in response.topics] == [one.topic_name for one in topics]
     errors = {partition.error_code for topic in response.topics for partition in topic.partitions}
     assert errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-async def test_no_partition_is_described_if_none_is_requested(desk: Any) -> None:
-    response = await desk.ask(API, DescribeQuorumRequest(topics=[]), 2)
+async def test_no_partition_is_described_if_none_is_requested(apis: Any) -> None:
+    response = await apis.ask(API, DescribeQuorumRequest(topics=[]), 2)
     assert (response.error_code, response.topics) == (ErrorCode.NONE, [])

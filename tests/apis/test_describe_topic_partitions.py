@@ -21,24 +21,24 @@ Place = tuple[str, int]
 
 
 @pytest.fixture
-async def paged(make_desk: Any) -> Any:
+async def paged(make_apis: Any) -> Any:
     """Topics ``a`` (3 partitions), ``b`` (2) and ``c`` (1), at most 4 partitions a page."""
-    desk = await make_desk("max.request.partition.size.limit=4")
-    outcome = await desk.cluster.create_topics(
+    apis = await make_apis("max.request.partition.size.limit=4")
+    outcome = await apis.cluster.create_topics(
         [NewTopic("c", 1), NewTopic("a", 3), NewTopic("b", 2)]
     )
-    await desk.controller.publish(outcome.updates)
-    return desk
+    await apis.controller.publish(outcome.updates)
+    return apis
 
 
-async def page(desk: Any, *names: str, limit: int = 2000, at: Place | None = None) -> Any:
+async def page(apis: Any, *names: str, limit: int = 2000, at: Place | None = None) -> Any:
     cursor = None if at is None else Cursor(topic_name=at[0], partition_index=at[1])
     request = DescribeTopicPartitionsRequest(
         topics=[TopicRequest(name=name) for name in names],
         response_partition_limit=limit,
         cursor=cursor,
     )
-    return await desk.ask(API, request, 0)
+    return await apis.ask(API, request, 0)
 
 
 def places(response: Any) -> list[Place]:

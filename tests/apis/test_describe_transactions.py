@@ -10,10 +10,10 @@ from protocol.messages.describe_transactions import DescribeTransactionsRequest
 from tests.apis.transacting import begin
 
 
-async def test_transactions_are_described_in_request_order(transaction_desk: Any) -> None:
-    producer = await begin(transaction_desk, "x", {"t": [2, 0]})
+async def test_transactions_are_described_in_request_order(transaction_apis: Any) -> None:
+    producer = await begin(transaction_apis, "x", {"t": [2, 0]})
     request = DescribeTransactionsRequest(transactional_ids=["no", "x", ""])
-    missing, found, empty = (await transaction_desk.ask(API, request, 0)).transaction_states
+    missing, found, empty = (await transaction_apis.ask(API, request, 0)).transaction_states
     assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert empty.error_code == ErrorCode.INVALID_REQUEST
     assert (found.error_code, found.transactional_id) == (ErrorCode.NONE, "x")

@@ -17,9 +17,9 @@ from protocol.messages.describe_user_scram_credentials import (
 from tests.apis.test_alter_user_scram_credentials import upsertion
 
 
-async def describe(desk: Any, *names: str, everybody: bool = False) -> dict[str, Any]:
+async def describe(apis: Any, *names: str, everybody: bool = False) -> dict[str, Any]:
     users = None if everybody else [UserName(name=name) for name in names]
-    response = await desk.ask(API, DescribeUserScramCredentialsRequest(users=users), 0)
+    response = await apis.ask(API, DescribeUserScramCredentialsRequest(users=users), 0)
     assert response.error_code == 0
     return {
         result.user: result.error_code
@@ -29,19 +29,19 @@ async def describe(desk: Any, *names: str, everybody: bool = False) -> dict[str,
 
 
 @pytest.mark.parametrize("everybody", [False, True])
-async def test_request_without_users_describes_all_users(desk: Any, everybody: bool) -> None:
-    assert await describe(desk, everybody=everybody) == {}
+async def test_request_without_users_describes_all_users(apis: Any, everybody: bool) -> None:
+    assert await describe(apis, everybody=everybody) == {}
     wanted = [upsertion("alice", 1), upsertion("alice"), upsertion("a/b")]
-    await desk.ask(ALTER, AlterUserScramCredentialsRequest(upsertions=wanted), 0)
-    assert await describe(desk, everybody=everybody) == {
+    await apis.ask(ALTER, AlterUserScramCredentialsRequest(upsertions=wanted), 0)
+    assert await describe(apis, everybody=everybody) == {
         "alice": [(1, 4096), (2, 4096)],
         "a/b": [(2, 4096)],
     }
 
 
-async def test_unknown_and_duplicate_users_have_errors(desk: Any) -> None:
-    await desk.ask(ALTER, AlterUserScramCredentialsRequest(upsertions=[upsertion("alice")]), 0)
-    assert await describe(desk, "alice", "bob", "carol", "carol") == {
+async def test_unknown_and_duplicate_users_have_errors(apis: Any) -> None:
+    await apis.ask(ALTER, AlterUserScramCredentialsRequest(upsertions=[upsertion("alice")]), 0)
+    assert await describe(apis, "alice", "bob", "carol", "carol") == {
         "alice": [(2, 4096)],
         "bob": ErrorCode.RESOURCE_NOT_FOUND,
         "carol": ErrorCode.DUPLICATE_RESOURCE,

@@ -16,26 +16,26 @@ NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 
 
 @pytest.fixture
-async def led(desk: Any) -> Any:
-    outcome = await desk.cluster.create_topics([NewTopic("t", 2)])
-    await desk.controller.publish(outcome.updates)
-    return desk
+async def led(apis: Any) -> Any:
+    outcome = await apis.cluster.create_topics([NewTopic("t", 2)])
+    await apis.controller.publish(outcome.updates)
+    return apis
 
 
-def led_by(desk: Any, leader: int, *replicas: int) -> None:
+def led_by(apis: Any, leader: int, *replicas: int) -> None:
     """Show partition 0 of ``t`` with another leader."""
-    image = desk.cluster.image
+    image = apis.cluster.image
     topic = image.topics["t"]
     first = replace(topic.partitions[0], leader=leader, replicas=replicas)
     changed = topic._replace(partitions=(first, topic.partitions[1]))
-    desk.image = replace(image, topics={**image.topics, "t": changed})
+    apis.image = replace(image, topics={**image.topics, "t": changed})
 
 
 async def elect(
-    desk: Any, topics: list[TopicPartitions] | None, kind: int = PREFERRED, version: int = 2
+    apis: Any, topics: list[TopicPartitions] | None, kind: int = PREFERRED, version: int = 2
 ) -> tuple[int, dict[tuple[str, int], int]]:
     request = ElectLeadersRequest(topic_partitions=topics, election_type=kind)
-    response = await desk.ask(API, request, version)
+    response = await apis.ask(API, request, version)
     errors = {
         (topic.topic, partition.partition_id): partition.error_code
         for topic in response.replica_election_results

@@ -9,42 +9,42 @@ import pytest
 from minibroker.cluster.delegation_tokens import find_token
 from protocol.errors import ErrorCode
 from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 from tests.apis.tokens import ALICE, BOB, EVE, HOUR_MS, KEY, NOW_MS, SETTINGS, ask, create, expire
 
 
 @pytest.fixture
-async def desk(make_desk: DeskMaker) -> Any:
-    made = await make_desk(*SETTINGS, KEY)
+async def apis(make_apis: ApisMaker) -> Any:
+    made = await make_apis(*SETTINGS, KEY)
     made.wall_ms = NOW_MS
     return made
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_negative_period_removes_the_token(desk: Any, version: int) -> None:
-    made = await create(desk)
+async def test_negative_period_removes_the_token(apis: Any, version: int) -> None:
+    made = await create(apis)
     request = ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1)
-    response = await ask(desk, ALICE, request, version)
+    response = await ask(apis, ALICE, request, version)
     assert (response.error_code, response.expiry_timestamp_ms) == (ErrorCode.NONE, NOW_MS)
-    assert find_token(desk.controller.at_processor, made.token_id) is None
-    again = await ask(desk, ALICE, request, version)
+    assert find_token(apis.controller.at_processor, made.token_id) is None
+    again = await ask(apis, ALICE, request, version)
     assert again.error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
 
 
 @pytest.mark.parametrize(
     ("period_ms", "expires_ms"), [(0, 0), (HOUR_MS, HOUR_MS), (2**63 - 1, 168 * HOUR_MS)]
 )
-async def test_period_sets_the_expiry(desk: Any, period_ms: int, expires_ms: int) -> None:
-    made = await create(desk, BOB)
-    response = await expire(desk, BOB, made.hmac, period_ms)
+async def test_period_sets_the_expiry(apis: Any, period_ms: int, expires_ms: int) -> None:
+    made = await create(apis, BOB)
+    response = await expire(apis, BOB, made.hmac, period_ms)
     assert response.expiry_timestamp_ms == NOW_MS + expires_ms
 
 
-async def test_expiry_by_others_and_of_expired_tokens_is_rejected(desk: Any) -> None:
-    made = await create(desk, lifetime_ms=HOUR_MS)
+async def test_expiry_by_others_and_of_expired_tokens_is_rejected(apis: Any) -> None:
+    made = await create(apis, lifetime_ms=HOUR_MS)
     mismatch = ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
-    assert (await expire(desk, EVE, made.hmac)).error_code == mismatch
-    desk.wall_ms += HOUR_MS + 1
-    late = await expire(desk, ALICE, made.hmac, HOUR_MS)
+    assert (await expire(apis, EVE, made.hmac)).error_code == mismatch
+    apis.wall_ms += HOUR_MS + 1
+    late = await expire(apis, ALICE, made.hmac, HOUR_MS)
     assert late.error_code == ErrorCode.DELEGATION_TOKEN_EXPIRED
-    assert (await expire(desk, ALICE, made.hmac)).error_code == ErrorCode.NONE
+    assert (await expire(apis, ALICE, made.hmac)).error_code == ErrorCode.NONE

@@ -23,26 +23,26 @@ Append = Callable[..., Awaitable[int]]
 
 
 @pytest.fixture
-def append(log_desk: Any) -> Append:
+def append(log_apis: Any) -> Append:
     """Append a batch with a value of ``size`` bytes; return the size of the batch."""
 
     async def add(topic: str, partition: int, size: int = 10) -> int:
         records = build_batch([Record(0, 1, None, bytes(size))])
         data = PartitionProduceData(index=partition, records=records)
         topics = [TopicProduceData(name=topic, partition_data=[data])]
-        response = await log_desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
+        response = await log_apis.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
         assert response.responses[0].partition_responses[0].error_code == 0
         return len(records)
 
     return add
 
 
-def request(desk: Any, *wanted: tuple[str, int, int], **options: Any) -> FetchRequest:
+def request(apis: Any, *wanted: tuple[str, int, int], **options: Any) -> FetchRequest:
     """Each of ``wanted`` is topic, partition and offset; ``options`` are fields of the request."""
     bytes_max = options.pop("partition_max_bytes", WHOLE)
     topics: dict[str, FetchTopic] = {}
     for name, index, offset in wanted:
-        known = desk.controller.image.topics.get(name)
+        known = apis.controller.image.topics.get(name)
         topic_id = known.topic_id if known else b"\x01" * 16
         topic = topics.setdefault(name, FetchTopic(topic=name, topic_id=topic_id))
         topic.partitions.append(
@@ -62,12 +62,12 @@ def found(response: Any) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_fetch_returns_batches_unchanged_from_log(
-    log_desk: Any, append: Append, version: int
+    log_apis: Any, append: Append, version: int
 ) -> None:
     sizes = [await append("t", 0, size) for size in (10, 20)]
     await append("u", 0)
-    wanted = request(log_desk, ("t", 0, 1), ("t", 1, 0), ("u", 0, 0))
-    response = await log_desk.ask(API, wanted, version)
+    wanted = request(log_apis, ("t", 0, 1), ("t", 1, 0), ("u", 0, 0))
+    response = await log_apis.ask(API, wanted, version)
     assert found(response) == [(0, sizes[1]), (0, 0), (0, sizes[0])]
     first, second, _ = [each for topic in response.responses for each in topic.partitions]
     ((_, header),) = iter_batches(bytes(first.records))
@@ -90,7 +90,7 @@ async def test_fetch_returns_batches_unchanged_from_log(
     ],
 )
 async def test_fetch_after_last_fetched_epoch_reports_divergence(
-    log_desk: Any,
+    log_apis: Any,
     append: Append,
     autojump_clock: MockClock,
     fetched: tuple[int, int],
@@ -98,12 +98,12 @@ async def test_fetch_after_last_fetched_epoch_reports_divergence(
 ) -> None:
     last_epoch, offset = fetched
     await append("t", 0)
-    log_desk.hosted("t", 0).update_leadership(1, 4)
+    log_apis.hosted("t", 0).update_leadership(1, 4)
     size = await append("t", 0)
     await append("t", 0)
-    wanted = request(log_desk, ("t", 0, offset), max_wait_ms=5000, min_bytes=9000)
+    wanted = request(log_apis, ("t", 0, offset), max_wait_ms=5000, min_bytes=9000)
     wanted.topics[0].partitions[0].last_fetched_epoch = last_epoch
-    response = await log_desk.ask(API, wanted, 12)
+    response = await log_apis.ask(API, wanted, 12)
     (result,) = response.responses[0].partitions
     found_end = result.diverging_epoch and (
         result.diverging_epoch.epoch,
@@ -125,20 +125,20 @@ async def test_fetch_after_last_fetched_epoch_reports_divergence(
     ],
 )
 async def test_partition_of_another_leader_is_rejected(
-    log_desk: Any, epoch: int, error: ErrorCode
+    log_apis: Any, epoch: int, error: ErrorCode
 ) -> None:
-    log_desk.hosted("t", 0).update_leadership(2, 4)
-    wanted = request(log_desk, ("t", 0, 0))
+    log_apis.hosted("t", 0).update_leadership(2, 4)
+    wanted = request(log_apis, ("t", 0, 0))
     wanted.topics[0].partitions[0].current_leader_epoch = epoch
-    assert found(await log_desk.ask(API, wanted, 12)) == [(error, 0)]
+    assert found(await log_apis.ask(API, wanted, 12)) == [(error, 0)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_unknown_partition_is_answered_without_waiting(
-    log_desk: Any, version: int, autojump_clock: MockClock
+    log_apis: Any, version: int, autojump_clock: MockClock
 ) -> None:
     wanted = request(
-        log_desk,
+        log_apis,
         ("no", 0, 0),
         ("t", 9, 0),
         ("t", -1, 0),
@@ -146,7 +146,7 @@ async def test_unknown_partition_is_answered_without_waiting(
         max_wait_ms=5000,
         min_bytes=1,
     )
-    response = await log_desk.ask(API, wanted, version)
+    response = await log_apis.ask(API, wanted, version)
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     no_topic = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else missing
     assert found(response) == [(no_topic, 0), (missing, 0), (missing, 0), (0, 0)]
@@ -155,11 +155,11 @@ async def test_unknown_partition_is_answered_without_waiting(
 
 @pytest.mark.parametrize("offset", [-1, 2])
 async def test_offset_outside_of_log_is_out_of_range(
-    log_desk: Any, append: Append, offset: int, autojump_clock: MockClock
+    log_apis: Any, append: Append, offset: int, autojump_clock: MockClock
 ) -> None:
     await append("t", 0)
-    wanted = request(log_desk, ("t", 0, offset), max_wait_ms=5000, min_bytes=1)
-    response = await log_desk.ask(API, wanted, 12)
+    wanted = request(log_apis, ("t", 0, offset), max_wait_ms=5000, min_bytes=1)
+    response = await log_apis.ask(API, wanted, 12)
     assert found(response) == [(ErrorCode.OFFSET_OUT_OF_RANGE, 0)]
     refused = response.responses[0].partitions[0]
     bounds = (refused.high_watermark, refused.last_stable_offset, refused.log_start_offset)
@@ -171,14 +171,14 @@ async def test_offset_outside_of_log_is_out_of_range(
     ("epoch", "error"),
     [(-1, 0), (0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-2, ErrorCode.FENCED_LEADER_EPOCH)],
 )
-async def test_current_leader_epoch_is_checked(log_desk: Any, epoch: int, error: int) -> None:
-    wanted = request(log_desk, ("t", 0, 0))
+async def test_current_leader_epoch_is_checked(log_apis: Any, epoch: int, error: int) -> None:
+    wanted = request(log_apis, ("t", 0, 0))
     wanted.topics[0].partitions[0].current_leader_epoch = epoch
-    assert found(await log_desk.ask(API, wanted, 9)) == [(error, 0)]
+    assert found(await log_apis.ask(API, wanted, 9)) == [(error, 0)]
 
 
 async def test_response_is_limited_to_max_bytes_after_first_batch(
-    log_desk: Any, append: Append
+    log_apis: Any, append: Append
 ) -> None:
     size = await append("t", 0, 1000)
     await append("t", 0, 1000)
@@ -193,19 +193,19 @@ async def test_response_is_limited_to_max_bytes_after_first_batch(
         ({"partition_max_bytes": 10, "max_bytes": 10}, [size, 0]),
         ({"max_bytes": -1}, [size, 0]),
     ):
-        response = await log_desk.ask(API, request(log_desk, *wanted, **bounds), 12)
+        response = await log_apis.ask(API, request(log_apis, *wanted, **bounds), 12)
         assert [length for _, length in found(response)] == expected, bounds
 
 
 async def test_fetch_of_one_worker_waits_for_min_bytes(
-    log_desk: Any, append: Append, autojump_clock: MockClock
+    log_apis: Any, append: Append, autojump_clock: MockClock
 ) -> None:
     size = await append("t", 0)
     answers: list[Any] = []
 
     async def fetch() -> None:
-        wanted = request(log_desk, ("t", 0, 0), ("t", 2, 0), max_wait_ms=9000, min_bytes=size + 1)
-        answers.append((await log_desk.ask(API, wanted, 12), trio.current_time()))
+        wanted = request(log_apis, ("t", 0, 0), ("t", 2, 0), max_wait_ms=9000, min_bytes=size + 1)
+        answers.append((await log_apis.ask(API, wanted, 12), trio.current_time()))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fetch)
@@ -221,12 +221,12 @@ async def test_fetch_of_one_worker_waits_for_min_bytes(
 
 @pytest.mark.parametrize("partitions", [[0], [0, 1]], ids=["one owner", "several owners"])
 async def test_fetch_returns_available_records_after_max_wait(
-    log_desk: Any, append: Append, partitions: list[int], autojump_clock: MockClock
+    log_apis: Any, append: Append, partitions: list[int], autojump_clock: MockClock
 ) -> None:
     size = await append("t", 0)
     wanted = [("t", index, 0) for index in partitions]
-    response = await log_desk.ask(
-        API, request(log_desk, *wanted, max_wait_ms=2500, min_bytes=WHOLE), 12
+    response = await log_apis.ask(
+        API, request(log_apis, *wanted, max_wait_ms=2500, min_bytes=WHOLE), 12
     )
     assert found(response)[0] == (0, size)
     assert trio.current_time() == pytest.approx(2.5)
@@ -234,14 +234,14 @@ async def test_fetch_returns_available_records_after_max_wait(
 
 @pytest.mark.parametrize("grown", [0, 1])
 async def test_fetch_of_several_workers_waits_for_min_bytes_in_total(
-    log_desk: Any, append: Append, grown: int, autojump_clock: MockClock
+    log_apis: Any, append: Append, grown: int, autojump_clock: MockClock
 ) -> None:
     size = await append("t", 0)
     answers: list[Any] = []
 
     async def fetch() -> None:
-        wanted = request(log_desk, ("t", 0, 0), ("t", 1, 0), max_wait_ms=9000, min_bytes=3 * size)
-        answers.append((await log_desk.ask(API, wanted, 12), trio.current_time()))
+        wanted = request(log_apis, ("t", 0, 0), ("t", 1, 0), max_wait_ms=9000, min_bytes=3 * size)
+        answers.append((await log_apis.ask(API, wanted, 12), trio.current_time()))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fetch)
@@ -255,34 +255,34 @@ async def test_fetch_of_several_workers_waits_for_min_bytes_in_total(
 
 
 async def test_fetch_of_several_workers_with_min_bytes_needs_one_round(
-    log_desk: Any, append: Append
+    log_apis: Any, append: Append
 ) -> None:
     await append("t", 0)
     await append("t", 1)
-    wanted = request(log_desk, ("t", 0, 0), ("t", 1, 0), max_wait_ms=9000, min_bytes=2)
-    await log_desk.ask(API, wanted, 12)
-    assert set(log_desk.asked) == {0, 1}
-    assert log_desk.rounds == []
+    wanted = request(log_apis, ("t", 0, 0), ("t", 1, 0), max_wait_ms=9000, min_bytes=2)
+    await log_apis.ask(API, wanted, 12)
+    assert set(log_apis.asked) == {0, 1}
+    assert log_apis.rounds == []
 
 
 async def test_fetch_without_max_wait_is_answered_immediately(
-    log_desk: Any, autojump_clock: MockClock
+    log_apis: Any, autojump_clock: MockClock
 ) -> None:
     for wait_ms in (0, -1):
-        wanted = request(log_desk, ("t", 0, 0), ("t", 1, 0), max_wait_ms=wait_ms, min_bytes=1)
-        assert found(await log_desk.ask(API, wanted, 12)) == [(0, 0), (0, 0)]
+        wanted = request(log_apis, ("t", 0, 0), ("t", 1, 0), max_wait_ms=wait_ms, min_bytes=1)
+        assert found(await log_apis.ask(API, wanted, 12)) == [(0, 0), (0, 0)]
     assert trio.current_time() == 0
 
 
 async def test_fetch_of_recreated_topic_by_old_id_is_unknown_topic_id(
-    log_desk: Any, append: Append
+    log_apis: Any, append: Append
 ) -> None:
     await append("u", 0)
-    old = request(log_desk, ("u", 0, 0))
-    await log_desk.controller.publish((await log_desk.cluster.delete_topics(["u"])).updates)
-    outcome = await log_desk.cluster.create_topics([NewTopic("u", 1)])
-    await log_desk.controller.publish(outcome.updates)
-    assert found(await log_desk.ask(API, old, 13)) == [(ErrorCode.UNKNOWN_TOPIC_ID, 0)]
+    old = request(log_apis, ("u", 0, 0))
+    await log_apis.controller.publish((await log_apis.cluster.delete_topics(["u"])).updates)
+    outcome = await log_apis.cluster.create_topics([NewTopic("u", 1)])
+    await log_apis.controller.publish(outcome.updates)
+    assert found(await log_apis.ask(API, old, 13)) == [(ErrorCode.UNKNOWN_TOPIC_ID, 0)]
 
 
 @pytest.mark.parametrize(
@@ -296,16 +296,16 @@ async def test_fetch_of_recreated_topic_by_old_id_is_unknown_topic_id(
     ],
 )
 async def test_fetch_session_is_never_created(
-    log_desk: Any, session: dict[str, int], error: int
+    log_apis: Any, session: dict[str, int], error: int
 ) -> None:
-    response = await log_desk.ask(API, request(log_desk, ("t", 0, 0), **session), 12)
+    response = await log_apis.ask(API, request(log_apis, ("t", 0, 0), **session), 12)
     assert (response.error_code, response.session_id) == (error, 0)
     assert len(response.responses) == (0 if error else 1)
 
 
 @pytest.mark.parametrize(("level", "aborted"), [(0, None), (1, [])])
 async def test_read_committed_returns_empty_aborted_transactions(
-    log_desk: Any, level: int, aborted: list[Any] | None
+    log_apis: Any, level: int, aborted: list[Any] | None
 ) -> None:
-    response = await log_desk.ask(API, request(log_desk, ("t", 0, 0), isolation_level=level), 12)
+    response = await log_apis.ask(API, request(log_apis, ("t", 0, 0), isolation_level=level), 12)
     assert response.responses[0].partitions[0].aborted_transactions == aborted

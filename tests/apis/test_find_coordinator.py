@@ -29,17 +29,17 @@ def found(version: int, response: Any) -> Any:
     [("PLAINTEXT", ("127.0.0.1", 9092)), ("OUTSIDE", ("example.test", 19092))],
 )
 async def test_group_coordinator_is_leader_of_its_offsets_partition(
-    desk: Any, version: int, listener: str, address: tuple[str, int]
+    apis: Any, version: int, listener: str, address: tuple[str, int]
 ) -> None:
-    node = found(version, await desk.ask(API, request(version), version, listener))
+    node = found(version, await apis.ask(API, request(version), version, listener))
     assert (node.error_code, node.host, node.port) == (ErrorCode.NONE, *address)
-    assert node.node_id == next(iter(desk.controller.image.brokers))
-    assert desk.asked == {}
+    assert node.node_id == next(iter(apis.controller.image.brokers))
+    assert apis.asked == {}
 
 
-async def test_several_keys_are_answered_in_request_order(desk: Any) -> None:
+async def test_several_keys_are_answered_in_request_order(apis: Any) -> None:
     keys = ["b", "a", "b", ""]
-    response = await desk.ask(API, FindCoordinatorRequest(coordinator_keys=keys), 6)
+    response = await apis.ask(API, FindCoordinatorRequest(coordinator_keys=keys), 6)
     assert [each.key for each in response.coordinators] == keys
     assert {each.error_code for each in response.coordinators} == {ErrorCode.NONE}
 
@@ -53,9 +53,9 @@ async def test_several_keys_are_answered_in_request_order(desk: Any) -> None:
     ],
 )
 async def test_unsupported_key_type_is_rejected_with_message(
-    desk: Any, version: int, key_type: int, text: str
+    apis: Any, version: int, key_type: int, text: str
 ) -> None:
-    response = await desk.ask(API, request(version, key_type=key_type), version)
+    response = await apis.ask(API, request(version, key_type=key_type), version)
     node = found(version, response)
     assert node.error_code == ErrorCode.INVALID_REQUEST
     assert text in node.error_message
@@ -64,30 +64,30 @@ async def test_unsupported_key_type_is_rejected_with_message(
 
 @pytest.mark.parametrize("version", [0, 6])
 async def test_missing_leader_or_listener_is_coordinator_not_available(
-    desk: Any, version: int
+    apis: Any, version: int
 ) -> None:
     again = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (
-        found(version, await desk.ask(API, request(version), version, "NONE")).error_code == again
+        found(version, await apis.ask(API, request(version), version, "NONE")).error_code == again
     )
-    image = desk.controller.image
+    image = apis.controller.image
     topics = {name: topic for name, topic in image.topics.items() if name != OFFSETS_TOPIC}
-    desk.image = replace(image, topics=topics)
-    assert found(version, await desk.ask(API, request(version), version)).error_code == again
+    apis.image = replace(image, topics=topics)
+    assert found(version, await apis.ask(API, request(version), version)).error_code == again
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_first_transactional_id_creates_state_topic(desk: Any, version: int) -> None:
-    assert TRANSACTION_STATE_TOPIC not in desk.controller.image.topics
-    node = found(version, await desk.ask(API, request(version, "x", 1), version))
+async def test_first_transactional_id_creates_state_topic(apis: Any, version: int) -> None:
+    assert TRANSACTION_STATE_TOPIC not in apis.controller.image.topics
+    node = found(version, await apis.ask(API, request(version, "x", 1), version))
     assert (node.error_code, node.host, node.port) == (ErrorCode.NONE, "127.0.0.1", 9092)
-    topic = desk.controller.image.topics[TRANSACTION_STATE_TOPIC]
+    topic = apis.controller.image.topics[TRANSACTION_STATE_TOPIC]
     assert (len(topic.partitions), topic.internal) == (50, True)
-    await desk.ask(API, request(version, "y", 1), version)
-    assert desk.asked == {}
+    await apis.ask(API, request(version, "y", 1), version)
+    assert apis.asked == {}
 
 
-async def test_no_transactional_id_creates_no_topic(desk: Any) -> None:
+async def test_no_transactional_id_creates_no_topic(apis: Any) -> None:
     empty = FindCoordinatorRequest(coordinator_keys=[], key_type=1)
-    assert (await desk.ask(API, empty, 6)).coordinators == []
-    assert TRANSACTION_STATE_TOPIC not in desk.controller.image.topics
+    assert (await apis.ask(API, empty, 6)).coordinators == []
+    assert TRANSACTION_STATE_TOPIC not in apis.controller.image.topics

@@ -15,7 +15,7 @@ from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProto
 
 @pytest.mark.parametrize("version", range(5))
 async def test_heartbeat_is_accepted_from_current_members_only(
-    group_desk: Any, version: int
+    group_apis: Any, version: int
 ) -> None:
     join = JoinGroupRequest(
         group_id="g",
@@ -25,12 +25,12 @@ async def test_heartbeat_is_accepted_from_current_members_only(
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
     )
-    member_id = (await group_desk.ask(join_group.API, join, 5)).member_id
+    member_id = (await group_apis.ask(join_group.API, join, 5)).member_id
 
     async def beat(**other: Any) -> int:
         values: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": member_id}
         request = HeartbeatRequest(**(values | other))
-        return int((await group_desk.ask(API, request, version)).error_code)
+        return int((await group_apis.ask(API, request, version)).error_code)
 
     assert await beat() == ErrorCode.NONE
     assert await beat(group_instance_id="s" if version >= 3 else None) == ErrorCode.NONE

@@ -19,14 +19,14 @@ Step = tuple[str, int, str | None]
 
 
 @pytest.fixture
-async def with_topic(desk: Any) -> Any:
+async def with_topic(apis: Any) -> Any:
     wanted = NewTopic("t", config=[("retention.ms", "5"), ("cleanup.policy", "compact")])
-    await desk.controller.publish((await desk.cluster.create_topics([wanted])).updates)
-    return desk
+    await apis.controller.publish((await apis.cluster.create_topics([wanted])).updates)
+    return apis
 
 
 async def alter(
-    desk: Any,
+    apis: Any,
     *resources: tuple[int, str, list[Step]],
     version: int = 1,
     validate_only: bool = False,
@@ -45,7 +45,7 @@ async def alter(
         ],
         validate_only=validate_only,
     )
-    response = await desk.ask(API, request, version)
+    response = await apis.ask(API, request, version)
     result = [(item.resource_type, item.resource_name) for item in response.responses]
     assert result == [resource[:2] for resource in resources]
     return [(item.error_code, item.error_message) for item in response.responses]

@@ -35,23 +35,23 @@ Fetch = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture
-def sessions(log_desk: Any) -> FetchSessionCache:
-    """The sessions of the desk's processor, with ids from 1 on."""
+def sessions(log_apis: Any) -> FetchSessionCache:
+    """Return the fetch sessions of the processor, with ids from 1 on."""
     ids = iter(range(1, 1000))
     cache = FetchSessionCache(100, range(1, 1000), lambda _low, _high: next(ids))
-    log_desk.fetch_sessions = cache
+    log_apis.fetch_sessions = cache
     return cache
 
 
 @pytest.fixture
-def append(log_desk: Any) -> Append:
+def append(log_apis: Any) -> Append:
     """Append a batch with a value of ``size`` bytes; return the size of the batch."""
 
     async def add(topic: str, partition: int, size: int = 10) -> int:
         records = build_batch([Record(0, 1, None, bytes(size))])
         data = PartitionProduceData(index=partition, records=records)
         topics = [TopicProduceData(name=topic, partition_data=[data])]
-        response = await log_desk.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
+        response = await log_apis.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
         assert response.responses[0].partition_responses[0].error_code == 0
         return len(records)
 
@@ -59,24 +59,24 @@ def append(log_desk: Any) -> Append:
 
 
 @pytest.fixture
-def fetch(log_desk: Any, sessions: FetchSessionCache) -> Fetch:
+def fetch(log_apis: Any, sessions: FetchSessionCache) -> Fetch:
     """Send a client's next request; return the partitions of the response."""
     assert not len(sessions)
 
     async def ask(client: SessionClient, version: int = 18, **options: Any) -> Any:
-        return client.receive(await log_desk.ask(API, client.request(**options), version))
+        return client.receive(await log_apis.ask(API, client.request(**options), version))
 
     return ask
 
 
-def topic_ids(desk: Any) -> dict[str, bytes]:
-    return {name: topic.topic_id for name, topic in desk.controller.image.topics.items()}
+def topic_ids(apis: Any) -> dict[str, bytes]:
+    return {name: topic.topic_id for name, topic in apis.controller.image.topics.items()}
 
 
 @pytest.fixture
-def client(log_desk: Any) -> SessionClient:
+def client(log_apis: Any) -> SessionClient:
     """A client of both topics, at offset 0 of each partition."""
-    client = SessionClient(topic_ids(log_desk))
+    client = SessionClient(topic_ids(log_apis))
     client.offsets = {("t", 0): 0, ("t", 1): 0, ("t", 2): 0, ("u", 0): 0}
     return client
 
@@ -96,24 +96,24 @@ async def test_incremental_response_has_changed_partitions_only(
 
 
 async def test_request_without_session_gets_no_session(
-    log_desk: Any, client: SessionClient, sessions: FetchSessionCache
+    log_apis: Any, client: SessionClient, sessions: FetchSessionCache
 ) -> None:
     request = client.request()
     request.session_epoch = -1
-    response = await log_desk.ask(API, request, 18)
+    response = await log_apis.ask(API, request, 18)
     assert (response.session_id, len(sessions)) == (0, 0)
 
 
 async def test_idle_fetch_sends_no_partition_to_workers(
-    log_desk: Any, client: SessionClient, fetch: Fetch
+    log_apis: Any, client: SessionClient, fetch: Fetch
 ) -> None:
     for _ in range(3):
         await fetch(client)
-    for part in log_desk.asked.values():
+    for part in log_apis.asked.values():
         assert isinstance(part, SessionPart)
         assert (part.queries, part.moved, part.forgotten) == ((), (), ())
-    for worker in log_desk.workers.values():
-        for part in log_desk.asked.values():
+    for worker in log_apis.workers.values():
+        for part in log_apis.asked.values():
             watch = worker.fetch_watches.advance(part._replace(follows=part.sequence))
             if watch is not None:
                 assert watch.pending() == []
@@ -132,7 +132,7 @@ async def test_idle_fetch_sends_no_partition_to_workers(
     ],
 )
 async def test_wrong_session_or_epoch_is_an_error_and_keeps_the_session(
-    log_desk: Any,
+    log_apis: Any,
     client: SessionClient,
     fetch: Fetch,
     wrong: tuple[int, int, int],
@@ -141,22 +141,22 @@ async def test_wrong_session_or_epoch_is_an_error_and_keeps_the_session(
     session_id, epoch, version = wrong
     await fetch(client)
     request = FetchRequest(session_id=session_id, session_epoch=epoch, max_bytes=1)
-    response = await log_desk.ask(API, request, version)
+    response = await log_apis.ask(API, request, version)
     assert (response.error_code, response.session_id, response.responses) == (error, 0, [])
     assert await fetch(client) == {}
 
 
 async def test_session_of_names_is_not_continued_by_ids(
-    log_desk: Any, client: SessionClient, fetch: Fetch
+    log_apis: Any, client: SessionClient, fetch: Fetch
 ) -> None:
     await fetch(client, 12)
-    response = await log_desk.ask(API, client.request(), 13)
+    response = await log_apis.ask(API, client.request(), 13)
     assert response.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
 async def test_full_request_closes_its_session(
-    log_desk: Any,
+    log_apis: Any,
     client: SessionClient,
     fetch: Fetch,
     sessions: FetchSessionCache,
@@ -164,10 +164,10 @@ async def test_full_request_closes_its_session(
 ) -> None:
     await fetch(client)
     request = FetchRequest(session_id=client.session_id, session_epoch=epoch, max_bytes=1)
-    response = await log_desk.ask(API, request, 18)
+    response = await log_apis.ask(API, request, 18)
     assert (response.error_code, bool(response.session_id)) == (0, epoch == 0)
     assert len(sessions) == (1 if epoch == 0 else 0)
-    response = await log_desk.ask(API, client.request(), 18)
+    response = await log_apis.ask(API, client.request(), 18)
     assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
@@ -258,14 +258,14 @@ async def test_fetch_waits_for_min_bytes(
 
 
 async def test_second_request_of_an_epoch_fails_the_first(
-    log_desk: Any, client: SessionClient, fetch: Fetch, autojump_clock: MockClock
+    log_apis: Any, client: SessionClient, fetch: Fetch, autojump_clock: MockClock
 ) -> None:
     await fetch(client)
     answers: list[Any] = []
 
     async def wait() -> None:
         request = client.request(max_wait_ms=9000, min_bytes=1)
-        answers.append(await log_desk.ask(API, request, 18))
+        answers.append(await log_apis.ask(API, request, 18))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
@@ -278,15 +278,15 @@ async def test_second_request_of_an_epoch_fails_the_first(
 
 
 async def test_throttled_response_loses_nothing(
-    log_desk: Any, client: SessionClient, fetch: Fetch, append: Append
+    log_apis: Any, client: SessionClient, fetch: Fetch, append: Append
 ) -> None:
     await fetch(client)
     await append("t", 0)
-    ctx = log_desk.context(API.key, 18)
+    ctx = log_apis.context(API.key, 18)
     request = client.request()
     parts = API.split(ctx, request)
     replies = {
-        owner: API.execute(log_desk.workers[owner], part)  # type: ignore[misc]
+        owner: API.execute(log_apis.workers[owner], part)  # type: ignore[misc]
         for owner, part in parts.items()
     }
     replies = {owner: reply for owner, reply in replies.items() if isinstance(reply, tuple)}
@@ -299,9 +299,9 @@ async def test_throttled_response_loses_nothing(
 
 
 async def test_throttled_full_fetch_starts_no_session(
-    log_desk: Any, client: SessionClient, sessions: FetchSessionCache
+    log_apis: Any, client: SessionClient, sessions: FetchSessionCache
 ) -> None:
-    ctx = log_desk.context(API.key, 18)
+    ctx = log_apis.context(API.key, 18)
     request = client.request()
     ctx = replace(ctx)
     API.split(ctx, request)
@@ -313,7 +313,7 @@ async def test_throttled_full_fetch_starts_no_session(
 
 
 async def test_errors_are_repeated_until_the_topic_exists(
-    log_desk: Any, client: SessionClient, fetch: Fetch
+    log_apis: Any, client: SessionClient, fetch: Fetch
 ) -> None:
     client.offsets["v", 0] = 0
     client.offsets["t", 9] = 0
@@ -322,15 +322,15 @@ async def test_errors_are_repeated_until_the_topic_exists(
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     errors = {name: data.error_code for name, data in found.items()}
     assert errors == {("v", 0): unknown, ("t", 9): unknown}
-    outcome = await log_desk.cluster.create_topics([NewTopic("v", 1)])
-    await log_desk.controller.publish(outcome.updates)
+    outcome = await log_apis.cluster.create_topics([NewTopic("v", 1)])
+    await log_apis.controller.publish(outcome.updates)
     found = await fetch(client, 12)
     errors = {name: data.error_code for name, data in found.items()}
     assert errors == {("v", 0): 0, ("t", 9): unknown}
 
 
 async def test_unknown_topic_id_is_answered_each_time(
-    log_desk: Any, client: SessionClient, fetch: Fetch
+    log_apis: Any, client: SessionClient, fetch: Fetch
 ) -> None:
     client.ids["w"] = b"\x07" * 16
     client.offsets["w", 0] = 0
@@ -343,28 +343,28 @@ async def test_unknown_topic_id_is_answered_each_time(
 
 
 async def test_workers_that_forgot_the_session_get_all_partitions(
-    log_desk: Any, client: SessionClient, fetch: Fetch, append: Append
+    log_apis: Any, client: SessionClient, fetch: Fetch, append: Append
 ) -> None:
     await fetch(client)
     await fetch(client)
     await append("t", 1)
-    for worker in log_desk.workers.values():
+    for worker in log_apis.workers.values():
         worker.fetch_watches._drop(client.session_id)
     assert list(await fetch(client)) == [("t", 1)]
-    assert any(part.follows == -1 for part in log_desk.rounds[0].parts.values())
+    assert any(part.follows == -1 for part in log_apis.rounds[0].parts.values())
 
 
 async def test_change_of_isolation_level_reads_all_partitions(
-    log_desk: Any, client: SessionClient, fetch: Fetch
+    log_apis: Any, client: SessionClient, fetch: Fetch
 ) -> None:
     await fetch(client)
     await fetch(client)
     await fetch(client, isolation_level=1)
-    assert all(part.follows == -1 for part in log_desk.asked.values())
+    assert all(part.follows == -1 for part in log_apis.asked.values())
 
 
 async def test_partition_added_and_forgotten_at_once_is_read_and_authorized(
-    log_desk: Any, client: SessionClient, fetch: Fetch, append: Append
+    log_apis: Any, client: SessionClient, fetch: Fetch, append: Append
 ) -> None:
     size = await append("t", 0)
     client.offsets = {("t", 0): 0}
@@ -376,14 +376,14 @@ async def test_partition_added_and_forgotten_at_once_is_read_and_authorized(
         client.offsets = {("t", 0): 0}
         client.session_id = client.epoch = 0
         await fetch(client)
-        log_desk.authorizers = Readers(*readers)
+        log_apis.authorizers = Readers(*readers)
         request = client.request()
         request.topics = topics_of({("t", 0): 0}, client.ids)
         request.forgotten_topics_data = forgotten_of([("t", 0)], client.ids)
-        response = await log_desk.ask(with_authorization_check(API), request, 18)
+        response = await log_apis.ask(with_authorization_check(API), request, 18)
         ((data,),) = [topic.partitions for topic in response.responses]
         assert (response.session_id, data.error_code, len(data.records)) == (0, *expected)
-        log_desk.authorizers = Readers("t")
+        log_apis.authorizers = Readers("t")
 
 
 class Readers:
@@ -400,14 +400,14 @@ class Readers:
 
 
 async def test_denied_partitions_are_errors_until_they_are_allowed(
-    log_desk: Any, client: SessionClient, append: Append, sessions: FetchSessionCache
+    log_apis: Any, client: SessionClient, append: Append, sessions: FetchSessionCache
 ) -> None:
     api = with_authorization_check(API)
     size = await append("u", 0)
-    log_desk.authorizers = Readers("t")
+    log_apis.authorizers = Readers("t")
 
     async def errors() -> dict[tuple[str, int], tuple[int, int]]:
-        found = client.receive(await log_desk.ask(api, client.request(), 18))
+        found = client.receive(await log_apis.ask(api, client.request(), 18))
         return {name: (data.error_code, len(data.records)) for name, data in found.items()}
 
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -415,22 +415,22 @@ async def test_denied_partitions_are_errors_until_they_are_allowed(
     assert sessions.partition_count == 4
     for _ in range(2):
         assert await errors() == {("u", 0): (denied, 0)}
-    log_desk.authorizers = Readers("u", "t")
+    log_apis.authorizers = Readers("u", "t")
     assert await errors() == {("u", 0): (0, size)}
-    log_desk.authorizers = Readers("u")
+    log_apis.authorizers = Readers("u")
     assert await errors() == {("t", index): (denied, 0) for index in range(3)}
 
 
 class Schedule:
     """A random schedule of appends, deletions, and clients with sessions."""
 
-    def __init__(self, desk: Any, fetch: Fetch, append: Append, seed: int) -> None:
+    def __init__(self, apis: Any, fetch: Fetch, append: Append, seed: int) -> None:
         self.random = Random(seed)
-        self.desk = desk
+        self.apis = apis
         self.fetch = fetch
         self.append = append
         self.version = self.random.choice(VERSIONS)
-        self.clients = [SessionClient(topic_ids(desk)) for _ in range(self.random.randint(1, 5))]
+        self.clients = [SessionClient(topic_ids(apis)) for _ in range(self.random.randint(1, 5))]
         self.names = [("t", 0), ("t", 1), ("t", 2), ("u", 0)]
 
     async def run(self, steps: int) -> None:
@@ -447,17 +447,17 @@ class Schedule:
 
     async def delete(self, _client: SessionClient) -> None:
         topic, index = self.random.choice(self.names)
-        end = self.desk.hosted(topic, index).high_watermark
+        end = self.apis.hosted(topic, index).high_watermark
         asked = DeleteRecordsPartition(partition_index=index, offset=self.random.randint(0, end))
         topics = [DeleteRecordsTopic(name=topic, partitions=[asked])]
-        await self.desk.ask(delete_records.API, DeleteRecordsRequest(topics=topics), 2)
+        await self.apis.ask(delete_records.API, DeleteRecordsRequest(topics=topics), 2)
 
     async def change_partitions(self, client: SessionClient) -> None:
         name = self.random.choice(self.names)
         if name in client.offsets and self.random.random() < 0.5:
             del client.offsets[name]
         else:
-            client.offsets[name] = self.random.randint(0, self.desk.hosted(*name).high_watermark)
+            client.offsets[name] = self.random.randint(0, self.apis.hosted(*name).high_watermark)
 
     async def small_fetch(self, client: SessionClient) -> None:
         await self.fetch(client, self.version, max_bytes=self.random.randint(1, 500))
@@ -467,7 +467,7 @@ class Schedule:
         full = FetchRequest(
             session_epoch=-1, max_bytes=1 << 20, topics=topics_of(client.offsets, client.ids)
         )
-        expected = partitions_of(await self.desk.ask(API, full, self.version), client.ids)
+        expected = partitions_of(await self.apis.ask(API, full, self.version), client.ids)
         found = await self.fetch(client, self.version)
         assert found.keys() <= expected.keys()
         for name, data in expected.items():
@@ -479,6 +479,6 @@ class Schedule:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_incremental_client_sees_what_full_fetches_return(
-    log_desk: Any, fetch: Fetch, append: Append, seed: int
+    log_apis: Any, fetch: Fetch, append: Append, seed: int
 ) -> None:
-    await Schedule(log_desk, fetch, append, seed).run(60)
+    await Schedule(log_apis, fetch, append, seed).run(60)

@@ -26,9 +26,9 @@ class Worker:
 
 
 @pytest.fixture
-async def staffed(desk: Any) -> Any:
-    desk.workers = {0: Worker(0), 1: Worker(1000)}
-    return desk
+async def staffed(apis: Any) -> Any:
+    apis.workers = {0: Worker(0), 1: Worker(1000)}
+    return apis
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -86,10 +86,10 @@ def init(producer: tuple[int, int] = (-1, -1), timeout_ms: int = 60_000) -> Init
 
 @pytest.mark.parametrize("version", range(6))
 async def test_transactional_id_keeps_producer_id_and_gets_next_epoch(
-    transaction_desk: Any, version: int
+    transaction_apis: Any, version: int
 ) -> None:
-    first = await transaction_desk.ask(API, init(), version)
-    second = await transaction_desk.ask(API, init(), version)
+    first = await transaction_apis.ask(API, init(), version)
+    second = await transaction_apis.ask(API, init(), version)
     assert (first.error_code, first.producer_epoch) == (ErrorCode.NONE, 0)
     assert (second.producer_id, second.producer_epoch) == (first.producer_id, 1)
 
@@ -99,30 +99,30 @@ async def test_transactional_id_keeps_producer_id_and_gets_next_epoch(
     [(3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)],
 )
 async def test_older_producer_cannot_continue(
-    transaction_desk: Any, version: int, error: int
+    transaction_apis: Any, version: int, error: int
 ) -> None:
-    first = await transaction_desk.ask(API, init(), version)
+    first = await transaction_apis.ask(API, init(), version)
     producer = (first.producer_id, first.producer_epoch)
-    continued = await transaction_desk.ask(API, init(producer), version)
+    continued = await transaction_apis.ask(API, init(producer), version)
     assert (continued.error_code, continued.producer_epoch) == (ErrorCode.NONE, 1)
-    await transaction_desk.ask(API, init(), version)
-    rejected = await transaction_desk.ask(API, init(producer), version)
+    await transaction_apis.ask(API, init(), version)
+    rejected = await transaction_apis.ask(API, init(producer), version)
     assert (rejected.error_code, rejected.producer_id) == (error, -1)
 
 
-async def test_ongoing_transaction_is_aborted_first(transaction_desk: Any) -> None:
-    producer_id, _ = await begin(transaction_desk, "x", {"t": [0]})
-    response = await transaction_desk.ask(API, init(), 4)
+async def test_ongoing_transaction_is_aborted_first(transaction_apis: Any) -> None:
+    producer_id, _ = await begin(transaction_apis, "x", {"t": [0]})
+    response = await transaction_apis.ask(API, init(), 4)
     assert response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     await wait_all_tasks_blocked()
-    again = await transaction_desk.ask(API, init(), 4)
+    again = await transaction_apis.ask(API, init(), 4)
     assert (again.error_code, again.producer_id) == (ErrorCode.NONE, producer_id)
     assert again.producer_epoch == 2
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-async def test_invalid_timeout_is_rejected(transaction_desk: Any, timeout_ms: int) -> None:
-    response = await transaction_desk.ask(API, init(timeout_ms=timeout_ms), 4)
+async def test_invalid_timeout_is_rejected(transaction_apis: Any, timeout_ms: int) -> None:
+    response = await transaction_apis.ask(API, init(timeout_ms=timeout_ms), 4)
     assert response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    response = await transaction_desk.ask(API, init(timeout_ms=900_000), 4)
+    response = await transaction_apis.ask(API, init(timeout_ms=900_000), 4)
     assert response.error_code == ErrorCode.NONE

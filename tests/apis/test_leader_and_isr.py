@@ -16,7 +16,7 @@ from protocol.messages.leader_and_isr import (
     LeaderAndIsrTopicState,
 )
 from protocol.types import ZERO_UUID
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 
 VERSIONS = range(8)
 KRAFT_VERSION = 7
@@ -24,8 +24,8 @@ OTHER = 99
 
 
 @pytest.fixture
-async def desk(make_desk: DeskMaker) -> Any:
-    made = await make_desk()
+async def apis(make_apis: ApisMaker) -> Any:
+    made = await make_apis()
     outcome = await made.cluster.create_topics([NewTopic("t", 2)])
     await made.controller.publish(outcome.updates)
     image = made.controller.at_processor
@@ -75,16 +75,16 @@ def errors(response: Any, version: int) -> dict[tuple[Any, int], int]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("leader_epoch", [4, 5, 6])
 async def test_leader_and_isr_is_rejected_per_partition_and_changes_nothing(
-    desk: Any, version: int, leader_epoch: int
+    apis: Any, version: int, leader_epoch: int
 ) -> None:
-    topic_id, strange = desk.image.topics["t"].topic_id, b"s" * 16
+    topic_id, strange = apis.image.topics["t"].topic_id, b"s" * 16
     sent = [
         ("t", topic_id, state(1, leader_epoch)),
         ("t", topic_id, state(2, leader_epoch)),
         ("strange", strange, state(0, leader_epoch)),
     ]
-    before = desk.controller.image
-    response = await desk.ask(API, request(version, *sent), version)
+    before = apis.controller.image
+    response = await apis.ask(API, request(version, *sent), version)
     assert response.error_code == ErrorCode.NONE
     known, other = ("t", "strange") if version < 5 else (topic_id, strange)
     assert errors(response, version) == {
@@ -92,28 +92,28 @@ async def test_leader_and_isr_is_rejected_per_partition_and_changes_nothing(
         (known, 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         (other, 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    assert desk.controller.image is before
-    assert desk.asked == {}
+    assert apis.controller.image is before
+    assert apis.asked == {}
 
 
-async def test_partition_with_leader_on_other_broker_is_rejected(desk: Any) -> None:
-    topic_id = desk.image.topics["t"].topic_id
+async def test_partition_with_leader_on_other_broker_is_rejected(apis: Any) -> None:
+    topic_id = apis.image.topics["t"].topic_id
     for leader_epoch, error in (
         (5, ErrorCode.STALE_CONTROLLER_EPOCH),
         (6, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ):
         sent = request(4, ("t", topic_id, state(0, leader_epoch, leader=OTHER)))
-        assert errors(await desk.ask(API, sent, 4), 4) == {("t", 0): error}
+        assert errors(await apis.ask(API, sent, 4), 4) == {("t", 0): error}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_other_topic_id_is_rejected(desk: Any, version: int) -> None:
-    response = await desk.ask(API, request(version, ("t", b"x" * 16, state())), version)
+async def test_other_topic_id_is_rejected(apis: Any, version: int) -> None:
+    response = await apis.ask(API, request(version, ("t", b"x" * 16, state())), version)
     expected = ErrorCode.INCONSISTENT_TOPIC_ID if version >= 5 else ErrorCode.STALE_CONTROLLER_EPOCH
     assert list(errors(response, version).values()) == [expected]
 
 
-async def test_current_leader_epoch_is_accepted_from_kraft_controller_only(desk: Any) -> None:
+async def test_current_leader_epoch_is_accepted_from_kraft_controller_only(apis: Any) -> None:
     for is_kraft, leader_epoch, error in (
         (True, 5, ErrorCode.NONE),
         (True, 6, ErrorCode.STALE_CONTROLLER_EPOCH),
@@ -122,7 +122,7 @@ async def test_current_leader_epoch_is_accepted_from_kraft_controller_only(desk:
         sent = request(
             KRAFT_VERSION, ("t", ZERO_UUID, state(0, leader_epoch)), is_kraft_controller=is_kraft
         )
-        response = await desk.ask(API, sent, KRAFT_VERSION)
+        response = await apis.ask(API, sent, KRAFT_VERSION)
         assert errors(response, KRAFT_VERSION) == {(ZERO_UUID, 0): error}
 
 
@@ -135,9 +135,9 @@ async def test_current_leader_epoch_is_accepted_from_kraft_controller_only(desk:
     ],
 )
 async def test_stale_epoch_rejects_whole_request(
-    desk: Any, version: int, fields: dict[str, int], error: ErrorCode
+    apis: Any, version: int, fields: dict[str, int], error: ErrorCode
 ) -> None:
-    response = await desk.ask(API, request(version, ("t", b"t" * 16, state()), **fields), version)
+    response = await apis.ask(API, request(version, ("t", b"t" * 16, state()), **fields), version)
     if version < 2:  # without a broker epoch
         error = ErrorCode.STALE_CONTROLLER_EPOCH
     assert response.error_code == error

@@ -17,13 +17,13 @@ SIMPLE = [f"simple-{number}" for number in range(6)]
 
 
 @pytest.fixture
-async def with_groups(group_desk: Any) -> Any:
+async def with_groups(group_apis: Any) -> Any:
     """Groups without members at both owners, and one whose member waits for its assignment."""
     anybody = CommitRequested(member_id="", generation=-1)
     for group_id in SIMPLE:
-        owner = group_desk.context(API.key, 5).group_owner(group_id)
+        owner = group_apis.context(API.key, 5).group_owner(group_id)
         offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
-        group_desk.workers[owner].groups.commit(group_id, anybody, offsets)
+        group_apis.workers[owner].groups.commit(group_id, anybody, offsets)
     join = JoinGroupRequest(
         group_id="busy",
         session_timeout_ms=10_000,
@@ -31,12 +31,12 @@ async def with_groups(group_desk: Any) -> Any:
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
     )
-    await group_desk.ask(join_group.API, join, 3)
-    return group_desk
+    await group_apis.ask(join_group.API, join, 3)
+    return group_apis
 
 
-async def listed(desk: Any, version: int, **filters: list[str]) -> list[str]:
-    response = await desk.ask(API, ListGroupsRequest(**filters), version)  # type: ignore[arg-type]
+async def listed(apis: Any, version: int, **filters: list[str]) -> list[str]:
+    response = await apis.ask(API, ListGroupsRequest(**filters), version)  # type: ignore[arg-type]
     return [group.group_id for group in response.groups]
 
 

@@ -17,7 +17,7 @@ from protocol.messages.list_partition_reassignments import (
 @pytest.mark.parametrize(
     "topics", [None, [], [ListPartitionReassignmentsTopics(name="t", partition_indexes=[0])]]
 )
-async def test_list_of_reassignments_is_empty(desk: Any, topics: Any) -> None:
-    response = await desk.ask(API, ListPartitionReassignmentsRequest(topics=topics), 0)
+async def test_list_of_reassignments_is_empty(apis: Any, topics: Any) -> None:
+    response = await apis.ask(API, ListPartitionReassignmentsRequest(topics=topics), 0)
     assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
     assert response.topics == []

@@ -12,40 +12,40 @@ from protocol.messages.list_transactions import ListTransactionsRequest
 from tests.apis.transacting import begin
 
 
-async def listed(desk: Any, version: int = 1, **filters: Any) -> list[tuple[str, str]]:
-    response = await desk.ask(API, ListTransactionsRequest(**filters), version)
+async def listed(apis: Any, version: int = 1, **filters: Any) -> list[tuple[str, str]]:
+    response = await apis.ask(API, ListTransactionsRequest(**filters), version)
     assert response.error_code == ErrorCode.NONE
     return [(each.transactional_id, each.transaction_state) for each in response.transaction_states]
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_ids_of_all_workers_are_listed(transaction_desk: Any, version: int) -> None:
+async def test_ids_of_all_workers_are_listed(transaction_apis: Any, version: int) -> None:
     for name in ("c", "a", "b"):
-        await begin(transaction_desk, name, {"t": [0]})
-    assert len(transaction_desk.asked) == 1
-    assert await listed(transaction_desk, version) == [
+        await begin(transaction_apis, name, {"t": [0]})
+    assert len(transaction_apis.asked) == 1
+    assert await listed(transaction_apis, version) == [
         ("a", "Ongoing"),
         ("b", "Ongoing"),
         ("c", "Ongoing"),
     ]
-    assert len(transaction_desk.asked) == 2
+    assert len(transaction_apis.asked) == 2
 
 
-async def test_filters_restrict_the_list(transaction_desk: Any) -> None:
-    producer_id, _ = await begin(transaction_desk, "a", {"t": [0]})
-    for worker in transaction_desk.workers.values():
+async def test_filters_restrict_the_list(transaction_apis: Any) -> None:
+    producer_id, _ = await begin(transaction_apis, "a", {"t": [0]})
+    for worker in transaction_apis.workers.values():
         worker.time_ms += 5_000
-    await begin(transaction_desk, "b", {"t": [0]})
-    assert await listed(transaction_desk, producer_id_filters=[producer_id]) == [("a", "Ongoing")]
-    assert await listed(transaction_desk, duration_filter=4_999) == [("a", "Ongoing")]
-    assert await listed(transaction_desk, duration_filter=5_000) == []
-    assert await listed(transaction_desk, state_filters=["Empty"]) == []
-    assert len(await listed(transaction_desk, state_filters=["Ongoing", "Empty"])) == 2
+    await begin(transaction_apis, "b", {"t": [0]})
+    assert await listed(transaction_apis, producer_id_filters=[producer_id]) == [("a", "Ongoing")]
+    assert await listed(transaction_apis, duration_filter=4_999) == [("a", "Ongoing")]
+    assert await listed(transaction_apis, duration_filter=5_000) == []
+    assert await listed(transaction_apis, state_filters=["Empty"]) == []
+    assert len(await listed(transaction_apis, state_filters=["Ongoing", "Empty"])) == 2
 
 
-async def test_unknown_state_is_returned_and_matches_nothing(transaction_desk: Any) -> None:
-    await begin(transaction_desk, "a", {"t": [0]})
+async def test_unknown_state_is_returned_and_matches_nothing(transaction_apis: Any) -> None:
+    await begin(transaction_apis, "a", {"t": [0]})
     request = ListTransactionsRequest(state_filters=["ongoing", "Dead"])
-    response = await transaction_desk.ask(API, request, 1)
+    response = await transaction_apis.ask(API, request, 1)
     assert response.unknown_state_filters == ["ongoing"]
     assert response.transaction_states == []

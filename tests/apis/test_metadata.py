@@ -25,16 +25,16 @@ def about(*names: str, **fields: Any) -> MetadataRequest:
     return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], **fields)
 
 
-async def with_topics(desk: Any, *names: str) -> None:
-    outcome = await desk.cluster.create_topics([NewTopic(name, 2) for name in names])
-    await desk.controller.publish(outcome.updates)
+async def with_topics(apis: Any, *names: str) -> None:
+    outcome = await apis.cluster.create_topics([NewTopic(name, 2) for name in names])
+    await apis.controller.publish(outcome.updates)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_topic_is_described_in_every_version(desk: Any, version: int) -> None:
-    await with_topics(desk, "a")
-    response = await desk.ask(API, about("a"), version)
-    assert desk.asked == {}
+async def test_topic_is_described_in_every_version(apis: Any, version: int) -> None:
+    await with_topics(apis, "a")
+    response = await apis.ask(API, about("a"), version)
+    assert apis.asked == {}
     [broker] = response.brokers
     assert (broker.node_id, broker.host, broker.port) == (1, "127.0.0.1", 9092)
     [topic] = response.topics
@@ -47,105 +47,105 @@ async def test_topic_is_described_in_every_version(desk: Any, version: int) -> N
         assert response.controller_id == 1
         assert not topic.is_internal
     if version >= 2:
-        assert response.cluster_id == desk.cluster.image.cluster_id
+        assert response.cluster_id == apis.cluster.image.cluster_id
     if version >= 10:
-        assert topic.topic_id == desk.cluster.image.topics["a"].topic_id
+        assert topic.topic_id == apis.cluster.image.topics["a"].topic_id
 
 
-async def test_broker_address_is_that_of_the_request_listener(desk: Any) -> None:
-    response = await desk.ask(API, about(), 9, listener="OUTSIDE")
+async def test_broker_address_is_that_of_the_request_listener(apis: Any) -> None:
+    response = await apis.ask(API, about(), 9, listener="OUTSIDE")
     assert [(broker.host, broker.port) for broker in response.brokers] == [("example.test", 19092)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_null_topics_or_empty_in_version_0_return_all_topics(desk: Any, version: int) -> None:
-    await with_topics(desk, "a", "b")
+async def test_null_topics_or_empty_in_version_0_return_all_topics(apis: Any, version: int) -> None:
+    await with_topics(apis, "a", "b")
     everything = MetadataRequest(topics=None if version else [])
-    response = await desk.ask(API, everything, version)
+    response = await apis.ask(API, everything, version)
     assert {topic.name for topic in response.topics} == {"a", "b", OFFSETS}
     if version:
         assert {topic.name for topic in response.topics if topic.is_internal} == {OFFSETS}
-        assert (await desk.ask(API, MetadataRequest(topics=[]), version)).topics == []
+        assert (await apis.ask(API, MetadataRequest(topics=[]), version)).topics == []
 
 
-async def test_activity_topic_is_not_reported_as_internal(make_desk: Any) -> None:
-    desk = await make_desk("activity.enable=true")
-    [topic] = (await desk.ask(API, about(ACTIVITY), 9)).topics
-    assert desk.cluster.image.topics[ACTIVITY].internal
+async def test_activity_topic_is_not_reported_as_internal(make_apis: Any) -> None:
+    apis = await make_apis("activity.enable=true")
+    [topic] = (await apis.ask(API, about(ACTIVITY), 9)).topics
+    assert apis.cluster.image.topics[ACTIVITY].internal
     assert not topic.is_internal
 
 
 @pytest.mark.parametrize("version", [0, 4, 13])
 async def test_missing_topic_is_created_and_described_in_same_response(
-    desk: Any, version: int
+    apis: Any, version: int
 ) -> None:
-    await with_topics(desk, "a")
-    response = await desk.ask(API, about("new", "a", "new"), version)
-    assert desk.asked[CONTROLLER].names == ("new",)
+    await with_topics(apis, "a")
+    response = await apis.ask(API, about("new", "a", "new"), version)
+    assert apis.asked[CONTROLLER].names == ("new",)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [("new", 0), ("a", 0)]
     assert len(response.topics[0].partitions) == 1
 
 
-async def test_topic_is_auto_created_only_if_client_and_broker_allow_it(make_desk: Any) -> None:
-    desk = await make_desk()
-    response = await desk.ask(API, about("new", allow_auto_topic_creation=False), 4)
+async def test_topic_is_auto_created_only_if_client_and_broker_allow_it(make_apis: Any) -> None:
+    apis = await make_apis()
+    response = await apis.ask(API, about("new", allow_auto_topic_creation=False), 4)
     assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    forbidding = await make_desk("auto.create.topics.enable=false")
+    forbidding = await make_apis("auto.create.topics.enable=false")
     response = await forbidding.ask(API, about("new"), 13)
     assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    for used in (desk, forbidding):
+    for used in (apis, forbidding):
         assert used.asked == {}
         assert set(used.cluster.image.topics) == {OFFSETS}
 
 
 @pytest.mark.parametrize("name", ["", "a b", ".."])
-async def test_invalid_topic_name_is_not_auto_created(desk: Any, name: str) -> None:
-    response = await desk.ask(API, about(name), 9)
-    assert desk.asked == {}
+async def test_invalid_topic_name_is_not_auto_created(apis: Any, name: str) -> None:
+    response = await apis.ask(API, about(name), 9)
+    assert apis.asked == {}
     assert response.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert response.topics[0].name == name
 
 
-async def test_failed_auto_creation_returns_its_error(make_desk: Any) -> None:
-    desk = await make_desk("default.replication.factor=3")
-    response = await desk.ask(API, about("new"), 9)
+async def test_failed_auto_creation_returns_its_error(make_apis: Any) -> None:
+    apis = await make_apis("default.replication.factor=3")
+    response = await apis.ask(API, about("new"), 9)
     assert response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 @pytest.mark.parametrize("version", [0, 4, 13])
 async def test_auto_creation_beyond_mutation_quota_is_unknown_topic(
-    make_desk: Any, version: int
+    make_apis: Any, version: int
 ) -> None:
-    desk = await make_desk("num.partitions=3")
-    desk.controller.permits = 2
-    response = await desk.ask(API, about("first", "second"), version)
+    apis = await make_apis("num.partitions=3")
+    apis.controller.permits = 2
+    response = await apis.ask(API, about("first", "second"), version)
     assert [topic.error_code for topic in response.topics] == [
         ErrorCode.NONE,  # which overdraws it
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    assert "second" not in desk.cluster.image.topics
+    assert "second" not in apis.cluster.image.topics
     assert response.throttle_time_ms == 0
-    assert desk.controller.mutator is not None
-    assert desk.controller.mutator.strict
-    desk.controller.permits = 3
-    [topic] = (await desk.ask(API, about("second"), version)).topics
+    assert apis.controller.mutator is not None
+    assert apis.controller.mutator.strict
+    apis.controller.permits = 3
+    [topic] = (await apis.ask(API, about("second"), version)).topics
     assert topic.error_code == ErrorCode.NONE
     assert len(topic.partitions) == 3
-    assert desk.controller.permits == 0
+    assert apis.controller.permits == 0
 
 
-async def test_topic_created_concurrently_is_leader_not_available(desk: Any) -> None:
-    before = desk.cluster.image
-    await desk.cluster.create_topics([NewTopic("new")])
-    desk.image = before
-    response = await desk.ask(API, about("new"), 9)
+async def test_topic_created_concurrently_is_leader_not_available(apis: Any) -> None:
+    before = apis.cluster.image
+    await apis.cluster.create_topics([NewTopic("new")])
+    apis.image = before
+    response = await apis.ask(API, about("new"), 9)
     assert response.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_topics_are_found_by_id(desk: Any, version: int) -> None:
-    await with_topics(desk, "a", "b")
-    known = desk.cluster.image.topics["a"].topic_id
+async def test_topics_are_found_by_id(apis: Any, version: int) -> None:
+    await with_topics(apis, "a", "b")
+    known = apis.cluster.image.topics["a"].topic_id
     unknown = b"\x01" * 16
     request = MetadataRequest(
         topics=[
@@ -155,8 +155,8 @@ async def test_topics_are_found_by_id(desk: Any, version: int) -> None:
             MetadataRequestTopic(name="new"),
         ]
     )
-    response = await desk.ask(API, request, version)
-    assert desk.asked == {}, "names are passed over, so none of them is made"
+    response = await apis.ask(API, request, version)
+    assert apis.asked == {}, "names are passed over, so none of them is made"
     assert [(topic.name, topic.topic_id, topic.error_code) for topic in response.topics] == [
         ("a", known, ErrorCode.NONE),
         (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID),
@@ -171,34 +171,34 @@ async def test_topics_are_found_by_id(desk: Any, version: int) -> None:
     ],
 )
 async def test_topic_ids_before_version_12_are_rejected(
-    desk: Any, topic: MetadataRequestTopic
+    apis: Any, topic: MetadataRequestTopic
 ) -> None:
-    response = await desk.ask(API, MetadataRequest(topics=[topic]), 11)
+    response = await apis.ask(API, MetadataRequest(topics=[topic]), 11)
     assert response.topics[0].error_code == ErrorCode.INVALID_REQUEST
     assert response.topics[0].name == (topic.name or "")
-    assert desk.asked == {}
+    assert apis.asked == {}
 
 
-async def test_authorized_operations_are_included_if_requested(desk: Any) -> None:
-    await with_topics(desk, "a")
+async def test_authorized_operations_are_included_if_requested(apis: Any) -> None:
+    await with_topics(apis, "a")
     asking = about(
         "a", include_cluster_authorized_operations=True, include_topic_authorized_operations=True
     )
-    response = await desk.ask(API, asking, 8)
+    response = await apis.ask(API, asking, 8)
     assert response.cluster_authorized_operations == CLUSTER_OPERATIONS
     assert response.topics[0].topic_authorized_operations == TOPIC_OPERATIONS
-    response = await desk.ask(API, about("a"), 8)
+    response = await apis.ask(API, about("a"), 8)
     assert response.cluster_authorized_operations == NOT_ASKED
     assert response.topics[0].topic_authorized_operations == NOT_ASKED
 
 
 @pytest.fixture
-async def torn(desk: Any) -> Any:
+async def torn(apis: Any) -> Any:
     """A cluster that has lost broker 3 and whose broker 2 has no listener OUTSIDE."""
-    image = desk.cluster.image
+    image = apis.cluster.image
     second = Broker(2, None, {"PLAINTEXT": ("h2", 9092)})
     image = replace(image, brokers={**image.brokers, 2: second})
-    topic = desk.cluster.image.topics[OFFSETS]._replace(
+    topic = apis.cluster.image.topics[OFFSETS]._replace(
         name="a",
         topic_id=b"\x02" * 16,
         internal=False,
@@ -208,8 +208,8 @@ async def torn(desk: Any) -> Any:
             PartitionRegistration(2, 3, 6, (3,), (3,)),
         ),
     )
-    desk.image = apply(image, TopicCreated(topic))
-    return desk
+    apis.image = apply(image, TopicCreated(topic))
+    return apis
 
 
 async def test_replicas_on_dead_brokers_are_offline(torn: Any) -> None:
@@ -245,8 +245,8 @@ async def test_version_0_omits_offline_replicas_with_replica_not_available(torn:
     ]
 
 
-async def test_auto_created_topic_is_published_before_response(desk: Any) -> None:
-    await desk.ask(API, about("new"), 9)
-    [update] = desk.controller.published
+async def test_auto_created_topic_is_published_before_response(apis: Any) -> None:
+    await apis.ask(API, about("new"), 9)
+    [update] = apis.controller.published
     assert isinstance(update, Update)
     assert [type(change) for change in update.changes] == [TopicCreated]

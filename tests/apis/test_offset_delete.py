@@ -32,16 +32,16 @@ def request(**topics: list[int]) -> OffsetDeleteRequest:
     )
 
 
-def groups(desk: Any) -> Any:
-    return desk.workers[desk.context(API.key, 0).group_owner("g")].groups
+def groups(apis: Any) -> Any:
+    return apis.workers[apis.context(API.key, 0).group_owner("g")].groups
 
 
-def commit(desk: Any) -> None:
+def commit(apis: Any) -> None:
     offsets = {(name, 0): CommittedOffset(1, -1, "", 1) for name in "tu"}
-    groups(desk).commit("g", CommitRequested(member_id="", generation=-1), offsets)
+    groups(apis).commit("g", CommitRequested(member_id="", generation=-1), offsets)
 
 
-async def join(desk: Any, protocol_type: str) -> None:
+async def join(apis: Any, protocol_type: str) -> None:
     protocol = JoinGroupRequestProtocol(name="range", metadata=SUBSCRIBED_TO_T)
     joining = JoinGroupRequest(
         group_id="g",
@@ -50,25 +50,25 @@ async def join(desk: Any, protocol_type: str) -> None:
         protocol_type=protocol_type,
         protocols=[protocol],
     )
-    await desk.ask(join_group.API, joining, 3)
+    await apis.ask(join_group.API, joining, 3)
 
 
-async def test_offsets_of_subscribed_topics_are_not_deleted(group_desk: Any) -> None:
-    commit(group_desk)
-    await join(group_desk, "consumer")
-    response = await group_desk.ask(API, request(u=[0, 9], t=[0], gone=[0]), 0)
+async def test_offsets_of_subscribed_topics_are_not_deleted(group_apis: Any) -> None:
+    commit(group_apis)
+    await join(group_apis, "consumer")
+    response = await group_apis.ask(API, request(u=[0, 9], t=[0], gone=[0]), 0)
     assert response.error_code == ErrorCode.NONE
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     errors = [[each.error_code for each in topic.partitions] for topic in response.topics]
     assert errors == [[0, missing], [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC], [missing]]
     assert [topic.name for topic in response.topics] == ["u", "t", "gone"]
-    assert groups(group_desk).committed("g").topics() == ["t"]
+    assert groups(group_apis).committed("g").topics() == ["t"]
 
 
-async def test_group_error_is_returned_without_topics(group_desk: Any) -> None:
-    response = await group_desk.ask(API, request(t=[0]), 0)
+async def test_group_error_is_returned_without_topics(group_apis: Any) -> None:
+    response = await group_apis.ask(API, request(t=[0]), 0)
     assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
-    commit(group_desk)
-    await join(group_desk, "connect")
-    response = await group_desk.ask(API, request(t=[0]), 0)
+    commit(group_apis)
+    await join(group_apis, "connect")
+    response = await group_apis.ask(API, request(t=[0]), 0)
     assert (response.error_code, response.topics) == (ErrorCode.NON_EMPTY_GROUP, [])

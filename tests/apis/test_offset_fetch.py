@@ -21,13 +21,13 @@ UNKNOWN_ID = bytes(15) + b"\x09"
 ANYBODY = CommitRequested(member_id="", generation=-1)
 
 
-def commit(desk: Any, group_id: str, **offsets: int) -> None:
-    worker = desk.workers[desk.context(API.key, 10).group_owner(group_id)]
+def commit(apis: Any, group_id: str, **offsets: int) -> None:
+    worker = apis.workers[apis.context(API.key, 10).group_owner(group_id)]
     values = {(topic, 0): CommittedOffset(offset, 7, "m", 1) for topic, offset in offsets.items()}
     worker.groups.commit(group_id, ANYBODY, values)
 
 
-def request(desk: Any, version: int, group_id: str, topics: Any) -> OffsetFetchRequest:
+def request(apis: Any, version: int, group_id: str, topics: Any) -> OffsetFetchRequest:
     """``topics`` maps names to partitions, or is None for all."""
     if version < 8:
         older = None
@@ -37,16 +37,16 @@ def request(desk: Any, version: int, group_id: str, topics: Any) -> OffsetFetchR
                 for name, partitions in topics.items()
             ]
         return OffsetFetchRequest(group_id=group_id, topics=older)
-    return OffsetFetchRequest(groups=[group(desk, version, group_id, topics)])
+    return OffsetFetchRequest(groups=[group(apis, version, group_id, topics)])
 
 
-def group(desk: Any, version: int, group_id: str, topics: Any) -> OffsetFetchRequestGroup:
+def group(apis: Any, version: int, group_id: str, topics: Any) -> OffsetFetchRequestGroup:
     asked = None
     if topics is not None:
         asked = [
             OffsetFetchRequestTopics(
                 name=name if version < 10 else "",
-                topic_id=topic_id(desk, name) if version >= 10 else bytes(16),
+                topic_id=topic_id(apis, name) if version >= 10 else bytes(16),
                 partition_indexes=partitions,
             )
             for name, partitions in topics.items()
@@ -54,15 +54,15 @@ def group(desk: Any, version: int, group_id: str, topics: Any) -> OffsetFetchReq
     return OffsetFetchRequestGroup(group_id=group_id, topics=asked)
 
 
-def topic_id(desk: Any, name: str) -> bytes:
-    known = desk.controller.image.topics.get(name)
+def topic_id(apis: Any, name: str) -> bytes:
+    known = apis.controller.image.topics.get(name)
     return UNKNOWN_ID if known is None else bytes(known.topic_id)
 
 
-def found(desk: Any, version: int, response: Any) -> list[Any]:
+def found(apis: Any, version: int, response: Any) -> list[Any]:
     """(topic, partition, offset, metadata, error) of the first group."""
     topics = response.topics if version < 8 else response.groups[0].topics
-    names = {topic_id(desk, name): name for name in ("t", "u", "gone")}
+    names = {topic_id(apis, name): name for name in ("t", "u", "gone")}
     return [
         (
             topic.name if version < 10 else names[topic.topic_id],
@@ -77,12 +77,12 @@ def found(desk: Any, version: int, response: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-async def test_partitions_are_answered_in_request_order(group_desk: Any, version: int) -> None:
-    commit(group_desk, "g", t=5, u=6)
+async def test_partitions_are_answered_in_request_order(group_apis: Any, version: int) -> None:
+    commit(group_apis, "g", t=5, u=6)
     asked = {"u": [0], "gone": [1], "t": [2, 0]}
-    response = await group_desk.ask(API, request(group_desk, version, "g", asked), version)
+    response = await group_apis.ask(API, request(group_apis, version, "g", asked), version)
     gone = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.NONE
-    assert found(group_desk, version, response) == [
+    assert found(group_apis, version, response) == [
         ("u", 0, 6, "m", 0),
         ("gone", 1, -1, "", gone),
         ("t", 2, -1, "", 0),
@@ -91,39 +91,39 @@ async def test_partitions_are_answered_in_request_order(group_desk: Any, version
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-async def test_null_topics_return_all_offsets_of_group(group_desk: Any, version: int) -> None:
-    commit(group_desk, "g", t=5, gone=6)
-    response = await group_desk.ask(API, request(group_desk, version, "g", None), version)
+async def test_null_topics_return_all_offsets_of_group(group_apis: Any, version: int) -> None:
+    commit(group_apis, "g", t=5, gone=6)
+    response = await group_apis.ask(API, request(group_apis, version, "g", None), version)
     # Without a topic there is no id to name it by.
     expected = [("t", 0, 5, "m", 0)] + [("gone", 0, 6, "m", 0)] * (version < 10)
-    assert found(group_desk, version, response) == expected
+    assert found(group_apis, version, response) == expected
 
 
 @pytest.mark.parametrize("version", [5, 7, 8])
-async def test_committed_leader_epoch_is_returned(group_desk: Any, version: int) -> None:
-    commit(group_desk, "g", t=5)
-    response = await group_desk.ask(API, request(group_desk, version, "g", {"t": [0]}), version)
+async def test_committed_leader_epoch_is_returned(group_apis: Any, version: int) -> None:
+    commit(group_apis, "g", t=5)
+    response = await group_apis.ask(API, request(group_apis, version, "g", {"t": [0]}), version)
     topics = response.topics if version < 8 else response.groups[0].topics
     assert topics[0].partitions[0].committed_leader_epoch == 7
 
 
 @pytest.mark.parametrize("version", [1, 7, 10])
-async def test_unknown_group_has_no_offsets(group_desk: Any, version: int) -> None:
-    response = await group_desk.ask(API, request(group_desk, version, "h", {"t": [0]}), version)
-    assert found(group_desk, version, response) == [("t", 0, -1, "", 0)]
+async def test_unknown_group_has_no_offsets(group_apis: Any, version: int) -> None:
+    response = await group_apis.ask(API, request(group_apis, version, "h", {"t": [0]}), version)
+    assert found(group_apis, version, response) == [("t", 0, -1, "", 0)]
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
 async def test_groups_of_several_workers_are_answered_in_request_order(
-    group_desk: Any, version: int
+    group_apis: Any, version: int
 ) -> None:
     ids = [f"g{number}" for number in range(8)]
     for number, group_id in enumerate(ids):
-        commit(group_desk, group_id, t=number)
-    groups = [group(group_desk, version, group_id, {"t": [0]}) for group_id in ids]
-    groups.append(group(group_desk, version, "g3", None))
-    response = await group_desk.ask(API, OffsetFetchRequest(groups=groups), version)
-    assert len(group_desk.asked) == 2
+        commit(group_apis, group_id, t=number)
+    groups = [group(group_apis, version, group_id, {"t": [0]}) for group_id in ids]
+    groups.append(group(group_apis, version, "g3", None))
+    response = await group_apis.ask(API, OffsetFetchRequest(groups=groups), version)
+    assert len(group_apis.asked) == 2
     assert [each.group_id for each in response.groups] == [*ids, "g3"]
     offsets = [each.topics[0].partitions[0].committed_offset for each in response.groups]
     assert offsets == [*range(8), 3]

@@ -19,15 +19,15 @@ VERSIONS = [2, 3, 4]
 
 
 @pytest.fixture
-def desk(log_desk: Any) -> Any:
+def apis(log_apis: Any) -> Any:
     """Partition 0 of ``t`` has two records of epoch 0, one of epoch 3, and epoch 5 without any."""
-    partition = log_desk.hosted("t", 0)
+    partition = log_apis.hosted("t", 0)
     for epoch, count in ((0, 2), (3, 1)):
         partition.update_leadership(1, epoch)
         batch = build_batch([Record(value=b"v") for _ in range(count)])
         partition.append_as_leader(batch, now_ms=0)
     partition.update_leadership(1, 5)
-    return log_desk
+    return log_apis
 
 
 def request(*asked: tuple[str, int, int], current: int = -1) -> OffsetForLeaderEpochRequest:
@@ -58,30 +58,30 @@ def results(response: Any) -> list[tuple[int, int, int, int]]:
     [(0, 0, 2), (1, 0, 2), (3, 3, 3), (4, 3, 3), (5, 5, 3), (6, -1, -1), (-1, -1, -1)],
 )
 async def test_end_of_epoch_is_found(
-    desk: Any, version: int, epoch: int, found: int, end: int
+    apis: Any, version: int, epoch: int, found: int, end: int
 ) -> None:
-    response = await desk.ask(API, request(("t", 0, epoch)), version)
+    response = await apis.ask(API, request(("t", 0, epoch)), version)
     assert results(response) == [(0, 0, found, end)]
 
 
-async def test_deleted_epoch_ends_at_log_start(desk: Any) -> None:
-    desk.hosted("t", 0).delete_records(3)
-    response = await desk.ask(API, request(("t", 0, 0), ("t", 0, 5)), 4)
+async def test_deleted_epoch_ends_at_log_start(apis: Any) -> None:
+    apis.hosted("t", 0).delete_records(3)
+    response = await apis.ask(API, request(("t", 0, 0), ("t", 0, 5)), 4)
     assert results(response)[-1] == (0, 0, 5, 3)
-    assert results(await desk.ask(API, request(("t", 0, 0)), 4)) == [(0, 0, 0, 3)]
+    assert results(await apis.ask(API, request(("t", 0, 0)), 4)) == [(0, 0, 0, 3)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_each_partition_has_its_own_result(desk: Any, version: int) -> None:
+async def test_each_partition_has_its_own_result(apis: Any, version: int) -> None:
     asked = request(("t", 1, 0), ("t", 0, 0), ("t", 9, 0), ("no", 0, 0), ("u", 0, 0))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    response = await desk.ask(API, asked, version)
+    response = await apis.ask(API, asked, version)
     assert [topic.topic for topic in response.topics] == ["t", "no", "u"]
     assert results(response) == [
         *((1, 0, 0, 0), (0, 0, 0, 2), (9, unknown, -1, -1)),
         *((0, unknown, -1, -1), (0, 0, 0, 0)),
     ]
-    assert set(desk.asked) == {0, 1}
+    assert set(apis.asked) == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -96,15 +96,15 @@ async def test_each_partition_has_its_own_result(desk: Any, version: int) -> Non
     ],
 )
 async def test_current_leader_epoch_is_checked(
-    desk: Any, leader: int, current: int, error: int
+    apis: Any, leader: int, current: int, error: int
 ) -> None:
-    desk.hosted("t", 0).update_leadership(leader, 5)
-    response = await desk.ask(API, request(("t", 0, 3), current=current), 4)
+    apis.hosted("t", 0).update_leadership(leader, 5)
+    response = await apis.ask(API, request(("t", 0, 3), current=current), 4)
     assert results(response) == [(0, error, *((-1, -1) if error else (3, 3)))]
 
 
-async def test_partition_that_is_deleted_meanwhile_is_unknown(desk: Any) -> None:
-    for worker in desk.workers.values():
+async def test_partition_that_is_deleted_meanwhile_is_unknown(apis: Any) -> None:
+    for worker in apis.workers.values():
         worker.partition = lambda _topic, _index: None
-    response = await desk.ask(API, request(("t", 0, 0)), 4)
+    response = await apis.ask(API, request(("t", 0, 0)), 4)
     assert results(response) == [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)]

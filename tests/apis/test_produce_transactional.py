@@ -34,33 +34,33 @@ def results(response: Any) -> list[tuple[int, int]]:
     ]
 
 
-def asked(desk: Any) -> list[Any]:
-    return [part for worker in desk.workers.values() for part in worker.coordinator.asked]
+def asked(apis: Any) -> list[Any]:
+    return [part for worker in apis.workers.values() for part in worker.coordinator.asked]
 
 
-def answer_with(desk: Any, error: ErrorCode) -> None:
-    for worker in desk.workers.values():
+def answer_with(apis: Any, error: ErrorCode) -> None:
+    for worker in apis.workers.values():
         worker.coordinator.answers = [error]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_first_batch_is_verified_and_later_ones_are_not(log_desk: Any, version: int) -> None:
+async def test_first_batch_is_verified_and_later_ones_are_not(log_apis: Any, version: int) -> None:
     first = request((0, transactional_batch(0)), (1, transactional_batch(0)))
-    assert results(await log_desk.ask(API, first, version)) == [(0, 0), (0, 0)]
-    parts = asked(log_desk)
+    assert results(await log_apis.ask(API, first, version)) == [(0, 0), (0, 0)]
+    parts = asked(log_apis)
     assert {key for part in parts for key in part.partitions} == {("t", 0), ("t", 1)}
     assert {part.verify_only for part in parts} == {version < 12}
     second = request((0, transactional_batch(1)), (1, transactional_batch(1)))
-    assert results(await log_desk.ask(API, second, version)) == [(0, 1), (0, 1)]
-    assert asked(log_desk) == parts
-    assert log_desk.hosted("t", 0).last_stable_offset == 0
+    assert results(await log_apis.ask(API, second, version)) == [(0, 1), (0, 1)]
+    assert asked(log_apis) == parts
+    assert log_apis.hosted("t", 0).last_stable_offset == 0
 
 
-async def test_batch_that_is_sent_again_is_a_duplicate(log_desk: Any) -> None:
+async def test_batch_that_is_sent_again_is_a_duplicate(log_apis: Any) -> None:
     for _ in range(2):
-        response = await log_desk.ask(API, request((0, transactional_batch(0))), 12)
+        response = await log_apis.ask(API, request((0, transactional_batch(0))), 12)
         assert results(response) == [(0, 0)]
-    assert log_desk.hosted("t", 0).log.log_end_offset == 1
+    assert log_apis.hosted("t", 0).log.log_end_offset == 1
 
 
 @pytest.mark.parametrize(
@@ -75,58 +75,58 @@ async def test_batch_that_is_sent_again_is_a_duplicate(log_desk: Any) -> None:
     ],
 )
 async def test_batch_without_confirmation_is_rejected(
-    log_desk: Any, version: int, answer: ErrorCode, error: ErrorCode
+    log_apis: Any, version: int, answer: ErrorCode, error: ErrorCode
 ) -> None:
-    answer_with(log_desk, answer)
-    response = await log_desk.ask(API, request((0, transactional_batch(0))), version)
+    answer_with(log_apis, answer)
+    response = await log_apis.ask(API, request((0, transactional_batch(0))), version)
     assert results(response) == [(error, -1)]
-    assert log_desk.hosted("t", 0).log.log_end_offset == 0
+    assert log_apis.hosted("t", 0).log.log_end_offset == 0
 
 
-async def test_batch_is_rejected_if_transaction_ends_while_it_is_verified(log_desk: Any) -> None:
-    partition = log_desk.hosted("t", 0)
+async def test_batch_is_rejected_if_transaction_ends_while_it_is_verified(log_apis: Any) -> None:
+    partition = log_apis.hosted("t", 0)
 
     def abort() -> None:
         partition.append_marker(
             PID, 0, EndTransactionMarker(False, 0), transaction_version=0, now_ms=WALL_MS
         )
 
-    for worker in log_desk.workers.values():
+    for worker in log_apis.workers.values():
         worker.coordinator.before_answer = abort
-    response = await log_desk.ask(API, request((0, transactional_batch(0))), 9)
+    response = await log_apis.ask(API, request((0, transactional_batch(0))), 9)
     assert results(response) == [(ErrorCode.INVALID_TXN_STATE, -1)]
     assert partition.last_stable_offset == 1
 
 
 async def test_transactional_batch_without_transactional_id_is_not_authorized(
-    log_desk: Any,
+    log_apis: Any,
 ) -> None:
     wanted = request((0, transactional_batch(0)), transactional_id=None)
-    response = await log_desk.ask(API, wanted, 12)
+    response = await log_apis.ask(API, wanted, 12)
     assert results(response) == [(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]
 
 
-async def test_batches_of_several_producers_are_rejected(log_desk: Any) -> None:
-    owner = {index: log_desk.hosted("t", index) for index in range(3)}
+async def test_batches_of_several_producers_are_rejected(log_apis: Any) -> None:
+    owner = {index: log_apis.hosted("t", index) for index in range(3)}
     same = [0, 2] if owner[0] is not owner[2] else [0, 1]
     wanted = request(
         (same[0], transactional_batch(0)),
         (same[1], transactional_batch(0, producer_id=PID + 1)),
     )
-    response = await log_desk.ask(API, wanted, 12)
+    response = await log_apis.ask(API, wanted, 12)
     assert results(response) == [(ErrorCode.INVALID_PRODUCER_ID_MAPPING, -1)] * 2
-    assert asked(log_desk) == []
+    assert asked(log_apis) == []
 
 
-async def test_large_transactional_batch_is_verified(log_desk: Any) -> None:
+async def test_large_transactional_batch_is_verified(log_apis: Any) -> None:
     large = transactional_batch(0, *[b"v"] * (STEP_LIMITS.records + 1))
-    response = await log_desk.ask(API, request((0, large)), 12)
+    response = await log_apis.ask(API, request((0, large)), 12)
     assert results(response) == [(0, 0)]
-    assert len(asked(log_desk)) == 1
+    assert len(asked(log_apis)) == 1
 
 
-async def test_rejected_large_batch_beside_transactional_one_has_its_error(log_desk: Any) -> None:
+async def test_rejected_large_batch_beside_transactional_one_has_its_error(log_apis: Any) -> None:
     large = transactional_batch(5, *[b"v"] * (STEP_LIMITS.records + 1))
     wanted = request((0, large), (2, transactional_batch(0)))
-    response = await log_desk.ask(API, wanted, 12)
+    response = await log_apis.ask(API, wanted, 12)
     assert results(response) == [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1), (0, 0)]

@@ -17,12 +17,12 @@ METRICS = metrics(gauge("m", double(4, 2.0)))
 
 
 @pytest.fixture
-async def asked(desk: Any) -> tuple[Any, bytes, int]:
-    """A desk, and the id and subscription of a client that has asked."""
-    desk.wall_ms = NOW_MS
-    await subscribe(desk, metrics="*", interval_ms="1000")
-    response = await ask(desk)
-    return desk, response.client_instance_id, response.subscription_id
+async def asked(apis: Any) -> tuple[Any, bytes, int]:
+    """Return APIs, and the id and subscription of a client that requested one."""
+    apis.wall_ms = NOW_MS
+    await subscribe(apis, metrics="*", interval_ms="1000")
+    response = await ask(apis)
+    return apis, response.client_instance_id, response.subscription_id
 
 
 @pytest.mark.parametrize("compression", list(Compression), ids=lambda one: one.name)
@@ -55,11 +55,11 @@ async def test_invalid_push_is_rejected(
 
 
 async def test_push_of_unknown_subscription_or_instance_is_rejected(asked: Any) -> None:
-    desk, instance_id, subscription_id = asked
-    unknown = await push(desk, instance_id, subscription_id + 1, metrics=METRICS)
+    apis, instance_id, subscription_id = asked
+    unknown = await push(apis, instance_id, subscription_id + 1, metrics=METRICS)
     assert unknown == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
     for reserved in (ZERO_UUID, bytes(15) + b"\x01"):
-        error = await push(desk, reserved, subscription_id, metrics=METRICS)
+        error = await push(apis, reserved, subscription_id, metrics=METRICS)
         assert error == ErrorCode.INVALID_REQUEST
 
 

@@ -47,41 +47,41 @@ def offsets(response: Any) -> list[int]:
 
 
 async def test_fetch_ends_at_last_stable_offset_and_lists_aborted_transactions(
-    log_desk: Any,
+    log_apis: Any,
 ) -> None:
-    producer = producer_at(log_desk, "t", 0)
+    producer = producer_at(log_apis, "t", 0)
     producer.write()
     producer.end(committed=False)
     producer.write()
-    response = await log_desk.ask(fetch.API, fetch_request(0), 12)
+    response = await log_apis.ask(fetch.API, fetch_request(0), 12)
     assert offsets(response) == [0, 1]
     (partition,) = response.responses[0].partitions
     assert (partition.high_watermark, partition.last_stable_offset) == (3, 2)
     (aborted,) = partition.aborted_transactions
     assert (aborted.producer_id, aborted.first_offset) == (PID, 0)
-    everything = await log_desk.ask(fetch.API, fetch_request(0, isolation_level=0), 12)
+    everything = await log_apis.ask(fetch.API, fetch_request(0, isolation_level=0), 12)
     assert offsets(everything) == [0, 1, 2]
     assert everything.responses[0].partitions[0].aborted_transactions is None
 
 
-async def test_fetch_past_last_stable_offset_is_empty_without_error(log_desk: Any) -> None:
-    producer = producer_at(log_desk, "t", 0)
+async def test_fetch_past_last_stable_offset_is_empty_without_error(log_apis: Any) -> None:
+    producer = producer_at(log_apis, "t", 0)
     producer.write()
     producer.write()
-    response = await log_desk.ask(fetch.API, fetch_request(0, offset=1), 12)
+    response = await log_apis.ask(fetch.API, fetch_request(0, offset=1), 12)
     (partition,) = response.responses[0].partitions
     assert (partition.error_code, partition.records) == (ErrorCode.NONE, b"")
 
 
 async def test_waiting_fetch_counts_stable_bytes_only(
-    log_desk: Any, autojump_clock: MockClock
+    log_apis: Any, autojump_clock: MockClock
 ) -> None:
-    producer = producer_at(log_desk, "t", 0)
+    producer = producer_at(log_apis, "t", 0)
     responses: list[Any] = []
 
     async def wait() -> None:
         wanted = fetch_request(0, min_bytes=1, max_wait_ms=60_000)
-        responses.append(await log_desk.ask(fetch.API, wanted, 12))
+        responses.append(await log_apis.ask(fetch.API, wanted, 12))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
@@ -95,9 +95,9 @@ async def test_waiting_fetch_counts_stable_bytes_only(
 
 
 async def test_fetch_of_several_workers_waits_for_stable_bytes(
-    log_desk: Any, autojump_clock: MockClock
+    log_apis: Any, autojump_clock: MockClock
 ) -> None:
-    producer = producer_at(log_desk, "t", 0)
+    producer = producer_at(log_apis, "t", 0)
     producer.write()
     wanted = fetch_request(0, 1, 2, min_bytes=1, max_wait_ms=60_000)
     started = trio.current_time()
@@ -108,13 +108,13 @@ async def test_fetch_of_several_workers_waits_for_stable_bytes(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit)
-        response = await log_desk.ask(fetch.API, wanted, 12)
+        response = await log_apis.ask(fetch.API, wanted, 12)
     assert offsets(response) == [0, 1]
     assert trio.current_time() < started + 60
 
 
-async def test_list_offsets_ends_at_last_stable_offset(log_desk: Any) -> None:
-    producer = producer_at(log_desk, "t", 0)
+async def test_list_offsets_ends_at_last_stable_offset(log_apis: Any) -> None:
+    producer = producer_at(log_apis, "t", 0)
     producer.write()
     producer.end(committed=True)
     producer.write()
@@ -125,7 +125,7 @@ async def test_list_offsets_ends_at_last_stable_offset(log_desk: Any) -> None:
             topics=[ListOffsetsTopic(name="t", partitions=partitions)],
             isolation_level=isolation_level,
         )
-        response = await log_desk.ask(list_offsets.API, wanted, 8)
+        response = await log_apis.ask(list_offsets.API, wanted, 8)
         return int(response.topics[0].partitions[0].offset)
 
     assert await find(list_offsets.LATEST) == 2

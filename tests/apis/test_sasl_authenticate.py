@@ -13,7 +13,7 @@ from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 
 @pytest.mark.parametrize("version", range(3))
 async def test_authenticate_on_open_connection_is_illegal_sasl_state(
-    desk: Any, version: int
+    apis: Any, version: int
 ) -> None:
-    response = await desk.ask(API, SaslAuthenticateRequest(auth_bytes=b"x"), version)
+    response = await apis.ask(API, SaslAuthenticateRequest(auth_bytes=b"x"), version)
     assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE

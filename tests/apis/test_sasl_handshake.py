@@ -12,6 +12,6 @@ from protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 
 @pytest.mark.parametrize("version", range(2))
-async def test_handshake_on_open_connection_is_illegal_sasl_state(desk: Any, version: int) -> None:
-    response = await desk.ask(API, SaslHandshakeRequest(mechanism="PLAIN"), version)
+async def test_handshake_on_open_connection_is_illegal_sasl_state(apis: Any, version: int) -> None:
+    response = await apis.ask(API, SaslHandshakeRequest(mechanism="PLAIN"), version)
     assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE

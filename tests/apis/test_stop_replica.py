@@ -17,14 +17,14 @@ from protocol.messages.stop_replica import (
     StopReplicaTopicState,
     StopReplicaTopicV1,
 )
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 
 VERSIONS = range(5)
 
 
 @pytest.fixture
-async def desk(make_desk: DeskMaker) -> Any:
-    made = await make_desk()
+async def apis(make_apis: ApisMaker) -> Any:
+    made = await make_apis()
     outcome = await made.cluster.create_topics([NewTopic("t", 2)])
     await made.controller.publish(outcome.updates)
     image = made.controller.at_processor
@@ -61,17 +61,17 @@ def errors(response: Any) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_stop_replica_is_rejected_for_hosted_partitions_only(desk: Any, version: int) -> None:
-    before = desk.controller.image
-    response = await desk.ask(API, request(version, ("t", 1), ("t", 2), ("u", 0)), version)
+async def test_stop_replica_is_rejected_for_hosted_partitions_only(apis: Any, version: int) -> None:
+    before = apis.controller.image
+    response = await apis.ask(API, request(version, ("t", 1), ("t", 2), ("u", 0)), version)
     assert response.error_code == ErrorCode.NONE
     assert errors(response) == {
         ("t", 1): ErrorCode.STALE_CONTROLLER_EPOCH,
         ("t", 2): ErrorCode.NONE,
         ("u", 0): ErrorCode.NONE,
     }
-    assert desk.controller.image is before
-    assert desk.asked == {}
+    assert apis.controller.image is before
+    assert apis.asked == {}
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ async def test_stop_replica_is_rejected_for_hosted_partitions_only(desk: Any, ve
 )
 @pytest.mark.parametrize("version", [3, 4])
 async def test_older_leader_epoch_is_fenced(
-    desk: Any, version: int, leader_epoch: int, error: ErrorCode
+    apis: Any, version: int, leader_epoch: int, error: ErrorCode
 ) -> None:
     sent = request(version, ("t", 0), leader_epoch=leader_epoch)
-    assert errors(await desk.ask(API, sent, version)) == {("t", 0): error}
+    assert errors(await apis.ask(API, sent, version)) == {("t", 0): error}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_stale_epoch_rejects_whole_request(desk: Any, version: int) -> None:
+async def test_stale_epoch_rejects_whole_request(apis: Any, version: int) -> None:
     late = request(version, ("t", 0), controller_epoch=2)
-    response = await desk.ask(API, late, version)
+    response = await apis.ask(API, late, version)
     assert (response.error_code, errors(response)) == (ErrorCode.STALE_CONTROLLER_EPOCH, {})
     if version >= 1:
         late.broker_epoch = 2
-        response = await desk.ask(API, late, version)
+        response = await apis.ask(API, late, version)
         assert (response.error_code, errors(response)) == (ErrorCode.STALE_BROKER_EPOCH, {})
 
 

@@ -14,7 +14,7 @@ from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProto
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 
-async def join(desk: Any, member_id: str = "") -> Any:
+async def join(apis: Any, member_id: str = "") -> Any:
     request = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=10_000,
@@ -23,7 +23,7 @@ async def join(desk: Any, member_id: str = "") -> Any:
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"r")],
     )
-    return await desk.ask(join_group.API, request, 3)
+    return await apis.ask(join_group.API, request, 3)
 
 
 def sync(joined: Any, **other: Any) -> SyncGroupRequest:
@@ -38,21 +38,21 @@ def sync(joined: Any, **other: Any) -> SyncGroupRequest:
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_leader_receives_its_own_assignment(group_desk: Any, version: int) -> None:
-    joined = await join(group_desk)
+async def test_leader_receives_its_own_assignment(group_apis: Any, version: int) -> None:
+    joined = await join(group_apis)
     brought = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")]
-    synced = await group_desk.ask(API, sync(joined, assignments=brought), version)
+    synced = await group_apis.ask(API, sync(joined, assignments=brought), version)
     assert (synced.error_code, synced.assignment) == (ErrorCode.NONE, b"mine")
     named = ("consumer", "range") if version >= 5 else (None, None)
     assert (synced.protocol_type, synced.protocol_name) == named
 
 
-async def test_follower_waits_for_assignment_from_leader(group_desk: Any) -> None:
-    first = await join(group_desk)
+async def test_follower_waits_for_assignment_from_leader(group_apis: Any) -> None:
+    first = await join(group_apis)
     joined: list[Any] = []
 
     async def collect(member_id: str) -> None:
-        joined.append(await join(group_desk, member_id))
+        joined.append(await join(group_apis, member_id))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(collect, "")
@@ -62,7 +62,7 @@ async def test_follower_waits_for_assignment_from_leader(group_desk: Any) -> Non
     answers = []
 
     async def ask(who: Any, brought: list[SyncGroupRequestAssignment]) -> None:
-        answers.append((await group_desk.ask(API, sync(who, assignments=brought), 5)).assignment)
+        answers.append((await group_apis.ask(API, sync(who, assignments=brought), 5)).assignment)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask, follower, [])
@@ -75,12 +75,12 @@ async def test_follower_waits_for_assignment_from_leader(group_desk: Any) -> Non
 
 @pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
 async def test_missing_protocol_type_or_name_is_rejected_since_version_5(
-    group_desk: Any, missing: str
+    group_apis: Any, missing: str
 ) -> None:
-    joined = await join(group_desk)
-    refused = await group_desk.ask(API, sync(joined, **{missing: None}), 5)
+    joined = await join(group_apis)
+    refused = await group_apis.ask(API, sync(joined, **{missing: None}), 5)
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert group_desk.asked == {}
+    assert group_apis.asked == {}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_missing_protocol_type_or_name_is_rejected_since_version_5(
     ],
 )
 async def test_invalid_sync_group_is_rejected_with_error_code(
-    group_desk: Any, other: dict[str, Any], error: ErrorCode
+    group_apis: Any, other: dict[str, Any], error: ErrorCode
 ) -> None:
-    refused = await group_desk.ask(API, sync(await join(group_desk), **other), 5)
+    refused = await group_apis.ask(API, sync(await join(group_apis), **other), 5)
     assert (refused.error_code, refused.assignment) == (error, b"")

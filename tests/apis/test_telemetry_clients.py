@@ -10,8 +10,8 @@ from protocol.types import ZERO_UUID
 from tests.apis.telemetry import subscribe
 
 
-async def test_properties_are_those_of_the_connection(desk: Any) -> None:
-    context = desk.context(71, 0)
+async def test_properties_are_those_of_the_connection(apis: Any) -> None:
+    context = apis.context(71, 0)
     context = replace(context, caller=context.caller._replace(software=("java", "4.4.0")))
     assert client_properties(context, ZERO_UUID) == (
         "AAAAAAAAAAAAAAAAAAAAAA",
@@ -23,8 +23,8 @@ async def test_properties_are_those_of_the_connection(desk: Any) -> None:
     )
 
 
-async def test_instances_follow_the_subscriptions_of_the_image(desk: Any) -> None:
-    await subscribe(desk, metrics="a")
-    client = client_properties(desk.context(71, 0), ZERO_UUID)
-    selection = current_instances(desk.controller).ask(b"i", client, 10**12)
+async def test_instances_follow_the_subscriptions_of_the_image(apis: Any) -> None:
+    await subscribe(apis, metrics="a")
+    client = client_properties(apis.context(71, 0), ZERO_UUID)
+    selection = current_instances(apis.controller).ask(b"i", client, 10**12)
     assert getattr(selection, "metrics") == ("a",)  # noqa: B009 - or an error

@@ -9,8 +9,8 @@ from protocol.errors import ErrorCode
 from protocol.types import ZERO_UUID
 
 
-async def test_topic_is_found_by_name_or_id(group_desk: Any) -> None:
-    ctx = group_desk.context(8, 10)
+async def test_topic_is_found_by_name_or_id(group_apis: Any) -> None:
+    ctx = group_apis.context(8, 10)
     topic_id = ctx.image.topics["t"].topic_id
     assert requested_name(ctx, "t", ZERO_UUID, by_id=False) == "t"
     assert requested_name(ctx, "nope", topic_id, by_id=False) is None

@@ -30,9 +30,9 @@ Verify = Callable[..., Any]
 
 
 @pytest.fixture
-def worker(log_desk: Any) -> Any:
+def worker(log_apis: Any) -> Any:
     """The owner of the partition."""
-    (owner,) = (each for each in log_desk.workers.values() if each.partition(*PARTITION))
+    (owner,) = (each for each in log_apis.workers.values() if each.partition(*PARTITION))
     return owner
 
 
@@ -68,17 +68,17 @@ async def test_confirmed_partition_has_a_guard(worker: Any, support: Transaction
 
 
 async def test_partition_with_records_of_the_transaction_needs_no_confirmation(
-    log_desk: Any, worker: Any
+    log_apis: Any, worker: Any
 ) -> None:
-    producer_at(log_desk, *PARTITION).write()
+    producer_at(log_apis, *PARTITION).write()
     assert await verify(worker) == Verified({PARTITION: NO_GUARD}, {})
     assert worker.coordinator.asked == []
 
 
 async def test_partitions_that_cannot_be_appended_to_are_not_confirmed(
-    log_desk: Any, worker: Any
+    log_apis: Any, worker: Any
 ) -> None:
-    producer = producer_at(log_desk, *PARTITION)
+    producer = producer_at(log_apis, *PARTITION)
     producer.write()
     producer.end(committed=True)
     fenced = await verify(worker, epoch=0)

@@ -61,13 +61,13 @@ def verification(monkeypatch: pytest.MonkeyPatch) -> Verification:
     return made
 
 
-def request(desk: Any, version: int, group_id: str = "g", **other: Any) -> TxnOffsetCommitRequest:
+def request(apis: Any, version: int, group_id: str = "g", **other: Any) -> TxnOffsetCommitRequest:
     """Commit offsets 10 of t-0 and 11 of t-9, which does not exist, and of an unknown topic."""
     partitions = [
         TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=10),
         TxnOffsetCommitRequestPartition(partition_index=9, committed_offset=11),
     ]
-    topic_id = desk.controller.image.topics["t"].topic_id
+    topic_id = apis.controller.image.topics["t"].topic_id
     return TxnOffsetCommitRequest(
         transactional_id="x",
         group_id=group_id,
@@ -85,21 +85,21 @@ def errors(response: Any) -> list[list[int]]:
     return [[each.error_code for each in topic.partitions] for topic in response.topics]
 
 
-async def fetched(desk: Any, *, stable: bool = True, all_topics: bool = False) -> tuple[int, int]:
+async def fetched(apis: Any, *, stable: bool = True, all_topics: bool = False) -> tuple[int, int]:
     """Offset of t-0 and its error."""
     topics = None
     if not all_topics:
         topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     asked = OffsetFetchRequestGroup(group_id="g", topics=topics)
-    response = await desk.ask(
+    response = await apis.ask(
         OFFSET_FETCH, OffsetFetchRequest(groups=[asked], require_stable=stable), 9
     )
     [topic] = response.groups[0].topics
     return topic.partitions[0].committed_offset, topic.partitions[0].error_code
 
 
-def end(desk: Any, *, committed: bool) -> None:
-    groups = desk.workers[group_owner("g", 50, 2)].groups
+def end(apis: Any, *, committed: bool) -> None:
+    groups = apis.workers[group_owner("g", 50, 2)].groups
     partition = groups._manager.offsets_log("g")._partition
     marker = EndTransactionMarker(committed, coordinator_epoch=0)
 
@@ -111,9 +111,9 @@ def end(desk: Any, *, committed: bool) -> None:
 
 @pytest.mark.parametrize("version", range(7))
 async def test_offsets_are_pending_until_commit(
-    group_desk: Any, verification: Verification, version: int
+    group_apis: Any, verification: Verification, version: int
 ) -> None:
-    response = await group_desk.ask(API, request(group_desk, version), version)
+    response = await group_apis.ask(API, request(group_apis, version), version)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     missing = ErrorCode.UNKNOWN_TOPIC_ID if version >= 6 else unknown
     assert errors(response) == [[OK, unknown], [missing]]
@@ -126,22 +126,22 @@ async def test_offsets_are_pending_until_commit(
         if version == 4
         else TransactionSupport.ADD_PARTITION
     )
-    assert await fetched(group_desk) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    assert await fetched(group_desk, stable=False) == (-1, OK)
-    end(group_desk, committed=True)
-    assert await fetched(group_desk) == (10, OK)
+    assert await fetched(group_apis) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert await fetched(group_apis, stable=False) == (-1, OK)
+    end(group_apis, committed=True)
+    assert await fetched(group_apis) == (10, OK)
 
 
 async def test_committed_offset_is_unstable_during_transaction(
-    group_desk: Any, verification: Verification
+    group_apis: Any, verification: Verification
 ) -> None:
-    await group_desk.ask(API, request(group_desk, 3), 3)
-    end(group_desk, committed=True)
-    await group_desk.ask(API, request(group_desk, 3), 3)
-    assert await fetched(group_desk, all_topics=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    assert await fetched(group_desk, stable=False, all_topics=True) == (10, OK)
-    end(group_desk, committed=False)
-    assert await fetched(group_desk) == (10, OK)
+    await group_apis.ask(API, request(group_apis, 3), 3)
+    end(group_apis, committed=True)
+    await group_apis.ask(API, request(group_apis, 3), 3)
+    assert await fetched(group_apis, all_topics=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert await fetched(group_apis, stable=False, all_topics=True) == (10, OK)
+    end(group_apis, committed=False)
+    assert await fetched(group_apis) == (10, OK)
 
 
 @pytest.mark.parametrize(
@@ -157,28 +157,28 @@ async def test_committed_offset_is_unstable_during_transaction(
     ],
 )
 async def test_rejected_verification_commits_nothing(
-    group_desk: Any,
+    group_apis: Any,
     verification: Verification,
     version: int,
     error: ErrorCode,
     expected: ErrorCode,
 ) -> None:
     verification.error = error
-    response = await group_desk.ask(API, request(group_desk, version), version)
+    response = await group_apis.ask(API, request(group_apis, version), version)
     assert errors(response)[0][0] == expected
-    assert await fetched(group_desk) == (-1, OK)
+    assert await fetched(group_apis) == (-1, OK)
 
 
 async def test_member_of_other_generation_is_rejected(
-    group_desk: Any, verification: Verification
+    group_apis: Any, verification: Verification
 ) -> None:
-    member = request(group_desk, 3, generation_id_or_member_epoch=3, member_id="m")
-    response = await group_desk.ask(API, member, 3)
+    member = request(group_apis, 3, generation_id_or_member_epoch=3, member_id="m")
+    response = await group_apis.ask(API, member, 3)
     assert errors(response)[0][0] == ErrorCode.ILLEGAL_GENERATION
 
 
-async def test_empty_group_id_is_rejected(group_desk: Any, verification: Verification) -> None:
-    response = await group_desk.ask(API, request(group_desk, 3, group_id=""), 3)
+async def test_empty_group_id_is_rejected(group_apis: Any, verification: Verification) -> None:
+    response = await group_apis.ask(API, request(group_apis, 3, group_id=""), 3)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert errors(response) == [[ErrorCode.INVALID_GROUP_ID, unknown], [unknown]]
     assert verification.asked == []

@@ -42,26 +42,26 @@ LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @pytest.fixture
-async def unloaded(group_desk: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A desk where the groups of ``g``'s owner are not loaded, and group ``other`` is."""
-    owner = group_desk.context(offset_fetch.API.key, 8).group_owner("g")
+async def unloaded(group_apis: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """APIs where the groups of ``g``'s owner are not loaded, and group ``other`` is."""
+    owner = group_apis.context(offset_fetch.API.key, 8).group_owner("g")
     other = next(
         name
         for name in "hijklmn"
-        if group_desk.context(offset_fetch.API.key, 8).group_owner(name) != owner
+        if group_apis.context(offset_fetch.API.key, 8).group_owner(name) != owner
     )
     simple = CommitRequested(member_id="", generation=-1)
     offsets = {("t", 0): CommittedOffset(1, -1, "", 1)}
-    group_desk.workers[1 - owner].groups.commit(other, simple, offsets)
-    worker = group_desk.workers[owner]
+    group_apis.workers[1 - owner].groups.commit(other, simple, offsets)
+    worker = group_apis.workers[owner]
 
     def fail(partition: int) -> Any:
         raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {partition} cannot be opened")
 
     monkeypatch.setattr(worker.groups._manager, "_open_partition", fail)
     worker.groups.load(range(50))
-    group_desk.other = other
-    return group_desk
+    group_apis.other = other
+    return group_apis
 
 
 @pytest.mark.parametrize("version", range(1, 8))

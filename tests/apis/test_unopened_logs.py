@@ -92,9 +92,9 @@ def codes(response: Any) -> list[int]:
     ("api", "version", "request_"), REQUESTS, ids=lambda each: getattr(each, "key", None)
 )
 async def test_partition_with_unopened_log_is_kafka_storage_error(
-    log_desk: Any, api: AnyApi, version: int, request_: Message
+    log_apis: Any, api: AnyApi, version: int, request_: Message
 ) -> None:
-    for worker in log_desk.workers.values():
+    for worker in log_apis.workers.values():
         worker.partition = unopened
-    response = await log_desk.ask(api, request_, version)
+    response = await log_apis.ask(api, request_, version)
     assert codes(response) == [ErrorCode.KAFKA_STORAGE_ERROR]

@@ -19,7 +19,7 @@ from protocol.messages.unregister_broker import UnregisterBrokerRequest
         (1, ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_no_broker_can_be_unregistered(desk: Any, broker_id: int, error: ErrorCode) -> None:
-    response = await desk.ask(API, UnregisterBrokerRequest(broker_id=broker_id), 0)
+async def test_no_broker_can_be_unregistered(apis: Any, broker_id: int, error: ErrorCode) -> None:
+    response = await apis.ask(API, UnregisterBrokerRequest(broker_id=broker_id), 0)
     assert response.error_code == error
     assert response.error_message

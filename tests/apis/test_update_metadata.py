@@ -16,14 +16,14 @@ from protocol.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from tests.apis.conftest import ENDPOINTS, DeskMaker
+from tests.apis.conftest import ENDPOINTS, ApisMaker
 
 VERSIONS = range(9)
 
 
 @pytest.fixture
-async def desk(make_desk: DeskMaker) -> Any:
-    made = await make_desk("broker.rack=r1")
+async def apis(make_apis: ApisMaker) -> Any:
+    made = await make_apis("broker.rack=r1")
     outcome = await made.cluster.create_topics([NewTopic("t", 2)])
     await made.controller.publish(outcome.updates)
     return made
@@ -39,8 +39,8 @@ def broker(**fields: Any) -> UpdateMetadataBroker:
     return UpdateMetadataBroker(**{**known, **fields})
 
 
-def partition(desk: Any, index: int = 1, **fields: Any) -> UpdateMetadataPartitionState:
-    found = desk.controller.image.topics["t"].partitions[min(index, 1)]
+def partition(apis: Any, index: int = 1, **fields: Any) -> UpdateMetadataPartitionState:
+    found = apis.controller.image.topics["t"].partitions[min(index, 1)]
     known = {
         "topic_name": "t",
         "partition_index": index,
@@ -52,9 +52,9 @@ def partition(desk: Any, index: int = 1, **fields: Any) -> UpdateMetadataPartiti
     return UpdateMetadataPartitionState(**{**known, **fields})
 
 
-def request(desk: Any, *states: UpdateMetadataPartitionState, **fields: Any) -> Any:
+def request(apis: Any, *states: UpdateMetadataPartitionState, **fields: Any) -> Any:
     known = {
-        "controller_epoch": desk.controller.image.controller_epoch,
+        "controller_epoch": apis.controller.image.controller_epoch,
         "live_brokers": [broker()],
         "ungrouped_partition_states": list(states),
         "topic_states": [
@@ -66,16 +66,16 @@ def request(desk: Any, *states: UpdateMetadataPartitionState, **fields: Any) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_metadata_equal_to_image_is_accepted(desk: Any, version: int) -> None:
-    before = desk.controller.image
-    sent = request(desk, partition(desk), partition(desk, topic_name="u", leader=GONE))
-    assert (await desk.ask(API, sent, version)).error_code == ErrorCode.NONE
-    assert desk.controller.image is before
-    assert desk.asked == {}
+async def test_metadata_equal_to_image_is_accepted(apis: Any, version: int) -> None:
+    before = apis.controller.image
+    sent = request(apis, partition(apis), partition(apis, topic_name="u", leader=GONE))
+    assert (await apis.ask(API, sent, version)).error_code == ErrorCode.NONE
+    assert apis.controller.image is before
+    assert apis.asked == {}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_partition_state_different_from_image_is_rejected(desk: Any, version: int) -> None:
+async def test_partition_state_different_from_image_is_rejected(apis: Any, version: int) -> None:
     for fields, error in (
         ({"leader": 2}, ErrorCode.STALE_CONTROLLER_EPOCH),
         ({"leader": GONE}, ErrorCode.STALE_CONTROLLER_EPOCH),
@@ -85,12 +85,12 @@ async def test_partition_state_different_from_image_is_rejected(desk: Any, versi
         ({"index": 2}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({"topic_name": "u"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ):
-        sent = request(desk, partition(desk, 0), partition(desk, **fields))
-        assert (await desk.ask(API, sent, version)).error_code == error, fields
+        sent = request(apis, partition(apis, 0), partition(apis, **fields))
+        assert (await apis.ask(API, sent, version)).error_code == error, fields
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_live_brokers_different_from_image_are_rejected(desk: Any, version: int) -> None:
+async def test_live_brokers_different_from_image_are_rejected(apis: Any, version: int) -> None:
     moved = UpdateMetadataEndpoint(listener="PLAINTEXT", host="elsewhere", port=1)
     cases: list[list[UpdateMetadataBroker]] = [
         [],
@@ -101,21 +101,21 @@ async def test_live_brokers_different_from_image_are_rejected(desk: Any, version
     if version >= 2:
         cases.append([broker(rack="r2")])
     for brokers in cases:
-        response = await desk.ask(API, request(desk, live_brokers=brokers), version)
+        response = await apis.ask(API, request(apis, live_brokers=brokers), version)
         assert response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-async def test_other_topic_id_is_inconsistent_topic_id(desk: Any) -> None:
-    sent = request(desk, partition(desk))
+async def test_other_topic_id_is_inconsistent_topic_id(apis: Any) -> None:
+    sent = request(apis, partition(apis))
     sent.topic_states[0].topic_id = b"x" * 16
-    assert (await desk.ask(API, sent, 8)).error_code == ErrorCode.INCONSISTENT_TOPIC_ID
-    assert (await desk.ask(API, sent, 6)).error_code == ErrorCode.NONE
+    assert (await apis.ask(API, sent, 8)).error_code == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert (await apis.ask(API, sent, 6)).error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_stale_controller_or_broker_epoch_is_rejected(desk: Any, version: int) -> None:
-    late = request(desk, partition(desk, 2), controller_epoch=0)
-    assert (await desk.ask(API, late, version)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+async def test_stale_controller_or_broker_epoch_is_rejected(apis: Any, version: int) -> None:
+    late = request(apis, partition(apis, 2), controller_epoch=0)
+    assert (await apis.ask(API, late, version)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
     if version >= 5:
         late.broker_epoch = 0
-        assert (await desk.ask(API, late, version)).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert (await apis.ask(API, late, version)).error_code == ErrorCode.STALE_BROKER_EPOCH

@@ -47,27 +47,27 @@ def errors(response: Any) -> dict[tuple[int, str, int], int]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_marker_is_appended_to_each_partition(log_desk: Any, version: int) -> None:
+async def test_marker_is_appended_to_each_partition(log_apis: Any, version: int) -> None:
     wanted = WriteTxnMarkersRequest(markers=[marker(("t", 0), ("t", 1), ("u", 0))])
-    response = await log_desk.ask(API, wanted, version)
+    response = await log_apis.ask(API, wanted, version)
     assert errors(response) == {(PID, "t", 0): 0, (PID, "t", 1): 0, (PID, "u", 0): 0}
     for topic, index in [("t", 0), ("t", 1), ("u", 0)]:
-        partition = log_desk.hosted(topic, index)
+        partition = log_apis.hosted(topic, index)
         written = partition.read(0, 1000).load()
         assert parse_marker(written) == EndTransactionMarker(committed=True, coordinator_epoch=0)
 
 
-async def test_errors_are_those_of_each_partition_and_producer(log_desk: Any) -> None:
-    log_desk.hosted("t", 1).update_leadership(2, 1)
+async def test_errors_are_those_of_each_partition_and_producer(log_apis: Any) -> None:
+    log_apis.hosted("t", 1).update_leadership(2, 1)
     first = WriteTxnMarkersRequest(markers=[marker(("t", 0), epoch=3, coordinator=2)])
-    await log_desk.ask(API, first, 2)
+    await log_apis.ask(API, first, 2)
     wanted = WriteTxnMarkersRequest(
         markers=[
             marker(("t", 0), ("t", 1), ("t", 9), ("no", 0), epoch=2, coordinator=2),
             marker(("t", 0), pid=8),
         ]
     )
-    assert errors(await log_desk.ask(API, wanted, 2)) == {
+    assert errors(await log_apis.ask(API, wanted, 2)) == {
         (PID, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH,
         (PID, "t", 1): ErrorCode.NOT_LEADER_OR_FOLLOWER,
         (PID, "t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -75,13 +75,13 @@ async def test_errors_are_those_of_each_partition_and_producer(log_desk: Any) ->
         (8, "t", 0): ErrorCode.NONE,
     }
     stale = WriteTxnMarkersRequest(markers=[marker(("t", 0), epoch=3, coordinator=1)])
-    assert errors(await log_desk.ask(API, stale, 2)) == {
+    assert errors(await log_apis.ask(API, stale, 2)) == {
         (PID, "t", 0): ErrorCode.TRANSACTION_COORDINATOR_FENCED
     }
 
 
-async def test_request_without_markers_has_empty_response(log_desk: Any) -> None:
-    assert (await log_desk.ask(API, WriteTxnMarkersRequest(), 2)).markers == []
+async def test_request_without_markers_has_empty_response(log_apis: Any) -> None:
+    assert (await log_apis.ask(API, WriteTxnMarkersRequest(), 2)).markers == []
 
 
 def test_denied_request_has_the_error_at_every_partition() -> None:

@@ -1,4 +1,4 @@
-"""Desks with delegation tokens, and the requests of their users."""
+"""Local APIs with delegation tokens, and the requests of their users."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ KEY: Final = "delegation.token.secret.key=k"
 
 
 async def ask(
-    desk: Any, principal: Principal, request: Any, version: int = 2, listener: str = PROVEN
+    apis: Any, principal: Principal, request: Any, version: int = 2, listener: str = PROVEN
 ) -> Any:
     """The response to a request, as the registry serves it."""
-    desk.principal = principal
-    return await desk.ask(APIS[type(request).__api_key__], request, version, listener)
+    apis.principal = principal
+    return await apis.ask(APIS[type(request).__api_key__], request, version, listener)
 
 
 async def create(
-    desk: Any, *renewers: Principal, owner: Principal | None = None, lifetime_ms: int = -1
+    apis: Any, *renewers: Principal, owner: Principal | None = None, lifetime_ms: int = -1
 ) -> Any:
     """Alice creates a token."""
     request = CreateDelegationTokenRequest(
@@ -48,20 +48,20 @@ async def create(
         owner_principal_name=owner.name if owner else None,
         max_lifetime_ms=lifetime_ms,
     )
-    return await ask(desk, ALICE, request, 3)
+    return await ask(apis, ALICE, request, 3)
 
 
-async def renew(desk: Any, principal: Principal, hmac: bytes, period_ms: int = -1) -> Any:
+async def renew(apis: Any, principal: Principal, hmac: bytes, period_ms: int = -1) -> Any:
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
-    return await ask(desk, principal, request)
+    return await ask(apis, principal, request)
 
 
-async def expire(desk: Any, principal: Principal, hmac: bytes, period_ms: int = -1) -> Any:
+async def expire(apis: Any, principal: Principal, hmac: bytes, period_ms: int = -1) -> Any:
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
-    return await ask(desk, principal, request)
+    return await ask(apis, principal, request)
 
 
-async def describe(desk: Any, principal: Principal, *owners: Principal, every: bool = True) -> Any:
+async def describe(apis: Any, principal: Principal, *owners: Principal, every: bool = True) -> Any:
     wanted = [DescribeDelegationTokenOwner(principal_type=k, principal_name=n) for k, n in owners]
     request = DescribeDelegationTokenRequest(owners=None if every and not owners else wanted)
-    return await ask(desk, principal, request, 3)
+    return await ask(apis, principal, request, 3)

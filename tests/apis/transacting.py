@@ -43,19 +43,19 @@ PRODUCER_IDS = count(1000)
 class TransactionWorker:
     """A worker that coordinates transactions."""
 
-    def __init__(self, desk: Any, index: int, directory: Path) -> None:
+    def __init__(self, apis: Any, index: int, directory: Path) -> None:
         self.index = index
-        self.settings = desk.settings
+        self.settings = apis.settings
         self.markers: list[TransactionMarker] = []
         self.markers_held = trio.Event()
         self.markers_held.set()
         self.logs: dict[int, Log] = {}
         self.time_ms = 1_700_000_000_000
-        self._desk = desk
+        self._apis = apis
         self._directory = directory
         self.transactions = TransactionService(
-            TransactionLimits.from_settings(desk.settings),
-            partitions=desk.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS],
+            TransactionLimits.from_settings(apis.settings),
+            partitions=apis.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS],
             environment=TransactionEnvironment(
                 coordinates=self._coordinates,
                 open_partition=self._open,
@@ -70,7 +70,7 @@ class TransactionWorker:
 
     @property
     def image(self) -> Image:
-        image: Image = self._desk.controller.image
+        image: Image = self._apis.controller.image
         return image
 
     def wall_ms(self) -> int:
@@ -103,10 +103,10 @@ class TransactionWorker:
 
 
 async def begin(
-    desk: Any, transactional_id: str, topics: dict[str, list[int]], version: int = 3
+    apis: Any, transactional_id: str, topics: dict[str, list[int]], version: int = 3
 ) -> tuple[int, int]:
     """Initialize a producer and add partitions; its id and epoch."""
-    made = await desk.ask(
+    made = await apis.ask(
         INIT_PRODUCER_ID,
         InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000),
         4,
@@ -121,15 +121,15 @@ async def begin(
             for name, numbers in topics.items()
         ],
     )
-    added = await desk.ask(ADD_PARTITIONS_TO_TXN, request, version)
+    added = await apis.ask(ADD_PARTITIONS_TO_TXN, request, version)
     for topic in added.results_by_topic_v3_and_below:
         for each in topic.results_by_partition:
             assert each.partition_error_code == ErrorCode.NONE
     return made.producer_id, made.producer_epoch
 
 
-async def describe(desk: Any, transactional_id: str) -> Any:
+async def describe(apis: Any, transactional_id: str) -> Any:
     """The only transactional id in the response."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    [state] = (await desk.ask(DESCRIBE_TRANSACTIONS, request, 0)).transaction_states
+    [state] = (await apis.ask(DESCRIBE_TRANSACTIONS, request, 0)).transaction_states
     return state

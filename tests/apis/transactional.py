@@ -56,7 +56,7 @@ class TransactionalProducer:
         return int(appended.base_offset)
 
 
-def producer_at(desk: Any, topic: str, index: int) -> TransactionalProducer:
+def producer_at(apis: Any, topic: str, index: int) -> TransactionalProducer:
     """A producer at the owner of a partition."""
-    (worker,) = (each for each in desk.workers.values() if each.partition(topic, index) is not None)
+    (worker,) = (each for each in apis.workers.values() if each.partition(topic, index) is not None)
     return TransactionalProducer(worker, worker.partition(topic, index), topic, index)

@@ -25,7 +25,7 @@ LITERAL = Pattern(Resource.TOPIC, "cats")
 PREFIXED = Pattern(Resource.TOPIC, "ca", PatternType.PREFIXED)
 
 
-class Desk:
+class ControllerWithStore:
     def __init__(self, store: SqliteStore, cluster: ClusterController) -> None:
         self.store = store
         self.image: Image = cluster.image
@@ -49,7 +49,7 @@ class Desk:
         await wait_all_tasks_blocked()
 
 
-async def made_desk() -> Desk:
+async def new_controller() -> ControllerWithStore:
     store = SqliteStore(MEMORY)
     cluster = await ClusterController.start(
         store,
@@ -58,52 +58,52 @@ async def made_desk() -> Desk:
         random=Random(1),
         wall_ms=0,
     )
-    return Desk(store, cluster)
+    return ControllerWithStore(store, cluster)
 
 
-async def begin(desk: Desk, nursery: trio.Nursery) -> None:
-    for follower in desk.followers:
+async def start_watching(controller: ControllerWithStore, nursery: trio.Nursery) -> None:
+    for follower in controller.followers:
         nursery.start_soon(follower.run)
     await wait_all_tasks_blocked()
 
 
 async def test_both_trees_are_followed(nursery: trio.Nursery) -> None:
-    desk = await made_desk()
-    await desk.write(LITERAL)
-    await begin(desk, nursery)
-    assert desk.image.acls == {LITERAL: (RULE,)}
-    await desk.write(PREFIXED)
-    await desk.write_notification(PREFIXED)
-    assert desk.image.acls == {LITERAL: (RULE,), PREFIXED: (RULE,)}
-    await desk.store.delete(path_of(LITERAL))
-    await desk.write_notification(LITERAL)
-    assert desk.image.acls == {PREFIXED: (RULE,)}
+    controller = await new_controller()
+    await controller.write(LITERAL)
+    await start_watching(controller, nursery)
+    assert controller.image.acls == {LITERAL: (RULE,)}
+    await controller.write(PREFIXED)
+    await controller.write_notification(PREFIXED)
+    assert controller.image.acls == {LITERAL: (RULE,), PREFIXED: (RULE,)}
+    await controller.store.delete(path_of(LITERAL))
+    await controller.write_notification(LITERAL)
+    assert controller.image.acls == {PREFIXED: (RULE,)}
 
 
 async def test_unreadable_acl_node_keeps_current_acls(nursery: trio.Nursery) -> None:
-    desk = await made_desk()
-    await begin(desk, nursery)
-    await desk.write(LITERAL)
-    await desk.write_notification(LITERAL)
-    await desk.store.set(path_of(LITERAL), b"nonsense")
-    await desk.write_notification(LITERAL)
-    await desk.write_notification(LITERAL, b"nonsense")
-    assert desk.image.acls == {LITERAL: (RULE,)}
+    controller = await new_controller()
+    await start_watching(controller, nursery)
+    await controller.write(LITERAL)
+    await controller.write_notification(LITERAL)
+    await controller.store.set(path_of(LITERAL), b"nonsense")
+    await controller.write_notification(LITERAL)
+    await controller.write_notification(LITERAL, b"nonsense")
+    assert controller.image.acls == {LITERAL: (RULE,)}
 
 
 async def test_unreadable_acl_node_does_not_block_startup(nursery: trio.Nursery) -> None:
-    desk = await made_desk()
-    await desk.write(LITERAL, b"nonsense")
-    await begin(desk, nursery)
-    await desk.write(PREFIXED)
-    await desk.write_notification(PREFIXED)
-    assert desk.image.acls == {PREFIXED: (RULE,)}
+    controller = await new_controller()
+    await controller.write(LITERAL, b"nonsense")
+    await start_watching(controller, nursery)
+    await controller.write(PREFIXED)
+    await controller.write_notification(PREFIXED)
+    assert controller.image.acls == {PREFIXED: (RULE,)}
 
 
 async def test_old_notices_are_removed(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    desk = await made_desk()
-    await begin(desk, nursery)
-    await desk.write_notification(LITERAL)
+    controller = await new_controller()
+    await start_watching(controller, nursery)
+    await controller.write_notification(LITERAL)
     await trio.sleep(NOTIFICATION_RETENTION_S + 1)
-    await desk.write_notification(LITERAL)
-    assert len(await desk.store.children(CHANGES[PatternType.LITERAL])) == 1
+    await controller.write_notification(LITERAL)
+    assert len(await controller.store.children(CHANGES[PatternType.LITERAL])) == 1

@@ -1,4 +1,4 @@
-"""Topics that others make, change and delete in the store while a controller looks on."""
+"""Topics that other programs create, change and delete in the store of a running controller."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SharedStore(SqliteStore):
         return await super().multi(operations)
 
 
-class Desk:
+class ControllerWithStore:
     """A controller, a subscriber, and programs that write to its store."""
 
     def __init__(self, store: SharedStore, cluster: ClusterController) -> None:
@@ -77,7 +77,7 @@ class Desk:
         return None if topic is None else len(topic.partitions)
 
 
-async def made_desk(*pairs: str) -> Desk:
+async def new_controller(*pairs: str) -> ControllerWithStore:
     store = SharedStore()
     cluster = await ClusterController.start(
         store,
@@ -86,12 +86,12 @@ async def made_desk(*pairs: str) -> Desk:
         random=Random(1),
         wall_ms=0,
     )
-    return Desk(store, cluster)
+    return ControllerWithStore(store, cluster)
 
 
 @pytest.fixture
-async def desk(nursery: trio.Nursery) -> AsyncIterator[Desk]:
-    made = await made_desk()
+async def controller(nursery: trio.Nursery) -> AsyncIterator[ControllerWithStore]:
+    made = await new_controller()
     nursery.start_soon(made.changes.run)
     await wait_all_tasks_blocked()
     yield made
@@ -100,26 +100,28 @@ async def desk(nursery: trio.Nursery) -> AsyncIterator[Desk]:
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.__dict__["fields"]["why"] for record in caplog.records]
+    return [record.__dict__["fields"]["reason"] for record in caplog.records]
 
 
-async def test_topics_are_created_grown_and_deleted(desk: Desk) -> None:
-    await desk.store.create("/config/topics/t", b'{"version":1,"config":{"retention.ms":"5"}}')
-    await desk.put("t", 1)
+async def test_topics_are_created_grown_and_deleted(controller: ControllerWithStore) -> None:
+    await controller.store.create(
+        "/config/topics/t", b'{"version":1,"config":{"retention.ms":"5"}}'
+    )
+    await controller.put("t", 1)
     await wait_all_tasks_blocked()
-    assert desk.partitions("t") == 1
-    assert desk.image.topic_overrides("t") == {"retention.ms": "5"}
-    topic_id = desk.image.topics["t"].topic_id
-    node = await desk.store.get("/brokers/topics/t")
+    assert controller.partitions("t") == 1
+    assert controller.image.topic_overrides("t") == {"retention.ms": "5"}
+    topic_id = controller.image.topics["t"].topic_id
+    node = await controller.store.get("/brokers/topics/t")
     assert decode_topic("t", node.data).topic_id == topic_id
-    await desk.put("t", 3)
+    await controller.put("t", 3)
     await wait_all_tasks_blocked()
-    assert desk.partitions("t") == 3
-    assert desk.image.topics["t"].topic_id == topic_id
-    await desk.store.delete("/brokers/topics/t")
+    assert controller.partitions("t") == 3
+    assert controller.image.topics["t"].topic_id == topic_id
+    await controller.store.delete("/brokers/topics/t")
     await wait_all_tasks_blocked()
-    assert desk.partitions("t") is None
-    assert desk.image.topic_overrides("t") == {}
+    assert controller.partitions("t") is None
+    assert controller.image.topic_overrides("t") == {}
 
 
 @pytest.mark.parametrize("at_once", [1, 50])
@@ -127,112 +129,122 @@ async def test_topic_changes_stored_before_start_are_applied(
     at_once: int, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_changes, "BATCH_MAX", at_once)
-    desk = await made_desk()
-    await desk.publish((await desk.cluster.create_topics([NewTopic("gone", 1)])).updates)
-    await desk.store.delete("/brokers/topics/gone")
-    await desk.put("made", 2)
-    nursery.start_soon(desk.changes.run)
+    controller = await new_controller()
+    await controller.publish(
+        (await controller.cluster.create_topics([NewTopic("gone", 1)])).updates
+    )
+    await controller.store.delete("/brokers/topics/gone")
+    await controller.put("made", 2)
+    nursery.start_soon(controller.changes.run)
     await wait_all_tasks_blocked()
-    assert (desk.partitions("gone"), desk.partitions("made")) == (None, 2)
-    await desk.store.close()
+    assert (controller.partitions("gone"), controller.partitions("made")) == (None, 2)
+    await controller.store.close()
 
 
-async def test_recreated_topic_has_new_topic_id(desk: Desk) -> None:
-    await desk.put("t", 1)
+async def test_recreated_topic_has_new_topic_id(controller: ControllerWithStore) -> None:
+    await controller.put("t", 1)
     await wait_all_tasks_blocked()
-    before = desk.image.topics["t"].topic_id
-    await desk.store.delete("/brokers/topics/t")
-    await desk.put("t", 2)
+    before = controller.image.topics["t"].topic_id
+    await controller.store.delete("/brokers/topics/t")
+    await controller.put("t", 2)
     await wait_all_tasks_blocked()
-    assert desk.partitions("t") == 2
-    assert desk.image.topics["t"].topic_id != before
+    assert controller.partitions("t") == 2
+    assert controller.image.topics["t"].topic_id != before
 
 
-async def test_request_to_delete_is_carried_out_and_removed(desk: Desk) -> None:
-    await desk.publish((await desk.cluster.create_topics([NewTopic("t", 2)])).updates)
+async def test_request_to_delete_is_carried_out_and_removed(
+    controller: ControllerWithStore,
+) -> None:
+    await controller.publish((await controller.cluster.create_topics([NewTopic("t", 2)])).updates)
     for path in ("partitions", "partitions/0", "partitions/0/state"):
-        await desk.store.create(f"/brokers/topics/t/{path}")  # as a Kafka broker leaves them
-    await desk.store.create("/admin/delete_topics/t")
-    await desk.store.create("/admin/delete_topics/nobody-knows-it")
+        await controller.store.create(f"/brokers/topics/t/{path}")  # as a Kafka broker leaves them
+    await controller.store.create("/admin/delete_topics/t")
+    await controller.store.create("/admin/delete_topics/nobody-knows-it")
     await wait_all_tasks_blocked()
-    assert desk.partitions("t") is None
-    assert await desk.store.children("/brokers/topics") == [OFFSETS]
-    assert await desk.store.children("/admin/delete_topics") == []
+    assert controller.partitions("t") is None
+    assert await controller.store.children("/brokers/topics") == [OFFSETS]
+    assert await controller.store.children("/admin/delete_topics") == []
 
 
 async def test_requests_before_the_watch_are_applied(nursery: trio.Nursery) -> None:
-    desk = await made_desk()
-    await desk.publish((await desk.cluster.create_topics([NewTopic("t", 2)])).updates)
-    await desk.store.create("/admin/delete_topics/t")
-    nursery.start_soon(desk.changes.run)
+    controller = await new_controller()
+    await controller.publish((await controller.cluster.create_topics([NewTopic("t", 2)])).updates)
+    await controller.store.create("/admin/delete_topics/t")
+    nursery.start_soon(controller.changes.run)
     await wait_all_tasks_blocked()
-    assert desk.partitions("t") is None
-    await desk.store.close()
+    assert controller.partitions("t") is None
+    await controller.store.close()
 
 
 async def test_disabled_topic_deletion_rejects_delete_requests(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = await made_desk("delete.topic.enable=false")
-    nursery.start_soon(desk.changes.run)
-    await desk.put("t", 1)
+    controller = await new_controller("delete.topic.enable=false")
+    nursery.start_soon(controller.changes.run)
+    await controller.put("t", 1)
     await wait_all_tasks_blocked()
-    await desk.store.create("/admin/delete_topics/t")
+    await controller.store.create("/admin/delete_topics/t")
     await wait_all_tasks_blocked()
-    assert desk.partitions("t") == 1
-    assert await desk.store.children("/admin/delete_topics") == []
+    assert controller.partitions("t") == 1
+    assert await controller.store.children("/admin/delete_topics") == []
     assert complaints(caplog) == [
         "/admin/delete_topics/t: is ignored, because delete.topic.enable=false"
     ]
-    await desk.store.close()
+    await controller.store.close()
 
 
-async def test_internal_topics_cannot_be_deleted_changed_or_spoilt(desk: Desk) -> None:
-    node = await desk.store.get(f"/brokers/topics/{OFFSETS}")
-    await desk.store.create(f"/admin/delete_topics/{OFFSETS}")
+async def test_internal_topics_cannot_be_deleted_changed_or_spoilt(
+    controller: ControllerWithStore,
+) -> None:
+    node = await controller.store.get(f"/brokers/topics/{OFFSETS}")
+    await controller.store.create(f"/admin/delete_topics/{OFFSETS}")
     await wait_all_tasks_blocked()
-    assert await desk.store.children("/admin/delete_topics") == []
-    await desk.put(OFFSETS, 3)
+    assert await controller.store.children("/admin/delete_topics") == []
+    await controller.put(OFFSETS, 3)
     await wait_all_tasks_blocked()
-    assert (await desk.store.get(f"/brokers/topics/{OFFSETS}")).data == node.data
-    await desk.store.delete(f"/brokers/topics/{OFFSETS}")
+    assert (await controller.store.get(f"/brokers/topics/{OFFSETS}")).data == node.data
+    await controller.store.delete(f"/brokers/topics/{OFFSETS}")
     await wait_all_tasks_blocked()
-    assert (await desk.store.get(f"/brokers/topics/{OFFSETS}")).data == node.data
-    assert desk.image.number == 0
+    assert (await controller.store.get(f"/brokers/topics/{OFFSETS}")).data == node.data
+    assert controller.image.number == 0
 
 
 async def test_invalid_topic_node_is_logged_once_and_applied_if_fixed(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    controller: ControllerWithStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in ("bad name", "bad"):
-        await desk.store.create(f"/brokers/topics/{path}", b"{")
-    await desk.put("good", 1)
+        await controller.store.create(f"/brokers/topics/{path}", b"{")
+    await controller.put("good", 1)
     await wait_all_tasks_blocked()
-    await desk.store.create("/brokers/topics/bad/partitions")
-    await desk.store.set("/brokers/topics/bad", b"{")
+    await controller.store.create("/brokers/topics/bad/partitions")
+    await controller.store.set("/brokers/topics/bad", b"{")
     await wait_all_tasks_blocked()
     first, second = complaints(caplog)
     assert first.startswith("/brokers/topics/bad name: is not a topic")
     assert second.startswith("/brokers/topics/bad: is not JSON")
-    assert desk.partitions("good") == 1
-    await desk.put("bad", 2)
+    assert controller.partitions("good") == 1
+    await controller.put("bad", 2)
     await wait_all_tasks_blocked()
-    assert desk.partitions("bad") == 2
+    assert controller.partitions("bad") == 2
 
 
 async def test_partition_leaders_are_written_to_store(nursery: trio.Nursery) -> None:
-    desk = await made_desk("offsets.topic.num.partitions=2")
-    desk.changes = TopicChanges(desk.store, desk.cluster, desk.publish, writes_leaders=True)
-    nursery.start_soon(desk.changes.run)
+    controller = await new_controller("offsets.topic.num.partitions=2")
+    controller.changes = TopicChanges(
+        controller.store, controller.cluster, controller.publish, writes_leaders=True
+    )
+    nursery.start_soon(controller.changes.run)
     await wait_all_tasks_blocked()
-    assert await desk.store.children(f"/brokers/topics/{OFFSETS}/partitions") == ["0", "1"]
-    await desk.publish((await desk.cluster.create_topics([NewTopic("ours", 1)])).updates)
-    await desk.put("theirs", 1)
+    assert await controller.store.children(f"/brokers/topics/{OFFSETS}/partitions") == ["0", "1"]
+    await controller.publish(
+        (await controller.cluster.create_topics([NewTopic("ours", 1)])).updates
+    )
+    await controller.put("theirs", 1)
     await wait_all_tasks_blocked()
-    await desk.put("theirs", 3)
+    await controller.put("theirs", 3)
     await wait_all_tasks_blocked()
     for path in ("ours/partitions/0", "theirs/partitions/2"):
-        node = await desk.store.get(f"/brokers/topics/{path}/state")
+        node = await controller.store.get(f"/brokers/topics/{path}/state")
         assert json.loads(node.data) == {
             "controller_epoch": 1,
             "leader": 1,
@@ -240,85 +252,97 @@ async def test_partition_leaders_are_written_to_store(nursery: trio.Nursery) -> 
             "isr": [1],
             "version": 1,
         }
-    await desk.publish((await desk.cluster.delete_topics(["ours", "theirs"])).updates)
+    await controller.publish((await controller.cluster.delete_topics(["ours", "theirs"])).updates)
     await wait_all_tasks_blocked()
-    assert await desk.store.children("/brokers/topics") == [OFFSETS]
-    await desk.store.close()
+    assert await controller.store.children("/brokers/topics") == [OFFSETS]
+    await controller.store.close()
 
 
-async def test_own_topics_are_not_reported_as_foreign(desk: Desk) -> None:
-    outcome = await desk.cluster.create_topics([NewTopic("a"), NewTopic("b")])
-    await desk.publish(outcome.updates)
-    await desk.publish((await desk.cluster.create_partitions([NewPartitions("a", 4)])).updates)
-    await desk.publish((await desk.cluster.delete_topics(["b"])).updates)
-    await desk.publish((await desk.cluster.create_topics([NewTopic("b")])).updates)
-    made = desk.image.topics["b"].topic_id
+async def test_own_topics_are_not_reported_as_foreign(controller: ControllerWithStore) -> None:
+    outcome = await controller.cluster.create_topics([NewTopic("a"), NewTopic("b")])
+    await controller.publish(outcome.updates)
+    await controller.publish(
+        (await controller.cluster.create_partitions([NewPartitions("a", 4)])).updates
+    )
+    await controller.publish((await controller.cluster.delete_topics(["b"])).updates)
+    await controller.publish((await controller.cluster.create_topics([NewTopic("b")])).updates)
+    made = controller.image.topics["b"].topic_id
     await wait_all_tasks_blocked()
-    assert desk.image.number == 4
-    assert desk.image.topics["b"].topic_id == made
-    await desk.publish(await desk.cluster.reset())
+    assert controller.image.number == 4
+    assert controller.image.topics["b"].topic_id == made
+    await controller.publish(await controller.cluster.reset())
     await wait_all_tasks_blocked()
-    assert desk.image.number == 5
-    assert list(desk.image.topics) == [OFFSETS]
+    assert controller.image.number == 5
+    assert list(controller.image.topics) == [OFFSETS]
 
 
-async def test_creating_foreign_topic_reports_topic_already_exists(desk: Desk) -> None:
-    desk.store.before = [lambda: desk.put("t", 3)]
-    outcome = await desk.cluster.create_topics([NewTopic("t", 1)])
-    await desk.publish(outcome.updates)
+async def test_creating_foreign_topic_reports_topic_already_exists(
+    controller: ControllerWithStore,
+) -> None:
+    controller.store.before = [lambda: controller.put("t", 3)]
+    outcome = await controller.cluster.create_topics([NewTopic("t", 1)])
+    await controller.publish(outcome.updates)
     assert outcome.topics[0].rejection is not None
     assert outcome.topics[0].rejection.code == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert desk.partitions("t") == 3
+    assert controller.partitions("t") == 3
 
 
-async def test_delete_and_growth_apply_foreign_changes_first(desk: Desk) -> None:
+async def test_delete_and_growth_apply_foreign_changes_first(
+    controller: ControllerWithStore,
+) -> None:
     for name in ("t", "u"):
-        await desk.publish((await desk.cluster.create_topics([NewTopic(name, 1)])).updates)
-    desk.store.before = [lambda: desk.put("t", 3)]
-    outcome = await desk.cluster.create_partitions([NewPartitions("t", 2)])
-    await desk.publish(outcome.updates)
+        await controller.publish(
+            (await controller.cluster.create_topics([NewTopic(name, 1)])).updates
+        )
+    controller.store.before = [lambda: controller.put("t", 3)]
+    outcome = await controller.cluster.create_partitions([NewPartitions("t", 2)])
+    await controller.publish(outcome.updates)
     assert outcome.topics[0].rejection is not None
     assert outcome.topics[0].rejection.code == ErrorCode.INVALID_PARTITIONS
-    assert desk.partitions("t") == 3
-    desk.store.before = [lambda: SqliteStore.multi(desk.store, [Delete("/brokers/topics/u")])]
-    outcome = await desk.cluster.delete_topics(["u", "t"])
-    await desk.publish(outcome.updates)
+    assert controller.partitions("t") == 3
+    controller.store.before = [
+        lambda: SqliteStore.multi(controller.store, [Delete("/brokers/topics/u")])
+    ]
+    outcome = await controller.cluster.delete_topics(["u", "t"])
+    await controller.publish(outcome.updates)
     assert [one.rejection and one.rejection.code for one in outcome.topics] == [3, None]
-    assert list(desk.image.topics) == [OFFSETS]
+    assert list(controller.image.topics) == [OFFSETS]
 
 
-async def test_concurrent_foreign_configs_are_merged(desk: Desk) -> None:
-    await desk.publish((await desk.cluster.create_topics([NewTopic("t", 1)])).updates)
+async def test_concurrent_foreign_configs_are_merged(controller: ControllerWithStore) -> None:
+    await controller.publish((await controller.cluster.create_topics([NewTopic("t", 1)])).updates)
     theirs = b'{"version":1,"config":{"retention.ms":"5"}}'
-    await desk.store.create("/config/topics/t", theirs)
+    await controller.store.create("/config/topics/t", theirs)
     step = Alteration("topics", "t", (ConfigStep("segment.bytes", Op.SET, "1000"),))
-    await desk.publish((await desk.cluster.alter_configs([step])).updates)
+    await controller.publish((await controller.cluster.alter_configs([step])).updates)
     both = {"retention.ms": "5", "segment.bytes": "1000"}
-    assert desk.image.topic_overrides("t") == both
+    assert controller.image.topic_overrides("t") == both
 
     async def remove() -> None:
-        await SqliteStore.multi(desk.store, [Delete("/config/topics/t")])
+        await SqliteStore.multi(controller.store, [Delete("/config/topics/t")])
 
-    desk.store.before = [remove]
+    controller.store.before = [remove]
     step = Alteration("topics", "t", (ConfigStep("segment.bytes", Op.SET, "2000"),))
-    await desk.publish((await desk.cluster.alter_configs([step])).updates)
-    assert desk.image.topic_overrides("t") == {"segment.bytes": "2000"}
-    kept = json.loads((await desk.store.get("/config/topics/t")).data)["config"]
+    await controller.publish((await controller.cluster.alter_configs([step])).updates)
+    assert controller.image.topic_overrides("t") == {"segment.bytes": "2000"}
+    kept = json.loads((await controller.store.get("/config/topics/t")).data)["config"]
     assert kept == {"segment.bytes": "2000"}
 
 
-async def test_delete_failed_by_store_changes_succeeds_on_retry(desk: Desk) -> None:
+async def test_delete_failed_by_store_changes_succeeds_on_retry(
+    controller: ControllerWithStore,
+) -> None:
     rounds = 0
 
     async def meddle() -> None:
         nonlocal rounds
         rounds += 1
-        await SqliteStore.multi(desk.store, [Create(f"/brokers/topics/t/{rounds}")])
+        await SqliteStore.multi(controller.store, [Create(f"/brokers/topics/t/{rounds}")])
 
-    await desk.publish((await desk.cluster.create_topics([NewTopic("t", 1)])).updates)
-    desk.store.before = [meddle] * 20
+    await controller.publish((await controller.cluster.create_topics([NewTopic("t", 1)])).updates)
+    controller.store.before = [meddle] * 20
     with pytest.raises(NotEmptyError):
-        await desk.cluster.delete_topics(["t"])
-    desk.store.before = []
-    await desk.publish((await desk.cluster.delete_topics(["t"])).updates)
-    assert desk.partitions("t") is None
+        await controller.cluster.delete_topics(["t"])
+    controller.store.before = []
+    await controller.publish((await controller.cluster.delete_topics(["t"])).updates)
+    assert controller.partitions("t") is None

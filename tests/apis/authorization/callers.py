@@ -1,4 +1,4 @@
-"""Desks with an authorizer, and clients with different rights."""
+"""Local APIs with an authorizer, and clients with different rights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTINGS = (ON, f"super.users={ROOT}")
 
 
 async def grant(
-    desk: Any,
+    apis: Any,
     resource: Resource,
     name: str = CLUSTER_NAME,
     *operations: Operation,
@@ -26,11 +26,11 @@ async def grant(
         Binding(resource, name, PatternType.LITERAL, str(ALICE), "*", operation, permission)
         for operation in operations
     ]
-    _, updates = await desk.cluster.create_acls(wanted)
-    await desk.controller.publish(updates)
+    _, updates = await apis.cluster.create_acls(wanted)
+    await apis.controller.publish(updates)
 
 
-async def ask_as(desk: Any, who: Principal, request: Any, version: int) -> Any:
+async def ask_as(apis: Any, who: Principal, request: Any, version: int) -> Any:
     """The response to a request as the registry serves it."""
-    desk.principal = who
-    return await desk.ask(APIS[type(request).__api_key__], request, version)
+    apis.principal = who
+    return await apis.ask(APIS[type(request).__api_key__], request, version)

@@ -7,16 +7,16 @@ from minibroker.apis.operations import TOPIC_OPERATIONS
 from minibroker.security.acl import Operation, Resource
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from tests.apis.authorization.callers import ALICE, ROOT, SETTINGS, ask_as, grant
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 
 
 async def test_allowed_splits_names_by_authorization_and_keeps_null_names(
-    make_desk: DeskMaker,
+    make_apis: ApisMaker,
 ) -> None:
-    desk = await make_desk(*SETTINGS)
-    await grant(desk, Resource.TOPIC, "cats", Operation.READ)
-    desk.principal = ALICE
-    ctx = desk.context(0, 0)
+    apis = await make_apis(*SETTINGS)
+    await grant(apis, Resource.TOPIC, "cats", Operation.READ)
+    apis.principal = ALICE
+    ctx = apis.context(0, 0)
     names = ["cats", "dogs", None, "cats"]
     assert allowed(ctx, Operation.READ, Resource.TOPIC, names, lambda name: name) == (
         ["cats", None, "cats"],
@@ -25,13 +25,13 @@ async def test_allowed_splits_names_by_authorization_and_keeps_null_names(
     allow_all(ctx, None)
     assert ctx.finish is None
     assert authorized(ctx, Resource.TOPIC, "cats") == 1 << Operation.READ | 1 << Operation.DESCRIBE
-    desk.principal = ROOT
-    assert authorized(desk.context(0, 0), Resource.TOPIC, "dogs") == TOPIC_OPERATIONS
+    apis.principal = ROOT
+    assert authorized(apis.context(0, 0), Resource.TOPIC, "dogs") == TOPIC_OPERATIONS
 
 
-async def test_cluster_authorized_operations_follow_acls(make_desk: DeskMaker) -> None:
-    desk = await make_desk(*SETTINGS)
-    await grant(desk, Resource.CLUSTER, "kafka-cluster", Operation.DESCRIBE)
+async def test_cluster_authorized_operations_follow_acls(make_apis: ApisMaker) -> None:
+    apis = await make_apis(*SETTINGS)
+    await grant(apis, Resource.CLUSTER, "kafka-cluster", Operation.DESCRIBE)
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    response = await ask_as(desk, ALICE, request, 0)
+    response = await ask_as(apis, ALICE, request, 0)
     assert response.cluster_authorized_operations == 1 << Operation.DESCRIBE

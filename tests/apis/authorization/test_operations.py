@@ -13,31 +13,31 @@ from protocol.messages.alter_replica_log_dirs import (
 from protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from tests.apis.authorization.callers import ALICE, SETTINGS, ask_as
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_denied_move_of_logs_has_an_error_per_partition(make_desk: DeskMaker) -> None:
-    desk: Any = await make_desk(*SETTINGS)
+async def test_denied_move_of_logs_has_an_error_per_partition(make_apis: ApisMaker) -> None:
+    apis: Any = await make_apis(*SETTINGS)
     topics = [AlterReplicaLogDirTopic(name="t", partitions=[0, 1])]
     request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/", topics=topics)])
-    [result] = (await ask_as(desk, ALICE, request, 2)).results
+    [result] = (await ask_as(apis, ALICE, request, 2)).results
     assert [partition.error_code for partition in result.partitions] == [REFUSED, REFUSED]
 
 
-async def test_denied_description_of_logs_is_empty(make_desk: DeskMaker) -> None:
-    desk: Any = await make_desk(*SETTINGS)
+async def test_denied_description_of_logs_is_empty(make_apis: ApisMaker) -> None:
+    apis: Any = await make_apis(*SETTINGS)
     for version in range(1, 6):
-        response = await ask_as(desk, ALICE, DescribeLogDirsRequest(topics=None), version)
+        response = await ask_as(apis, ALICE, DescribeLogDirsRequest(topics=None), version)
         assert response.results == []
         assert response.error_code == (REFUSED if version >= 3 else ErrorCode.NONE)
 
 
-async def test_denied_election_has_an_error_per_partition(make_desk: DeskMaker) -> None:
-    desk: Any = await make_desk(*SETTINGS)
+async def test_denied_election_has_an_error_per_partition(make_apis: ApisMaker) -> None:
+    apis: Any = await make_apis(*SETTINGS)
     wanted = [TopicPartitions(topic="t", partitions=[0])]
-    response = await ask_as(desk, ALICE, ElectLeadersRequest(topic_partitions=wanted), 2)
+    response = await ask_as(apis, ALICE, ElectLeadersRequest(topic_partitions=wanted), 2)
     assert response.error_code == REFUSED
     [result] = response.replica_election_results
     assert [partition.error_code for partition in result.partition_result] == [REFUSED]

@@ -30,9 +30,9 @@ NOT_ATTEMPTED = ErrorCode.OPERATION_NOT_ATTEMPTED
 
 
 @pytest.fixture
-async def desk(make_desk: Any, tmp_path: Path) -> Any:
-    """A desk with an authorizer and the transactional ids ``mine`` and ``theirs`` of root."""
-    made = await make_desk(*SETTINGS)
+async def apis(make_apis: Any, tmp_path: Path) -> Any:
+    """APIs with an authorizer and the transactional ids ``mine`` and ``theirs`` of root."""
+    made = await make_apis(*SETTINGS)
     topics = [NewTopic("mine", 1), NewTopic("theirs", 1), NewTopic(TRANSACTION_STATE_TOPIC)]
     outcome = await made.cluster.create_topics(topics)
     await made.controller.publish(outcome.updates)
@@ -57,50 +57,50 @@ def errors(response: Any) -> dict[str, int]:
     }
 
 
-async def test_add_partitions_requires_write_on_id_and_every_topic(desk: Any) -> None:
-    denied = await ask_as(desk, ALICE, add("mine", "mine", "theirs"), 3)
+async def test_add_partitions_requires_write_on_id_and_every_topic(apis: Any) -> None:
+    denied = await ask_as(apis, ALICE, add("mine", "mine", "theirs"), 3)
     assert errors(denied) == {"mine": NO_ID, "theirs": NO_ID}
-    await grant(desk, Resource.TRANSACTIONAL_ID, "mine", Operation.WRITE)
-    await grant(desk, Resource.TOPIC, "mine", Operation.WRITE)
-    denied = await ask_as(desk, ALICE, add("mine", "mine", "theirs", "no"), 3)
+    await grant(apis, Resource.TRANSACTIONAL_ID, "mine", Operation.WRITE)
+    await grant(apis, Resource.TOPIC, "mine", Operation.WRITE)
+    denied = await ask_as(apis, ALICE, add("mine", "mine", "theirs", "no"), 3)
     assert errors(denied) == {"mine": NOT_ATTEMPTED, "theirs": NO_TOPIC, "no": NO_TOPIC}
-    attempted = await ask_as(desk, ALICE, add("mine", "mine"), 3)
+    attempted = await ask_as(apis, ALICE, add("mine", "mine"), 3)
     assert errors(attempted) == {"mine": ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 
 
-async def test_several_transactions_require_cluster_action(desk: Any) -> None:
+async def test_several_transactions_require_cluster_action(apis: Any) -> None:
     transaction = AddPartitionsToTxnTransaction(
         transactional_id="mine", topics=[AddPartitionsToTxnTopic(name="mine", partitions=[0])]
     )
     request = AddPartitionsToTxnRequest(transactions=[transaction])
-    denied = await ask_as(desk, ALICE, request, 4)
+    denied = await ask_as(apis, ALICE, request, 4)
     assert denied.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    await grant(desk, Resource.CLUSTER, CLUSTER_NAME, Operation.CLUSTER_ACTION)
-    assert (await ask_as(desk, ALICE, request, 4)).error_code == ErrorCode.NONE
+    await grant(apis, Resource.CLUSTER, CLUSTER_NAME, Operation.CLUSTER_ACTION)
+    assert (await ask_as(apis, ALICE, request, 4)).error_code == ErrorCode.NONE
 
 
-async def test_end_and_offsets_require_write_on_id_and_read_on_group(desk: Any) -> None:
+async def test_end_and_offsets_require_write_on_id_and_read_on_group(apis: Any) -> None:
     end = EndTxnRequest(transactional_id="mine", producer_id=1)
     offsets = AddOffsetsToTxnRequest(transactional_id="mine", producer_id=1, group_id="g")
-    assert (await ask_as(desk, ALICE, end, 4)).error_code == NO_ID
-    assert (await ask_as(desk, ALICE, offsets, 4)).error_code == NO_ID
-    await grant(desk, Resource.TRANSACTIONAL_ID, "mine", Operation.WRITE)
+    assert (await ask_as(apis, ALICE, end, 4)).error_code == NO_ID
+    assert (await ask_as(apis, ALICE, offsets, 4)).error_code == NO_ID
+    await grant(apis, Resource.TRANSACTIONAL_ID, "mine", Operation.WRITE)
     unknown = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert (await ask_as(desk, ALICE, end, 4)).error_code == unknown
-    assert (await ask_as(desk, ALICE, offsets, 4)).error_code == NO_GROUP
-    await grant(desk, Resource.GROUP, "g", Operation.READ)
-    assert (await ask_as(desk, ALICE, offsets, 4)).error_code == unknown
+    assert (await ask_as(apis, ALICE, end, 4)).error_code == unknown
+    assert (await ask_as(apis, ALICE, offsets, 4)).error_code == NO_GROUP
+    await grant(apis, Resource.GROUP, "g", Operation.READ)
+    assert (await ask_as(apis, ALICE, offsets, 4)).error_code == unknown
 
 
-async def test_only_ids_and_topics_with_describe_are_shown(desk: Any) -> None:
-    await grant(desk, Resource.TRANSACTIONAL_ID, "mine", Operation.DESCRIBE)
-    await grant(desk, Resource.TOPIC, "mine", Operation.DESCRIBE)
+async def test_only_ids_and_topics_with_describe_are_shown(apis: Any) -> None:
+    await grant(apis, Resource.TRANSACTIONAL_ID, "mine", Operation.DESCRIBE)
+    await grant(apis, Resource.TOPIC, "mine", Operation.DESCRIBE)
     request = DescribeTransactionsRequest(transactional_ids=["theirs", "mine"])
-    found = (await ask_as(desk, ALICE, request, 0)).transaction_states
+    found = (await ask_as(apis, ALICE, request, 0)).transaction_states
     assert [(each.transactional_id, each.error_code) for each in found] == [
         ("mine", ErrorCode.NONE),
         ("theirs", NO_ID),
     ]
     assert [topic.topic for topic in found[0].topics] == ["mine"]
-    listed = await ask_as(desk, ALICE, ListTransactionsRequest(), 1)
+    listed = await ask_as(apis, ALICE, ListTransactionsRequest(), 1)
     assert [each.transactional_id for each in listed.transaction_states] == ["mine"]

@@ -16,17 +16,17 @@ from protocol.messages.list_groups import ListGroupsRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.registry import ApiKey
 from tests.apis.authorization.callers import ALICE, SETTINGS
-from tests.apis.conftest import DeskMaker
+from tests.apis.conftest import ApisMaker
 
 
 async def test_wrap_without_authorizer_runs_no_check(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
+    apis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(_ctx: Any, _request: Any) -> None:
         raise AssertionError("an authorization check ran")
 
     monkeypatch.setattr(table, "CHECKS", dict.fromkeys(ApiKey, never))
-    response = await desk.ask(APIS[ApiKey.DESCRIBE_CLUSTER], DescribeClusterRequest(), 0)
+    response = await apis.ask(APIS[ApiKey.DESCRIBE_CLUSTER], DescribeClusterRequest(), 0)
     assert response.brokers
 
 
@@ -38,16 +38,16 @@ def test_wrap_without_authorizer_does_not_load_the_table() -> None:
 
 
 async def test_only_denials_of_requested_resources_are_reported(
-    make_desk: DeskMaker,
+    make_apis: ApisMaker,
 ) -> None:
-    desk = await make_desk(*SETTINGS)
-    desk.principal = ALICE
+    apis = await make_apis(*SETTINGS)
+    apis.principal = ALICE
     denied: list[tuple[Operation, Resource, str]] = []
     asked = MetadataRequest(
         topics=[MetadataRequestTopic(name="cats")], include_topic_authorized_operations=True
     )
     for request, key in ((asked, ApiKey.METADATA), (ListGroupsRequest(), ApiKey.LIST_GROUPS)):
-        ctx = desk.context(key, 4)
+        ctx = apis.context(key, 4)
         ctx.denied = lambda *what: denied.append(what)
         APIS[key].split(ctx, request)
         if key == ApiKey.METADATA:
