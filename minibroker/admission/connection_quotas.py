@@ -152,7 +152,7 @@ class ConnectionQuotas:
 
     def _log_unknown_host(self, host: str, error: OSError) -> None:
         self._log.warning(
-            "a limit is not applied, as its host cannot be resolved", host=host, why=error
+            "a limit is not applied, as its host cannot be resolved", host=host, reason=error
         )
 
     def notify(self) -> None:

@@ -59,7 +59,7 @@ class DescriptorHealth:
         )
         now_ms = self._env.clock.wall_ms()
         self._env.conditions.set(ConditionKind.DESCRIPTORS_EXHAUSTED, SUBJECT, text, now_ms)
-        self._log.error("descriptors are exhausted", why=text)
+        self._log.error("descriptors are exhausted", reason=text)
         self._is_exhausted.set()
 
     async def run(self) -> None:

@@ -123,7 +123,7 @@ class ShardedAcceptor:
         found = names | quotas
         if found - self._reported:
             new = ", ".join(sorted(found - self._reported))
-            self._log.warning("limits have no effect here", limits=new, why=SHARDED_ADVICE)
+            self._log.warning("limits have no effect here", limits=new, reason=SHARDED_ADVICE)
         self._reported = found
 
     async def run(self) -> None:

@@ -104,7 +104,7 @@ def _load(make_backend: Callable[[], Backend], allowed_hosts: Iterable[str]) -> 
 
         return make_app(make_backend(), allowed_hosts)
     except (OSError, ImportError) as error:
-        _log.error("the control API can't be loaded; retrying", why=error)
+        _log.error("the control API can't be loaded; retrying", reason=error)
         return None
 
 

@@ -85,7 +85,7 @@ class ConfigChanges:
         except NoNodeError:
             return  # Removed already; its change is applied, or will be when the watch starts.
         except LayoutError as error:
-            self._log.warning("a notification in the config store is ignored", why=error)
+            self._log.warning("a notification in the config store is ignored", reason=error)
             return
         await self._publish(updates)
 
@@ -126,7 +126,7 @@ class AclChanges(ConfigChanges):
         try:
             return await self._cluster.apply_all_acls()
         except LayoutError as error:
-            self._log.warning("ACLs cannot be read; the others stay in force", why=error)
+            self._log.warning("ACLs cannot be read; the others stay in force", reason=error)
             return []
 
     async def _read_change(self, path: str, data: bytes) -> list[Update]:

@@ -112,7 +112,7 @@ class MetadataPublisher:
             except PeerLost:
                 return
             except PeerFailed as failed:
-                self._log.error("a process could not answer", process=name, why=failed)
+                self._log.error("a process could not answer", process=name, reason=failed)
 
         async with trio.open_nursery() as nursery:
             for name in names or self.names():
@@ -178,7 +178,7 @@ class MetadataPublisher:
             return  # As above, or ``serve_role`` soon will.
         except PeerFailed as failed:
             # It may have applied a part of it: let it reconnect and get the complete image.
-            self._log.error("an update was not applied", process=name, why=failed)
+            self._log.error("an update was not applied", process=name, reason=failed)
             self._not_current.add(name)
             rpc.close()
             return

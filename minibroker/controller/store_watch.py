@@ -46,6 +46,6 @@ async def follow(
             continue
         except StoreError as error:
             if str(error) != logged:
-                log.warning("the config store could not be watched", path=path, why=error)
+                log.warning("the config store could not be watched", path=path, reason=error)
             logged = str(error)
             await pause(PAUSE_S)

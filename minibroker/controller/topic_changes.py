@@ -97,7 +97,7 @@ class TopicChanges:
     async def _publish_topics(self, applied: AppliedTopics) -> None:
         for name, problem in applied.problems.items():
             if problem and self._logged.get(name) != problem:
-                self._log.warning("a topic in the config store cannot be applied", why=problem)
+                self._log.warning("a topic in the config store cannot be applied", reason=problem)
             if problem:
                 self._logged[name] = problem
             else:

@@ -97,7 +97,7 @@ class SslContexts:
                 renewed = self._renewed(settings, listener, compare=not is_first)
             except ConfigError as error:
                 text = "a listener's key or certificates can't be renewed; the old ones stay in use"
-                self._log.warning(text, listener=listener, why="; ".join(error.problems))
+                self._log.warning(text, listener=listener, reason="; ".join(error.problems))
                 continue
             if renewed is not None:
                 self._contexts[listener] = renewed

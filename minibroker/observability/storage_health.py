@@ -48,7 +48,7 @@ class StorageHealth:
         self._error = error.errno
         text = describe(path, error)
         self._conditions.set(ConditionKind.STORAGE_FAILED, self._directory, text, self._wall_ms())
-        self._log.error("storage cannot be written", why=text)
+        self._log.error("storage cannot be written", reason=text)
 
     def probe(self) -> bool:
         """Try to write if the last write failed; returns whether the failure has just ended."""
@@ -72,7 +72,7 @@ class StorageHealth:
             "a log was truncated by recovery",
             file=found.file,
             position=found.position,
-            why=found.reason,
+            reason=found.reason,
             records_lost=found.records,
             bytes_lost=found.size_bytes,
             later_segments_removed=found.segments,

@@ -184,7 +184,7 @@ class _Worker:
         except LogError as error:
             if not self._storage.health.is_failing:  # Logged once.
                 why = error.text
-                self._log.error("a log can't be opened", topic=topic, partition=index, why=why)
+                self._log.error("a log can't be opened", topic=topic, partition=index, reason=why)
             raise
 
     @property
@@ -240,7 +240,7 @@ class _Worker:
             self._logs.abandon()  # As after a kill: the next start recovers.
             raise
         for error in self._logs.close(now_ms=self.wall_ms()):
-            self._log.error("a log was not closed cleanly and will be recovered", why=error)
+            self._log.error("a log was not closed cleanly and will be recovered", reason=error)
 
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -300,7 +300,7 @@ class _Worker:
             why = next(iter(unloaded.values()))
             text = f"{what} of {len(unloaded)} partitions of {topic} must wait: {why}"
             if conditions.set(kind, topic, text, self.wall_ms()):
-                self._log.error(f"{what} can't be loaded; retrying", why=text)
+                self._log.error(f"{what} can't be loaded; retrying", reason=text)
             await self._env.clock.sleep_real(pause_s)
             service.load(unloaded)
         if conditions.clear(kind, topic):
@@ -368,7 +368,7 @@ class _Worker:
 
     def _run_check(self, what: str, check: Callable[..., list[LogError]]) -> None:
         for error in check(now_ms=self.wall_ms()):
-            self._log.error(f"{what} failed", why=error)
+            self._log.error(f"{what} failed", reason=error)
 
     def _storage_changed(self, is_writable: bool) -> None:
         self.groups.can_store = is_writable
@@ -431,7 +431,7 @@ class _Worker:
                 return b""
             last = partition.read(partition.high_watermark - 1, 0)
         except LogError as error:
-            self._log.error("the end of a log can't be read", topic=request.topic, why=error)
+            self._log.error("the end of a log can't be read", topic=request.topic, reason=error)
             return b""
         return b"" if last is None else last.load()
 

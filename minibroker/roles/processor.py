@@ -293,7 +293,7 @@ class _Processor:
                 accepted.listener,
                 CloseReason.LIMIT,
                 client=accepted.peer,
-                why="no descriptor was left to receive it",
+                reason="no descriptor was left to receive it",
             )
             self._events.reject(accepted, CloseReason.LIMIT.value, processor=self._env.index)
             self._notices.closed(accepted.number)
@@ -362,7 +362,7 @@ class _Processor:
                 client.close_reason,
                 client=f"{client.caller.client_host}:{client.caller.client_port}",
                 client_id=client.client_id,
-                why=client.close_text,
+                reason=client.close_text,
             )
             if not self._clients:
                 self._all_closed.set()

@@ -295,7 +295,7 @@ class _Recorder:
             self._batch_sequence = (self._batch_sequence + len(records)) & _SEQUENCE_MASK
             self._env.metrics.activity_written(events, len(batch))
             return True
-        self._log.error("events can't be written", events=events, why=problem)
+        self._log.error("events can't be written", events=events, reason=problem)
         # Whatever the owner knows of this producer, it accepts the first batch of a new epoch.
         self._epoch += 1
         self._batch_sequence = 0

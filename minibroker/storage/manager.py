@@ -218,7 +218,7 @@ class LogManager:
                 _warn(
                     "a log cannot be opened; opening is retried when it is used",
                     entry.path,
-                    why=error.text,
+                    reason=error.text,
                 )
             return True
         return False
@@ -252,7 +252,9 @@ class LogManager:
             self._delete_directory(partition)
         except OSError as error:
             self._on_failure(directory, error)
-            _warn("a deleted partition's files cannot be removed; retrying", directory, why=error)
+            _warn(
+                "a deleted partition's files cannot be removed; retrying", directory, reason=error
+            )
 
     def _has_unopened_directory(self, partition: Partition, topic_id: Uuid) -> bool:
         """Whether the partition has a directory of this topic, whose log is not open."""

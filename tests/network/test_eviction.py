@@ -39,7 +39,7 @@ async def test_slow_claim_is_evicted_only_when_a_large_request_waits(
         assert trio.current_time() - asked < 1
         assert at.closed() == {CloseReason.SLOW_CLIENT: 1}
     [text] = [
-        vars(record)["fields"]["why"] for record in caplog.records if "slow" in record.message
+        vars(record)["fields"]["reason"] for record in caplog.records if "slow" in record.message
     ]
     assert text.startswith(f"3 bytes of a request of {LARGE} had arrived in 60.")
 

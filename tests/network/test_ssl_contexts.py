@@ -118,7 +118,7 @@ def test_invalid_quota_file_changes_nothing(files: Files, caplog: pytest.LogCapt
     keys.follow(bad)
     assert keys.context("SSL") is first
     [record] = caplog.records
-    assert "bad.pem" in vars(record)["fields"]["why"]
+    assert "bad.pem" in vars(record)["fields"]["reason"]
     missing = own(__ssl_keystore_location=files.write("two.pem").with_name("none.pem"))
     [problem] = keys.problems(missing)
     assert "none.pem: can't be read: No such file" in problem
