@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from minibroker.runtime.arena import ArenaRef
     from minibroker.security.acl import Authorizer, Operation, Resource
     from minibroker.storage.partition import Partition
+    from minibroker.storage.slices import FileSlice
     from minibroker.telemetry.instances import ClientInstances
     from protocol.headers import RequestHeader
     from protocol.registry import ApiKey
@@ -349,18 +350,30 @@ class SingleScope(Protocol):
         """The I/O worker in this process."""
         ...
 
+    def fetch_bytes_max(self) -> int:
+        """The largest fetch that the client's quota permits."""
+        ...
+
+    def read(self, records: FileSlice) -> bytes | None:
+        """The bytes of records in a file; None if it cannot be read."""
+        ...
+
 
 class SingleForm(NamedTuple):
     """The single step of an API: for a request about one partition or group of this process.
 
     ``singles`` are the arrays that have one element in such a request and its response. ``execute``
     gets the version and the leaves of the request (`protocol.compiler.single`) and returns those of
-    the response, whose throttle time is 0 and which has no error. It returns None, and has had no
-    effect, if the request is another one: then the three steps are taken.
+    the response, whose throttle time is 0 and which has no error, or an awaitable of them if it has
+    to wait. They are None, and there was no effect, if the request is another one: then the three
+    steps are taken.
     """
 
     singles: frozenset[str]
-    execute: Callable[[SingleScope, int, tuple[Any, ...]], tuple[Any, ...] | None]
+    execute: Callable[
+        [SingleScope, int, tuple[Any, ...]],
+        tuple[Any, ...] | Awaitable[tuple[Any, ...] | None] | None,
+    ]
 
 
 @dataclass(frozen=True, slots=True)

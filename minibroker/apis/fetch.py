@@ -37,6 +37,7 @@ from minibroker.apis.partition_fetch import (
     partition_data,
     read_partition,
 )
+from minibroker.apis.single_fetch import SINGLE
 from minibroker.config import FETCH_MAX_BYTES
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import (
@@ -230,5 +231,6 @@ API: Api[FetchRequest, Part, Any, FetchResponse] = Api(
     merge=merge,
     next_round=next_round,
     may_wait=True,
+    single=SINGLE,
     left_out=("follower fetches: one broker has no followers",),
 )

@@ -8,6 +8,7 @@ with a reference to it has answered or died, so no owner reads the bytes of anot
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -92,7 +93,13 @@ class RequestHandler:
         self._advertised = advertised(env.settings)
         local = env.local_worker
         self._has_authorizer = bool(env.settings[AUTHORIZER_CLASS_NAME])
-        self._single = None if local is None else SingleRequests(metadata_client, local)
+        self._single = (
+            None
+            if local is None
+            else SingleRequests(
+                metadata_client, local, files, quota_stage.fetch_bytes_max, env.work_time
+            )
+        )
         self._cache = ResponseCache()
         self.fetch_sessions = FetchSessionCache(
             slots_of(
@@ -115,7 +122,7 @@ class RequestHandler:
     async def serve(self, client: ClientConnection, body: bytes | Block) -> None:
         """Handle one request. Any exception closes the connection."""
         cost = self._receive(client, body)
-        if not (isinstance(body, bytes) and self._execute_directly(cost, body)):
+        if not (isinstance(body, bytes) and await self._execute_directly(cost, body)):
             await self._execute(cost, body)  # decode, authorize, execute
         encoded = _encoded(cost, cost.response)
         if isinstance(body, bytes) and not isinstance(encoded, bytes):
@@ -143,7 +150,7 @@ class RequestHandler:
         size = len(body) if isinstance(body, bytes) else len(body.view)
         return RequestCost(client, size, received_ns, client.account.worked_ns)
 
-    def _execute_directly(self, cost: RequestCost, body: bytes) -> bool:
+    async def _execute_directly(self, cost: RequestCost, body: bytes) -> bool:
         """Execute the request in a single step or answer it from the cache, if that is possible."""
         if self._has_authorizer:
             return False
@@ -151,6 +158,8 @@ class RequestHandler:
         cost.response = self._cache.find(cost, body, image)
         if cost.response is None and self._single is not None:
             cost.response = self._single.execute(cost, body)
+            if inspect.iscoroutine(cost.response):
+                cost.response = await cost.response
         if cost.response is None:
             return False
         client = cost.client
@@ -193,6 +202,8 @@ class RequestHandler:
         if isinstance(encoded, bytes):
             cost.sent_bytes = len(encoded)
             await client.stream.send_all(encoded)
+            if cost.header.api_key == ApiKey.FETCH:
+                self._env.metrics.fetched(cost.response.record_bytes)
         else:
             await self._send_chunks(cost, encoded)
         client.state.on(ChannelEvent.RESPONSE_SENT)

@@ -9,12 +9,14 @@ need no authorization are executed.
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from minibroker.apis.registry import APIS
 from minibroker.network.activity_events import count_batch_records
+from minibroker.runtime.worktime import Account, WorkTime
 from protocol import registry
 from protocol.compiler.single import SingleDecoder, SingleEncoder, single_decoder, single_encoder
 from protocol.compiler.single import leaves as leaves_of
@@ -22,11 +24,17 @@ from protocol.headers import API_BYTES, encode_response_header, quick_request_he
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from minibroker.apis.base import SingleForm, WorkerScope
     from minibroker.cluster.image import Image
+    from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.open_files import OpenFiles
     from minibroker.network.request_cost import RequestCost
     from minibroker.process.local_worker import LocalWorker
     from minibroker.process.metadata_client import MetadataClient
+    from minibroker.storage.slices import FileSlice
+    from protocol.headers import RequestHeader
 
 _API: Final = struct.Struct(">hh")
 
@@ -61,6 +69,11 @@ class SingleResponse:
         """Size of the response's header without the length."""
         return self._codec.header_bytes
 
+    @property
+    def record_bytes(self) -> int:
+        """Size of the records of a Fetch response, which are its last leaf."""
+        return len(self._leaves[-1])
+
     def encode(self) -> bytes:
         """Return the response with length and header."""
         leaves = self._leaves
@@ -73,9 +86,21 @@ class SingleResponse:
 class SingleRequests:
     """Executes requests at the worker of this process. Implements ``apis.base.SingleScope``."""
 
-    def __init__(self, metadata_client: MetadataClient, local_worker: LocalWorker) -> None:
+    def __init__(
+        self,
+        metadata_client: MetadataClient,
+        local_worker: LocalWorker,
+        files: OpenFiles,
+        fetch_bytes_max: Callable[[ClientConnection, RequestHeader], int],
+        work_time: WorkTime,
+    ) -> None:
         self._metadata_client = metadata_client
         self._local_worker = local_worker
+        self._files = files
+        self._fetch_bytes_max = fetch_bytes_max
+        self._work_time = work_time
+        self._client: ClientConnection
+        self._header: RequestHeader
         self._codecs: dict[bytes, _Codec | None] = {}
         """By API key and version as in requests; None for the other versions that are served."""
 
@@ -89,8 +114,23 @@ class SingleRequests:
         """The worker of this process."""
         return self._local_worker.scope
 
-    def execute(self, cost: RequestCost, body: bytes) -> SingleResponse | None:
-        """Execute a request; return None if it must go the general way."""
+    def fetch_bytes_max(self) -> int:
+        """The largest fetch that the quota of the present request's client permits."""
+        return self._fetch_bytes_max(self._client, self._header)
+
+    def read(self, records: FileSlice) -> bytes | None:
+        """The bytes of records in a file; None if it cannot be read."""
+        try:
+            descriptor = self._files.get(records.path).descriptor
+            data = os.pread(descriptor, records.length, records.position)
+        except OSError:
+            return None
+        return data if len(data) == records.length else None
+
+    def execute(
+        self, cost: RequestCost, body: bytes
+    ) -> SingleResponse | Awaitable[SingleResponse | None] | None:
+        """Execute a request, at once unless it has to wait; None if it must go the general way."""
         api = body[:API_BYTES]
         codec = self._codecs[api] if api in self._codecs else self._find_codec(api)
         found = None if codec is None else quick_request_header(body)
@@ -100,18 +140,36 @@ class SingleRequests:
         request = codec.decode(body, position)
         if request is None:
             return None
+        self._client, self._header = cost.client, header
         started_ns = time.perf_counter_ns()
         leaves = codec.form.execute(self, codec.version, request)
         if leaves is None:
             return None
         cost.io_ns = cost.owners_ns = time.perf_counter_ns() - started_ns
         self._local_worker.charge(cost.io_ns)
-        client = cost.client
         cost.header = header
+        if not isinstance(leaves, tuple):
+            return self._wait(cost, codec, leaves)
         cost.is_direct = True
-        if client.is_sampled and codec.key == ApiKey.PRODUCE:
+        if cost.client.is_sampled and codec.key == ApiKey.PRODUCE:
             cost.records = count_batch_records(request[-1])
         return SingleResponse(codec, header.correlation_id, leaves)
+
+    async def _wait(
+        self, cost: RequestCost, codec: _Codec, leaves: Awaitable[tuple[Any, ...] | None]
+    ) -> SingleResponse | None:
+        account, started_ns = Account(), time.perf_counter_ns()
+        cost.client.in_flight = codec.key
+        with self._work_time.charge(account):
+            found = await leaves
+        self._local_worker.account.worked_ns += account.worked_ns
+        if found is None:
+            cost.io_ns = cost.owners_ns = 0
+            return None
+        cost.io_ns += account.worked_ns
+        cost.owners_ns += time.perf_counter_ns() - started_ns
+        cost.is_direct = True
+        return SingleResponse(codec, cost.header.correlation_id, found)
 
     def _find_codec(self, api_bytes: bytes) -> _Codec | None:
         if len(api_bytes) < API_BYTES:

@@ -16,6 +16,18 @@ from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.simulation.client import SimulatedClient
 
 
+class _Client(SimulatedClient):
+    """A client that knows its broker."""
+
+    broker: TaskBroker
+
+
+async def another(client: SimulatedClient) -> SimulatedClient:
+    """Another client of the same broker."""
+    assert isinstance(client, _Client)
+    return SimulatedClient(await client.broker.sources["PLAINTEXT"].connect())
+
+
 @asynccontextmanager
 async def running(folder: Path, clock: MockClock, mode: str) -> AsyncIterator[SimulatedClient]:
     """A client of a broker whose worker has a process of its own or not."""
@@ -23,7 +35,8 @@ async def running(folder: Path, clock: MockClock, mode: str) -> AsyncIterator[Si
     broker = TaskBroker(settings, folder, clock=SimulatedClock(clock), seed=1)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
-        client = SimulatedClient(await broker.sources["PLAINTEXT"].connect())
+        client = _Client(await broker.sources["PLAINTEXT"].connect())
+        client.broker = broker
         topics = [CreatableTopic(name="t", num_partitions=2, replication_factor=1)]
         await client.ask(CreateTopicsRequest(topics=topics), 7)
         yield client

@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
-from minibroker.network.single_requests import SingleRequests
+from minibroker.apis.single_fetch import COPIED_BYTES_MAX
+from minibroker.network.single_requests import SingleResponse
 from protocol.compression import Compression
+from protocol.messages.delete_topics import DeleteTopicsRequest
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import Record, build_batch
-from tests.network.one_broker import running
+from tests.network.one_broker import another, running
 from tests.simulation.client import SimulatedClient
 
 VERSIONS = range(3, 14)
@@ -85,20 +89,25 @@ def requests(known: bytes) -> list[ProduceRequest]:
     return found
 
 
+@pytest.fixture
+def direct(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the responses of requests that were executed in a single step."""
+    sizes: list[int] = []
+    encode = SingleResponse.encode
+
+    def counted(response: SingleResponse) -> bytes:
+        encoded = encode(response)
+        sizes.append(len(encoded))
+        return encoded
+
+    monkeypatch.setattr(SingleResponse, "encode", counted)
+    return sizes
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_single_produce_gets_the_bytes_of_the_general_way(
-    version: int, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    version: int, tmp_path: Path, autojump_clock: MockClock, direct: list[int]
 ) -> None:
-    direct = 0
-    execute = SingleRequests.execute
-
-    def counted(*of: Any) -> Any:
-        nonlocal direct
-        found = execute(*of)
-        direct += found is not None
-        return found
-
-    monkeypatch.setattr(SingleRequests, "execute", counted)
     answers: dict[str, list[bytes]] = {}
     for mode in ("combined", "separate"):
         (tmp_path / mode).mkdir()
@@ -109,4 +118,117 @@ async def test_single_produce_gets_the_bytes_of_the_general_way(
                 await client.ask(request, version)
                 answers[mode].append(client.received.replace(known, b"topic id"))
     assert answers["combined"] == answers["separate"]
-    assert direct >= 8
+    assert len(direct) >= 8
+
+
+FETCH_VERSIONS = range(4, 19)
+WAIT_MS = 300
+
+
+def fetch(
+    known: bytes, offset: int = 0, *, wait_ms: int = 0, topic: str = "t", **named: Any
+) -> FetchRequest:
+    partition = FetchPartition(
+        partition=named.pop("partition", 0),
+        fetch_offset=offset,
+        partition_max_bytes=named.pop("partition_max_bytes", 1000),
+        current_leader_epoch=named.pop("leader_epoch", -1),
+        last_fetched_epoch=named.pop("last_fetched_epoch", -1),
+        log_start_offset=-1,
+    )
+    topic_id = known if topic == "t" else NO_ID
+    topics = [FetchTopic(topic=topic, topic_id=topic_id, partitions=[partition])]
+    given = {"min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **named}
+    return FetchRequest(replica_id=-1, max_wait_ms=wait_ms, topics=topics, **given)
+
+
+def fetches(known: bytes) -> list[FetchRequest]:
+    """Fetches of all kinds: most are executed in a single step, and some must not be."""
+    two = fetch(known)
+    two.topics = two.topics * 2
+    return [
+        fetch(known),
+        fetch(known, 2),
+        fetch(known, 1, isolation_level=1),
+        fetch(known, max_bytes=1),
+        fetch(known, partition_max_bytes=1),
+        fetch(known, 3, wait_ms=WAIT_MS),
+        fetch(known, 3, isolation_level=1, wait_ms=WAIT_MS),
+        fetch(known, 3, min_bytes=0),
+        fetch(known, 9),
+        fetch(known, -1),
+        fetch(known, partition=1, wait_ms=WAIT_MS),
+        fetch(known, partition=7),
+        fetch(known, topic="missing"),
+        fetch(known, leader_epoch=0),
+        fetch(known, leader_epoch=5),
+        fetch(known, 2, last_fetched_epoch=0),
+        fetch(known, session_id=7, session_epoch=3),
+        two,
+    ]
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+async def test_single_fetch_gets_the_bytes_of_the_general_way(
+    version: int, tmp_path: Path, autojump_clock: MockClock, direct: list[int]
+) -> None:
+    answers: dict[str, list[tuple[float, bytes]]] = {}
+    for mode in ("combined", "separate"):
+        (tmp_path / mode).mkdir()
+        async with running(tmp_path / mode, autojump_clock, mode) as client:
+            known = await topic_id(client)
+            for number in range(3):
+                await client.ask(produce(batch(bytes([number]))), 9)
+            answers[mode] = []
+            for request in fetches(known):
+                began = trio.current_time()
+                await client.ask(request, version)
+                took = round(trio.current_time() - began, 3)
+                answers[mode].append((took, client.received.replace(known, b"topic id")))
+    assert answers["combined"] == answers["separate"]
+    assert len(direct) >= 8 + 3
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_waiting_fetch_is_answered_when_a_record_arrives(
+    tmp_path: Path, autojump_clock: MockClock, isolation_level: int, direct: list[int]
+) -> None:
+    async with running(tmp_path, autojump_clock, "combined") as client:
+        known = await topic_id(client)
+        began = trio.current_time()
+        request = fetch(known, wait_ms=60_000, isolation_level=isolation_level)
+        await client.send_request(request, 11)
+        await trio.sleep(1)
+        producer = await another(client)
+        await producer.ask(produce(batch(b"late")), 9)
+        response = await client.answer(1, 11)
+        assert round(trio.current_time() - began, 3) == 1
+        [partition] = response.responses[0].partitions
+        assert bytes(partition.records).endswith(b"late\0")
+    assert len(direct) == 2
+
+
+async def test_waiting_fetch_of_a_deleted_topic_gets_an_error_at_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock, "combined") as client:
+        known = await topic_id(client)
+        began = trio.current_time()
+        await client.send_request(fetch(known, wait_ms=60_000), 11)
+        await trio.sleep(1)
+        names = DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000)
+        await (await another(client)).ask(names, 4)
+        response = await client.answer(1, 11)
+        assert trio.current_time() - began < 2
+        assert response.responses[0].partitions[0].error_code == 3
+
+
+async def test_records_that_are_sent_from_the_file_go_the_general_way(
+    tmp_path: Path, autojump_clock: MockClock, direct: list[int]
+) -> None:
+    async with running(tmp_path, autojump_clock, "combined") as client:
+        known = await topic_id(client)
+        await client.ask(produce(batch(bytes(COPIED_BYTES_MAX))), 9)
+        response = await client.ask(fetch(known, partition_max_bytes=1 << 20), 11)
+        assert len(response.responses[0].partitions[0].records) > COPIED_BYTES_MAX
+    assert direct == []
