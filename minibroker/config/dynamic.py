@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from minibroker.config.connection_definitions import ACCEPTOR_MODE, ONE_ACCEPTOR_ONLY, SHARDED
 from minibroker.config.definitions import NODE_ID
+from minibroker.config.known import is_unsupported_kafka_setting
 from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting, listener_name
 from minibroker.config.settings import Settings, unknown_name
 from minibroker.config.types import BadValueError
@@ -97,7 +98,12 @@ def problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:
 def bad_values(changed: Mapping[str, str], *, for_all: bool = False) -> Iterator[str]:
     """Check each value separately; ``for_all`` if they are for all brokers."""
     known = {name: declared for name in sorted(changed) if (declared := broker_setting(name))}
-    if fixed := [name for name, declared in known.items() if not declared.dynamic]:
+    fixed = [name for name, declared in known.items() if not declared.dynamic]
+    # Kafka accepts changes of a few of these; where they have no effect, an error is more honest.
+    fixed += [
+        name for name in sorted(changed) if name not in known and is_unsupported_kafka_setting(name)
+    ]
+    if fixed:
         yield f"Cannot update these configs dynamically: {', '.join(fixed)}"
         return
     secured = {name: declared for name, declared in known.items() if declared.dynamic_at_listener}
@@ -111,9 +117,10 @@ def bad_values(changed: Mapping[str, str], *, for_all: bool = False) -> Iterator
             _parse(name, text)
         except BadValueError as error:
             yield str(error)
-    if for_all and secured:
+    of_one = {*secured, *(name for name, declared in known.items() if declared.per_broker)}
+    if for_all and of_one:
         text = "Cannot update these configs at default cluster level, broker id must be specified"
-        yield f"{text}: {', '.join(secured)}"
+        yield f"{text}: {', '.join(sorted(of_one))}"
 
 
 def valid_entries(config: Mapping[str, str], *, for_all: bool = False) -> Mapping[str, str]:

@@ -105,10 +105,8 @@ KNOWN_UNSERVED = frozenset().union(
     ),
     _names(
         "sasl.",
-        """client.callback.handler.class kerberos.kinit.cmd
-        kerberos.min.time.before.relogin kerberos.principal.to.local.rules kerberos.service.name
-        kerberos.ticket.renew.jitter kerberos.ticket.renew.window.factor
-        login.callback.handler.class login.class login.connect.timeout.ms login.read.timeout.ms
+        """client.callback.handler.class login.callback.handler.class login.class
+        login.connect.timeout.ms login.read.timeout.ms
         login.refresh.buffer.seconds login.refresh.min.period.seconds login.refresh.window.factor
         login.refresh.window.jitter login.retry.backoff.max.ms login.retry.backoff.ms
         mechanism.controller.protocol mechanism.inter.broker.protocol

@@ -8,11 +8,12 @@ Echoes ``BrokerSecurityConfigs`` and ``SaslConfigs``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from minibroker.config.jaas import JAAS
-from minibroker.config.setting import MECHANISMS, setting
+from minibroker.config.setting import MECHANISMS, Setting, setting
 from minibroker.config.types import (
+    DOUBLE,
     INT,
     LIST,
     LONG,
@@ -129,4 +130,42 @@ SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS = setting(
     per_listener=True,
     per_mechanism=True,
     doc="The allowed difference between the clocks of the token issuer and the broker, in seconds.",
+)
+
+T = TypeVar("T")
+
+_NO_KERBEROS = "the mechanism GSSAPI is not supported"
+
+
+def _kerberos(name: str, type: SettingType[T], default: T, doc: str) -> Setting[T]:  # noqa: A002
+    """Declare a setting of Kerberos, which Kafka's tools may set for one broker."""
+    return setting(
+        f"sasl.kerberos.{name}",
+        type,
+        default=default,
+        dynamic=True,
+        per_broker=True,
+        no_effect=_NO_KERBEROS,
+        default_text="none" if default is None else None,
+        doc=doc,
+    )
+
+
+SASL_KERBEROS_KINIT_CMD = _kerberos(
+    "kinit.cmd", STRING, "/usr/bin/kinit", "The path of the command `kinit`."
+)
+SASL_KERBEROS_MIN_TIME_BEFORE_RELOGIN = _kerberos(
+    "min.time.before.relogin", LONG, 60_000, "The shortest time between two logins."
+)
+SASL_KERBEROS_PRINCIPAL_TO_LOCAL_RULES = _kerberos(
+    "principal.to.local.rules", LIST, ("DEFAULT",), "Rules from principals to user names."
+)
+SASL_KERBEROS_SERVICE_NAME = _kerberos(
+    "service.name", _OPTIONAL_STRING, None, "The name of the principal that Kafka runs as."
+)
+SASL_KERBEROS_TICKET_RENEW_JITTER = _kerberos(
+    "ticket.renew.jitter", DOUBLE, 0.05, "The random part of the time of a renewal."
+)
+SASL_KERBEROS_TICKET_RENEW_WINDOW_FACTOR = _kerberos(
+    "ticket.renew.window.factor", DOUBLE, 0.8, "The share of a ticket's lifetime before a renewal."
 )

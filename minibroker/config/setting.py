@@ -35,7 +35,8 @@ class Setting(Generic[T]):
     ``per_listener`` settings can be set for one listener, as ``listener.name.<listener>.<name>``.
     ``per_mechanism`` settings can be set for one SASL mechanism of a listener; the mechanism's name
     precedes the setting's.  ``dynamic_at_listener`` settings can be changed while the broker runs,
-    but only for one listener of one broker.
+    but only for one listener of one broker. ``per_broker`` settings cannot be changed for all
+    brokers.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Setting(Generic[T]):
     per_listener: bool = False
     per_mechanism: bool = False
     dynamic_at_listener: bool = False
+    per_broker: bool = False
 
     @property
     def sensitive(self) -> bool:
@@ -106,6 +108,7 @@ def setting(
     per_listener: bool = False,
     per_mechanism: bool = False,
     dynamic_at_listener: bool = False,
+    per_broker: bool = False,
 ) -> Setting[T]:
     """Declare a setting and add it to its register.
 
@@ -132,6 +135,7 @@ def setting(
         per_listener=per_listener,
         per_mechanism=per_mechanism,
         dynamic_at_listener=dynamic_at_listener,
+        per_broker=per_broker,
     )
     register[name] = declared
     return declared

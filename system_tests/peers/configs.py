@@ -58,6 +58,8 @@ def of_broker(ask: SendRequest) -> None:
         ("max.connection.creation.rate", "0"),
         ("max.connection.creation.rate", "1.5"),
         ("listener.name.plaintext.max.connections", "100"),
+        ("sasl.kerberos.service.name", "kafka"),
+        ("replica.fetch.max.bytes", "1"),
         ("listener.name.plaintext.max.connections", "0"),
         ("listener.name.plaintext.max.connections", "x"),
         ("listener.name.plaintext.max.connection.creation.rate", "100"),

@@ -160,3 +160,15 @@ def test_single_acceptor_limits_in_sharded_mode_are_ignored() -> None:
     found = effective(sharded, configs)
     assert (found[KAFKA_CONNECTIONS_MAX], found[MAX_CONNECTIONS]) == (3, 2**31 - 1)
     assert listener_value(found, "INTERNAL", MAX_CONNECTIONS) == 2**31 - 1
+
+
+def test_setting_of_kafka_that_is_not_supported_cannot_be_changed() -> None:
+    [problem] = bad_values({"num.replica.fetchers": "2", "max.connections": "5"})
+    assert problem == "Cannot update these configs dynamically: num.replica.fetchers"
+
+
+def test_settings_of_kerberos_are_changed_for_one_broker_only() -> None:
+    change = {"sasl.kerberos.service.name": "kafka"}
+    assert list(bad_values(change)) == []
+    [problem] = bad_values(change, for_all=True)
+    assert problem.startswith("Cannot update these configs at default cluster level")
