@@ -26,11 +26,11 @@ Peer: TypeAlias = tuple[str, int, str]
 Check: TypeAlias = tuple[str, str, float, float | None, int, int]
 """A quota check: user, client-id, rate, quota, throttle in ms, time on the broker's clock."""
 
-Late: TypeAlias = tuple[int, int, int | None]
+LaterTime: TypeAlias = tuple[int, int, int | None]
 """Time that was recorded after the response: nanoseconds, when on the broker's clock, ordinal."""
 
-Places: TypeAlias = tuple[int, int | None, int | None]
-"""Ordinals of the first check, of the time check if it is separate, and of returned permits."""
+Ordinals: TypeAlias = tuple[int, int | None, int | None]
+"""Ordinals of the first check, of the time check if it is separate, and of subtracted bytes."""
 
 Request: TypeAlias = tuple[
     int,  # time_us
@@ -48,10 +48,10 @@ Request: TypeAlias = tuple[
     int,  # io_ns
     int,  # total_ns
     int,  # checked_ns
-    Late | None,
+    LaterTime | None,
     tuple[Check | None, Check | None, Check | None, Check | None] | None,
     # produce, fetch, request, mutation
-    Places | None,
+    Ordinals | None,
     int,  # throttle_ms
     int,  # error_code
 ]
@@ -84,7 +84,7 @@ DROPPED_FIELDS: Final = 3
 
 
 def event_record(event: WrittenEvent, value: bytes) -> Record:
-    """A record with the time of an event."""
+    """Return a record with the time of an event."""
     # Half the cost of creating one with keyword arguments.
     return Record._make((0, event[0] // 1000, None, value, ()))
 
@@ -95,6 +95,6 @@ def pack(events: Sequence[ActivityEvent]) -> bytes:
 
 
 def unpack(chunk: bytes) -> list[ActivityEvent]:
-    """The events of a chunk that a process of this run has serialized."""
+    """Return the events of a chunk that a process of this run has serialized."""
     events: list[ActivityEvent] = marshal.loads(chunk)  # noqa: S302 - packed by this broker
     return events

@@ -20,8 +20,8 @@ from minibroker.activity.events import (
     Check,
     ConnectionActivity,
     Dropped,
-    Late,
-    Places,
+    LaterTime,
+    Ordinals,
     Request,
     WrittenEvent,
     event_record,
@@ -58,7 +58,7 @@ class JsonWriter:
         self._shares: dict[tuple[str, str, float | None], tuple[str, str]] = {}
 
     def records(self, events: Sequence[WrittenEvent], first_sequence: int) -> list[Record]:
-        """The records of consecutive events, one for each."""
+        """Return the records of consecutive events, one for each."""
         write = self._event
         return [
             event_record(event, write(event, sequence).encode())
@@ -82,36 +82,40 @@ class JsonWriter:
     def _request(self, event: Request, sequence: int) -> str:
         (
             time_us, clock_ms, client, api_key, api_version, request_bytes, response_bytes, records,
-            mutations, exempt, queue_ns, network_ns, io_ns, total_ns, checked_ns, late, checks,
-            places, throttle_ms, error_code,
+            mutations, exempt, queue_ns, network_ns, io_ns, total_ns, checked_ns, later_time,
+            checks, ordinals, throttle_ms, error_code,
         ) = event  # fmt: skip
         counted = "" if records is None else f',"records":{records}'
         if mutations is not None:
-            wanted, refused, strict = mutations
-            counted += f',"mutations":{wanted},"mutations_refused":{refused}'
+            requested, rejected, strict = mutations
+            counted += f',"mutations":{requested},"mutations_refused":{rejected}'
             counted += f',"strict":{_FLAGS[strict]}'
-        looks = "" if late is None else f',"late_ns":{late[0]},"late_clock_ms":{late[1]}'
+        check_fields = (
+            ""
+            if later_time is None
+            else f',"late_ns":{later_time[0]},"late_clock_ms":{later_time[1]}'
+        )
         if checks is not None:
             for name, check in zip(_CHECKS, checks, strict=True):
                 if check is not None:
-                    looks += f',"{name}":{self._check(check)}'
-        if places is not None or late is not None:
-            looks += _ordinals(places, late)
+                    check_fields += f',"{name}":{self._check(check)}'
+        if ordinals is not None or later_time is not None:
+            check_fields += _ordinal_fields(ordinals, later_time)
         return (
             f'{self._request_head}{sequence},"time_us":{time_us},"clock_ms":{clock_ms}'
             f'{self._clients.get(client) or self._client(client)},"api_key":{api_key},'
             f'"api_version":{api_version},"request_bytes":{request_bytes},'
             f'"response_bytes":{response_bytes}{counted},"exempt":{_FLAGS[exempt]},'
             f'"queue_ns":{queue_ns},"network_ns":{network_ns},"io_ns":{io_ns},'
-            f'"total_ns":{total_ns},"checked_ns":{checked_ns}{looks},"throttle_ms":{throttle_ms},'
+            f'"total_ns":{total_ns},"checked_ns":{checked_ns}{check_fields},"throttle_ms":{throttle_ms},'
             f'"error_code":{error_code}}}'
         )
 
     def _connection_event(self, event: ConnectionActivity, sequence: int) -> str:
-        time_us, clock_ms, peer, happened, reason, delay_ms = event
+        time_us, clock_ms, peer, step, reason, delay_ms = event
         text = (
             f'{self._heads[ActivityKind.CONNECTION]}{sequence},"time_us":{time_us},'
-            f'"clock_ms":{clock_ms}{self._peer(*peer)},"happened":"{happened}"'
+            f'"clock_ms":{clock_ms}{self._peer(*peer)},"happened":"{step}"'
         )
         if reason is not None:
             text += f',"reason":{dumps(reason)}'
@@ -139,7 +143,7 @@ class JsonWriter:
         return f'{before}{number(rate)}{after}{throttle_ms},"clock_ms":{clock_ms}}}'
 
     def _share(self, share: tuple[str, str, float | None]) -> tuple[str, str]:
-        """The text before and after the rate of a quota entity."""
+        """Return the text before and after the rate of a quota entity."""
         user, client_id, bound = share
         before = f'{{"user":{dumps(user)},"client_id":{dumps(client_id)},"rate":'
         after = "" if bound is None else f',"bound":{number(bound)}'
@@ -148,17 +152,17 @@ class JsonWriter:
         return texts
 
 
-def _ordinals(places: Places | None, late: Late | None) -> str:
+def _ordinal_fields(ordinals: Ordinals | None, later_time: LaterTime | None) -> str:
     text = ""
-    if places is not None:
-        first, time, back = places
+    if ordinals is not None:
+        first, time, taken_back = ordinals
         text = f',"ordinal":{first}'
         if time is not None:
             text += f',"time_ordinal":{time}'
-        if back is not None:
-            text += f',"back_ordinal":{back}'
-    if late is not None and late[2] is not None:
-        text += f',"late_ordinal":{late[2]}'
+        if taken_back is not None:
+            text += f',"back_ordinal":{taken_back}'
+    if later_time is not None and later_time[2] is not None:
+        text += f',"late_ordinal":{later_time[2]}'
     return text
 
 
@@ -170,7 +174,7 @@ def _keep(texts: dict[Key, Text], key: Key, text: Text, characters: int) -> None
 
 
 def number(value: float) -> str:
-    """A number with all its digits; infinite ones become the largest, as JSON has none."""
+    """Format a number with all digits; infinity becomes the largest number, as JSON has none."""
     if not isfinite(value):
         value = 1.7976931348623157e308 if value > 0 else -1.7976931348623157e308
     return repr(float(value))

@@ -28,8 +28,8 @@ class ActivityKind(StrEnum):
     """Reports the number of events that could not be written."""
 
 
-class Happened(StrEnum):
-    """Type of a connection event; ``happened`` of these events."""
+class ConnectionStep(StrEnum):
+    """Step in the life of a connection; the field ``happened`` of connection events."""
 
     ACCEPTED = "accepted"
     """The first event of a connection. It is now recorded by the rates of the broker and the

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from minibroker.activity.schema import Happened
+from minibroker.activity.schema import ConnectionStep
 from minibroker.runtime.stream import Address
 
 EVENTS_MAX: Final = 500
@@ -103,7 +103,7 @@ class RecentConnectionEvents(NamedTuple):
 
 
 ActivityListener: TypeAlias = Callable[
-    [Happened, ConnectionFacts, float, str | None, int | None], None
+    [ConnectionStep, ConnectionFacts, float, str | None, int | None], None
 ]
 """Called with the event, the connection, the time, the reason and the delay in ms."""
 
@@ -163,7 +163,7 @@ class ConnectionEvents:
         Not kept: it is passed on next.
         """
         if self._record_activity is not None:
-            self._record_activity(Happened.ADMITTED, connection, at, None, None)
+            self._record_activity(ConnectionStep.ADMITTED, connection, at, None, None)
 
     def reject(
         self,
@@ -208,12 +208,12 @@ class ConnectionEvents:
         )
 
 
-_ACTIVITY_KINDS: Final[Mapping[ConnectionEventKind, Happened]] = {
-    "accepted": Happened.ACCEPTED,
-    "waiting": Happened.DELAYED,
-    "held": Happened.HELD,
-    "refused": Happened.REFUSED,
-    "closed": Happened.CLOSED,
+_ACTIVITY_KINDS: Final[Mapping[ConnectionEventKind, ConnectionStep]] = {
+    "accepted": ConnectionStep.ACCEPTED,
+    "waiting": ConnectionStep.DELAYED,
+    "held": ConnectionStep.HELD,
+    "refused": ConnectionStep.REFUSED,
+    "closed": ConnectionStep.CLOSED,
 }
 
 _RecordedEvent: TypeAlias = tuple[

@@ -161,16 +161,16 @@ class ConnectionQuotas:
         self.changed.set()
         self.changed = trio.Event()
 
-    def found(self, processor: int, connections: Iterable[OpenConnection]) -> None:
+    def restore(self, processor: int, connections: Iterable[OpenConnection]) -> None:
         """Count connections that a processor had before the acceptor restarted."""
         for number, listener, host in connections:
-            self.counts.found(number, listener, client_ip(host), processor)
+            self.counts.restore(number, listener, client_ip(host), processor)
         self.notify()
 
-    def left(self, numbers: Iterable[int]) -> None:
+    def remove(self, numbers: Iterable[int]) -> None:
         """Stop counting closed connections."""
         for number in numbers:
-            self.counts.left(number)
+            self.counts.remove(number)
         self._slot_waiters.unpark_all()
 
     def processor_died(self, processor: int) -> None:
@@ -191,12 +191,12 @@ class ConnectionQuotas:
         if exceeded is not None:
             limit = self._count_limit(exceeded, connection)
             raise ConnectionRejected(CloseReason(exceeded.value), limit)
-        rate_delay_ms = self._rates.accepted(connection.listener, whole_ms(now))
+        rate_delay_ms = self._rates.record(connection.listener, whole_ms(now))
         must_wait = rate_delay_ms > 0 or not self.counts.has_slot(connection.listener)
         if must_wait:
             await self._wait_rate_and_slot(connection, now, rate_delay_ms)
             now = self._env.clock.now()
-        delay_ms = self._rates.from_ip(connection.listener, connection.ip, whole_ms(now))
+        delay_ms = self._rates.record_ip(connection.listener, connection.ip, whole_ms(now))
         if delay_ms == 0:
             if must_wait:
                 self.events.admit(connection, now)
@@ -288,7 +288,7 @@ class ConnectionQuotas:
     def _reject(
         self, connection: NewConnection, reason: CloseReason, limit: ExceededLimit
     ) -> NoReturn:
-        self.left((connection.number,))
+        self.remove((connection.number,))
         raise ConnectionRejected(reason, limit)
 
     def _now_ms(self) -> int:

@@ -16,7 +16,7 @@ import trio
 
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.admission.connection_events import ConnectionEvents, ExceededLimit
-from minibroker.connections.delayed_close import HELD_MAX, TICK_S, DelayedCloses
+from minibroker.connections.delayed_close import DELAYED_MAX, TICK_S, DelayedCloses
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses
 from minibroker.observability.metrics import Fill
@@ -60,7 +60,7 @@ class RejectedConnections:
         env.metrics.watch_queue(QUEUE, self._fill)
 
     def _fill(self) -> Fill:
-        return Fill(self._rejections.held, HELD_MAX, self._rejections.most_held)
+        return Fill(self._rejections.delayed, DELAYED_MAX, self._rejections.most_delayed)
 
     def reject(
         self,
@@ -102,7 +102,7 @@ class RejectedConnections:
 
     def close_all(self) -> None:
         """Close all delayed connections, at shutdown or when descriptors are needed."""
-        for rejected in self._rejections.let_go():
+        for rejected in self._rejections.take_all():
             self._close(rejected)
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class RejectedConnections:
         try:
             while True:
                 await self._more.wait()
-                while not self._rejections.are_calm:
+                while not self._rejections.are_idle:
                     await self._env.clock.sleep_real(TICK_S)
                     for rejected in self._rejections.tick():
                         self._close(rejected)

@@ -191,7 +191,7 @@ class ShardedAcceptor:
         env.metrics.connection_accepted(listener)
         now = env.clock.now()
         self._events.note("accepted", accepted, at=now)
-        self._rates.accepted(listener, whole_ms(now))
+        self._rates.record(listener, whole_ms(now))
         self._waiting[number] = accepted, connection
         self._execute(self._tokens.admit(number, client_ip(peer[0])))
         if number in self._waiting:
@@ -211,7 +211,7 @@ class ShardedAcceptor:
 
     def closed(self, number: int) -> None:
         """Note that an admitted connection is closed."""
-        self._counts.left(number)
+        self._counts.remove(number)
         self._execute(self._tokens.release(number))
 
     def _peer_up(self, peer: int) -> None:
@@ -238,7 +238,7 @@ class ShardedAcceptor:
     def _start_connection(self, accepted: AcceptedConnection, connection: Connection) -> None:
         processor = self._env.index
         ip = client_ip(accepted.peer[0])
-        self._counts.found(accepted.number, accepted.listener, ip, processor)
+        self._counts.restore(accepted.number, accepted.listener, ip, processor)
         self._events.note("handed", accepted, processor)
         self._on_admitted(accepted, connection)
         self._admitted_since_pause = True

@@ -316,7 +316,7 @@ class ControllerScope(Protocol):
         """Clients that push metrics."""
         ...
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run ``work``, which must not use the state of the controller, in a thread."""
         ...
 

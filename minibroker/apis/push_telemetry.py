@@ -71,7 +71,7 @@ async def execute_at_controller(
         return error
     points: list[MetricPoint] | None = []
     if part.metrics:
-        points = await scope.off_loop(partial(_points, part.compression, part.metrics))
+        points = await scope.run_in_thread(partial(_points, part.compression, part.metrics))
     instances.keep(client.instance_id, points)
     return ErrorCode.INVALID_RECORD if points is None else ErrorCode.NONE
 

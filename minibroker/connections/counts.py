@@ -4,7 +4,7 @@ Owns the counts of the whole broker in the mode with one acceptor: every accepte
 not closed. It must never know sockets or clocks. Two kinds of limits apply: Kafka's (KIP-402: at
 ``max.connections`` new connections wait; an address with too many is rejected) and Redpanda's
 ``kafka_connections_*`` (rejected at once, before any wait of Kafka). Invariant: a connection is
-counted once from ``arrive`` to ``left``, however often its end is reported. Kafka's
+counted once from ``arrive`` to ``remove``, however often its end is reported. Kafka's
 ``ConnectionQuotas``.
 """
 
@@ -85,7 +85,7 @@ class ConnectionCounts:
         self._leaving = 0
 
     def arrive(self, number: int, listener: str, ip: str) -> ExceededCount | None:
-        """Note an accepted connection; if one of Redpanda's limits rejects it, it isn't counted."""
+        """Add an accepted connection; if one of Redpanda's limits rejects it, it isn't counted."""
         limits = self.limits
         if limits.drop_total is not None and len(self._connections) >= limits.drop_total:
             return ExceededCount.DROPPED
@@ -113,7 +113,7 @@ class ConnectionCounts:
         connection = self._connections[number]
         ip = connection.ip
         if self._held_by_ip[ip] - self._waiting_by_ip[ip] >= self.limits.of_ip(ip):
-            self.left(number)
+            self.remove(number)
             return ExceededCount.PER_IP
         _lower(self._waiting_by_ip, ip)
         self._count(connection)
@@ -124,11 +124,11 @@ class ConnectionCounts:
         self._total += 1
         self._by_listener[connection.listener] += 1
 
-    def handed(self, number: int, processor: int) -> None:
-        """Note the processor that the connection was passed to."""
+    def set_processor(self, number: int, processor: int) -> None:
+        """Set the processor that the connection was passed to."""
         self._connections[number].processor = processor
 
-    def left(self, number: int) -> bool:
+    def remove(self, number: int) -> bool:
         """Remove a closed connection; return False if it was removed already."""
         connection = self._connections.pop(number, None)
         if connection is None:
@@ -142,7 +142,7 @@ class ConnectionCounts:
         self._leaving -= connection.leaving
         return True
 
-    def found(self, number: int, listener: str, ip: str, processor: int) -> None:
+    def restore(self, number: int, listener: str, ip: str, processor: int) -> None:
         """Add a connection that a processor reported after a restart of the acceptor."""
         connection = self._connections[number] = _Connection(listener, ip)
         connection.processor = processor
@@ -152,7 +152,7 @@ class ConnectionCounts:
     def processor_died(self, processor: int) -> None:
         """Remove all connections of a dead processor."""
         for number in self._numbers_of(processor):
-            self.left(number)
+            self.remove(number)
 
     def _numbers_of(self, processor: int) -> list[int]:
         return [

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 AT_ONCE: Final = 256
-"""Rejected connections closed at once after a calm period: more than in normal use or in tests."""
+"""Rejected connections that are closed at once before a storm: more than in normal use."""
 
 PER_S: Final = 1000
 """Delayed connections closed per second: about 5 % of what one process can accept and close."""
@@ -24,7 +24,7 @@ PER_S: Final = 1000
 TICK_S: Final = 0.004
 """Time between two ticks: few connections per tick, so that no other connection waits for them."""
 
-LET_IN_EVERY_S: Final = 0.001
+ADMIT_INTERVAL_S: Final = 0.001
 """Time between two admitted connections in a storm: longer than either takes to process."""
 
 STORM_S: Final = 1.0
@@ -33,7 +33,7 @@ STORM_S: Final = 1.0
 Few connections are rejected while admission is slow, so there may be no delayed ones for a while.
 """
 
-HELD_MAX: Final = 1000
+DELAYED_MAX: Final = 1000
 """Delayed connections at a time; further ones are closed at once.
 
 Closing the oldest ones instead would cost as much, and would free the slots of clients that
@@ -47,12 +47,12 @@ class DelayedCloses(Generic[C]):
     """Delayed connections of one process, of ``sharing`` processes that accept."""
 
     def __init__(self, sharing: int = 1) -> None:
-        self._between_s = LET_IN_EVERY_S * sharing
+        self._between_s = ADMIT_INTERVAL_S * sharing
         self._per_tick = max(1, round(PER_S * TICK_S / sharing))
         self._may_close = AT_ONCE
         self._storm_ticks = 0
-        self._held: deque[C] = deque()
-        self._most_held = 0
+        self._delayed: deque[C] = deque()
+        self._most_delayed = 0
 
     def add(self, connection: C) -> bool:
         """Add a rejected connection. True: close it now; False: it is delayed."""
@@ -61,24 +61,24 @@ class DelayedCloses(Generic[C]):
         if self._may_close > 0:
             self._may_close -= 1
             return True
-        if len(self._held) >= HELD_MAX:
+        if len(self._delayed) >= DELAYED_MAX:
             return True
-        self._held.append(connection)
-        self._most_held = max(self._most_held, len(self._held))
+        self._delayed.append(connection)
+        self._most_delayed = max(self._most_delayed, len(self._delayed))
         return False
 
     def tick(self) -> Iterator[C]:
         """Return the connections to close now; call it every ``TICK_S``."""
         self._storm_ticks = max(0, self._storm_ticks - 1)
         self._may_close = min(self._may_close + self._per_tick, AT_ONCE)
-        while self._may_close > 0 and self._held:
+        while self._may_close > 0 and self._delayed:
             self._may_close -= 1
-            yield self._held.popleft()
+            yield self._delayed.popleft()
 
-    def let_go(self) -> Iterator[C]:
-        """Return all delayed connections, to be closed at once."""
-        while self._held:
-            yield self._held.popleft()
+    def take_all(self) -> Iterator[C]:
+        """Remove and return all delayed connections, to be closed at once."""
+        while self._delayed:
+            yield self._delayed.popleft()
 
     @property
     def is_storm(self) -> bool:
@@ -91,16 +91,16 @@ class DelayedCloses(Generic[C]):
         return self._between_s if self.is_storm else 0.0
 
     @property
-    def are_calm(self) -> bool:
+    def are_idle(self) -> bool:
         """Whether further ticks would change nothing."""
         return self._may_close == AT_ONCE and not self.is_storm
 
     @property
-    def held(self) -> int:
+    def delayed(self) -> int:
         """Number of delayed connections."""
-        return len(self._held)
+        return len(self._delayed)
 
     @property
-    def most_held(self) -> int:
+    def most_delayed(self) -> int:
         """Largest number of connections that were ever delayed."""
-        return self._most_held
+        return self._most_delayed

@@ -85,7 +85,7 @@ class ConnectionRates:
     def _new_rate(self) -> Rate:
         return Rate(self._samples, self._window_ms)
 
-    def accepted(self, listener: str, now_ms: int) -> int:
+    def record(self, listener: str, now_ms: int) -> int:
         """Record a connection; return how long it must wait, in ms."""
         self._record(listener, 1, now_ms)
         limits = self.limits
@@ -102,10 +102,10 @@ class ConnectionRates:
         """Whether a listener exceeds its own limit."""
         return self._listeners[listener].measure(now_ms) > self.limits.of_listener(listener)
 
-    def from_ip(self, listener: str, ip: str, now_ms: int) -> int:
+    def record_ip(self, listener: str, ip: str, now_ms: int) -> int:
         """Record a connection of an address; return how long it must be delayed, in ms.
 
-        If it must be delayed, it is recorded nowhere, and its record by ``accepted`` is removed.
+        If it must be delayed, it is recorded nowhere, and its record by ``record`` is removed.
         """
         delay_ms = self._ip_delay(ip, now_ms)
         if delay_ms > 0:

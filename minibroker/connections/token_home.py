@@ -2,9 +2,9 @@
 
 Owns the number of tokens that each processor holds, in use or cached. It must never know
 connections, channels or clocks. Invariant: within a term, no more tokens are granted than the
-limit, unless more were in use when the term began; then none is granted until enough are returned.
-A home grants nothing until every processor has reported what it uses in this term; a dead processor
-uses nothing. The home shard's part of Redpanda's ``conn_quota``.
+limit, unless more were in use when the term started; then none is granted until enough are
+returned. A home grants nothing until every processor has reported what it uses in this term; a
+dead processor uses nothing. The home shard's part of Redpanda's ``conn_quota``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections import deque
 
 from minibroker.connections.token_messages import (
     Action,
-    Ask,
+    AllowCaching,
     Collect,
     Collected,
     DropLimits,
-    Give,
     Grant,
     Holdings,
-    Relax,
+    RequestToken,
+    ReturnTokens,
     Send,
     Term,
     ToHome,
@@ -103,11 +103,11 @@ class TokenHome:
         match message:
             case Holdings(_, used, more):
                 self._on_holdings(peer, used, more=more)
-            case Ask(_, name, number):
+            case RequestToken(_, name, number):
                 key = self._key(name)
                 key.queue.append((peer, number))
                 self._serve_queue(name, key)
-            case Give(_, name, count):
+            case ReturnTokens(_, name, count):
                 key = self._key(name)
                 key.hold(peer, -count)
                 self._serve_queue(name, key)
@@ -154,7 +154,7 @@ class TokenHome:
         if key.reclaim and limit > self._processors and 2 * (limit - key.granted) > limit:
             key.reclaim = False
             for peer in key.held:
-                self._send(peer, Relax(self._term, name))
+                self._send(peer, AllowCaching(self._term, name))
         if not key.granted:
             del self._keys[name]
 
@@ -182,7 +182,7 @@ class TokenHome:
         for peer in sorted(asked):
             self._send(peer, Collect(self._term, name))
 
-    def _send(self, peer: int, message: Grant | TokenDenied | Collect | Relax) -> None:
+    def _send(self, peer: int, message: Grant | TokenDenied | Collect | AllowCaching) -> None:
         self._actions.append(Send(peer, message))
 
     @property

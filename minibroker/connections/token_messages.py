@@ -1,4 +1,4 @@
-"""Messages between processors about tokens, and the limits that tokens stand for.
+"""Messages between processors about tokens, and the limits that tokens represent.
 
 Owns the shapes of messages, and which processor is the home of a key. It must never know how many
 tokens a processor has. A key is an address or ``TOTAL``; the home of a key grants its tokens to the
@@ -52,7 +52,7 @@ class Holdings(NamedTuple):
     more: bool
 
 
-class Ask(NamedTuple):
+class RequestToken(NamedTuple):
     """To a home: request for a token for the new connection with this number."""
 
     term: Term
@@ -60,7 +60,7 @@ class Ask(NamedTuple):
     number: int
 
 
-class Give(NamedTuple):
+class ReturnTokens(NamedTuple):
     """To a home: returned tokens."""
 
     term: Term
@@ -100,15 +100,15 @@ class Collect(NamedTuple):
     key: str
 
 
-class Relax(NamedTuple):
+class AllowCaching(NamedTuple):
     """To a shard: free tokens may be cached again."""
 
     term: Term
     key: str
 
 
-ToHome: TypeAlias = Holdings | Ask | Give | Collected
-ToShard: TypeAlias = Grant | TokenDenied | Collect | Relax
+ToHome: TypeAlias = Holdings | RequestToken | ReturnTokens | Collected
+ToShard: TypeAlias = Grant | TokenDenied | Collect | AllowCaching
 TokenMessage: TypeAlias = ToHome | ToShard
 
 

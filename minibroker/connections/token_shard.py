@@ -19,15 +19,15 @@ from minibroker.connections.token_messages import (
     TOTAL,
     Action,
     Admit,
-    Ask,
+    AllowCaching,
     Collect,
     Collected,
     DropLimits,
-    Give,
     Grant,
     Holdings,
     Reject,
-    Relax,
+    RequestToken,
+    ReturnTokens,
     Send,
     Term,
     TokenDenied,
@@ -122,7 +122,7 @@ class TokenShard:
                 self._settle(name, account)
         self._report_holdings([peer])
         for name, number in waiting:
-            self._send(name, Ask(self._term, name, number))
+            self._send(name, RequestToken(self._term, name, number))
 
     def _void(self, account: _Account) -> None:
         account.cached = 0
@@ -169,7 +169,7 @@ class TokenShard:
                     self._reject(number)
             case Collect(_, name):
                 self._collect(name)
-            case Relax(_, name):
+            case AllowCaching(_, name):
                 if name in self._accounts:
                     self._accounts[name].reclaim = False
         self._proceed()
@@ -180,7 +180,7 @@ class TokenShard:
         account.cached += count
         self._serve(account)
         if reclaim and account.cached:
-            self._send(name, Give(self._term, name, account.cached))
+            self._send(name, ReturnTokens(self._term, name, account.cached))
             account.cached = 0
         self._settle(name, account)
 
@@ -221,7 +221,7 @@ class TokenShard:
         if limit is not None:
             if not account.cached:
                 account.waiting.append(number)
-                self._send(name, Ask(self._term, name, number))
+                self._send(name, RequestToken(self._term, name, number))
                 return None
             account.cached -= 1
         account.used += 1
@@ -234,7 +234,7 @@ class TokenShard:
         account.used -= 1
         if self._limits.of(name) is not None:
             if account.reclaim:
-                self._send(name, Give(self._term, name, 1))
+                self._send(name, ReturnTokens(self._term, name, 1))
             else:
                 account.cached += 1
                 self._serve(account)
@@ -288,7 +288,7 @@ class TokenShard:
     def _evict(self) -> None:
         name, _ = self._idle.popitem(last=False)
         account = self._accounts.pop(name)
-        self._send(name, Give(self._term, name, account.cached))
+        self._send(name, ReturnTokens(self._term, name, account.cached))
 
     def _send(self, name: str, message: TokenMessage) -> None:
         self._actions.append(Send(home_of(name, self._processors), message))

@@ -15,11 +15,11 @@ from collections import deque
 from minibroker.connections.token_home import TokenHome
 from minibroker.connections.token_messages import (
     Action,
-    Ask,
     Collected,
     DropLimits,
-    Give,
     Holdings,
+    RequestToken,
+    ReturnTokens,
     Send,
     Term,
     TokenMessage,
@@ -41,7 +41,7 @@ class Tokens:
         self._admits_from = _BEFORE_ALL
         self._admits = False
         self._future_messages: dict[int, list[TokenMessage]] = {}
-        """Messages of terms that have not begun here.
+        """Messages of terms that have not started here.
 
         Bounded: until this processor answers in such a term, a peer can only report its connections
         and ask for waiting ones.
@@ -115,7 +115,7 @@ class Tokens:
         return self._run()
 
     def _dispatch(self, peer: int, message: TokenMessage) -> None:
-        if isinstance(message, Holdings | Ask | Give | Collected):
+        if isinstance(message, Holdings | RequestToken | ReturnTokens | Collected):
             self._home.receive(peer, message)
         else:
             self._shard.receive(message)

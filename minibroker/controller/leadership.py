@@ -21,7 +21,7 @@ from minibroker.cluster.store.tree import (
 
 
 async def watch_leadership(store: Store, broker_id: int) -> str:
-    """Wait until this controller is not active any more; returns why, empty if the store closed."""
+    """Wait until this controller is no longer active; return why, empty if the store closed."""
     reasons: list[str] = []
     async with trio.open_nursery() as nursery:
 
@@ -38,7 +38,7 @@ async def watch_leadership(store: Store, broker_id: int) -> str:
 
 
 async def _watch_node(store: Store, path: str, data: bytes) -> str:
-    """Wait until a node is not this broker's; returns why, empty if the store was closed."""
+    """Wait until a node is no longer this broker's; return why, empty if the store closed."""
     while True:
         with store.watch(path) as events:
             try:

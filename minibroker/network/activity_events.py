@@ -13,7 +13,7 @@ from functools import cache
 from struct import Struct as Layout
 from typing import TYPE_CHECKING, Any, Final
 
-from minibroker.activity.events import ActivityClient, Check, Places, Request
+from minibroker.activity.events import ActivityClient, Check, Ordinals, Request
 from minibroker.connections.address import client_ip
 from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
 from minibroker.runtime.clock import whole_ms
@@ -40,12 +40,12 @@ def request_event(time_us: int, cost: RequestCost) -> Request:
     assert quota_checks is not None
     mutations = mutation = None
     if mutated is not None:
-        mutation = mutated.look
-        if mutated.wanted:
-            mutations = mutated.wanted, mutated.refused, mutated.strict
+        mutation = mutated.check
+        if mutated.requested:
+            mutations = mutated.requested, mutated.rejected, mutated.strict
     checks = places = None
     if quota_checks.request or quota_checks.produce or quota_checks.fetch or mutation:
-        checks, places = _packed_checks(quota_checks, mutation), _places(quota_checks, mutation)
+        checks, places = _packed_checks(quota_checks, mutation), _ordinals(quota_checks, mutation)
     return (
         time_us,
         whole_ms(cost.now),
@@ -62,7 +62,7 @@ def request_event(time_us: int, cost: RequestCost) -> Request:
         cost.io_ns,
         cost.total_ns,
         cost.worked_ns,
-        cost.late,
+        cost.later_time,
         checks,
         places,
         quota_checks.throttle_ms,
@@ -95,13 +95,13 @@ def _packed_checks(
     )
 
 
-def _places(quota_checks: QuotaChecks, mutation: QuotaCheck | None) -> Places:
+def _ordinals(quota_checks: QuotaChecks, mutation: QuotaCheck | None) -> Ordinals:
     first, time = quota_checks.produce or quota_checks.fetch or mutation, quota_checks.request
     if first is None:
         assert time is not None  # One of them exists.
         return time.ordinal, None, None
     separate = None if time is None or time.ordinal == first.ordinal else time.ordinal
-    return first.ordinal, separate, quota_checks.back
+    return first.ordinal, separate, quota_checks.taken_back
 
 
 def _packed_check(check: QuotaCheck) -> Check:

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from minibroker.activity.events import UNWRITTEN_MAX, ActivityEvent, pack
-from minibroker.activity.schema import Happened
+from minibroker.activity.schema import ConnectionStep
 from minibroker.admission.connection_events import ConnectionFacts
 from minibroker.config import ACTIVITY_ENABLE, ACTIVITY_SAMPLE
 from minibroker.connections.address import client_ip
@@ -93,7 +93,7 @@ class ActivitySender:
 
     def report_connection(
         self,
-        change: Happened,
+        step: ConnectionStep,
         connection: ConnectionFacts,
         now: float,
         reason: str | None,
@@ -102,7 +102,7 @@ class ActivitySender:
         """Report a change of a connection, at a time in seconds of the broker's clock."""
         if self.samples(connection.number):
             peer = connection.listener, connection.number, client_ip(connection.peer[0])
-            self.report((self.time_us(now), whole_ms(now), peer, change.value, reason, delay_ms))
+            self.report((self.time_us(now), whole_ms(now), peer, step.value, reason, delay_ms))
 
     def _drop(self, count: int) -> None:
         self._dropped += count

@@ -133,7 +133,7 @@ class QuotaStage:
         """Record what was not recorded before the response: all of it, or the work since then."""
         if cost.deferred is not None:
             if not cost.deferred.complete(cost.late_ns):  # The response could not be sent at once.
-                self.quotas.worked_on(
+                self.quotas.record_later_time(
                     quota_user(cost.client, cost.header), cost.late_ns, self._now_ms()
                 )
         elif cost.is_recorded:
@@ -142,8 +142,8 @@ class QuotaStage:
                 if cost.exempt:
                     self.quotas.exempt(cost.late_ns, now_ms)
                 else:
-                    ordinal = self.quotas.worked_on(cost.quota_user, cost.late_ns, now_ms)
-            cost.late = cost.late_ns, now_ms, ordinal
+                    ordinal = self.quotas.record_later_time(cost.quota_user, cost.late_ns, now_ms)
+            cost.later_time = cost.late_ns, now_ms, ordinal
 
     def response_failed(self) -> None:
         """Record a request whose response could not be sent, if it was not recorded before."""
@@ -152,7 +152,7 @@ class QuotaStage:
     def _throttle_after_response(self, cost: RequestCost) -> Any | None:
         """Throttle as in KIP-219: respond at once and mute the connection."""
         quotas, checks = self.quotas, cost.checks
-        quotas.looked = None if checks is None else checks.note
+        quotas.on_check = None if checks is None else checks.note
         now_ms = whole_ms(cost.now)
         throttle = self._record_and_check(cost, now_ms)
         if throttle is None:
@@ -160,9 +160,11 @@ class QuotaStage:
         self._start_throttle(cost, throttle, now_ms)
         response = cost.response
         if cost.header.api_key == _FETCH and not cost.exempt:
-            back = quotas.not_fetched(cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms)
+            ordinal = quotas.take_back_fetch(
+                cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms
+            )
             if checks is not None:
-                checks.back = back
+                checks.taken_back = ordinal
             response = throttled_response(cost.ctx, response)
         return _with_throttle_time(response, throttle.ms)
 
@@ -171,12 +173,12 @@ class QuotaStage:
         if not cost.exempt:
             key, user = cost.header.api_key, cost.quota_user
             if key == _PRODUCE:
-                return self.quotas.moved_and_worked(
+                return self.quotas.record_bytes_and_time(
                     BYTES_PRODUCED, user, cost.request_bytes, cost.worked_ns, now_ms
                 )
             if key == _FETCH:
                 size = cost.response_bytes + LENGTH_BYTES
-                return self.quotas.moved_and_worked(
+                return self.quotas.record_bytes_and_time(
                     BYTES_FETCHED, user, size, cost.worked_ns, now_ms
                 )
         return larger(self._record_bytes(cost, now_ms), self._record_time(cost, now_ms))
@@ -185,7 +187,7 @@ class QuotaStage:
         """Throttle as in KIP-55 and KIP-124: delay the response, first for bytes, then for time."""
         checks, now_ms, total_ms = cost.checks, whole_ms(cost.now), 0
         for record in (self._record_bytes, self._record_time):
-            self.quotas.looked = None if checks is None else checks.note
+            self.quotas.on_check = None if checks is None else checks.note
             throttle = record(cost, now_ms)
             if throttle.ms > 0:
                 self._start_throttle(cost, throttle, now_ms)
@@ -205,7 +207,7 @@ class QuotaStage:
             return self.quotas.fetched(cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms)
         throttle_ms = getattr(cost.response, "throttle_time_ms", 0)
         mutated = cost.mutated
-        check = mutated.look if mutated else None
+        check = mutated.check if mutated else None
         cause = NO_CAUSE
         if check is not None and check.bound is not None:
             cause = Cause(check.rate, 0, check.bound.value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from minibroker.quotas.types import QuotaType
 
 if TYPE_CHECKING:
-    from minibroker.activity.events import Late
+    from minibroker.activity.events import LaterTime
     from minibroker.apis.base import Context
     from minibroker.network.client_connection import ClientConnection
     from minibroker.quotas.controller_mutation import Mutated
@@ -31,8 +31,8 @@ class QuotaChecks:
     fetch: QuotaCheck | None = None
     request: QuotaCheck | None = None
     throttle_ms = 0
-    back: int | None = None
-    """Ordinal of the record that gives back bytes that were not fetched."""
+    taken_back: int | None = None
+    """Ordinal of the record that subtracts bytes that were not fetched."""
 
     def note(self, check: QuotaCheck) -> None:
         """Keep the result of a check."""
@@ -87,8 +87,8 @@ class RequestCost:
     """The first error code of the response."""
     mutated: Mutated | None = None
     """Controller mutations of the request."""
-    late: Late | None = None
-    """Work after the quota check, the time in ms when it was recorded, and its ordinal."""
+    later_time: LaterTime | None = None
+    """Work after the quota check in ns, the time in ms of its record, and its ordinal."""
 
     def __init__(
         self, client: ClientConnection, request_bytes: int, received_ns: int, worked_from_ns: int

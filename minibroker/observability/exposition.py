@@ -1,9 +1,9 @@
 """``/metrics``: the broker's totals in Prometheus' text format.
 
-Owns the way from totals to metric families. Must never count anything itself, and only the
-process that answers scrapes may import it, because prometheus-client costs 3 MB. The invariant:
-every family shown is in the catalogue, with the catalogue's labels. Stands where Kafka has JMX;
-prometheus-client's own multiprocess mode is left alone, since it can't remove series.
+Owns the conversion of totals to metric families. It must never count anything, and only the process
+that answers scrapes may import it, because prometheus-client costs 3 MB. Invariant: every family
+shown is in the catalogue, with the catalogue's labels. Corresponds to Kafka's JMX reporter.
+The multiprocess mode of prometheus-client is not used, because it cannot remove series.
 """
 
 from __future__ import annotations

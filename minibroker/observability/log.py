@@ -53,7 +53,7 @@ _ORDINARY: Final = frozenset(
 
 
 class EventLog:
-    """Where a part of the broker writes what happened: ``log.warning("what", key=value)``.
+    """Log of one part of the broker: ``log.warning("message", key=value)``.
 
     The message says which event it is and is a constant; what differs goes into the fields.
     """
@@ -65,7 +65,7 @@ class EventLog:
         self._logger = logging.getLogger(f"{ROOT}.{name}")
 
     def debug(self, message: str, /, **fields: object) -> None:
-        """Something ordinary that only matters when one looks for it."""
+        """Log a detail for debugging."""
         self._write(logging.DEBUG, message, fields)
 
     def info(self, message: str, /, **fields: object) -> None:
@@ -73,11 +73,11 @@ class EventLog:
         self._write(logging.INFO, message, fields)
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Something wrong that the broker can live with, such as a client's bad input."""
+        """Log a problem that the broker tolerates, such as a client's bad input."""
         self._write(logging.WARNING, message, fields)
 
     def error(self, message: str, /, **fields: object) -> None:
-        """Something wrong in the broker itself."""
+        """Log a problem of the broker itself."""
         self._write(logging.ERROR, message, fields)
 
     def failure(self, message: str, error: BaseException, /, **fields: object) -> None:
@@ -101,25 +101,25 @@ class ConnectionCloses:
         self._log = log
 
     def closed(self, listener: str, reason: CloseReason, /, **fields: object) -> None:
-        """An open connection ended; ``fields`` say whose and what was wrong."""
+        """Count and log the end of an open connection; ``fields`` describe client and cause."""
         self._metrics.connection_closed(listener, reason)
-        self._tell("connection closed", listener, reason, fields)
+        self._write("connection closed", listener, reason, fields)
 
     def refused(self, listener: str, reason: CloseReason, /, **fields: object) -> None:
-        """A connection ended before any processor had opened it."""
+        """Count and log the end of a connection that no processor had received."""
         self._metrics.connection_refused(listener, reason)
-        self._tell("connection refused", listener, reason, fields)
+        self._write("connection refused", listener, reason, fields)
 
-    def _tell(
+    def _write(
         self, message: str, listener: str, reason: CloseReason, fields: Mapping[str, object]
     ) -> None:
-        # Named by reason, so that a flood of one kind doesn't hide another.
+        # The message contains the reason, so frequent closes of one kind do not hide others.
         write = self._log.debug if reason in _ORDINARY else self._log.warning
         write(f"{message}: {reason.value}", listener=listener, **fields)
 
 
 class Admission(NamedTuple):
-    """A line may be written: after how many left out, and whether it is the burst's last."""
+    """Permission to write a line: how many were left out, and whether it is the last of a burst."""
 
     left_out: int
     last: bool
@@ -132,7 +132,7 @@ class RepeatLimiter:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def admit(self, event: str, now: float) -> Admission | None:
-        """None where the line is to be left out."""
+        """Return None if the line is to be left out."""
         began, count = self._seen.pop(event, (now, 0))
         left_out = 0
         if now - began >= WINDOW_S:

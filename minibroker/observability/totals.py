@@ -1,9 +1,9 @@
-"""The broker's totals out of the snapshots of its processes, across their deaths.
+"""Totals of the broker, from snapshots of its processes and of those that have died.
 
-Owns what dead incarnations had counted. Must never know how snapshots arrive or how totals are
-shown. The invariant: while the holder lives no counter ever goes back, whichever process is
-killed, and whether its last snapshots come late, twice or never; what a process counted between
-its last snapshot and its death is lost. Kafka has one process and needs nothing like it.
+Owns the counts of dead incarnations. It must never know how snapshots arrive or how totals are
+shown. Invariant: no counter decreases, whichever process is killed, and whether its last snapshots
+arrive late, twice or never; what a process counted between its last snapshot and its death is lost.
+Kafka has one process and no counterpart.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from minibroker.observability.metrics import (
 )
 
 IDLE_SPAN_NS: Final = 1_000_000_000
-"""Least span an idle share is worked out over: two scrapes in a row must not show noise."""
+"""Shortest time over which an idle share is computed, so that frequent scrapes show no noise."""
 
 PROCESSES_MAX: Final = 256
-"""Processes counted; a broker has a handful, and their number is fixed at its start."""
+"""Largest number of processes; a broker has a few, and their number is fixed at its start."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Process:
     def take(self, snapshot: Snapshot) -> None:
         order = (snapshot.incarnation, snapshot.elapsed_ns)
         if order < (self.latest.incarnation, self.latest.elapsed_ns):
-            return  # late: what it says is already in here
+            return  # An older snapshot: its counts are already included.
         if snapshot.incarnation != self.latest.incarnation:
             self._bury(self.latest)
         self.latest = snapshot

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.activity.schema import ActivityKind, Happened
+from minibroker.activity.schema import ActivityKind, ConnectionStep
 from minibroker.pipeline.quota_units import (
     CHECKS,
     CLIENT,
@@ -123,7 +123,7 @@ class Events:
     @cached_property
     def failed(self) -> Flags:
         codes = self.ints("error_code")
-        refused = ~self._given("error_code") & self._is("happened", Happened.REFUSED)
+        refused = ~self._given("error_code") & self._is("happened", ConnectionStep.REFUSED)
         found: Flags = (codes != 0) | refused
         return found
 
@@ -172,8 +172,8 @@ class Events:
         # A mutation check records the remaining tokens, not a rate.
         found = self._checked(MUTATION, self._given("mutations"), left)
         yield found._replace(measured=None)
-        accepted = self._is("happened", Happened.ACCEPTED).astype(np.int64)
-        throttled_ms = np.where(self._is("happened", Happened.HELD), self.ints("delay_ms"), 0)
+        accepted = self._is("happened", ConnectionStep.ACCEPTED).astype(np.int64)
+        throttled_ms = np.where(self._is("happened", ConnectionStep.HELD), self.ints("delay_ms"), 0)
         yield Counted(
             CONNECTION_CREATION_RATE, self._connections, accepted, throttled_ms, None, None, None
         )

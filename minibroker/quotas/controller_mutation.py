@@ -17,12 +17,12 @@ _NUMBER: Final = CLIENT_QUOTA_TYPES.index(QuotaType.CONTROLLER_MUTATION)
 
 
 class Mutated(NamedTuple):
-    """The partitions that one request changed or was refused to change, and its last check."""
+    """Partitions that one request asked to change, those rejected, and its last check."""
 
-    wanted: int
-    refused: int
+    requested: int
+    rejected: int
     strict: bool
-    look: QuotaCheck | None
+    check: QuotaCheck | None
     throttle_ms: int
 
 
@@ -40,37 +40,37 @@ class MutationQuota:
     def __init__(
         self,
         quotas: ClientQuotaManager,
-        who: QuotaUser,
+        client: QuotaUser,
         *,
         windows: int,
         window_ms: int,
         strict: bool,
     ) -> None:
         self._quotas = quotas
-        self._who = who
+        self._client = client
         self._burst_s = windows * window_ms / 1000
         self._strict = strict
         self._throttle_ms = 0
         self._since_ms = 0
-        self._wanted = 0
-        self._refused = 0
-        self._look: QuotaCheck | None = None
+        self._requested = 0
+        self._rejected = 0
+        self._last_check: QuotaCheck | None = None
 
     def take(self, permits: int, now_ms: int) -> bool:
         """Take tokens for changes; return whether the changes are accepted."""
-        self._wanted += permits
-        may = self._take(permits, now_ms)
-        self._refused += 0 if may else permits
-        return may
+        self._requested += permits
+        accepted = self._take(permits, now_ms)
+        self._rejected += 0 if accepted else permits
+        return accepted
 
     def _take(self, permits: int, now_ms: int) -> bool:
         kind = QuotaType.CONTROLLER_MUTATION
         if not self._quotas.bits[kind]:
             return True
-        group, bound = self._quotas.share(kind, self._who, now_ms)
+        group, bound = self._quotas.share(kind, self._client, now_ms)
         if bound is None:
             group.add(_NUMBER, permits, now_ms)
-            self._look = QuotaCheck(kind, group.tags, 0.0, None, 0, now_ms, group.ordinal)
+            self._last_check = QuotaCheck(kind, group.tags, 0.0, None, 0, now_ms, group.ordinal)
             return True
         burst = bound.value * self._burst_s
         # A strict bucket is checked before tokens are taken, a permissive one afterwards.
@@ -82,14 +82,14 @@ class MutationQuota:
             if not self._strict:
                 group.add(_NUMBER, permits, now_ms)
             ordinal = group.ordinal
-            self._look = QuotaCheck(
+            self._last_check = QuotaCheck(
                 kind, group.tags, left, bound, self._throttle_ms, now_ms, ordinal
             )
             return not self._strict
         if self._strict:
             left = group.tokens(_NUMBER, bound.value, burst, now_ms, permits)
         group.add(_NUMBER, permits, now_ms)
-        self._look = QuotaCheck(kind, group.tags, left, bound, 0, now_ms, group.ordinal)
+        self._last_check = QuotaCheck(kind, group.tags, left, bound, 0, now_ms, group.ordinal)
         return True
 
     def throttle_ms(self, now_ms: int) -> int:
@@ -99,4 +99,4 @@ class MutationQuota:
     def mutated(self, now_ms: int) -> Mutated:
         """Return what the request changed, and the resulting throttle time."""
         throttle_ms = self.throttle_ms(now_ms)
-        return Mutated(self._wanted, self._refused, self._strict, self._look, throttle_ms)
+        return Mutated(self._requested, self._rejected, self._strict, self._last_check, throttle_ms)

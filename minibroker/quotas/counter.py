@@ -33,7 +33,7 @@ WORD: Final = 8
 """Bytes of one store."""
 
 COUNTERS: Final = len(CLIENT_QUOTA_TYPES)
-"""Of a group."""
+"""Number of counters of a group."""
 
 # Words of a group before its counters.
 DIGEST, ORDINAL = range(2)
@@ -50,13 +50,13 @@ word, so reads without the lock are consistent.
 GROUP_HEAD: Final = ORDINAL + 1
 PLACE: Final = 2
 _MOST: Final = tuple(GROUP_HEAD + PLACE * number + MOST for number in range(COUNTERS))
-"""Where that word of each counter is; its place follows."""
+"""Position of ``MOST`` of each counter; ``CURRENT`` follows."""
 
 # Bytes of a slot that serve as locks: holding both is exclusive.
 DEFERRED: Final = 1
-"""The second one is shared by all deferred records."""
+"""The lock that all deferred records share."""
 LOCKED: Final = 2
-"""How many there are."""
+"""Number of these bytes."""
 
 ORDINALS_PER_MS: Final = 1000
 """Ordinals of different groups are nearly in the order of time."""
@@ -89,7 +89,7 @@ _HEAD: Final = Struct("2Q" + "dQ" * COUNTERS).unpack_from
 _COUNTER: Final = Struct("dQd").unpack_from
 _SAMPLE: Final = Struct("3d").unpack_from
 
-# What writes, words in the order in which they are stored.
+# Functions that write words, in the order of the words.
 put_place: Final = Struct("Q").pack_into
 put_number: Final = Struct("d").pack_into
 put_number_and_place: Final = Struct("dQ").pack_into
@@ -98,7 +98,7 @@ put_added: Final = Struct("2d").pack_into
 put_sample: Final = Struct("3d").pack_into
 
 RateAndSpan = tuple[float, int]
-"""A rate a second, and the time that it is an average over."""
+"""A rate per second, and the time over which it is averaged, in ms."""
 
 _REQUEST: Final = CLIENT_QUOTA_TYPES.index(QuotaType.REQUEST)
 
@@ -110,8 +110,8 @@ _HEAD_OF_TWO: Final = tuple(
 )
 """For each counter before that of request time: the hash, and the bounds of both sums."""
 
-NOTHING: Final = -math.inf
-"""Is free: the rate is always wanted."""
+ALWAYS_MEASURED: Final = -math.inf
+"""A capacity that every sum exceeds, so the rate is always computed."""
 
 
 def fresh_places(offsets: Sequence[int], ring: int) -> bytes:
@@ -124,7 +124,7 @@ def fresh_places(offsets: Sequence[int], ring: int) -> bytes:
 
 
 def fresh_counter(at: int, ring: int) -> bytes:
-    """The words of such a counter."""
+    """Return the words of an unused counter."""
     samples = (-math.inf, 0.0, -math.inf) * ring
     return Struct(f"dQd{SAMPLE * ring}d").pack(0.0, _last_sample(at, ring), 0.0, *samples)
 
@@ -143,7 +143,7 @@ def fresh_aside() -> list[float]:
 
 
 def span(oldest_ms: int, now_ms: int, samples: int, window_ms: int) -> int:
-    """What `Rate.span_ms` gives for an oldest sample."""
+    """Return the result of `Rate.span_ms` for an oldest sample."""
     elapsed = now_ms - oldest_ms
     missing = samples - 1 - elapsed // window_ms
     if missing > 0:
@@ -152,7 +152,7 @@ def span(oldest_ms: int, now_ms: int, samples: int, window_ms: int) -> int:
 
 
 class CounterMemory(Protocol):
-    """As much of ``Ledger`` as a group needs; see there."""
+    """The part of `ledger.QuotaLedger` that a group uses."""
 
     samples: int
     window_ms: int
@@ -219,16 +219,16 @@ class CounterGroup:
             _, self.base = ledger.place(self.name, self.tags, now_ms)
 
     def leave(self) -> None:
-        """Unlocks it."""
+        """Unlock the slot."""
         ledger = self.ledger
         if ledger.lock_fd >= 0:
             lockf(ledger.lock_fd, LOCK_UN, LOCKED, self.base)
 
     def defer(self, number: int, limits: Sequence[float]) -> bool:
-        """Whether a value of this counter and request time may be recorded later, by
-        `record_deferred`.
+        """Try to let `record_deferred` add values to this counter and request time later.
 
-        If so, both sums are small enough, and until then only other deferred records are written.
+        If this returns True, both sums are small enough, and until then only other deferred records
+        are written.
         Access no group of this process before that: a process's own locks do not exclude it.
         """
         ledger, base = self.ledger, self.base
@@ -241,8 +241,9 @@ class CounterGroup:
         return False
 
     def record_deferred(self, number: int, value: float, percent: float, now_ms: int) -> None:
-        """Add deferred values to both counters, without an ordinal, because they are in no
-        activity event.
+        """Add deferred values to both counters.
+
+        They get no ordinal, because they are in no activity event.
         """
         ledger, base = self.ledger, self.base  # Unchanged while any record is deferred.
         if ledger.lock_fd >= 0:
@@ -255,7 +256,7 @@ class CounterGroup:
             self.leave()
 
     def add(self, number: int, value: float, now_ms: int) -> None:
-        """Adds a value."""
+        """Add a value."""
         head = self.enter(now_ms)
         try:
             self._add(head, number, value, now_ms)
@@ -263,11 +264,11 @@ class CounterGroup:
             self.leave()
 
     def record(
-        self, number: int, value: float, now_ms: int, capacity: float = NOTHING
+        self, number: int, value: float, now_ms: int, capacity: float = ALWAYS_MEASURED
     ) -> RateAndSpan | None:
-        """Adds a value, which may be negative to take one back; the rate with it, and its span.
+        """Add a value, negative to take one back; return the rate with it, and its span.
 
-        None if samples hold no more than is ``free``, which is sooner found out than the rate.
+        Return None if the samples are within ``capacity``, which is faster than computing the rate.
         """
         head = self.enter(now_ms)
         try:
@@ -295,7 +296,7 @@ class CounterGroup:
             self.leave()
 
     def _add(self, head: tuple[Any, ...], number: int, value: float, now_ms: int) -> float:
-        """What all samples of a counter hold then at most."""
+        """Add a value; return an upper bound of the sum of all samples."""
         ledger = self.ledger
         at = _MOST[number]
         most: float = head[at]
@@ -324,7 +325,7 @@ class CounterGroup:
         memory, at = ledger.memory, base + ledger.offsets[number]
         following = ledger.next_sample(number, current)
         _, first, _ = _COUNTER(memory, at)
-        if following == first:  # which goes
+        if following == first:  # The oldest sample is overwritten.
             put_number_and_place(
                 memory, at + CHECK * WORD, 0.0, ledger.next_sample(number, following)
             )
@@ -369,7 +370,7 @@ class CounterGroup:
     def throttled(
         self, number: int, throttle_ms: int, api_key: int, cause: Cause, now_ms: int
     ) -> None:
-        """Note the start of a throttle: it is the last one, and counts for the average."""
+        """Record the start of a throttle, as the last one and in the average."""
         ledger, ring = self.ledger, AVERAGE_RING
         doubles = ledger.doubles
         self.enter(now_ms)

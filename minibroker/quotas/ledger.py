@@ -75,13 +75,13 @@ WAYS: Final = 64
 """Slots of a set."""
 
 EXPIRES_MS: Final = 3_600_000
-"""How long after its last record a counter is shown, as in Kafka."""
+"""Time after its last record for which a counter is shown, as in Kafka."""
 
 NOBODY: Final = Tags("", "")
-"""Tags of counters that no single client has to itself."""
+"""Tags of counters that belong to no client."""
 
 TEXT_BYTES: Final = 256
-"""How much of the names of a group is kept for people to read."""
+"""Bytes of the names of a group that are kept for display."""
 
 _KINDS: Final[tuple[str, ...]] = CLIENT_QUOTA_TYPES
 _NUMBER_BITS: Final = (1 << (len(_KINDS) - 1).bit_length()) - 1
@@ -106,7 +106,7 @@ Unpack = Callable[[mmap.mmap, int], tuple[Any, ...]]
 
 
 class Usage(NamedTuple):
-    """A rate a second, and the time that it is an average over."""
+    """A rate per second, and the time over which it is averaged."""
 
     rate: float
     span_ms: int
@@ -127,7 +127,7 @@ class LastThrottle(NamedTuple):
 
 
 class NamedThrottle(NamedTuple):
-    """One of the last throttles of all; the newest has the largest number."""
+    """One of the most recent throttles; the newest has the largest number."""
 
     number: int
     kind: str
@@ -138,7 +138,7 @@ class NamedThrottle(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """A counter as it is shown; NaN means no throttle in the last minute."""
+    """A counter for display; ``throttle_ms`` is NaN without a throttle in the last minute."""
 
     kind: str
     tags: Tags
@@ -148,25 +148,25 @@ class QuotaUsage(NamedTuple):
     last: LastThrottle | None
     tokens: float
     used: bool
-    """Whether something was recorded in the last hour; the throttle times may be younger."""
+    """Whether something was recorded in the last hour; throttles may be more recent."""
 
 
 class QuotaLedger:
-    """All counters.  Make it before the fork; without ``shared`` it is one process's own."""
+    """All counters. It must be created before the fork; without ``shared`` it has one process."""
 
     def __init__(self, samples: int, window_ms: int, *, shared: bool) -> None:
-        """``samples`` and ``window_ms`` as in `quotas.rate.Rate`."""
+        """Create unused counters; ``samples`` and ``window_ms`` are those of `quotas.rate.Rate`."""
         self.samples = samples
         self.window_ms = window_ms
         self.ring = samples + 1
         self.span_min_ms = shortest_span_ms(samples, window_ms)
         self.lasting_ms = samples * window_ms
-        """How long a sample counts after its last record."""
+        """Time after its last record for which a sample counts."""
         counter = HEAD + SAMPLE * self.ring
         places = [_ORDER.index(kind) for kind in _KINDS]
         counters_at = GROUP_HEAD + PLACE * len(_KINDS)
         self.offsets = tuple((counters_at + at * counter) * WORD for at in places)
-        """Where its counters begin, in bytes from where a slot does."""
+        """Positions of the counters, in bytes from the start of a slot."""
         self._rings = tuple(at + HEAD * WORD for at in self.offsets)
         self._ring_bytes = SAMPLE_BYTES * self.ring
         asides_at = counters_at + len(_KINDS) * counter
@@ -203,14 +203,14 @@ class QuotaLedger:
         asides = fresh_aside() * len(_KINDS)
         return places + counters + Struct(f"{len(asides)}d").pack(*asides)
 
-    # What is kept for all --------------------------------------------------------------------
+    # Data of the whole ledger ----------------------------------------------------------------
 
     def ever_set(self, number: int) -> int:
-        """The kinds of entities (bits) for which quotas of a type were ever set."""
+        """Return the kinds of entities (bits) for which quotas of a type were ever set."""
         return int(self._page[_BITS + number])
 
     def note_set(self, number: int, bits: int) -> int:
-        """Add kinds of quotas ever set; return all of them."""
+        """Add kinds of entities for which quotas were set; return all of them."""
         self.lock(0)
         try:
             self._page[_BITS + number] |= bits
@@ -221,7 +221,7 @@ class QuotaLedger:
     def note_throttle(
         self, digest: int, api_key: int, throttle_ms: int, cause: Cause, now_ms: int
     ) -> None:
-        """Note the start of a throttle."""
+        """Record the start of a throttle."""
         self.lock(0)
         try:
             self._recent_throttles.record(digest, api_key, throttle_ms, cause, now_ms)
@@ -250,18 +250,18 @@ class QuotaLedger:
             lockf(self.lock_fd, LOCK_EX, LOCKED, at)
 
     def unlock(self, at: int) -> None:
-        """Lets others have it."""
+        """Release the lock at a byte."""
         if self.lock_fd >= 0:
             lockf(self.lock_fd, LOCK_UN, LOCKED, at)
 
     # Counters --------------------------------------------------------------------------------
 
     def group(self, tags: Tags, now_ms: int) -> CounterGroup:
-        """The counters of a sharing group, for each type of quotas one, by their numbers."""
+        """Return the counters of a sharing group, one for each quota type."""
         return CounterGroup(self, "", tags, now_ms)
 
     def named(self, name: str, now_ms: int) -> CounterGroup:
-        """A counter of anything else: number 0 of a group of its own."""
+        """Return a group with a name, whose counter 0 measures something other than a quota."""
         return CounterGroup(self, name, NOBODY, now_ms)
 
     def place(self, name: str, tags: Tags, now_ms: int) -> tuple[int, int]:
@@ -297,7 +297,7 @@ class QuotaLedger:
         return max(self._last(slot, number), self.doubles[aside + THROTTLED])
 
     def _last(self, slot: int, number: int) -> float:
-        """When something was recorded last, or a token taken."""
+        """Return the time of the last record, or of the last taken token."""
         word, doubles = self._word(slot), self.doubles
         current = self.integers[word + GROUP_HEAD + PLACE * number + CURRENT] // WORD
         tokens_ms = doubles[word + self.asides[number] + TOKENS_MS]
@@ -341,17 +341,17 @@ class QuotaLedger:
         """Return the sums of all samples of the counter at a byte."""
         return self._totals(self.memory, at)
 
-    # Looking ---------------------------------------------------------------------------------
+    # Reading ---------------------------------------------------------------------------------
 
     def entries(self, now_ms: int, at_most: int) -> Iterator[QuotaUsage]:
-        """The counters that were used in the last hour, latest first.  Looking changes nothing."""
+        """Yield the counters that were used in the last hour, latest first. Nothing is changed."""
         for slot, number in heapq.nlargest(at_most, self._used(), key=self._counter_last_used):
             entry = self._entry(slot, number, now_ms)
             if entry is not None:
                 yield entry
 
     def used(self) -> int:
-        """How many counters there are that were ever used."""
+        """Return the number of counters that were ever used."""
         return sum(1 for _ in self._used())
 
     def _used(self) -> Iterator[tuple[int, int]]:
@@ -423,7 +423,7 @@ def _average(aside: Sequence[float], now_ms: int) -> float:
 
 
 def _nameless_file(called: str) -> int:
-    """A descriptor of a file in memory, or where the system has none, of one that is deleted."""
+    """Return a descriptor of a file in memory, or of a deleted file if the system has no memfd."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(called)
     with tempfile.TemporaryFile() as file:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from minibroker.quotas.counter import NOTHING, RateAndSpan
+from minibroker.quotas.counter import ALWAYS_MEASURED, RateAndSpan
 from minibroker.quotas.entity import (
     Bound,
     QuotaTable,
@@ -45,7 +45,7 @@ _KINDS: Final = CLIENT_QUOTA_TYPES
 PRODUCE, FETCH = _KINDS.index(QuotaType.PRODUCE), _KINDS.index(QuotaType.FETCH)
 _REQUEST = _KINDS.index(QuotaType.REQUEST)
 """The numbers of the types: their indexes in tuples that have one element for each type."""
-_NO_MATTER_WHAT: Final = (NOTHING,) * len(_KINDS)
+_ALWAYS_MEASURED: Final = (ALWAYS_MEASURED,) * len(_KINDS)
 """Limits that are always exceeded, so the rates are computed."""
 
 QuotaUser = tuple[str, str]
@@ -242,7 +242,7 @@ class ClientQuotaManager:
         self._counted = (False,) * len(_KINDS)
         self.enabled = False
         """Whether a quota was set at any time since the broker started."""
-        self.looked: Callable[[QuotaCheck], None] | None = None
+        self.on_check: Callable[[QuotaCheck], None] | None = None
         """Called with the result of each check, if set."""
         self.set_table(self.table)
 
@@ -256,10 +256,10 @@ class ClientQuotaManager:
         self._counted = tuple(self.bits[kind] > 0 for kind in _KINDS)
         self.enabled = any(self._counted)
 
-    def share(self, kind: QuotaType, who: QuotaUser, now_ms: int) -> Share:
+    def share(self, kind: QuotaType, client: QuotaUser, now_ms: int) -> Share:
         """Return the counters and bound of a user and client-id for one type."""
         number = _KINDS.index(kind)
-        state = self.state(who, now_ms)
+        state = self.state(client, now_ms)
         return Share(state.group_of(number), self.bounds(state)[number])
 
     def bounds(self, state: QuotaState) -> Sequence[Bound | None]:
@@ -272,14 +272,14 @@ class ClientQuotaManager:
     def _bounds(self, tags: Sequence[Tags]) -> tuple[Bound | None, ...]:
         return tuple(bound_of(self.table, *each) for each in zip(_KINDS, tags, strict=True))
 
-    def _tags(self, kind: QuotaType, who: QuotaUser) -> Tags:
-        return sharing_group(self.table, kind, self.bits[kind], sanitize(who[0]), who[1])
+    def _tags(self, kind: QuotaType, client: QuotaUser) -> Tags:
+        return sharing_group(self.table, kind, self.bits[kind], sanitize(client[0]), client[1])
 
-    def state(self, who: QuotaUser, now_ms: int) -> QuotaState:
+    def state(self, client: QuotaUser, now_ms: int) -> QuotaState:
         """Return the cached state of a user and client-id, or create it."""
-        found = self._states.get(who)
+        found = self._states.get(client)
         if found is None:
-            tags = [self._tags(kind, who) for kind in _KINDS]
+            tags = [self._tags(kind, client) for kind in _KINDS]
             # Types usually have the same sharing group, so one lock covers their counters.
             groups = {each: self._ledger.group(each, now_ms) for each in set(tags)}
             limits = self._limits(self._bounds(tags))
@@ -287,7 +287,7 @@ class ClientQuotaManager:
             if len(self._states) >= QUOTA_STATES_MAX:
                 self._states.clear()
                 self._same_limits.clear()
-            self._states[who] = found
+            self._states[client] = found
         return found
 
     def _limits(self, bounds: Sequence[Bound | None]) -> QuotaLimits:
@@ -304,16 +304,16 @@ class ClientQuotaManager:
             )
         return self._same_limits[values]
 
-    def record(self, number: int, who: QuotaUser, value: float, now_ms: int) -> Throttle:
+    def record(self, number: int, client: QuotaUser, value: float, now_ms: int) -> Throttle:
         """Record usage of a type, given by its number; return the throttle that results."""
         if not self._counted[number]:
             return _FREE[number]
-        state = self._states.get(who) or self.state(who, now_ms)
-        enough = state.limits.deferred_limit[number] if self.looked is None else NOTHING
+        state = self._states.get(client) or self.state(client, now_ms)
+        enough = state.limits.deferred_limit[number] if self.on_check is None else ALWAYS_MEASURED
         found = state.group_of(number).record(number, value, now_ms, enough)
-        return _FREE[number] if found is None else self._judged(number, state, found, now_ms)
+        return _FREE[number] if found is None else self._check(number, state, found, now_ms)
 
-    def _judged(self, number: int, state: QuotaState, found: RateAndSpan, now_ms: int) -> Throttle:
+    def _check(self, number: int, state: QuotaState, found: RateAndSpan, now_ms: int) -> Throttle:
         (rate, span_ms), limit = found, state.limits.bounds[number]
         throttle = _FREE[number]
         if rate > limit:
@@ -321,9 +321,9 @@ class ClientQuotaManager:
             longest_ms = min(self._ledger.window_ms, INT_MAX) if capped else INT_MAX
             ms = min(throttle_ms(rate, limit, span_ms), longest_ms)
             throttle = Throttle(_KINDS[number], ms, Cause(rate, span_ms, limit))
-        if self.looked is not None:
+        if self.on_check is not None:
             group, bound = state.group_of(number), self.bounds(state)[number]
-            self.looked(
+            self.on_check(
                 QuotaCheck(
                     throttle.kind, group.tags, rate, bound, throttle.ms, now_ms, group.ordinal
                 )
@@ -332,26 +332,26 @@ class ClientQuotaManager:
 
     # Bytes -----------------------------------------------------------------------------------
 
-    def produced(self, who: QuotaUser, size: int, now_ms: int) -> Throttle:
+    def produced(self, client: QuotaUser, size: int, now_ms: int) -> Throttle:
         """Record the bytes of a Produce request."""
-        return self.record(PRODUCE, who, size, now_ms)
+        return self.record(PRODUCE, client, size, now_ms)
 
-    def fetched(self, who: QuotaUser, size: int, now_ms: int) -> Throttle:
+    def fetched(self, client: QuotaUser, size: int, now_ms: int) -> Throttle:
         """Record the bytes of a Fetch response before it is sent."""
-        return self.record(FETCH, who, size, now_ms)
+        return self.record(FETCH, client, size, now_ms)
 
-    def moved_and_worked(
-        self, number: int, who: QuotaUser, size: int, worked_ns: int, now_ms: int
+    def record_bytes_and_time(
+        self, number: int, client: QuotaUser, size: int, worked_ns: int, now_ms: int
     ) -> Throttle | None:
         """Record bytes and request time under one lock, which costs less than two records.
 
         ``number`` is the byte quota type. Return the throttle to apply.
         """
         if self._counted[_REQUEST] and self._counted[number]:
-            state = self._states.get(who) or self.state(who, now_ms)
+            state = self._states.get(client) or self.state(client, now_ms)
             group = state.group
             if group is not None:
-                enough = state.limits.deferred_limit if self.looked is None else _NO_MATTER_WHAT
+                enough = state.limits.deferred_limit if self.on_check is None else _ALWAYS_MEASURED
                 percent = worked_ns / NS_PER_PERCENT_SECOND
                 found = group.record_both(number, size, percent, enough, now_ms)
                 if found is None:
@@ -359,17 +359,17 @@ class ClientQuotaManager:
                     return None
                 state.is_near = is_near(found, number, state.limits.bounds)
                 return larger(
-                    self._judged(number, state, found[0], now_ms),
-                    self._judged(_REQUEST, state, found[1], now_ms),
+                    self._check(number, state, found[0], now_ms),
+                    self._check(_REQUEST, state, found[1], now_ms),
                 )
-        of_bytes = self.record(number, who, size, now_ms)
-        return larger(of_bytes, self.worked(who, worked_ns, now_ms))
+        of_bytes = self.record(number, client, size, now_ms)
+        return larger(of_bytes, self.worked(client, worked_ns, now_ms))
 
-    def defer(self, number: int, who: QuotaUser) -> DeferredRecord | None:
-        """Return a deferred record for `moved_and_worked`, if the client may have one."""
+    def defer(self, number: int, client: QuotaUser) -> DeferredRecord | None:
+        """Return a deferred record for `record_bytes_and_time`, if the client may have one."""
         if not (self._counted[_REQUEST] and self._counted[number]):
             return None
-        state = self._states.get(who)
+        state = self._states.get(client)
         if state is None or state.is_near or state.group is None:
             return None
         return DeferredRecord(self, number, state.group, state.limits)
@@ -379,37 +379,37 @@ class ClientQuotaManager:
         if self.deferred is not None:
             self.deferred.complete()
 
-    def not_fetched(self, who: QuotaUser, size: int, now_ms: int) -> int | None:
-        """Take back the bytes of a response that was not sent; return the ordinal if recorded."""
+    def take_back_fetch(self, client: QuotaUser, size: int, now_ms: int) -> int | None:
+        """Subtract the bytes of a response that was not sent; return the ordinal if recorded."""
         if not self._counted[FETCH]:
             return None
-        group = self.state(who, now_ms).group_of(FETCH)
+        group = self.state(client, now_ms).group_of(FETCH)
         group.add(FETCH, -size, now_ms)
         return group.ordinal
 
-    def fetch_bytes_max(self, who: QuotaUser, now_ms: int) -> int:
+    def fetch_bytes_max(self, client: QuotaUser, now_ms: int) -> int:
         """Return the largest response that alone causes no throttle."""
         if not self._counted[FETCH]:
             return INT_MAX
-        ledger, limit = self._ledger, self.state(who, now_ms).limits.bounds[FETCH]
+        ledger, limit = self._ledger, self.state(client, now_ms).limits.bounds[FETCH]
         if limit == math.inf:
             return INT_MAX
         return int(min(limit * (ledger.samples - 1) * ledger.window_ms / 1000, INT_MAX))
 
     # Time ------------------------------------------------------------------------------------
 
-    def worked(self, who: QuotaUser, worked_ns: int, now_ms: int) -> Throttle:
+    def worked(self, client: QuotaUser, worked_ns: int, now_ms: int) -> Throttle:
         """Record the time that processes spent on a request."""
-        return self.record(_REQUEST, who, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
+        return self.record(_REQUEST, client, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
-    def worked_on(self, who: QuotaUser, worked_ns: int, now_ms: int) -> int | None:
+    def record_later_time(self, client: QuotaUser, worked_ns: int, now_ms: int) -> int | None:
         """Record time known after the response, which throttles nothing now.
 
         Return the ordinal if it was recorded.
         """
         if not self._counted[_REQUEST]:
             return None
-        state = self._states.get(who) or self.state(who, now_ms)
+        state = self._states.get(client) or self.state(client, now_ms)
         group = state.group_of(_REQUEST)
         group.add(_REQUEST, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
         return group.ordinal
@@ -421,8 +421,8 @@ class ClientQuotaManager:
                 self._exempt = self._ledger.named(EXEMPT, now_ms)
             self._exempt.add(0, worked_ns / NS_PER_PERCENT_SECOND, now_ms)
 
-    def throttled(self, throttle: Throttle, who: QuotaUser, api_key: int, now_ms: int) -> None:
+    def throttled(self, throttle: Throttle, client: QuotaUser, api_key: int, now_ms: int) -> None:
         """Record that a throttle starts."""
         number = _KINDS.index(throttle.kind)
-        group = self.state(who, now_ms).group_of(number)
+        group = self.state(client, now_ms).group_of(number)
         group.throttled(number, throttle.ms, api_key, throttle.cause, now_ms)

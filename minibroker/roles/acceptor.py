@@ -156,7 +156,7 @@ class _Acceptor:
         while more:
             report, _ = await handoff.receive()
             assert isinstance(report, ProcessorConnections)
-            self._connection_quotas.found(processor, report.connections)
+            self._connection_quotas.restore(processor, report.connections)
             more = report.more
         self._handoffs[processor] = handoff
         self._slots.joined(processor)
@@ -176,7 +176,7 @@ class _Acceptor:
         if message.taken:
             self._slots.freed(processor, message.taken)
             self._slot_freed.set()
-        self._connection_quotas.left(message.closed)
+        self._connection_quotas.remove(message.closed)
         if self._connection_quotas.counts.excess():
             self._connection_quotas.notify()  # Those just taken may be excess.
 
@@ -238,13 +238,13 @@ class _Acceptor:
         self, accepted: AcceptedConnection, connection: Connection
     ) -> None:
         processor = await self._next_processor(accepted)
-        self._connection_quotas.counts.handed(accepted.number, processor)
+        self._connection_quotas.counts.set_processor(accepted.number, processor)
         self._events.note("handed", accepted, processor)
         try:
             await self._handoffs[processor].send(accepted, connection)
         except ChannelClosed:
             # The processor died while it received the connection: the client connects again.
-            self._connection_quotas.left((accepted.number,))
+            self._connection_quotas.remove((accepted.number,))
             died = CloseReason.PROCESS_DIED
             self._events.reject(accepted, died.value, processor=processor)
             self._closes.refused(accepted.listener, died, client=accepted.peer)

@@ -222,7 +222,7 @@ class _Controller:
     def unusable_keys(self, configs: Configs) -> Sequence[str]:
         return () if self._ssl_contexts is None else self._ssl_contexts.problems(configs)
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work)
 
     async def publish(self, updates: Sequence[Update]) -> None:

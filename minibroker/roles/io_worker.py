@@ -65,8 +65,8 @@ from minibroker.process.worker_links import WorkerLinks
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
-from minibroker.runtime.off_loop import OffLoop
 from minibroker.runtime.rpc import RpcConnection
+from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
 from minibroker.storage.manager import LogManager
@@ -126,7 +126,7 @@ class _Worker:
         )
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._producer_ids = range(0)
-        self._off_loop = OffLoop(env.work_time)
+        self._work_thread = WorkThread(env.work_time)
         self._links = WorkerLinks(env)
         self._metadata_client = MetadataClient(
             env,
@@ -213,7 +213,7 @@ class _Worker:
         await self._env.clock.sleep_real(seconds)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        return await self._off_loop.run(work)
+        return await self._work_thread.run(work)
 
     async def wait_fetch_watch(self, session_id: int, deadline: float) -> None:
         await self._purgatory.wait((session_id,), deadline)

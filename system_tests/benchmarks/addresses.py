@@ -45,11 +45,11 @@ def fill(rates: ConnectionRates, counts: ConnectionCounts, count: int) -> int:
             ip = address(number)
             if sample == 0:
                 assert counts.arrive(FIRST_NUMBER + number, LISTENER, ip) is None
-            rates.accepted(LISTENER, now_ms)
-            assert rates.from_ip(LISTENER, ip, now_ms) == 0
+            rates.record(LISTENER, now_ms)
+            assert rates.record_ip(LISTENER, ip, now_ms) == 0
             if sample == 0:
                 assert counts.admit(FIRST_NUMBER + number) is None
-                counts.handed(FIRST_NUMBER + number, 0)
+                counts.set_processor(FIRST_NUMBER + number, 0)
     return now_ms
 
 
@@ -62,7 +62,7 @@ def measured(count: int) -> dict[str, float]:
     now_ms = fill(rates, counts, count)
     there = taken_mb(before)
     for number in range(count):
-        counts.left(FIRST_NUMBER + number)
+        counts.remove(FIRST_NUMBER + number)
     kept = rates.figures(now_ms + IP_EXPIRES_MS + 1, count).ips
     assert not kept, f"{len(kept)} were not forgotten"
     assert not counts.by_ip()

@@ -239,8 +239,8 @@ def count(quotas: ClientQuotaManager, who: QuotaUser, now_ms: int) -> None:
     if defer is not None and defer.start(200, 100_000, now_ms):
         defer.complete(50_000)
     else:
-        quotas.moved_and_worked(BYTES_PRODUCED, who, 200, 100_000, now_ms)
-        quotas.worked_on(who, 50_000, now_ms)
+        quotas.record_bytes_and_time(BYTES_PRODUCED, who, 200, 100_000, now_ms)
+        quotas.record_later_time(who, 50_000, now_ms)
 
 
 def measure_memory(clients: int) -> None:

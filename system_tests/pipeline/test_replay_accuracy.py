@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from minibroker.activity.schema import ActivityKind, Happened
+from minibroker.activity.schema import ActivityKind, ConnectionStep
 from minibroker.config import Settings
 from system_tests.pipeline import fixed_workload, recorded_broker
 from system_tests.pipeline.recorded_broker import FAST_IP
@@ -138,7 +138,7 @@ def test_replay_under_current_quotas_matches_broker_decisions(
     rows = job.whatif(activity, proposals, counting).where("ip is not null").toArrow().to_pylist()
     (of_ip,) = [row for row in rows if row["ip"] == FAST_IP and row["start_us"] is None]
     of_event = [event for event in events if event["ip"] == FAST_IP and event["delay_ms"]]
-    assert {event["happened"] for event in of_event} == {Happened.HELD}
+    assert {event["happened"] for event in of_event} == {ConnectionStep.HELD}
     assert of_ip["throttled"] == len(of_event) > 0
     assert of_ip["throttle_ms"] == sum(event["delay_ms"] for event in of_event)
 

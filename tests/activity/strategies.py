@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from minibroker.activity.events import Check, ConnectionActivity, Dropped, Request, WrittenEvent
-from minibroker.activity.schema import Happened
+from minibroker.activity.schema import ConnectionStep
 
 TIMES = st.integers(0, 2**60)
 COUNTS = st.integers(0, 2**40)
@@ -46,7 +46,7 @@ def requests() -> st.SearchStrategy[Request]:
 
 
 def happenings() -> st.SearchStrategy[ConnectionActivity]:
-    happened = st.sampled_from([kind.value for kind in Happened])
+    happened = st.sampled_from([kind.value for kind in ConnectionStep])
     peers = st.tuples(NAMES, COUNTS, NAMES)
     return st.tuples(TIMES, TIMES, peers, happened, st.none() | NAMES, st.none() | MILLISECONDS)
 

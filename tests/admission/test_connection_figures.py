@@ -37,8 +37,8 @@ class Door:
         self.numbers += 1
         assert self.counts.arrive(self.numbers, listener, ip) is None
         assert self.counts.admit(self.numbers) is None
-        self.rates.accepted(listener, 1000)
-        self.rates.from_ip(listener, ip, 1000)
+        self.rates.record(listener, 1000)
+        self.rates.record_ip(listener, ip, 1000)
 
     def figures(self) -> ConnectionFigures:
         return read_connection_figures(self.counts, self.rates, self.waits, 1.0, 1000)
@@ -86,7 +86,7 @@ def test_rate_limited_addresses_are_shown_after_connected_ones(
     door = Door()
     for number in (5, 6, 6, 7, 7, 8):
         door.come(f"10.0.0.{number}")
-    door.rates.from_ip("A", "10.0.0.2", 1000)
+    door.rates.record_ip("A", "10.0.0.2", 1000)
     figures = door.figures()
     assert [each.ip for each in figures.addresses][:2] == ["10.0.0.6", "10.0.0.7"]
     assert (len(figures.addresses), figures.addresses_total) == (3, 4)

@@ -14,7 +14,7 @@ from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.admission.connection_events import ConnectionEvents, ExceededLimit
 from minibroker.admission.rejected_connections import QUEUE, RejectedConnections
 from minibroker.connections import delayed_close
-from minibroker.connections.delayed_close import LET_IN_EVERY_S, PER_S, TICK_S
+from minibroker.connections.delayed_close import ADMIT_INTERVAL_S, PER_S, TICK_S
 from minibroker.observability.definitions import CLOSED, QUEUE_PEAK, QUEUE_USED, CloseReason
 from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.process.environment import ACCEPTOR, Environment
@@ -157,4 +157,4 @@ async def test_acceptor_pauses_after_admission_during_a_storm(
         assert (bouncer.rejected.is_storm, trio.current_time()) == (False, 0)
         bouncer.turn_away(1)
         await bouncer.rejected.pause()
-        assert (bouncer.rejected.is_storm, trio.current_time()) == (True, LET_IN_EVERY_S)
+        assert (bouncer.rejected.is_storm, trio.current_time()) == (True, ADMIT_INTERVAL_S)

@@ -19,7 +19,7 @@ from minibroker.admission.sharded_acceptor import OnAdmitted, ShardedAcceptor
 from minibroker.broker.tasks import TaskBroker
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
-from minibroker.connections.delayed_close import AT_ONCE, LET_IN_EVERY_S
+from minibroker.connections.delayed_close import ADMIT_INTERVAL_S, AT_ONCE
 from minibroker.observability.definitions import (
     ACCEPTED,
     ACCEPTOR_BLOCKED,
@@ -268,6 +268,6 @@ async def test_connections_are_admitted_one_by_one_during_a_storm(
         for client in clients:
             await client.ask(HELLO, 4)
         waited = trio.current_time() - began
-        assert waited == pytest.approx(4 * 2 * LET_IN_EVERY_S, abs=LET_IN_EVERY_S)
+        assert waited == pytest.approx(4 * 2 * ADMIT_INTERVAL_S, abs=ADMIT_INTERVAL_S)
         for stormer in stormers:
             stormer.close()

@@ -110,7 +110,7 @@ class LocalControllerScope:
         self.mutator = mutator
         return MutationsToTry(self)
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work)
 
     async def publish(self, updates: Sequence[Update]) -> None:
@@ -302,7 +302,7 @@ class LogWorker:
         self.settings = apis.settings
         self.random = Random(index)
         self.counted: list[tuple[str, int, int, int]] = []
-        self.off_loop_calls = 0
+        self.thread_calls = 0
         self.coordinator = Coordinator()
         self.slept_s = 0.0
         self._apis = apis
@@ -344,7 +344,7 @@ class LogWorker:
         return memoryview(self._apis.memory)[ref.offset : ref.offset + ref.length]
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        self.off_loop_calls += 1
+        self.thread_calls += 1
         return await trio.to_thread.run_sync(work)
 
     def partition(self, topic: str, index: int) -> Partition | None:

@@ -173,7 +173,7 @@ async def test_large_batches_are_searched_in_a_thread(apis: Any, codec: Compress
     assert found(await apis.ask(API, request(("t", 0, MAX_TIMESTAMP)), 7)) == [
         (0, 3 + count - 1, 4000 + count - 1)
     ]
-    assert sum(worker.off_loop_calls for worker in apis.workers.values()) == 2
+    assert sum(worker.thread_calls for worker in apis.workers.values()) == 2
 
 
 async def test_search_continues_after_large_batch_without_match(apis: Any) -> None:

@@ -184,7 +184,7 @@ async def test_batch_too_large_for_a_step_is_validated_in_a_thread(log_apis: Any
     corrupt = (ErrorCode.CORRUPT_MESSAGE, -1)
     assert results(response) == [(0, 0), (0, 0), corrupt]
     assert end(log_apis, "t", 1) == STEP_LIMITS.records + 1
-    assert sum(worker.off_loop_calls for worker in log_apis.workers.values()) == 1
+    assert sum(worker.thread_calls for worker in log_apis.workers.values()) == 1
 
 
 async def test_invalid_large_batch_is_rejected_with_record_errors(log_apis: Any) -> None:

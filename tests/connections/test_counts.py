@@ -36,18 +36,18 @@ class Door:
         if refusal is not None:
             return refusal.name
         if not self.counts.has_slot(listener):
-            self.counts.left(number)
+            self.counts.remove(number)
             return "waits"
         refusal = self.counts.admit(number)
         if refusal is not None:
             return refusal.name
-        self.counts.handed(number, processor)
+        self.counts.set_processor(number, processor)
         self.open.append(number)
         return None
 
     def close(self, connections: int = 1) -> None:
         for _ in range(connections):
-            assert self.counts.left(self.open.pop())
+            assert self.counts.remove(self.open.pop())
 
 
 def test_without_limits_every_connection_is_admitted() -> None:
@@ -141,8 +141,8 @@ def test_excess_connections_are_closed_least_recently_used_first() -> None:
     assert door.counts.select_excess(offers) == {1: [2], 0: [5]}
     assert door.counts.excess() == 0
     assert door.counts.select_excess(offers) == {}  # they are on their way
-    assert door.counts.left(2)
-    assert door.counts.left(5)
+    assert door.counts.remove(2)
+    assert door.counts.remove(5)
     assert door.counts.total == 3
     assert door.counts.excess() == 0
 
@@ -159,9 +159,9 @@ def test_connection_that_closes_itself_reduces_the_excess() -> None:
 def test_duplicate_close_is_counted_once() -> None:
     door = Door()
     door.knock()
-    assert door.counts.left(1)
-    assert not door.counts.left(1)
-    assert not door.counts.left(99)
+    assert door.counts.remove(1)
+    assert not door.counts.remove(1)
+    assert not door.counts.remove(99)
     assert (door.counts.total, door.counts.by_ip(), door.counts.by_listener()) == (0, {}, {})
 
 
@@ -171,13 +171,13 @@ def test_connections_of_dead_processor_are_removed() -> None:
         door.knock(processor=processor)
     door.counts.processor_died(0)
     assert door.counts.total == 1
-    assert not door.counts.left(1)
+    assert not door.counts.remove(1)
 
 
 def test_reported_connections_are_counted_despite_limits() -> None:
     counts = ConnectionCounts(ConnectionCountLimits(total=1, per_ip=1))
     for number in (1, 2, 3):
-        counts.found(number, EXTERNAL, IP, 0)
+        counts.restore(number, EXTERNAL, IP, 0)
     assert (counts.total, counts.by_ip()) == (3, {IP: 3})
     assert counts.select_excess([LastUse(number, number) for number in (1, 2, 3)]) == {0: [1, 2]}
 
@@ -196,27 +196,27 @@ def test_random_operations_never_exceed_limits_and_keep_counts(
     for _ in range(80):
         if present and random.random() < 0.4:
             number = random.choice(list(present))
-            assert counts.left(number)
+            assert counts.remove(number)
             del present[number]
             continue
         listener, ip = random.choice([INTERNAL, EXTERNAL]), random.choice("abcdef")
         number = next(numbers)
         if counts.arrive(number, listener, ip) is None:
             if not counts.has_slot(listener):
-                assert counts.left(number)
+                assert counts.remove(number)
             elif counts.admit(number) is None:
-                counts.handed(number, random.randrange(3))
+                counts.set_processor(number, random.randrange(3))
                 present[number] = (listener, ip, 0)
         excess = counts.excess()
         leaving = counts.select_excess([LastUse(random.random(), each) for each in present])
         for gone in [number for group in leaving.values() for number in group]:
             assert present.pop(gone)[0] != protected
-            assert counts.left(gone)
+            assert counts.remove(gone)
             excess -= 1
         assert excess >= 0
         _check(counts, present, limits)
     for number in present:
-        assert counts.left(number)
+        assert counts.remove(number)
     assert (counts.total, counts.arrived, counts.by_ip()) == (0, 0, {})
 
 

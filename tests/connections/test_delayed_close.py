@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.connections.delayed_close import (
+    ADMIT_INTERVAL_S,
     AT_ONCE,
-    HELD_MAX,
-    LET_IN_EVERY_S,
+    DELAYED_MAX,
     PER_S,
     STORM_S,
     TICK_S,
@@ -33,13 +33,13 @@ def stormed(held: int) -> DelayedCloses[int]:
 
 def test_first_connections_are_closed_at_once_and_the_next_are_delayed() -> None:
     refusals = stormed(3)
-    assert (refusals.held, refusals.most_held) == (3, 3)
+    assert (refusals.delayed, refusals.most_delayed) == (3, 3)
     assert list(refusals.tick()) == [0, 1, 2]
-    assert (refusals.held, refusals.most_held) == (0, 3)
+    assert (refusals.delayed, refusals.most_delayed) == (0, 3)
 
 
 def test_storm_closes_rejected_connections_in_order_at_the_rate() -> None:
-    refusals = stormed(HELD_MAX)
+    refusals = stormed(DELAYED_MAX)
     closed: list[int] = []
     for _ in range(round(0.5 / TICK_S)):
         closed += refusals.tick()
@@ -48,15 +48,15 @@ def test_storm_closes_rejected_connections_in_order_at_the_rate() -> None:
 
 def test_admission_pauses_during_a_storm() -> None:
     assert stormed(0).pause_s == 0
-    assert stormed(1).pause_s == LET_IN_EVERY_S
+    assert stormed(1).pause_s == ADMIT_INTERVAL_S
     shared: DelayedCloses[int] = DelayedCloses(3)
     for number in range(AT_ONCE + 1):
         shared.add(number)
-    assert shared.pause_s == pytest.approx(3 * LET_IN_EVERY_S)
+    assert shared.pause_s == pytest.approx(3 * ADMIT_INTERVAL_S)
 
 
 def weather(refusals: DelayedCloses[int]) -> tuple[bool, bool]:
-    return refusals.is_storm, refusals.are_calm
+    return refusals.is_storm, refusals.are_idle
 
 
 def test_storm_lasts_from_first_delay_to_last_rejection() -> None:
@@ -80,7 +80,7 @@ def test_storm_lasts_from_first_delay_to_last_rejection() -> None:
 def test_rate_is_shared_by_accepting_processes() -> None:
     parts: list[DelayedCloses[int]] = [DelayedCloses(4) for _ in range(4)]
     for part in parts:
-        for number in range(AT_ONCE + HELD_MAX):
+        for number in range(AT_ONCE + DELAYED_MAX):
             part.add(number)
     assert sum(len(list(part.tick())) for part in parts) == PER_TICK
 
@@ -93,16 +93,16 @@ def test_small_rate_shared_by_many_processes_serves_each() -> None:
 
 
 def test_connection_without_room_is_closed_at_once() -> None:
-    refusals = stormed(HELD_MAX)
-    assert refusals.add(HELD_MAX)
-    assert refusals.held == HELD_MAX
+    refusals = stormed(DELAYED_MAX)
+    assert refusals.add(DELAYED_MAX)
+    assert refusals.delayed == DELAYED_MAX
     assert next(refusals.tick()) == 0
 
 
 def test_quiet_interval_restores_immediate_closes() -> None:
     refusals = stormed(0)
     ticks = 0
-    while not refusals.are_calm:
+    while not refusals.are_idle:
         assert not list(refusals.tick())
         ticks += 1
     assert ticks == -(-AT_ONCE // PER_TICK)
@@ -113,8 +113,8 @@ def test_quiet_interval_restores_immediate_closes() -> None:
 
 def test_release_all_returns_all_delayed_connections() -> None:
     refusals = stormed(5)
-    assert list(refusals.let_go()) == [0, 1, 2, 3, 4]
-    assert refusals.held == 0
+    assert list(refusals.take_all()) == [0, 1, 2, 3, 4]
+    assert refusals.delayed == 0
 
 
 STEPS = st.lists(
@@ -138,17 +138,17 @@ def test_each_connection_is_closed_once_in_order_within_the_rate(
             allowance -= len(expected)
             assert list(refusals.tick()) == expected
         elif step == "let go":
-            assert list(refusals.let_go()) == list(waiting)
+            assert list(refusals.take_all()) == list(waiting)
             waiting.clear()
         else:
             assert isinstance(step, int)
             for _ in range(step):
                 number += 1
                 at_once = allowance > 0
-                assert refusals.add(number) == (at_once or len(waiting) == HELD_MAX)
+                assert refusals.add(number) == (at_once or len(waiting) == DELAYED_MAX)
                 if at_once:
                     allowance -= 1
-                elif len(waiting) < HELD_MAX:
+                elif len(waiting) < DELAYED_MAX:
                     waiting.append(number)
-        assert refusals.held == len(waiting) <= HELD_MAX
-        assert refusals.are_calm == (allowance == AT_ONCE)
+        assert refusals.delayed == len(waiting) <= DELAYED_MAX
+        assert refusals.are_idle == (allowance == AT_ONCE)

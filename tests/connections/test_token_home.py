@@ -8,14 +8,14 @@ from minibroker.connections.token_home import TokenHome
 from minibroker.connections.token_messages import (
     TOTAL,
     Action,
-    Ask,
+    AllowCaching,
     Collect,
     Collected,
     DropLimits,
-    Give,
     Grant,
     Holdings,
-    Relax,
+    RequestToken,
+    ReturnTokens,
     Send,
     TokenDenied,
 )
@@ -39,7 +39,7 @@ class Books:
         return found
 
     def ask(self, peer: int, number: int = 1) -> list[Action]:
-        self.home.receive(peer, Ask(TERM, TOTAL, number))
+        self.home.receive(peer, RequestToken(TERM, TOTAL, number))
         return self.sent()
 
 
@@ -68,9 +68,9 @@ def test_tokens_in_use_are_not_granted_again() -> None:
     books.home.receive(0, Holdings(TERM, (), more=False))
     books.home.receive(1, Holdings(TERM, ((TOTAL, 2),), more=False))
     assert books.ask(1) == [denied(1)]
-    books.home.receive(1, Give(TERM, TOTAL, 1))
+    books.home.receive(1, ReturnTokens(TERM, TOTAL, 1))
     assert books.ask(0) == [denied(0)]
-    books.home.receive(0, Give(TERM, TOTAL, 1))
+    books.home.receive(0, ReturnTokens(TERM, TOTAL, 1))
     assert books.ask(0, 7) == [granted(0, reclaim=True)]
 
 
@@ -125,17 +125,17 @@ def test_reclaim_ends_when_half_of_the_tokens_are_free() -> None:
     books.home.receive(0, Collected(TERM, TOTAL, 0))
     books.home.receive(1, Collected(TERM, TOTAL, 1))
     assert books.sent() == [granted(0, reclaim=True)]
-    books.home.receive(0, Give(TERM, TOTAL, 2))
+    books.home.receive(0, ReturnTokens(TERM, TOTAL, 2))
     assert books.sent() == []
-    books.home.receive(0, Give(TERM, TOTAL, 1))
-    assert books.sent() == [Send(0, Relax(TERM, TOTAL))]
+    books.home.receive(0, ReturnTokens(TERM, TOTAL, 1))
+    assert books.sent() == [Send(0, AllowCaching(TERM, TOTAL))]
 
 
 def test_unused_key_is_forgotten() -> None:
     books = Books(2, 2)
     books.ask(1)
     assert books.home.keys == 1
-    books.home.receive(1, Give(TERM, TOTAL, 1))
+    books.home.receive(1, ReturnTokens(TERM, TOTAL, 1))
     assert books.home.keys == 0
     books.ask(1)
     books.home.peer_down(1)

@@ -12,15 +12,15 @@ from minibroker.connections.token_messages import (
     TOTAL,
     Action,
     Admit,
-    Ask,
+    AllowCaching,
     Collect,
     Collected,
     DropLimits,
-    Give,
     Grant,
     Holdings,
     Reject,
-    Relax,
+    RequestToken,
+    ReturnTokens,
     Send,
     TokenDenied,
 )
@@ -52,8 +52,8 @@ class Books:
 def test_token_of_total_is_taken_before_token_of_address() -> None:
     books = Books(DropLimits(5, 5))
     books.shard.admit(1, IP)
-    assert books.done() == [Send(0, Ask(TERM, TOTAL, 1))]
-    assert books.grant(TOTAL) == [Send(1, Ask(TERM, IP, 1))]
+    assert books.done() == [Send(0, RequestToken(TERM, TOTAL, 1))]
+    assert books.grant(TOTAL) == [Send(1, RequestToken(TERM, IP, 1))]
     assert books.grant(IP) == [Admit(1)]
     assert (books.shard.open, books.shard.waiting) == (1, 0)
 
@@ -75,8 +75,8 @@ def test_token_in_reclaim_is_returned_to_its_home() -> None:
     books.shard.receive(Collect(TERM, TOTAL))
     assert books.done() == [Send(0, Collected(TERM, TOTAL, 2))]
     books.shard.release(1)
-    assert books.done() == [Send(0, Give(TERM, TOTAL, 1))]
-    books.shard.receive(Relax(TERM, TOTAL))
+    assert books.done() == [Send(0, ReturnTokens(TERM, TOTAL, 1))]
+    books.shard.receive(AllowCaching(TERM, TOTAL))
     books.shard.release(2)
     assert books.done() == []
 
@@ -88,7 +88,7 @@ def test_denied_address_passes_its_total_token_to_a_waiting_connection() -> None
     books.grant(TOTAL)
     books.shard.receive(TokenDenied(TERM, IP, 1))
     refused = Reject(1, ExceededCount.DROPPED_PER_IP)
-    assert books.done() == [refused, Send(1, Ask(TERM, IP, 2))]
+    assert books.done() == [refused, Send(1, RequestToken(TERM, IP, 2))]
 
 
 def test_grant_for_closed_connection_serves_the_next() -> None:
@@ -100,7 +100,7 @@ def test_grant_for_closed_connection_serves_the_next() -> None:
     assert books.grant(TOTAL) == [Admit(2)]
     books.shard.receive(TokenDenied(TERM, TOTAL, 1))
     assert books.done() == []
-    assert books.grant(TOTAL, reclaim=True) == [Send(0, Give(TERM, TOTAL, 1))]
+    assert books.grant(TOTAL, reclaim=True) == [Send(0, ReturnTokens(TERM, TOTAL, 1))]
 
 
 def test_thousand_waiting_connections_are_denied_without_recursion() -> None:
@@ -133,7 +133,7 @@ def test_new_term_starts_with_tokens_in_use_and_new_requests() -> None:
     assert books.done() == [
         Send(0, Holdings(LATER, (), more=False)),
         Send(1, Holdings(LATER, ((IP, 2),), more=False)),
-        Send(1, Ask(LATER, IP, 3)),
+        Send(1, RequestToken(LATER, IP, 3)),
     ]
 
 
@@ -160,7 +160,7 @@ def test_tokens_of_least_recently_used_address_are_returned(
     books.shard.admit(1, first)  # Used by now, and later than the second when it is closed.
     books.shard.release(1)
     books.done()
-    assert books.grant(third, 9) == [Send(1, Give(TERM, second, 8))]
+    assert books.grant(third, 9) == [Send(1, ReturnTokens(TERM, second, 8))]
     assert books.shard.idle_keys == 2
 
 

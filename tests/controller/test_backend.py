@@ -97,7 +97,7 @@ class Scope:
     def image(self) -> Image:
         return self.cluster.image
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work)
 
     @property

@@ -45,7 +45,7 @@ def cost_of(response: Any, checks: QuotaChecks, mutated: Mutated | None) -> Requ
     made.now, made.mutated = 12.3456, mutated
     made.error, made.response_bytes = first_error(response), 40
     made.owners_ns, made.network_ns, made.io_ns, made.total_ns = 24, 12, 13, 14
-    made.worked_ns, made.late = 15, (16, 12_347, 4)
+    made.worked_ns, made.later_time = 15, (16, 12_347, 4)
     made.checks = checks
     return made
 
@@ -106,7 +106,7 @@ def test_equal_ordinals_are_recorded_once(
     for kind, ordinal in looks_at.items():
         quota_checks.note(QuotaCheck(kind, tags, 1.0, None, 0, 1, ordinal))
     if QuotaType.FETCH in looks_at:
-        quota_checks.back = 9
+        quota_checks.taken_back = 9
     mutated = None
     if changes is not None:
         look = QuotaCheck(QuotaType.CONTROLLER_MUTATION, tags, 1.0, None, 0, 1, changes)

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.activity.events import UNWRITTEN_MAX, ConnectionActivity, unpack
-from minibroker.activity.schema import Happened
+from minibroker.activity.schema import ConnectionStep
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.config import Settings
 from minibroker.network.activity_sender import (
@@ -185,7 +185,7 @@ async def test_sample_of_connections_is_recorded(
     channel = await at.call()
     for number in range(100):
         who = AcceptedConnection("PLAINTEXT", ("10.0.0.9", 9092), ("::ffff:10.0.0.1", 5000), number)
-        at.activity.report_connection(Happened.CLOSED, who, 1.5, "idle", None)
+        at.activity.report_connection(ConnectionStep.CLOSED, who, 1.5, "idle", None)
     events = unpack((await channel.receive()).chunk)
     assert len(events) == pytest.approx(25, abs=3)
     assert {one[1:2] + one[3:] for one in events} == {(1500, "closed", "idle", None)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minibroker.quotas.counter import NOTHING, RateAndSpan
+from minibroker.quotas.counter import ALWAYS_MEASURED, RateAndSpan
 from minibroker.quotas.entity import Tags
 from minibroker.quotas.rate import Average, Cause, Rate
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
@@ -64,7 +64,7 @@ class OracleGroup:
         self.counter(number).add(value, now_ms)
 
     def record(
-        self, number: int, value: float, now_ms: int, capacity: float = NOTHING
+        self, number: int, value: float, now_ms: int, capacity: float = ALWAYS_MEASURED
     ) -> RateAndSpan | None:
         found = self.counter(number).record(value, now_ms)
         return None if self.counter(number).rate.total() <= capacity else found

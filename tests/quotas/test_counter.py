@@ -20,7 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minibroker.quotas.counter as module
-from minibroker.quotas.counter import GROUP_HEAD, LOCKED, MOST, NOTHING, PLACE, WORD, CounterGroup
+from minibroker.quotas.counter import (
+    ALWAYS_MEASURED,
+    GROUP_HEAD,
+    LOCKED,
+    MOST,
+    PLACE,
+    WORD,
+    CounterGroup,
+)
 from minibroker.quotas.entity import Tags
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.quotas.rate import NO_CAUSE, capacity
@@ -29,7 +37,7 @@ from tests.quotas.oracle import OracleGroup, OracleLedger
 
 TAGS = Tags("u", "c")
 KIND, NUMBER, OTHER = "Produce", 0, 2
-NO_MATTER_WHAT = (NOTHING,) * 4
+ALL_MEASURED = (ALWAYS_MEASURED,) * 4
 
 
 STEPS = st.lists(
@@ -85,7 +93,7 @@ def test_record_both_matches_oracle(steps: list[tuple[int, float, str]], shared:
     for waited_ms, value, what in steps:
         now_ms += waited_ms
         if what == "record":
-            both = NUMBER, value, value + 1, NO_MATTER_WHAT, now_ms
+            both = NUMBER, value, value + 1, ALL_MEASURED, now_ms
             assert ours.record_both(*both) == theirs.record_both(*both)
         elif what == "add":
             ours.add(OTHER, value, now_ms)
@@ -117,7 +125,7 @@ def test_record_without_rate_check_stays_within_quota(
             assert found == exact or (found is None and exact is not None and exact[0] <= bound)
         else:
             both = ours.record_both(NUMBER, value, value, (enough, 0, others_enough), now_ms)
-            rates = theirs.record_both(NUMBER, value, value, NO_MATTER_WHAT, now_ms)
+            rates = theirs.record_both(NUMBER, value, value, ALL_MEASURED, now_ms)
             assert rates is not None
             assert both == rates or (
                 both is None and rates[0][0] <= bound and rates[1][0] <= other_bound
@@ -163,7 +171,7 @@ def test_record_both_takes_one_lock(monkeypatch: pytest.MonkeyPatch) -> None:
         lockf(descriptor, what, length, at)
 
     monkeypatch.setattr("minibroker.quotas.counter.lockf", lock)
-    group.record_both(NUMBER, 1, 1, NO_MATTER_WHAT, 0)
+    group.record_both(NUMBER, 1, 1, ALL_MEASURED, 0)
     assert locked == [(LOCK_EX, group.base, LOCKED), (LOCK_UN, group.base, LOCKED)]
 
 
@@ -181,7 +189,7 @@ def test_record_ordinals_increase_even_if_clock_goes_back() -> None:
         each.record(number, 1, now_ms)
         found.append(each.ordinal)
     assert found == [1_005_000, 1_005_001, 1_006_000, 1_004_000]
-    group.record_both(NUMBER, 1, 1, NO_MATTER_WHAT, 1006)
+    group.record_both(NUMBER, 1, 1, ALL_MEASURED, 1006)
     assert group.ordinal == 1_006_001
 
 
@@ -217,7 +225,7 @@ def for_ever(ledger: QuotaLedger, done: int) -> None:
     while True:
         for group in groups:
             now_ms += 7
-            group.record_both(NUMBER, 1, 1, NO_MATTER_WHAT, now_ms)
+            group.record_both(NUMBER, 1, 1, ALL_MEASURED, now_ms)
             group.throttled(NUMBER, 1, 0, NO_CAUSE, now_ms)
             os.write(done, b".")
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.config import NUM_NETWORK_THREADS, ConfigError, Settings
-from minibroker.quotas.counter import LOCKED, NOTHING, CounterGroup
+from minibroker.quotas.counter import ALWAYS_MEASURED, LOCKED, CounterGroup
 from minibroker.quotas.entity import Entity, QuotaTable, Tags
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.quotas.manager import FETCH, PRODUCE, AnyLedger, ClientQuotaManager, DeferredRecord
@@ -26,7 +26,7 @@ from tests.quotas.oracle import OracleLedger
 TAGS = Tags("u", "c")
 WHO = ("ANONYMOUS", "c")
 TIME = list(CLIENT_QUOTA_TYPES).index(QuotaType.REQUEST)
-NO_MATTER_WHAT = (NOTHING,) * 4
+ALL_MEASURED = (ALWAYS_MEASURED,) * 4
 PLENTY = (math.inf,) * 4
 MS = 1_000_000
 
@@ -54,7 +54,7 @@ def test_deferred_records_stay_within_quota_when_recorded(
     def keep_all() -> None:
         for value, percent, then_ms in deferred:
             ours.record_deferred(PRODUCE, value, percent, then_ms)
-            rates = theirs.record_both(PRODUCE, value, percent, NO_MATTER_WHAT, then_ms)
+            rates = theirs.record_both(PRODUCE, value, percent, ALL_MEASURED, then_ms)
             assert rates is not None
             assert rates[0][0] <= bound
             assert rates[1][0] <= bound_of_time
@@ -66,8 +66,8 @@ def test_deferred_records_stay_within_quota_when_recorded(
             now_ms += waited_ms
             # A process that may not defer records when no record is deferred.
             value, percent = share * bound, share_of_time * bound_of_time
-            ours.record_both(PRODUCE, value, percent, NO_MATTER_WHAT, now_ms)
-            theirs.record_both(PRODUCE, value, percent, NO_MATTER_WHAT, now_ms)
+            ours.record_both(PRODUCE, value, percent, ALL_MEASURED, now_ms)
+            theirs.record_both(PRODUCE, value, percent, ALL_MEASURED, now_ms)
         elif ours.defer(PRODUCE, spared):
             value, percent = share * small_ones[PRODUCE], share_of_time * small_ones[TIME]
             deferred.append((value, percent, now_ms))
@@ -78,11 +78,11 @@ def test_deferred_records_of_all_processes_just_fill_capacity() -> None:
     bounds = (100.0,) * 4
     group = QuotaLedger(3, 1000, shared=False).group(TAGS, 0)
     spared, small_ones = limits(bounds, deferred_limit), limits(bounds, deferred_request_max)
-    group.record_both(PRODUCE, spared[PRODUCE], spared[TIME], NO_MATTER_WHAT, 0)
+    group.record_both(PRODUCE, spared[PRODUCE], spared[TIME], ALL_MEASURED, 0)
     assert all(group.defer(PRODUCE, spared) for _ in range(PROCESSES_MAX))
     for _ in range(PROCESSES_MAX):
         group.record_deferred(PRODUCE, small_ones[PRODUCE], small_ones[TIME], 0)
-    rates = group.record_both(PRODUCE, 0, 0, NO_MATTER_WHAT, 0)
+    rates = group.record_both(PRODUCE, 0, 0, ALL_MEASURED, 0)
     assert rates is not None
     assert [rate for rate, _ in rates] == pytest.approx([100, 100])
     assert all(rate <= 100 for rate, _ in rates)
@@ -129,7 +129,7 @@ def test_deferred_record_blocks_records_but_not_deferrals_of_others() -> None:
     assert not answer_of(partial(is_free, ledger, group))
     group.record_deferred(PRODUCE, 5, 5, 0)
     assert answer_of(partial(is_free, ledger, group))
-    assert group.record_both(PRODUCE, 0, 0, NO_MATTER_WHAT, 0) == ((3.0, 2000), (3.0, 2000))
+    assert group.record_both(PRODUCE, 0, 0, ALL_MEASURED, 0) == ((3.0, 2000), (3.0, 2000))
 
 
 def promise_and_keep(group: CounterGroup) -> None:
@@ -146,7 +146,7 @@ def test_deferred_records_of_all_processes_are_counted() -> None:
     pids = [forked(partial(promise_and_keep, group)) for _ in range(PROCESSES)]
     for pid in pids:
         os.waitpid(pid, 0)
-    rates = group.record_both(PRODUCE, 0, 0, NO_MATTER_WHAT, 1000)
+    rates = group.record_both(PRODUCE, 0, 0, ALL_MEASURED, 1000)
     assert rates is not None
     totals = [round(rate * span_ms / 1000) for rate, span_ms in rates]
     assert totals == [KEPT * PROCESSES, 2 * KEPT * PROCESSES]
@@ -263,17 +263,17 @@ def test_record_is_not_deferred_near_byte_quota(quotas: ClientQuotaManager) -> N
     quotas.complete_deferred()
     quotas.produced(WHO, 2, 0)
     assert not defer(quotas).start(0, 0, 0)
-    assert quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 0) is None
+    assert quotas.record_bytes_and_time(PRODUCE, WHO, 0, 0, 0) is None
     # This process knows how near it is; until that changes, no record is deferred.
     assert quotas.defer(PRODUCE, WHO) is None
-    assert quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 12_000) is None
+    assert quotas.record_bytes_and_time(PRODUCE, WHO, 0, 0, 12_000) is None
     assert defer(quotas).start(0, 0, 12_000)
 
 
 def test_record_is_not_deferred_near_request_time_quota(quotas: ClientQuotaManager) -> None:
     quotas.worked(WHO, 3760 * MS, 0)
     assert not defer(quotas).start(0, 0, 0)
-    quotas.moved_and_worked(PRODUCE, WHO, 0, 0, 0)
+    quotas.record_bytes_and_time(PRODUCE, WHO, 0, 0, 0)
     assert quotas.defer(PRODUCE, WHO) is None
 
 

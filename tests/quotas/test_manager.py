@@ -32,9 +32,9 @@ def test_no_quota_records_nothing() -> None:
     assert not quotas.enabled
     assert quotas.produced(WHO, 10**9, 0) == Throttle(P, 0)
     assert quotas.worked(WHO, 10**12, 0) == Throttle(R, 0)
-    quotas.worked_on(WHO, 10**12, 0)
+    quotas.record_later_time(WHO, 10**12, 0)
     quotas.exempt(10**12, 0)
-    quotas.not_fetched(WHO, 5, 0)
+    quotas.take_back_fetch(WHO, 5, 0)
     assert quotas.fetch_bytes_max(WHO, 0) == INT_MAX
     assert ledger.made == {}
 
@@ -85,14 +85,14 @@ def test_byte_rate_throttle_time_has_no_cap(quotas: ClientQuotaManager, size: in
 
 def test_network_time_is_charged_to_next_request(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(R, (CLIENT, 1)))
-    quotas.worked_on(WHO, 500 * MS, 0)
+    quotas.record_later_time(WHO, 500 * MS, 0)
     assert quotas.worked(WHO, 0, 0).ms == 1000
 
 
 def test_unfetched_bytes_are_unrecorded(quotas: ClientQuotaManager) -> None:
     quotas.set_table(table(F, (CLIENT, 1024)))
     assert quotas.fetched(WHO, 20480, 0).ms > 0
-    quotas.not_fetched(WHO, 20480, 0)
+    quotas.take_back_fetch(WHO, 20480, 0)
     assert quotas.fetched(WHO, 10240, 0).ms == 0
 
 
@@ -124,19 +124,19 @@ def test_recording_bytes_and_time_together_matches_separate_records(
     for _ in range(3):
         time = apart.worked(WHO, worked_ns, 0)
         expected = larger(apart.produced(WHO, size, 0), time)
-        assert at_once.moved_and_worked(PRODUCE, WHO, size, worked_ns, 0) == expected
+        assert at_once.record_bytes_and_time(PRODUCE, WHO, size, worked_ns, 0) == expected
         time = apart.worked(WHO, worked_ns, 0)
         expected = larger(apart.fetched(WHO, size, 0), time)
-        assert at_once.moved_and_worked(FETCH, WHO, size, worked_ns, 0) == expected
+        assert at_once.record_bytes_and_time(FETCH, WHO, size, worked_ns, 0) == expected
 
 
 def test_request_of_type_without_quota_allocates_no_counter() -> None:
     ledger = QuotaLedger(11, 1000, shared=False)
     quotas = ClientQuotaManager(ledger)
     quotas.set_table(table(F, defaults=1))
-    assert quotas.moved_and_worked(PRODUCE, WHO, 10**9, 10**12, 0) is None
+    assert quotas.record_bytes_and_time(PRODUCE, WHO, 10**9, 10**12, 0) is None
     assert not any(ledger.hashes)
-    assert quotas.moved_and_worked(FETCH, WHO, 10**9, 10**12, 0) is not None
+    assert quotas.record_bytes_and_time(FETCH, WHO, 10**9, 10**12, 0) is not None
     assert any(ledger.hashes)
 
 

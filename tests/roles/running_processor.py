@@ -63,7 +63,7 @@ class RunningProcessor:
         self.nursery = nursery
         self.ready = trio.Event()
         env.ready = self.ready.set
-        self.let_go = trio.Event()
+        self.may_end = trio.Event()
         """Until it is set, the workers do not answer the greeting."""
         self.greeted = 0
         self.answering = trio.Event()
@@ -106,7 +106,7 @@ class RunningProcessor:
 
     async def _answer(self, request: Any) -> Any:
         if isinstance(request, RegisterRole):
-            await self.let_go.wait()
+            await self.may_end.wait()
             self.greeted += 1
             return None
         assert isinstance(request, ApiPart)
@@ -170,7 +170,7 @@ async def running_processor(
         await at.start()
         nursery.start_soon(processor, at.env)
         if ready:
-            at.let_go.set()
+            at.may_end.set()
             at.answering.set()
             await at.ready.wait()
             await at.accept()

@@ -20,7 +20,7 @@ from minibroker.admission.rejected_connections import ACCEPTED_IN_STORM
 from minibroker.admission.slots import SLOTS
 from minibroker.cluster.image import Image
 from minibroker.config import Settings
-from minibroker.connections.delayed_close import AT_ONCE, LET_IN_EVERY_S, STORM_S
+from minibroker.connections.delayed_close import ADMIT_INTERVAL_S, AT_ONCE, STORM_S
 from minibroker.network.reports import AcceptorReport
 from minibroker.observability.definitions import (
     ACCEPTED,
@@ -390,6 +390,6 @@ async def test_connections_are_admitted_one_by_one_in_a_storm_only(
         for _ in range(AT_ONCE + 50):
             await source.connect("10.0.0.9")
         # The first connections find none delayed yet, and do not wait themselves.
-        assert await come_in(5) == pytest.approx(4 * LET_IN_EVERY_S)
+        assert await come_in(5) == pytest.approx(4 * ADMIT_INTERVAL_S)
         await trio.sleep(2 * STORM_S)
         assert await come_in(5) == 0

@@ -43,7 +43,7 @@ async def test_processor_receives_nothing_before_every_worker_has_answered(
         await wait_all_tasks_blocked()
         assert scope.cancelled_caught
         assert (at.greeted, at.ready.is_set()) == (0, False)
-        at.let_go.set()
+        at.may_end.set()
         assert (await at.handoff.receive())[0] == ProcessorConnections((), more=False)
         assert (at.greeted, at.ready.is_set()) == (2, True)
 

@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.activity.schema import ActivityKind, Happened
+from minibroker.activity.schema import ActivityKind, ConnectionStep
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.report.figures import (
     BROKERS_MAX,
@@ -271,7 +271,7 @@ def _connections(activity: DataFrame, step_s: int) -> tuple[ConnectionTotals, ..
 def connections(activity: DataFrame, step_s: int) -> DataFrame:
     """Connections accepted, delayed, refused and closed in each slot, ordered by time."""
 
-    def so_many(*happened: Happened) -> Column:
+    def so_many(*happened: ConnectionStep) -> Column:
         one = F.col("happened").isin([each.value for each in happened])
         return F.sum(F.when(one, 1 / F.col("sample")).otherwise(0.0))
 
@@ -279,10 +279,10 @@ def connections(activity: DataFrame, step_s: int) -> DataFrame:
         activity.where(F.col("kind") == ActivityKind.CONNECTION.value)
         .groupBy(_slot(step_s))
         .agg(
-            so_many(Happened.ACCEPTED).alias("accepted"),
-            so_many(Happened.DELAYED, Happened.HELD).alias("waited"),
-            so_many(Happened.REFUSED).alias("refused"),
-            so_many(Happened.CLOSED).alias("closed"),
+            so_many(ConnectionStep.ACCEPTED).alias("accepted"),
+            so_many(ConnectionStep.DELAYED, ConnectionStep.HELD).alias("waited"),
+            so_many(ConnectionStep.REFUSED).alias("refused"),
+            so_many(ConnectionStep.CLOSED).alias("closed"),
         )
         .orderBy("start_s")
     )

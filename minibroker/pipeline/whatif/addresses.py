@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from minibroker.activity.schema import Happened
+from minibroker.activity.schema import ConnectionStep
 from minibroker.connections.rates import ConnectionRateLimits, ConnectionRates
 from minibroker.pipeline.whatif.columns import Lives, codes, longs
 from minibroker.pipeline.whatif.decisions import MS_PER_MINUTE
@@ -100,7 +100,7 @@ class Addresses:
 
     def _arrive(self, arrival: Arrival, broker: int) -> None:
         ms, sequence, life, ip, wall_ms = arrival
-        delay_ms = self._of(life).from_ip(ANY, ip, ms)
+        delay_ms = self._of(life).record_ip(ANY, ip, ms)
         if ms < self._counting.counted_from_ms.get(broker, COLD):
             tally = AddressTally()  # Not reported.
         else:
@@ -148,10 +148,12 @@ def _rows(connections: pa.Table, life: Ints, sequence: Longs) -> Longs:
     whose = whose.reshape(-1)
     count = int(whose.max(initial=-1)) + 1
     delayed, turned_away = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    delayed[whose[happened == Happened.DELAYED]] = True
-    turned_away[whose[(happened == Happened.REFUSED) & np.isin(reasons, EARLIER)]] = True
-    at_once = (happened == Happened.ACCEPTED) & ~delayed[whose] & ~turned_away[whose]
-    after = np.flatnonzero(delayed[whose] & np.isin(happened, [Happened.HELD, Happened.ADMITTED]))
+    delayed[whose[happened == ConnectionStep.DELAYED]] = True
+    turned_away[whose[(happened == ConnectionStep.REFUSED) & np.isin(reasons, EARLIER)]] = True
+    at_once = (happened == ConnectionStep.ACCEPTED) & ~delayed[whose] & ~turned_away[whose]
+    after = np.flatnonzero(
+        delayed[whose] & np.isin(happened, [ConnectionStep.HELD, ConnectionStep.ADMITTED])
+    )
     after = after[np.argsort(sequence[after], kind="stable")]
     _, first = np.unique(whose[after], return_index=True)
     rows = np.concatenate((np.flatnonzero(at_once), after[first]))

@@ -29,7 +29,7 @@ from minibroker.activity.schema import (
     FIELDS,
     ActivityKind,
     ActivityType,
-    Happened,
+    ConnectionStep,
 )
 from minibroker.pipeline.decoding import OBJECT_SCHEMA, flattened
 from minibroker.pipeline.layout import bucket_of
@@ -233,7 +233,9 @@ class _Names:
             "ip": _taken(self.ips, seen.connection),
             "user": _taken(self.users, who),
             "client_id": _taken(self.client_ids, who),
-            "happened": _taken(pa.array([str(Happened.ACCEPTED), str(Happened.CLOSED)]), happened),
+            "happened": _taken(
+                pa.array([str(ConnectionStep.ACCEPTED), str(ConnectionStep.CLOSED)]), happened
+            ),
             "reason": _taken(pa.array([CLOSED_BECAUSE]), pa.array(zeros, mask=seen.kind != CLOSED)),
         }
 

@@ -14,7 +14,7 @@ from minibroker.activity.schema import (
     ActivityField,
     ActivityKind,
     ActivityType,
-    Happened,
+    ConnectionStep,
 )
 from tests.pipeline.whatif.oracle import Event
 
@@ -82,7 +82,7 @@ def connection_row(
     connection: int,
     ip: str,
     *,
-    happened: Happened = Happened.ACCEPTED,
+    happened: ConnectionStep = ConnectionStep.ACCEPTED,
     reason: str | None = None,
 ) -> dict[str, Any]:
     """As the broker writes it."""

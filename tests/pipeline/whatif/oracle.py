@@ -104,7 +104,7 @@ class Broker:
         if event.exempt:
             self.quotas.exempt(event.late_ns, now_ms)
         else:
-            self.quotas.worked_on(event.who, event.late_ns, now_ms)
+            self.quotas.record_later_time(event.who, event.late_ns, now_ms)
 
 
 def open_loop(events: list[Event], proposal: Proposal, counting: Counting) -> dict[int, Decision]:
@@ -149,7 +149,7 @@ def open_loop(events: list[Event], proposal: Proposal, counting: Counting) -> di
                 Decision(0, None) if throttle is None else Decision(throttle.ms, throttle.kind)
             )
             if throttle is not None and event.what == "fetch" and not event.exempt:
-                broker.quotas.not_fetched(event.who, event.size, now_ms)
+                broker.quotas.take_back_fetch(event.who, event.size, now_ms)
         if event.late_clock_ms is not None:
             ended_ms = event.late_clock_ms
             if counting.delays:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from minibroker.activity.schema import Happened
+from minibroker.activity.schema import ConnectionStep
 from minibroker.pipeline.whatif.addresses import Addresses, AddressTally, arrivals
 from minibroker.pipeline.whatif.columns import Lives
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from tests.pipeline.whatif.activity import connection_row, table
 
 IP, OTHER = "10.0.0.1", "10.0.0.2"
-A, D, H, M, R, C = Happened
+A, D, H, M, R, C = ConnectionStep
 
 
 def came(*rows: dict[str, Any]) -> list[tuple[int, int]]:

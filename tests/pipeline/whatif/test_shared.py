@@ -65,23 +65,23 @@ class Processors:
             now_ms = self.now_us // 1000
             yield chance.randrange(SLOW_MS * 1000)
             looks: dict[QuotaType, QuotaCheck] = {}
-            quotas.looked = lambda look, looks=looks: looks.update({look.kind: look})
+            quotas.on_check = lambda look, looks=looks: looks.update({look.kind: look})
             throttle: Throttle | None
             if what == "produce":
-                throttle = quotas.moved_and_worked(PRODUCE, who, size, checked_ns, now_ms)
+                throttle = quotas.record_bytes_and_time(PRODUCE, who, size, checked_ns, now_ms)
             elif what == "fetch":
-                throttle = quotas.moved_and_worked(FETCH, who, size, checked_ns, now_ms)
+                throttle = quotas.record_bytes_and_time(FETCH, who, size, checked_ns, now_ms)
             else:
                 worked = quotas.worked(who, checked_ns, now_ms)
                 throttle = worked if worked.ms else None
             back = None
             if throttle is not None and what == "fetch":
                 yield chance.randrange(500)
-                back = quotas.not_fetched(who, size, now_ms)
+                back = quotas.take_back_fetch(who, size, now_ms)
             yield chance.randrange(1000)
             late_ms, late_ns = self.now_us // 1000, chance.randrange(10**6)
             yield chance.randrange(SLOW_MS * 1000)
-            late = quotas.worked_on(who, late_ns, late_ms)
+            late = quotas.record_later_time(who, late_ns, late_ms)
             time = looks[QuotaType.REQUEST].ordinal
             first = looks.get(QuotaType.PRODUCE) or looks.get(QuotaType.FETCH)
             sequence = len(self.events)

@@ -1,8 +1,7 @@
-"""Long work outside the event loop: in a thread, one piece at a time.
+"""A thread for long work, so that the event loop is not blocked.
 
-Owns the thread and the processor time that it used. It must never know what the work is. Invariant:
-work that fails leaves only its exception: buffers of the failed calls are released before it is
-raised again.
+Owns the thread and the CPU time that it used. It must never know what the work is. Invariants: one
+function runs at a time; if it fails, its buffers are released before the exception is raised again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from minibroker.runtime.worktime import Account, WorkTime
 T = TypeVar("T")
 
 
-class OffLoop:
+class WorkThread:
     """Runs functions in a thread; the time they take is added to ``work_time``."""
 
     def __init__(self, work_time: WorkTime) -> None:

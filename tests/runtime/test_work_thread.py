@@ -1,4 +1,4 @@
-"""Work in a thread: it is measured, runs alone, and leaves nothing behind when it fails."""
+"""The thread for long work: its time is measured, and it runs one function at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from minibroker.runtime.off_loop import OffLoop
+from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account, WorkTime
 
 
@@ -39,16 +39,16 @@ def fail(made: list[weakref.ref[Buffer]]) -> None:
         raise KeyError("rejected") from error
 
 
-async def test_off_loop_returns_the_result_and_adds_its_time() -> None:
+async def test_work_thread_returns_the_result_and_adds_its_time() -> None:
     work_time = WorkTime()
     account = Account()
     with work_time.charge(account):
-        assert await OffLoop(work_time).run(lambda: sum(range(100_000))) == 4_999_950_000
+        assert await WorkThread(work_time).run(lambda: sum(range(100_000))) == 4_999_950_000
     assert account.worked_ns > 0
 
 
-async def test_off_loop_runs_one_piece_of_work_at_a_time() -> None:
-    off_loop, running = OffLoop(WorkTime()), threading.Lock()
+async def test_work_thread_runs_one_function_at_a_time() -> None:
+    thread, running = WorkThread(WorkTime()), threading.Lock()
 
     def work() -> None:
         assert running.acquire(blocking=False)
@@ -56,12 +56,12 @@ async def test_off_loop_runs_one_piece_of_work_at_a_time() -> None:
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
-            nursery.start_soon(off_loop.run, work)
+            nursery.start_soon(thread.run, work)
 
 
-async def test_off_loop_work_that_fails_releases_its_buffers(without_collector: None) -> None:
+async def test_work_thread_with_error_releases_buffers(without_collector: None) -> None:
     made: list[weakref.ref[Buffer]] = []
     with pytest.raises(KeyError) as caught:
-        await OffLoop(WorkTime()).run(lambda: fail(made))
+        await WorkThread(WorkTime()).run(lambda: fail(made))
     assert [each() for each in made] == [None]
     assert "in decompress" in "".join(traceback.format_exception(caught.value))
