@@ -46,6 +46,30 @@ def merge(
     )
 
 
+def refusal(
+    request: AlterPartitionReassignmentsRequest, error: ErrorCode
+) -> AlterPartitionReassignmentsResponse:
+    """The same error at the top level and for each partition."""
+    return AlterPartitionReassignmentsResponse(
+        error_code=error,
+        error_message=error.name,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=each.partition_index,
+                        error_code=error,
+                        error_message=error.name,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
 def _result(
     image: Image, topic: str, wanted: ReassignablePartition
 ) -> ReassignablePartitionResponse:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minibroker.apis.base import Api, Context, Owner
+from protocol.errors import ErrorCode
 from protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
 from protocol.registry import ApiKey
 
@@ -26,6 +29,26 @@ def merge(
 ) -> ListPartitionReassignmentsResponse:
     """Return the empty list."""
     return ListPartitionReassignmentsResponse(error_message=None)
+
+
+def refusal(
+    request: ListPartitionReassignmentsRequest, error: ErrorCode
+) -> ListPartitionReassignmentsResponse:
+    """An error, with the requested partitions as if they had no replicas."""
+    return ListPartitionReassignmentsResponse(
+        error_code=error,
+        error_message=error.name,
+        topics=[
+            OngoingTopicReassignment(
+                name=topic.name,
+                partitions=[
+                    OngoingPartitionReassignment(partition_index=index)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ],
+    )
 
 
 API: Api[ListPartitionReassignmentsRequest, None, None, ListPartitionReassignmentsResponse] = Api(

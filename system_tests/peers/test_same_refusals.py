@@ -30,7 +30,7 @@ from system_tests.harness.brokers import (
     wait_for_port,
 )
 from system_tests.harness.waiting import wait_until
-from system_tests.peers import configs, groups, quotas, records, topics
+from system_tests.peers import configs, groups, operations, quotas, records, topics
 from system_tests.peers.acls_and_users import filter_of
 from system_tests.peers.conversation import (
     MARKER_TOPIC,
@@ -69,7 +69,7 @@ INTENDED: Final = {
 # Without conversations about the broker's config: most of their changes are impossible anyway.
 CONVERSATIONS: Final = [
     conversation
-    for each in (topics, records, groups, quotas)
+    for each in (topics, records, groups, quotas, operations)
     for conversation in each.CONVERSATIONS
 ] + [configs.of_topics]
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from minibroker.apis import alter_partition_reassignments as reassignments
 from minibroker.apis import elect_leaders as elections
+from minibroker.apis import list_partition_reassignments as listing
 from minibroker.apis.authorization.authorizer_check import require_cluster
 from minibroker.security.acl import Operation
-from protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
 from protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsResponse,
@@ -21,7 +22,6 @@ from protocol.messages.alter_replica_log_dirs import (
 from protocol.messages.describe_log_dirs import DescribeLogDirsResponse
 from protocol.messages.describe_quorum import DescribeQuorumResponse
 from protocol.messages.list_config_resources import ListConfigResourcesResponse
-from protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
 from protocol.messages.unregister_broker import UnregisterBrokerResponse
 from protocol.messages.update_features import UpdateFeaturesResponse
 
@@ -47,14 +47,8 @@ alter_replica_log_dirs: Final = require_cluster(
     ),
 )
 elect_leaders: Final = require_cluster(Operation.ALTER, elections.refusal)
-alter_partition_reassignments: Final = require_cluster(
-    Operation.ALTER,
-    lambda _, error: AlterPartitionReassignmentsResponse(error_code=error, error_message=_TEXT),
-)
-list_partition_reassignments: Final = require_cluster(
-    Operation.DESCRIBE,
-    lambda _, error: ListPartitionReassignmentsResponse(error_code=error, error_message=_TEXT),
-)
+alter_partition_reassignments: Final = require_cluster(Operation.ALTER, reassignments.refusal)
+list_partition_reassignments: Final = require_cluster(Operation.DESCRIBE, listing.refusal)
 describe_quorum: Final = require_cluster(
     Operation.DESCRIBE,
     lambda _, error: DescribeQuorumResponse(error_code=error, error_message=_TEXT),

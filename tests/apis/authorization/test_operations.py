@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.errors import ErrorCode
+from protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -12,6 +17,10 @@ from protocol.messages.alter_replica_log_dirs import (
 )
 from protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
 from tests.apis.authorization.callers import ALICE, SETTINGS, ask_as
 from tests.apis.conftest import ApisMaker
 
@@ -41,3 +50,24 @@ async def test_denied_election_has_an_error_per_partition(make_apis: ApisMaker) 
     assert response.error_code == REFUSED
     [result] = response.replica_election_results
     assert [partition.error_code for partition in result.partition_result] == [REFUSED]
+
+
+async def test_denied_reassignment_has_an_error_per_partition(make_apis: ApisMaker) -> None:
+    apis: Any = await make_apis(*SETTINGS)
+    part = ReassignablePartition(partition_index=3, replicas=[1])
+    topics = [ReassignableTopic(name="t", partitions=[part])]
+    response = await ask_as(apis, ALICE, AlterPartitionReassignmentsRequest(topics=topics), 1)
+    assert response.error_code == REFUSED
+    [result] = response.responses
+    assert [partition.error_code for partition in result.partitions] == [REFUSED]
+
+
+async def test_denied_list_of_reassignments_names_the_requested_partitions(
+    make_apis: ApisMaker,
+) -> None:
+    apis: Any = await make_apis(*SETTINGS)
+    topics = [ListPartitionReassignmentsTopics(name="t", partition_indexes=[3])]
+    response = await ask_as(apis, ALICE, ListPartitionReassignmentsRequest(topics=topics), 0)
+    assert response.error_code == REFUSED
+    [topic] = response.topics
+    assert [(one.partition_index, one.replicas) for one in topic.partitions] == [(3, [])]
