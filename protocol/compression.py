@@ -2,7 +2,7 @@
 
 Owns the codec numbers in a batch's attributes, and compression and decompression of its records
 section. It must never know what the bytes mean, or their source. Invariant: decompression never
-allocates more than its limit, whatever the input claims or contains, and every failure is a
+allocates more than its limit, for any input, and every failure is a
 DecodeError. Kafka's ``CompressionType``.
 """
 

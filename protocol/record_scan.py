@@ -155,7 +155,7 @@ class _Scan:
     def _read_fields(self, body: int, end: int) -> tuple[int, int, int, int] | None:
         """Check one record's fields.
 
-        Returns where its offset delta, key, value and headers begin, or None if it has headers.
+        Returns where its offset delta, key, value and headers start, or None if it has headers.
         """
         data, index = self._data, self.index
         at = body + 1  # behind the attributes, which mean nothing yet

@@ -366,7 +366,7 @@ class Type:
         self.name = name
         self._make = make
         self.default = default
-        self.nullable = nullable  # in every version, whatever the field says
+        self.nullable = nullable  # in every version, independent of the field's versions
 
     def node(self, *, flexible: bool, nullable: bool) -> Any:
         """The construct node in a version that is or isn't flexible, null allowed or not."""

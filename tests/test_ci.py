@@ -38,7 +38,7 @@ def totals(pytester: pytest.Pytester, suite: str, **environment: str) -> tuple[i
     return ended.returncode, ended.stdout
 
 
-def test_what_is_left_out_is_named_and_allowed_at_a_desk(pytester: pytest.Pytester) -> None:
+def test_skipped_tests_are_named_and_allowed_outside_of_ci(pytester: pytest.Pytester) -> None:
     code, words = totals(pytester, SUITE)
     assert code == 0
     assert words.startswith("suite: 1 passed, 0 failed, 1 left out")
@@ -49,7 +49,7 @@ def test_ci_fails_on_skipped_tests(pytester: pytest.Pytester) -> None:
     assert totals(pytester, SUITE, CI="true")[0] == 1
 
 
-def test_what_does_not_apply_is_not_left_out(pytester: pytest.Pytester) -> None:
+def test_tests_that_do_not_apply_are_not_counted_as_skipped(pytester: pytest.Pytester) -> None:
     suite = SUITE.replace("no such tool", "does not apply: this client has none")
     code, words = totals(pytester, suite, CI="true")
     assert code == 0

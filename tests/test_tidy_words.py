@@ -35,10 +35,10 @@ UNEXPECTED: Final = re.compile(
 reported, restarted, starts, requests, delayed."""
 
 PER_10_000_MAX: Final = {
-    "minibroker": 11,
-    "protocol": 12,
-    "tests": 36,
-    "system_tests": 18,
+    "minibroker": 8,
+    "protocol": 5,
+    "tests": 16,
+    "system_tests": 16,
     "docs": 3,
 }
 """Allowed occurrences in 10,000 words of docstrings, comments and pages."""

@@ -37,7 +37,7 @@ from minibroker.activity.schema import (
 from protocol.records import Record
 
 MAGIC: Final = b"\xff\xff\xff\xff"
-"""The first bytes of every IPC stream. No JSON begins with them."""
+"""The first bytes of every IPC stream. No JSON starts with them."""
 
 _TYPES: Final = {
     ActivityType.INT: pa.int32(),

@@ -81,7 +81,7 @@ class Rejection(NamedTuple):
     """Connection that was rejected, or closed by the broker.
 
     ``limit`` is the limit at that time, or None if no limit was exceeded. ``why`` is a detail
-    beside the reason; it may contain text of the client.
+    in addition to the reason; it may contain text of the client.
     """
 
     event: ConnectionEvent

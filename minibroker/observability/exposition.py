@@ -131,7 +131,7 @@ class BrokerCollector(Collector):
         self._restarts = restarts
 
     def describe(self) -> Iterable[Family]:
-        """The empty families; asked at registration, to find clashes without collecting."""
+        """The empty families; requested at registration, to find clashes without collecting."""
         return [_family(metric) for metric in METRICS]
 
     def collect(self) -> Iterator[Family]:

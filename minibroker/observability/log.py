@@ -176,7 +176,7 @@ class _Handler(logging.Handler):
             self._stream.write(line)
             self._stream.flush()
         except (OSError, ValueError):
-            pass  # The reader of the log is gone; the broker continues.
+            pass  # The reader of the log has ended; the broker continues.
 
 
 def configure(

@@ -17,7 +17,7 @@ _NUMBER: Final = CLIENT_QUOTA_TYPES.index(QuotaType.CONTROLLER_MUTATION)
 
 
 class Mutated(NamedTuple):
-    """Partitions that one request asked to change, those rejected, and its last check."""
+    """Partitions that one request tried to change, those rejected, and its last check."""
 
     requested: int
     rejected: int

@@ -1,10 +1,11 @@
 """Counters of one sharing group in shared memory, and how values are recorded in them.
 
-Owns the order of stores. The ledger decides where a group is stored and who may write there; the
-figures are those of ``quotas.rate``. It must never know a bound, a clock or a request. Invariants:
-while a process has deferred a record, only other deferred records are written; a process that is
-killed between two stores leaves a counter consistent, or in a state that the next process repairs:
-every store is one aligned word, and a sample is filled and dated before it becomes the current one.
+Owns the order of stores. The ledger decides where a group is stored and which process may write;
+the figures are those of ``quotas.rate``. It must never know a bound, a clock or a request.
+Invariants: while a process has deferred a record, only other deferred records are written; a
+process that is killed between two stores leaves a counter consistent, or in a state that the next
+process repairs: every store is one aligned word, and a sample is filled and dated before it becomes
+the current one.
 Kafka's ``Sensor`` with a ``Rate``, a ``TokenBucket`` and an ``Avg``.
 
 Each request touches as little memory as possible, because with ten thousand groups none of it is in

@@ -107,7 +107,7 @@ _number: Final = lru_cache(1024)(float)
 
 
 class Level(NamedTuple):
-    """One of the eight levels at which a request's quota may be set, and who would share it."""
+    """One of the eight levels at which a quota may be set, and the clients that share it."""
 
     entity: Entity
     tags: Tags

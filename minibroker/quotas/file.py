@@ -103,7 +103,7 @@ class IpRates(NamedTuple):
 
 @dataclass(frozen=True)
 class QuotaFile:
-    """The lines of a file, or of whatever goes by ``name``."""
+    """The lines of a file, or of standard input for ``name``."""
 
     name: str
     lines: tuple[QuotaLine, ...]

@@ -35,7 +35,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class ChannelClosed(Exception):
-    """The other side is gone, or this side was closed; no messages can be sent or received."""
+    """The other side has ended, or this side was closed; no messages can be sent or received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Channel(ABC):
 
     @abstractmethod
     async def receive(self) -> Any:
-        """Return the next message. Raises ``ChannelClosed`` when the other side is gone."""
+        """Return the next message. Raises ``ChannelClosed`` when the other side has ended."""
 
     @abstractmethod
     def receive_nowait(self) -> Any:

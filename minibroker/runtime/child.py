@@ -34,7 +34,7 @@ ORPHAN_SECONDS_MAX: Final = 3
 
 
 def is_orphan(lifeline: int) -> bool:
-    """Whether the supervisor at the other end of the lifeline is gone."""
+    """Whether the supervisor at the other end of the lifeline has ended."""
     readable, _, _ = select.select([lifeline], [], [], 0)
     return bool(readable)
 
@@ -93,7 +93,7 @@ class ChildContext:
 
     def ready(self) -> None:
         """Report to the supervisor that this role is ready. Callable from any task, once."""
-        # The supervisor is gone; the lifeline reports it to `main`.
+        # The supervisor has ended; the lifeline reports it to `main`.
         with suppress(BrokenPipeError):
             os.write(self.ready_fd, READY_MESSAGE.pack(self.index, self.incarnation))
 

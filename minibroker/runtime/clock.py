@@ -103,7 +103,7 @@ class Clock(Protocol):
         """
 
     async def sleep_real(self, seconds: float) -> None:
-        """Wait for real seconds, whatever the clock: for processes outside, and for what must end.
+        """Wait for real seconds, even if the clock is frozen, e.g. for other programs.
 
         Simulated time in a simulation.
         """

@@ -1,6 +1,6 @@
 """Measures work: the time of task steps, charged to accounts, and the loop's idle time.
 
-It must never know what an account stands for (a request, a connection), or what time means: it
+It must never know what an account represents (a request, a connection), or what time means: it
 reads a timer, which a simulation replaces. Invariant: a moment in a task's step is charged to at
 most one account, the one in force at that moment, and waiting is charged to none. Like Kafka's
 `requestThreadTimeNanos` (KIP-124), which includes long polls there, and the idle percentage of its

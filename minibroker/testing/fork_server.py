@@ -96,7 +96,7 @@ class ForkServer:
         self._selector.register(parent, selectors.EVENT_READ, self._parent_ended)
 
     def run(self) -> None:
-        """Serve until the parent is gone, no lease is open, and every broker has ended."""
+        """Serve until the parent has ended, no lease is open, and every broker has ended."""
         while self._parent is not None or self._leases or self._brokers:
             if self._when_idle is None or not self._is_idle():
                 events = self._selector.select()
@@ -276,7 +276,7 @@ def send_event(lease: BrokerLease, message: Mapping[str, Any]) -> None:
 
 
 def send(lease: BrokerLease, line: bytes) -> None:
-    """Send one line; a test process that has gone needs none."""
+    """Send one line; a test process that has ended needs none."""
     with suppress(BrokenPipeError, ConnectionResetError):
         lease.connection.sendall(line)
 

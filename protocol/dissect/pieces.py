@@ -14,7 +14,7 @@ from protocol.records import HEADER_BYTES, parse_batch_header, verify_crc
 
 
 def is_segment(data: bytes) -> bool:
-    """Whether the bytes begin with a record batch, as a log segment does."""
+    """Whether the bytes start with a record batch, as a log segment does."""
     try:
         header = parse_batch_header(data)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState (API key 83): begin a share partition's state.
+"""InitializeShareGroupState (API key 83): start a share partition's state.
 
 Version 0, in the compact encoding.
 """

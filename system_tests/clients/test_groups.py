@@ -78,7 +78,7 @@ def produce_to_all(client: Client, topic: str, stem: str, count: int = 25) -> li
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_second_member_joins_and_leaves_and_nothing_is_lost_or_doubled(
+def test_rebalance_loses_and_duplicates_no_record(
     client: Client, assignor: str, fresh: Names, closer: ExitStack
 ) -> None:
     if assignor == "cooperative-sticky" and not client.has_cooperative:

@@ -217,7 +217,7 @@ def test_restarted_broker_event_numbers_start_over(rules: Browser) -> None:
     assert flights(scene) == [("arrival", "id-2")]
 
 
-def test_of_a_storm_a_sample_flies(rules: Browser) -> None:
+def test_storm_shows_sample_of_requests(rules: Browser) -> None:
     storm = [happening(number, "refused", number) for number in range(500)]
     _, scene = scenes(rules, answer(), answer([], storm))
     assert len(scene["flights"]) == 60

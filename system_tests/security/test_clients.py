@@ -203,7 +203,7 @@ def test_wrong_password_is_rejected(
 
 
 @pytest.mark.minibroker
-def test_unsigned_token_is_believed_without_keys(secured: Secured, topic: str) -> None:
+def test_unsigned_token_is_accepted_without_keys(secured: Secured, topic: str) -> None:
     config = {
         "bootstrap.servers": secured.sasl_ssl,
         "security.protocol": "SASL_SSL",

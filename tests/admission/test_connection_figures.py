@@ -24,7 +24,7 @@ LIMITS = ConnectionCountLimits(
 
 
 class Door:
-    """Its books."""
+    """Counts and rates of a broker."""
 
     def __init__(self) -> None:
         self.counts = ConnectionCounts(LIMITS)

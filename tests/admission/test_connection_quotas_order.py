@@ -263,7 +263,7 @@ async def test_delayed_connections_are_closed_when_the_broker_stops(
 
 
 async def come_at_once(at: QuotasHarness, host: str, count: int = 60) -> int:
-    """How many of an address's connections come in without being held."""
+    """Return how many connections of an address are accepted without a delay."""
     before = at.gauge(COUNTED.name, PLAINTEXT) or 0
     await at.connect(count, host)
     return int((at.gauge(COUNTED.name, PLAINTEXT) or 0) - before)

@@ -28,8 +28,8 @@ LIMIT = ExceededLimit("kafka_connections_max", 1)
 AT_ONCE = 3
 
 
-class Bouncer:
-    """Rejects clients, and sees which of them were disconnected."""
+class Rejecter:
+    """Rejects clients, and counts those that were disconnected."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
@@ -38,7 +38,7 @@ class Bouncer:
         self.rejected = RejectedConnections(env, self.events, closes, processor=2)
         self.clients: list[MemoryStream] = []
 
-    def turn_away(self, count: int) -> None:
+    def reject(self, count: int) -> None:
         for _ in range(count):
             client, connection = memory_stream_pair()
             self.clients.append(client)
@@ -47,7 +47,7 @@ class Bouncer:
             )
             self.rejected.reject(accepted, connection, REASON, LIMIT)
 
-    def hung_up(self) -> int:
+    def disconnected(self) -> int:
         return sum(client._incoming.ended for client in self.clients)
 
     def counted(self) -> int:
@@ -65,22 +65,22 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def at_work(make_env: MakeEnvironment) -> AsyncIterator[Bouncer]:
-    bouncer = Bouncer(make_env(ACCEPTOR))
+async def running_rejecter(make_env: MakeEnvironment) -> AsyncIterator[Rejecter]:
+    rejecter = Rejecter(make_env(ACCEPTOR))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bouncer.rejected.run)
+        nursery.start_soon(rejecter.rejected.run)
         await wait_all_tasks_blocked()
-        yield bouncer
+        yield rejecter
         nursery.cancel_scope.cancel()
 
 
 async def test_first_rejected_connections_are_closed_at_once_and_counted(
     make_env: MakeEnvironment,
 ) -> None:
-    async with at_work(make_env) as bouncer:
-        bouncer.turn_away(AT_ONCE)
-        assert bouncer.hung_up() == bouncer.counted() == AT_ONCE
-        refusal = bouncer.events.recent().rejections[-1]
+    async with running_rejecter(make_env) as rejecter:
+        rejecter.reject(AT_ONCE)
+        assert rejecter.disconnected() == rejecter.counted() == AT_ONCE
+        refusal = rejecter.events.recent().rejections[-1]
         assert (refusal.limit, refusal.event.reason) == (LIMIT, REASON.value)
         assert (refusal.event.kind, refusal.event.processor) == ("refused", 2)
 
@@ -89,30 +89,30 @@ async def test_delayed_rejections_are_recorded_at_once_and_counted_when_closed(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     held = round(PER_S * TICK_S)
-    async with at_work(make_env) as bouncer:
-        bouncer.turn_away(AT_ONCE + held + 1)
-        assert bouncer.hung_up() == bouncer.counted() == AT_ONCE
-        assert bouncer.events.recent().rejections_total == AT_ONCE + held + 1
-        assert bouncer.queue() == (held + 1, held + 1)
+    async with running_rejecter(make_env) as rejecter:
+        rejecter.reject(AT_ONCE + held + 1)
+        assert rejecter.disconnected() == rejecter.counted() == AT_ONCE
+        assert rejecter.events.recent().rejections_total == AT_ONCE + held + 1
+        assert rejecter.queue() == (held + 1, held + 1)
         await trio.sleep(TICK_S * 1.5)
-        left = bouncer.queue()[0]
-        assert bouncer.hung_up() == bouncer.counted() == AT_ONCE + held + 1 - left
+        left = rejecter.queue()[0]
+        assert rejecter.disconnected() == rejecter.counted() == AT_ONCE + held + 1 - left
         assert 0 < left < held + 1
         await trio.sleep(1)
-        assert bouncer.hung_up() == bouncer.counted() == AT_ONCE + held + 1
-        assert bouncer.queue() == (0, held + 1)
+        assert rejecter.disconnected() == rejecter.counted() == AT_ONCE + held + 1
+        assert rejecter.queue() == (0, held + 1)
 
 
 async def test_second_storm_is_reported_after_quiet_time(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with at_work(make_env) as bouncer:
+    async with running_rejecter(make_env) as rejecter:
         for _ in range(3):
-            before = bouncer.hung_up()
-            bouncer.turn_away(AT_ONCE + 1)
-            assert bouncer.hung_up() == before + AT_ONCE
+            before = rejecter.disconnected()
+            rejecter.reject(AT_ONCE + 1)
+            assert rejecter.disconnected() == before + AT_ONCE
             await trio.sleep(1)
-            assert bouncer.hung_up() == len(bouncer.clients)
+            assert rejecter.disconnected() == len(rejecter.clients)
 
 
 async def test_frozen_clock_does_not_delay_closes(
@@ -125,36 +125,36 @@ async def test_frozen_clock_does_not_delay_closes(
 
     monkeypatch.setattr(SimulatedClock, "sleep_real", sleep_real)
     autojump_clock.autojump_threshold = math.inf
-    async with at_work(make_env) as bouncer:
-        bouncer.turn_away(AT_ONCE + 1)
+    async with running_rejecter(make_env) as rejecter:
+        rejecter.reject(AT_ONCE + 1)
         await wait_all_tasks_blocked()
-        assert bouncer.hung_up() == AT_ONCE
+        assert rejecter.disconnected() == AT_ONCE
         passed.set()
         await wait_all_tasks_blocked()
-        assert bouncer.hung_up() == AT_ONCE + 1
+        assert rejecter.disconnected() == AT_ONCE + 1
 
 
 async def test_delayed_connections_are_closed_at_the_end(make_env: MakeEnvironment) -> None:
-    async with at_work(make_env) as bouncer:
-        bouncer.turn_away(AT_ONCE + 4)
-    assert bouncer.hung_up() == bouncer.counted() == AT_ONCE + 4
+    async with running_rejecter(make_env) as rejecter:
+        rejecter.reject(AT_ONCE + 4)
+    assert rejecter.disconnected() == rejecter.counted() == AT_ONCE + 4
 
 
 async def test_all_are_closed_where_their_descriptors_are_needed(make_env: MakeEnvironment) -> None:
-    async with at_work(make_env) as bouncer:
-        bouncer.turn_away(AT_ONCE + 4)
-        bouncer.rejected.close_all()
-        assert bouncer.hung_up() == AT_ONCE + 4
-        assert bouncer.queue()[0] == 0
+    async with running_rejecter(make_env) as rejecter:
+        rejecter.reject(AT_ONCE + 4)
+        rejecter.rejected.close_all()
+        assert rejecter.disconnected() == AT_ONCE + 4
+        assert rejecter.queue()[0] == 0
 
 
 async def test_acceptor_pauses_after_admission_during_a_storm(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
-    async with at_work(make_env) as bouncer:
-        bouncer.turn_away(AT_ONCE)
-        await bouncer.rejected.pause()
-        assert (bouncer.rejected.is_storm, trio.current_time()) == (False, 0)
-        bouncer.turn_away(1)
-        await bouncer.rejected.pause()
-        assert (bouncer.rejected.is_storm, trio.current_time()) == (True, ADMIT_INTERVAL_S)
+    async with running_rejecter(make_env) as rejecter:
+        rejecter.reject(AT_ONCE)
+        await rejecter.rejected.pause()
+        assert (rejecter.rejected.is_storm, trio.current_time()) == (False, 0)
+        rejecter.reject(1)
+        await rejecter.rejected.pause()
+        assert (rejecter.rejected.is_storm, trio.current_time()) == (True, ADMIT_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Every version of Heartbeat tells a member whether it is still in the group."""
+"""Every version of Heartbeat says whether the member is still in the group."""
 
 from __future__ import annotations
 

@@ -63,6 +63,6 @@ async def test_push_of_unknown_subscription_or_instance_is_rejected(asked: Any) 
         assert error == ErrorCode.INVALID_REQUEST
 
 
-async def test_push_that_comes_too_soon_is_throttled(asked: Any) -> None:
+async def test_early_push_is_throttled(asked: Any) -> None:
     assert await push(*asked, metrics=METRICS) == ErrorCode.NONE
     assert await push(*asked, metrics=METRICS) == ErrorCode.THROTTLING_QUOTA_EXCEEDED

@@ -30,7 +30,7 @@ class Door:
         self.open: list[int] = []
 
     def knock(self, ip: str = IP, listener: str = EXTERNAL, processor: int = 0) -> str | None:
-        """None for let in, ``waits``, or a refusal."""
+        """None if admitted, ``waits``, or a refusal."""
         number = next(self._numbers)
         refusal = self.counts.arrive(number, listener, ip)
         if refusal is not None:

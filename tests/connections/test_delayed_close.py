@@ -1,4 +1,4 @@
-"""Refused connections are closed at once, until there are too many of them: then in their turn."""
+"""Rejected connections are closed at once, or delayed if there are too many."""
 
 from __future__ import annotations
 

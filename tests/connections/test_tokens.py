@@ -197,7 +197,7 @@ def test_connection_storm_never_exceeds_a_limit(seed: int, run: int) -> None:
 
 
 def burst(random: Random) -> None:
-    """Many connections at once: each rejected one must exceed the limit, whatever is in flight."""
+    """Many connections at once: each rejected one must exceed the limit at any time."""
     limit = random.randint(1, 9)
     both = DropLimits(limit, limit), DropLimits(total=limit), DropLimits(per_ip=limit)
     world = begun(random.randint(1, 4), random.choice(both))
@@ -289,7 +289,7 @@ def test_lowered_limit_admits_none_until_fewer_are_open() -> None:
     assert world.probe(2, HERE) is ExceededCount.DROPPED_PER_IP
 
 
-# What is asked of whom --------------------------------------------------------------------------
+# Requests for tokens ---------------------------------------------------------------------
 
 
 def test_without_limit_no_message_is_sent() -> None:
@@ -320,7 +320,7 @@ def test_connections_after_the_first_need_no_request() -> None:
 def test_processor_returns_spare_tokens_on_demand() -> None:
     world = begun(2, DropLimits(total=8))
     for _ in range(8):
-        assert world.probe(1, HERE) is None  # Two of them had gone to the other processor.
+        assert world.probe(1, HERE) is None  # The other processor has two of them.
     assert world.probe(0, HERE) is ExceededCount.DROPPED
     before = world.sent
     assert world.probe(1, HERE) is ExceededCount.DROPPED

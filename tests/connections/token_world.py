@@ -79,7 +79,7 @@ class World:
         return number
 
     def release(self, at: int, number: int) -> None:
-        """A connection ends, or a newcomer's patience."""
+        """Close a connection, open or waiting."""
         processor = self.living[at]
         assert processor.open.pop(number, None) or processor.waiting.pop(number, None)
         self.do(at, processor.tokens.release(number))

@@ -1,4 +1,4 @@
-"""Refusals have one shape, whatever is refused."""
+"""All error responses have one shape."""
 
 from __future__ import annotations
 

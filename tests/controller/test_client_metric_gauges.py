@@ -44,6 +44,6 @@ def test_series_of_the_clients_seen_last_are_shown(
     assert {labels[1] for _, labels in gauges if labels} == {"2"}
 
 
-def test_clients_that_are_gone_are_not_shown(known: ClientInstances) -> None:
+def test_expired_clients_are_not_shown(known: ClientInstances) -> None:
     late = NOW + 3 * 300_000 + 1
     assert client_metric_gauges(known, late) == {}

@@ -36,7 +36,7 @@ def test_view_shows_instance_and_points(known: ClientInstances) -> None:
     assert (point.name, point.attributes, point.value) == ("records.total", "a=b,topic=t", 7.0)
 
 
-def test_instance_that_is_gone_is_not_shown(known: ClientInstances) -> None:
+def test_expired_instance_is_not_shown(known: ClientInstances) -> None:
     assert client_metrics_view(known, NOW + 3 * 300_000 + 1).instances == ()
 
 

@@ -180,4 +180,4 @@ async def test_store_watch_ends_with_the_store() -> None:
     async with trio.open_nursery() as lives:
         await start_watching(controller, lives)
         await controller.store.close()
-        # Or else the nursery would wait for ever.
+        # Otherwise the nursery would not end.

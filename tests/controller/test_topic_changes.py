@@ -193,7 +193,7 @@ async def test_disabled_topic_deletion_rejects_delete_requests(
     await controller.store.close()
 
 
-async def test_internal_topics_cannot_be_deleted_changed_or_spoilt(
+async def test_internal_topics_cannot_be_deleted_or_changed(
     controller: ControllerWithStore,
 ) -> None:
     node = await controller.store.get(f"/brokers/topics/{OFFSETS}")

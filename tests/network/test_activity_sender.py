@@ -164,7 +164,7 @@ async def test_last_events_are_sent_at_once(
     assert numbers(await channel.receive()) == [0, 1, 2]
 
 
-async def test_finish_does_not_wait_forever_for_a_recorder(
+async def test_finish_without_recorder_times_out(
     harness: SenderHarness, autojump_clock: MockClock
 ) -> None:
     channel = await harness.call()

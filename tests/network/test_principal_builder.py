@@ -73,7 +73,7 @@ def test_rules_make_names_of_certificates() -> None:
         named("ssl.principal.mapping.rules=RULE:CN=bob/b/", shown=True)
 
 
-def test_own_codec_is_fed_the_whole_input() -> None:
+def test_principal_builder_gets_listener_user_and_certificate() -> None:
     assert named(BUILDER, listener="PLAINTEXT") == "Host:10.0.0.1"
     assert named(BUILDER, listener="SASL_PLAINTEXT", user="bob") == "User:bob"
     assert named(BUILDER, shown=True) == "User:CN=Alice,O=Tests"

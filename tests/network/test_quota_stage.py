@@ -124,7 +124,7 @@ def test_requests_exempt_from_the_request_quota(request_: Any, exempt: bool) -> 
     ],
 )
 def test_inter_broker_request_is_exempt_only_if_authorized(request_: Any, response: Any) -> None:
-    """Whatever goes wrong else, it is no client's request (KIP-124)."""
+    """Other failed requests are not counted for a client (KIP-124)."""
     for error, exempt in (
         (ErrorCode.NONE, True),
         (ErrorCode.STALE_BROKER_EPOCH, True),

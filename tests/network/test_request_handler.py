@@ -308,7 +308,7 @@ async def test_first_owner_with_more_ends_the_wait_of_all(running: RunningHandle
     assert cancelled == [True]
 
 
-async def test_image_is_the_newest_when_the_answer_is_put_together(running: RunningHandler) -> None:
+async def test_merge_uses_the_newest_image(running: RunningHandler) -> None:
     async def create(part: Any) -> Any:
         follower = running.request_handler._metadata_client
         follower.image = apply(follower.image, TopicCreated(Topic("new", b"n" * 16, ())))

@@ -150,7 +150,7 @@ async def test_request_that_is_cut_short(wire: Wire, data: bytes, missing: int) 
     assert caught.value.reason is CloseReason.PARTIAL_REQUEST
 
 
-async def test_end_between_requests_is_an_ordinary_one(wire: Wire) -> None:
+async def test_close_between_requests_is_ordinary(wire: Wire) -> None:
     wire.end()
     assert await wire.reader.next() is None
 

@@ -150,7 +150,7 @@ async def test_scram_credential_applies_when_set_until_deleted(
         assert await tries("two") == failed
 
 
-async def test_failure_is_answered_late_and_then_disconnected(
+async def test_failed_authentication_response_is_delayed_before_close(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = (*SETTINGS, "connection.failed.authentication.delay.ms=700")
@@ -253,9 +253,9 @@ async def test_token_has_a_largest_size(tmp_path: Path, autojump_clock: MockCloc
         assert await client.receive_frame()
 
 
-@pytest.mark.parametrize("prove_again", [False, True])
-async def test_proof_is_worth_something_for_a_time(
-    tmp_path: Path, autojump_clock: MockClock, prove_again: bool
+@pytest.mark.parametrize("reauthenticate", [False, True])
+async def test_session_expires_without_reauthentication(
+    tmp_path: Path, autojump_clock: MockClock, reauthenticate: bool
 ) -> None:
     limit = "listener.name.sasl_plaintext.plain.connections.max.reauth.ms=5000"
     async with secured(tmp_path, autojump_clock, *SETTINGS, limit) as at:
@@ -263,10 +263,10 @@ async def test_proof_is_worth_something_for_a_time(
         [answer] = await authenticate(client, "PLAIN", plain("alice", "secret"))
         assert answer[3] == 5000
         await trio.sleep(4)
-        if prove_again:
+        if reauthenticate:
             await authenticate(client, "PLAIN", plain("alice", "secret"))
         await trio.sleep(2)
-        if prove_again:
+        if reauthenticate:
             assert (await client.ask(LOOK, 9)).brokers
             return
         with pytest.raises(StreamClosed):

@@ -1,4 +1,4 @@
-"""Log lines: one event, one line, bounded, whatever clients send."""
+"""Log lines: one event, one bounded line, for any input of clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Totals never go back, whichever process dies and whenever its snapshots come."""
+"""Totals never decrease when processes die or snapshots arrive late."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_files_are_written_read_renamed_and_deleted(
     assert not files.exists("b/c/two.json")
 
 
-def test_folder_is_for_one_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+def test_folder_is_locked_by_one_job(spark: SparkSession, tmp_path: Path) -> None:
     one, other = Files(spark, str(tmp_path / "table")), Files(spark, str(tmp_path / "table"))
     refused = pytest.raises(PipelineError, match=rf"by another job, process {os.getpid()}: wait")
     with one.alone(), refused, other.alone():

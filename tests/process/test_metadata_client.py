@@ -1,4 +1,4 @@
-"""A follower's image is the controller's, in order, whatever becomes of the controller."""
+"""The metadata client applies updates in order, over restarts of the controller."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Controller:
         return ("asked", request)
 
     async def meet(self) -> RpcConnection:
-        """The next conversation, which goes on by itself."""
+        """Return the next connection, which then continues by itself."""
         rpc = RpcConnection(await self._listener.accept(), self.answer)
         self._nursery.start_soon(rpc.run)
         return rpc

@@ -96,7 +96,7 @@ class OracleGroup:
 
 
 class OracleLedger:
-    """All counters, for ever."""
+    """All counters, never evicted."""
 
     def __init__(self, samples: int, window_ms: int) -> None:
         self.samples = samples

@@ -152,7 +152,7 @@ def test_samples_are_summed_only_if_quota_may_be_exceeded(
     for second in range(1, 5):
         assert group.record(NUMBER, 1, 1000 * second, 110) is None
     assert len(looks) == 1
-    # The first sample has gone, which is found out once there is a reason to look.
+    # The first sample has expired, which is detected when the rate is computed.
     assert group.record(NUMBER, 1, 4000, 100) == (2.0, 2000)
     assert group.record(NUMBER, 1, 4000, 100) is None
     assert len(looks) == 2

@@ -1,4 +1,4 @@
-"""The shared ledger: its oracle's figures, whichever processes record or are killed."""
+"""The shared ledger has the figures of its oracle if processes record in it and are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The acceptor deals connections out, waits while all are full, and meets reborn processors."""
+"""The acceptor passes connections to processors, waits while all are full, and handles restarts."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_least_recently_used_connections_are_offered_and_closed_on_request
         assert at.closed_numbers == [2]
         assert at.controller is not None
         (rejection,) = (await at.controller.request(DetailsRequest())).recent.rejections
-        # The acceptor's limit, whatever this process knows of the config yet.
+        # The acceptor's limit; this process may not have the config yet.
         assert rejection.limit == ExceededLimit("max.connections", 3)
         assert await clients[1].wait_closed() == b""
         assert at.closed() == {CloseReason.MAX_CONNECTIONS: 1}

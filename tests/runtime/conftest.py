@@ -79,7 +79,7 @@ class Supervised:
         self._rest = b""
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """New lines until the last process that could write has gone."""
+        """Return new lines until the last process that could write has ended."""
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
         while True:

@@ -208,7 +208,7 @@ def test_reader_delayed_for_a_ring_of_changes_reads_again() -> None:
 
 
 def test_late_change_does_not_turn_time_back() -> None:
-    """The writer is held up between its look at the machine's clock and its change."""
+    """The writer is delayed between reading the machine's clock and its change."""
     machine = Machine()
     seen: list[float] = []
     held_up: list[Callable[[], None]] = []

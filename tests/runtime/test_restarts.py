@@ -15,7 +15,7 @@ def test_first_restart_is_immediate_and_later_ones_wait_longer() -> None:
     assert [restarts.died(now) for now in (0, 1, 2, 3, 4)] == [0, 1, 2, 3, None]
 
 
-def test_old_deaths_are_forgiven() -> None:
+def test_earlier_deaths_do_not_count() -> None:
     restarts = Restarts(POLICY)
     assert [restarts.died(now) for now in (0, 9.9, 10, 30)] == [0, 1, 1, 0]
 

@@ -45,7 +45,7 @@ async def test_request_gets_its_answer(peers: Peers) -> None:
     assert await caller.request(21) == 42
 
 
-async def test_something_else_is_done_once_the_peer_can_work(peers: Peers) -> None:
+async def test_on_sent_runs_before_response(peers: Peers) -> None:
     done: list[str] = []
     caller, channel = peers.join(lambda payload: done.append(f"answers {payload}"))
     await caller.request("one", on_sent=lambda: done.append("meanwhile"))
@@ -107,7 +107,7 @@ async def test_stale_reference_of_dead_peer_is_not_logged(
     assert ("a request handler failed" in caplog.text) == (not expected)
 
 
-async def test_requests_in_flight_fail_when_the_peer_is_gone(peers: Peers) -> None:
+async def test_requests_in_flight_fail_when_peer_dies(peers: Peers) -> None:
     async def handler() -> None:
         await trio.sleep_forever()
 
@@ -455,7 +455,7 @@ async def test_polling_delivers_answers_of_other_requests(nursery: trio.Nursery)
     echo.join()
 
 
-async def test_polling_ends_when_the_peer_is_gone(nursery: trio.Nursery) -> None:
+async def test_polling_ends_when_peer_dies(nursery: trio.Nursery) -> None:
     here, there = socket.socketpair()
     connection = RpcConnection(SocketChannel(here))
     nursery.start_soon(connection.run)

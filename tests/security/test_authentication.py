@@ -131,7 +131,7 @@ def test_out_of_order_message_fails_permanently(seed: int) -> None:
         (900, 0, 0),
     ],
 )
-def test_how_long_a_proof_is_worth_something(
+def test_session_lifetime_is_shorter_of_credential_and_setting(
     expires_ms: int | None, reauth_ms: int, lifetime_ms: int
 ) -> None:
     one = made(expires_ms=expires_ms, reauth_ms=reauth_ms)

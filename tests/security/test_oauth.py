@@ -72,7 +72,7 @@ def test_malformed_oauth_message_fails_immediately(message: bytes) -> None:
         ({"aud": ["them"]}, "audience"),
     ],
 )
-def test_claims_that_are_not_believed(claims: dict[str, Any], why: str) -> None:
+def test_invalid_claims_are_rejected(claims: dict[str, Any], why: str) -> None:
     good = {**CLAIMS, "scope": ["read", " write "], "iss": "us", "aud": ["x", "broker"]}
     rules = TokenRules(
         scope=frozenset({"write"}), issuer="us", audience=frozenset({"broker", "other"})

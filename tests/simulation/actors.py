@@ -47,7 +47,7 @@ AWAY: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 """Errors for an existing partition while its owner restarts."""
 
 
-class HopelessError(Exception):
+class RetriesExhaustedError(Exception):
     """A request that should succeed was retried for too long."""
 
 
@@ -61,7 +61,7 @@ class Actor:
         self.client: SimulatedClient | None = None
 
     async def run(self) -> None:
-        """Act until done or until the world is quiet."""
+        """Act until done or until actors may end."""
         raise NotImplementedError
 
     async def ask(
@@ -76,18 +76,18 @@ class Actor:
                     self.client = await self.world.connect(self.name)
                 response = await self.client.ask(request, version)
             except StreamClosed:
-                self.hang_up()
+                self.disconnect()
                 self.world.record(self.name, f"{what}: disconnected")
                 return None
             self.world.record(self.name, f"{what}: {crc32(self.client.received):08x}")
             return response
         if patience_s == STUCK_S:
             self.world.history.wrong("stuck", f"{self.name} got no answer to {request}")
-        self.hang_up()
+        self.disconnect()
         self.world.record(self.name, f"{what}: gave up")
         return None
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Close the connection; the next request opens a new one."""
         if self.client is not None:
             self.client.close()
@@ -102,7 +102,9 @@ class Actor:
         deadline = trio.current_time() + HOPELESS_S
         while (result := await attempt()) is None:
             if trio.current_time() > deadline:
-                raise HopelessError(f"{self.name} never got on", self.world.history.anomalies)
+                raise RetriesExhaustedError(
+                    f"{self.name} never got on", self.world.history.anomalies
+                )
             await self.pause(2)
         return result
 
@@ -129,7 +131,7 @@ class Admin(Actor):
 
     async def run(self) -> None:
         number = 0
-        while not self.world.quiet:
+        while not self.world.may_end:
             number += 1
             await self._one_topic(f"extra-{number}")
 
@@ -159,7 +161,7 @@ class Admin(Actor):
         await self.pause()
 
     async def _expect(self, topic: str, *, exists: bool) -> None:
-        self.hang_up()  # Another processor accepts the next connection.
+        self.disconnect()  # Another processor accepts the next connection.
         found = await self.until(lambda: self.describe(topic))
         if (found.error_code == ErrorCode.NONE) is not exists:
             self.world.history.wrong(
@@ -272,7 +274,7 @@ class Consumer(Actor):
     async def run(self) -> None:
         positions = dict.fromkeys(self.world.partitions, 0)
         ids = {topic: await self.topic_id(topic) for topic in self.world.topics}
-        while not self.world.quiet or self._behind(positions):
+        while not self.world.may_end or self._behind(positions):
             wait_ms, bytes_min = self.random.choice(((0, 1), (1000, 1), (2000, 300)))
             request = fetch_request(positions, ids, wait_ms=wait_ms, bytes_min=bytes_min)
             request.max_bytes = self.random.choice((200, 2000, 1 << 20))
@@ -346,12 +348,12 @@ def values(records: bytes | memoryview | None) -> Iterable[tuple[int, str]]:
             yield record.offset, record.value.decode()
 
 
-class Looker(Actor):
+class OffsetObserver(Actor):
     """Repeatedly lists the end offsets of all partitions."""
 
     async def run(self) -> None:
         history = self.world.history
-        while not self.world.quiet:
+        while not self.world.may_end:
             known = {partition: history.known_end(partition) for partition in self.world.partitions}
             response = await self._ends()
             for topic in () if response is None else response.topics:
@@ -376,12 +378,12 @@ class Looker(Actor):
         return await self.ask(ListOffsetsRequest(topics=topics), (1, 11))
 
 
-class Breaker(Actor):
+class FaultInjector(Actor):
     """Kills roles at random moments, and advances the clock."""
 
     async def run(self) -> None:
         broker = self.world.broker
-        while not self.world.calm:
+        while not self.world.faults_ended:
             await self.pause(5)
             for _ in range(self.random.randrange(150)):
                 await trio.lowlevel.checkpoint()

@@ -37,7 +37,7 @@ class History:
         self._assigned: dict[tuple[str, int, Partition], str] = {}
 
     def wrong(self, kind: str, text: str) -> None:
-        """Something that is wrong whatever else happens."""
+        """A violation of the guarantees."""
         self.anomalies.append(Anomaly(kind, text))
 
     def appended(self, partition: Partition, base_offset: int, values: Sequence[str]) -> None:

@@ -53,7 +53,7 @@ class Member(Consumer):
         self.generation = -1
         self.ids = {topic: await self.topic_id(topic) for topic in self.world.topics}
         await self.until(self._find)
-        while not self.world.quiet:
+        while not self.world.may_end:
             mine = await self._join()
             if mine is None:
                 await self.pause()
@@ -138,7 +138,7 @@ class Member(Consumer):
         positions = await self._committed(mine)
         consumer = f"{self.member_id} {self.generation} {trio.current_time()}"
         for _ in range(self.random.randint(3, 30)):
-            if positions is None or self.world.quiet or not await self._beat():
+            if positions is None or self.world.may_end or not await self._beat():
                 return
             if positions:
                 request = fetch_request(positions, self.ids, wait_ms=200, bytes_min=1)
@@ -228,7 +228,7 @@ class Member(Consumer):
             await self.ask(request, (0, 5))
             self.member_id = ""
         elif how == "vanish":
-            self.hang_up()
+            self.disconnect()
             await trio.sleep(self.random.choice((1, SESSION_MS / 1000 + 1)))
 
 

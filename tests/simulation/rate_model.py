@@ -60,7 +60,7 @@ class Model:
 
 
 def one_after_the_other(limits: list[int], until_ms: int) -> list[int]:
-    """When each is let in if there is always one at the door: it comes when the last one is in."""
+    """Return the time of each admission if a new connection arrives after each admitted one."""
     models = [Model(limit) for limit in limits]
     now = 0
     admitted: list[int] = []

@@ -33,19 +33,19 @@ class World:
         self.wall_ms = clock.wall_ms
         self.history = History()
         self.transcript: list[str] = []
-        self.calm = False
-        """Nothing is broken any more."""
-        self.quiet = False
-        """Endless actors may end."""
+        self.faults_ended = False
+        """Whether no further faults are injected."""
+        self.may_end = False
+        """Whether endless actors may end."""
         self.topics = TOPICS
         self.partitions = [(topic, index) for topic in TOPICS for index in range(TOPICS[topic])]
         self._clients = count(1)
 
     def record(self, who: str, what: str) -> None:
-        """Adds a line to the transcript."""
+        """Add a line to the transcript."""
         self.transcript.append(f"{trio.current_time():.6f} {who} {what}")
 
     async def connect(self, name: str) -> SimulatedClient:
-        """A new connection."""
+        """Open a connection."""
         stream = await self.broker.sources[LISTENER].connect()
         return SimulatedClient(stream, f"{name}-{next(self._clients)}")

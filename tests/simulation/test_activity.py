@@ -287,15 +287,15 @@ async def test_rate_limited_connection_is_recorded_with_its_delay(
     for number in dict.fromkeys(each["connection"] for each in recorded):
         mine = [each for each in recorded if each["connection"] == number]
         held = [each for each in mine if each["happened"] == "held"]
-        looks = [mine[0], *(each for each in mine if each["happened"] in ("admitted", "refused"))]
-        for look in looks:
-            # Each look at an address's rate is the clock of one of the events.
-            rate.record(1, look["clock_ms"])
-            ms = rate.throttle_ms(1, look["clock_ms"], 1000)
+        checks = [mine[0], *(each for each in mine if each["happened"] in ("admitted", "refused"))]
+        for check in checks:
+            # Each check of the per-IP rate uses the clock of one of these events.
+            rate.record(1, check["clock_ms"])
+            ms = rate.throttle_ms(1, check["clock_ms"], 1000)
             if ms > 0:
-                rate.record(-1, look["clock_ms"])
-            waits = held and look is mine[0]
-            assert ms == (held[0]["delay_ms"] if waits else ms * (look["happened"] == "refused"))
+                rate.record(-1, check["clock_ms"])
+            waits = held and check is mine[0]
+            assert ms == (held[0]["delay_ms"] if waits else ms * (check["happened"] == "refused"))
         outcomes.update(each["happened"] for each in mine)
     assert outcomes["held"] > 0
     assert outcomes["held"] == outcomes["admitted"] + outcomes["refused"]

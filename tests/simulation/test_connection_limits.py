@@ -18,8 +18,8 @@ from minibroker.config import Settings
 from minibroker.observability.definitions import COUNTED, OPEN
 from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.client import SimulatedClient
-from tests.simulation.crowd import HELLO, HOSTS, Visitors
 from tests.simulation.lag import LaggingTransport
+from tests.simulation.reconnecting_clients import HELLO, HOSTS, ReconnectingClients
 from tests.simulation.surroundings import LISTENER, TWO_OF_EACH
 from tests.simulation.world import logged_errors, scheduled_by
 
@@ -31,7 +31,7 @@ ROUNDS = 40
 SETTINGS = (*TWO_OF_EACH, f"max.connections={TOTAL}", f"max.connections.per.ip={PER_IP}")
 
 
-class Crowd(Visitors):
+class LimitedClients(ReconnectingClients):
     """Clients, and an actor that kills roles."""
 
     async def killer(self) -> None:
@@ -53,10 +53,10 @@ class Crowd(Visitors):
         return int(gauges.get((name, (LISTENER,)), 0))
 
 
-def play(seed: int, directory: Path) -> Crowd:
+def play(seed: int, directory: Path) -> LimitedClients:
     mock = MockClock(autojump_threshold=0)
 
-    async def main() -> Crowd:
+    async def main() -> LimitedClients:
         broker = TaskBroker(
             Settings.from_sources(pairs=SETTINGS),
             directory,
@@ -64,7 +64,7 @@ def play(seed: int, directory: Path) -> Crowd:
             seed=seed,
             transport=LaggingTransport(Random(f"{seed} lag")),
         )
-        crowd = Crowd(broker, seed)
+        crowd = LimitedClients(broker, seed)
         async with trio.open_nursery() as nursery:
             await nursery.start(broker.run)
             async with trio.open_nursery() as acting:

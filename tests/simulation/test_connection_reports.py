@@ -39,7 +39,7 @@ from tests.simulation.surroundings import LISTENER, TWO_OF_EACH
 HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
 
 
-class Seen(TaskBroker):
+class ReportingBroker(TaskBroker):
     """A broker whose control API is called without HTTP."""
 
     backend: ControllerBackend
@@ -58,7 +58,7 @@ class Seen(TaskBroker):
         return await self.backend.connections()
 
     async def dial(self, host: str) -> SimulatedClient:
-        """A connection that has not said anything."""
+        """Open a connection that sends nothing."""
         client = SimulatedClient(await self.sources[LISTENER].connect(host))
         await wait_all_tasks_blocked()
         return client
@@ -67,9 +67,9 @@ class Seen(TaskBroker):
 @asynccontextmanager
 async def running(
     monkeypatch: pytest.MonkeyPatch, directory: Path, clock: MockClock, *pairs: str
-) -> AsyncIterator[Seen]:
+) -> AsyncIterator[ReportingBroker]:
     settings = Settings.from_sources(pairs=(*TWO_OF_EACH, *pairs))
-    broker = Seen(settings, directory, clock=SimulatedClock(clock), seed=1)
+    broker = ReportingBroker(settings, directory, clock=SimulatedClock(clock), seed=1)
 
     async def serve(make: Callable[[], ControllerBackend], *_: Any, **__: Any) -> None:
         broker.backend = make()
@@ -84,12 +84,12 @@ async def running(
 
 
 def summary(seen: ConnectionsView) -> list[tuple[str, str | None, int]]:
-    """What happened, why, and how long ago."""
+    """Return the kind, reason and age of each event."""
     return [(each.kind, each.reason, each.ago_ms) for each in seen.happenings]
 
 
 def only(seen: ConnectionsView) -> Connection:
-    """The one connection there is."""
+    """Return the only connection."""
     (connection,) = [each for processor in seen.processors for each in processor.connections]
     return connection
 
@@ -196,7 +196,7 @@ async def test_failed_authentication_is_distinguished_from_a_limit(
         assert refusal.text.startswith("10.0.0.1 was rejected: authentication failed (")
 
 
-async def set_rate(broker: Seen, ip: str, rate: float) -> None:
+async def set_rate(broker: ReportingBroker, ip: str, rate: float) -> None:
     """Give an address a quota."""
     entry = AlterClientQuotasRequestEntryData(
         entity=[EntityData(entity_type="ip", entity_name=ip)],

@@ -22,7 +22,7 @@ from minibroker.connections.delayed_close import AT_ONCE, PER_S, TICK_S
 from minibroker.observability.definitions import COUNTED, QUEUE_USED
 from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.client import SimulatedClient
-from tests.simulation.crowd import HELLO
+from tests.simulation.reconnecting_clients import HELLO
 from tests.simulation.surroundings import LISTENER
 
 SHUT_OUT, GUEST = "10.0.0.1", "10.0.0.2"
@@ -34,7 +34,7 @@ MODES = pytest.mark.parametrize("mode", [SINGLE, SHARDED])
 
 
 class Storm:
-    """Clients of an address that may not come in, at whatever accepts."""
+    """Clients of an address whose connections every acceptor rejects."""
 
     def __init__(self, broker: TaskBroker, mode: str) -> None:
         self.broker = broker

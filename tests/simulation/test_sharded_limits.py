@@ -27,8 +27,8 @@ from protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tests.simulation.client import SimulatedClient
-from tests.simulation.crowd import HELLO, HOSTS, Visitors
 from tests.simulation.lag import LaggingTransport
+from tests.simulation.reconnecting_clients import HELLO, HOSTS, ReconnectingClients
 from tests.simulation.surroundings import LISTENER
 from tests.simulation.world import logged_errors, scheduled_by
 
@@ -95,7 +95,7 @@ async def alter(client: SimulatedClient, **configs: str) -> list[int]:
     return [each.error_code for each in response.responses]
 
 
-class Crowd(Visitors):
+class LimitedClients(ReconnectingClients):
     """Clients, and actors that kill roles and change limits."""
 
     async def changer(self) -> None:
@@ -119,7 +119,7 @@ class Crowd(Visitors):
 
 
 async def check_exact(broker: TaskBroker) -> None:
-    """Every limit is met to the connection, through whichever processor one comes."""
+    """Every limit is exact, independent of the processor that accepts a connection."""
     everywhere = range(PROCESSORS)
     assert (gauge(broker, COUNTED.name), gauge(broker, OPEN.name)) == (0, 0)
     first = await come(broker, HOSTS[1], 1)
@@ -139,12 +139,12 @@ async def check_exact(broker: TaskBroker) -> None:
     assert [await come(broker, HOSTS[5], at) for at in everywhere] == [None] * PROCESSORS
 
 
-def play(seed: int, directory: Path) -> Crowd:
+def play(seed: int, directory: Path) -> LimitedClients:
     mock = MockClock(autojump_threshold=0)
 
-    async def main() -> Crowd:
+    async def main() -> LimitedClients:
         async with running(directory, seed, mock, *SETTINGS) as broker:
-            crowd = Crowd(broker, seed)
+            crowd = LimitedClients(broker, seed)
             async with trio.open_nursery() as acting:
                 acting.start_soon(crowd.killer)
                 acting.start_soon(crowd.changer)

@@ -1,4 +1,4 @@
-"""A broker that is stopped ends at once, whatever its clients wait for."""
+"""A stopped broker ends at once, even if clients wait for responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FETCH = fetch_request(
 )
 
 
-async def expect_hang_up(client: SimulatedClient, request: Message, version: int) -> None:
+async def expect_disconnect(client: SimulatedClient, request: Message, version: int) -> None:
     with pytest.raises(StreamClosed):
         await client.ask(request, version)
 
@@ -50,7 +50,7 @@ async def test_request_that_waits_does_not_hold_a_stop_up(
         client = SimulatedClient(await broker.sources[LISTENER].connect())
         topic = CreatableTopic(name="t", num_partitions=4, replication_factor=1)
         await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1_000), 5)
-        nursery.start_soon(expect_hang_up, client, request_, version)
+        nursery.start_soon(expect_disconnect, client, request_, version)
         await wait_all_tasks_blocked()
         await broker.stop()
     assert trio.current_time() == began  # not a moment of the minute that was waited for

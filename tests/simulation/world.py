@@ -26,9 +26,9 @@ from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.actors import (
     Actor,
     Admin,
-    Breaker,
     Consumer,
-    Looker,
+    FaultInjector,
+    OffsetObserver,
     Producer,
     fetch_request,
     values,
@@ -65,7 +65,7 @@ async def play(world: World, producers: int, *, breaks: bool) -> list[Anomaly]:
     for topic, partitions in TOPICS.items():
         await admin.create(topic, partitions)
     makers = [Producer(world, f"producer-{n}") for n in range(producers)]
-    others: list[Actor] = [Admin(world, "admin"), Looker(world, "looker")]
+    others: list[Actor] = [Admin(world, "admin"), OffsetObserver(world, "observer")]
     others += [Consumer(world, f"consumer-{n}") for n in range(2)]
     others += [Member(world, f"member-{n}") for n in range(3)]
     async with trio.open_nursery() as nursery:
@@ -73,12 +73,12 @@ async def play(world: World, producers: int, *, breaks: bool) -> list[Anomaly]:
             nursery.start_soon(actor.run)
         async with trio.open_nursery() as at_work:
             if breaks:
-                nursery.start_soon(Breaker(world, "breaker").run)
+                nursery.start_soon(FaultInjector(world, "breaker").run)
             for maker in makers:
                 at_work.start_soon(maker.run)
-        world.calm = True
+        world.faults_ended = True
         await trio.sleep(CALM_S)
-        world.quiet = True
+        world.may_end = True
     return judge(world.history, await read_logs(world))
 
 

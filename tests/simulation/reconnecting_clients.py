@@ -1,6 +1,6 @@
 """Clients that connect from a few addresses, send requests and disconnect, repeatedly.
 
-Owns their connections, all by randomness of a seed; other actors and the checks belong to the test.
+Owns their connections, which depend only on a seed; other actors and the checks are in the tests.
 Invariant: a rejected or disconnected client connects again.
 """
 
@@ -21,8 +21,8 @@ HOSTS: Final = tuple(f"10.0.0.{number}" for number in range(6))
 HELLO: Final = ApiVersionsRequest(client_software_name="me", client_software_version="1")
 
 
-class Visitors:
-    """What all clients of one run share; each is a task in ``client`` until ``over``."""
+class ReconnectingClients:
+    """State that all clients of one run share; each is a task in ``client`` until ``over``."""
 
     def __init__(self, broker: TaskBroker, seed: int) -> None:
         self.broker = broker
