@@ -1,4 +1,4 @@
-"""How each codec's bytes are framed and unframed; loaded when a batch is compressed at all.
+"""Framing of each codec's bytes; imported only when a compressed batch is handled.
 
 Owns the calls into cramjam and zlib, in the framings that Kafka's clients use, and never allocates
 more than the limit that it is given. Many programs never compress, so ``protocol.compression``

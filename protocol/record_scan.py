@@ -197,7 +197,7 @@ class _Scan:
         return None
 
     def _run_length(self, start: int, body: int, end: int, fields: tuple[int, ...]) -> int:
-        """How many records behind the one at ``start`` have its size, layout and timestamp."""
+        """Count the records after the one at ``start`` that have its size, layout and timestamp."""
         data, index, size = self._data, self.index, end - start
         offset_at, key_at, value_at, headers_at = fields
         varying = _offset_columns(index + 1, key_at - offset_at)
@@ -243,7 +243,7 @@ class _Scan:
         self.invalid_timestamps += range(index, index + min(count, room))
 
     def _skip_field(self, at: int, end: int) -> int:
-        """Where a length-prefixed field ends. A length of -1 is null and has no bytes."""
+        """Return the end of a length-prefixed field. A length of -1 is null and has no bytes."""
         length, after = read_varint(self._data, at)
         if length < -1 or after + length > end:
             raise DecodeError(f"a field of record {self.index} claims {length} bytes", at)

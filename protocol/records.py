@@ -338,7 +338,7 @@ def _seal(base_offset: int, leader_epoch: int, body: bytes) -> bytes:
 
 
 def _encode_record(record: Record, offset_delta: int, base_timestamp: int) -> Pieces:
-    """What to put together for one record, so that its value is copied once, with all others."""
+    """Return the parts of one record, so that its value is copied once, with all others."""
     _, timestamp, key, value, headers = record
     start = b"\x00" + varint(timestamp - base_timestamp) + varint(offset_delta) + _encode_bytes(key)
     if value is None:

@@ -292,7 +292,7 @@ class TaggedFieldsNode(cs.Construct):  # type: ignore[misc]
         return values
 
     def parse_count(self, stream: Any, context: Any, path: str) -> int:
-        """How many tagged fields follow; refused if they can't fit the rest of the stream."""
+        """Return the number of tagged fields; raise if they can't fit the rest of the stream."""
         count = int(UVARINT._parse(stream, context, path))
         if count * 2 > remaining(stream):
             raise cs.StreamError(f"{count} tagged fields do not fit the bytes left", path=path)

@@ -33,7 +33,7 @@ class Argument(click.Argument):
 
     @property
     def row(self) -> tuple[str, str]:
-        """The argument's name and line of help."""
+        """Return the argument's name and line of help."""
         return self.human_readable_name, self.about + ("  [required]" if self.required else "")
 
 

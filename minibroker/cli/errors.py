@@ -23,7 +23,7 @@ from protocol.errors import ErrorCode
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """Exit status of a command."""
 
     OK = 0
     REFUSED = 1

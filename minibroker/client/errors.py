@@ -13,7 +13,7 @@ from protocol.errors import ErrorCode
 
 
 class Remedy(Enum):
-    """What the user can change so that a broker becomes reachable."""
+    """A change by the user that makes a broker reachable."""
 
     START_BROKER = auto()
     """Nothing listens on the address."""

@@ -42,7 +42,7 @@ def home_of(key: str, processors: int) -> int:
 
 
 class Holdings(NamedTuple):
-    """To a home: numbers of open connections by key; ``more`` messages follow.
+    """Message to a home: numbers of open connections by key; ``more`` messages follow.
 
     The first message of a shard in a term, and on a new link.
     """
@@ -53,7 +53,7 @@ class Holdings(NamedTuple):
 
 
 class RequestToken(NamedTuple):
-    """To a home: request for a token for the new connection with this number."""
+    """Message to a home: request for a token for the new connection with this number."""
 
     term: Term
     key: str
@@ -61,7 +61,7 @@ class RequestToken(NamedTuple):
 
 
 class ReturnTokens(NamedTuple):
-    """To a home: returned tokens."""
+    """Message to a home: returned tokens."""
 
     term: Term
     key: str
@@ -69,7 +69,7 @@ class ReturnTokens(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """To a home: the answer to ``Collect``, with the cached tokens."""
+    """Message to a home: the answer to ``Collect``, with the cached tokens."""
 
     term: Term
     key: str
@@ -77,7 +77,7 @@ class Collected(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """To a shard: tokens; with ``reclaim`` they must be returned when they are free."""
+    """Message to a shard: tokens; with ``reclaim`` they must be returned when they are free."""
 
     term: Term
     key: str
@@ -86,7 +86,7 @@ class Grant(NamedTuple):
 
 
 class TokenDenied(NamedTuple):
-    """To a shard: there is no token for the new connection with this number."""
+    """Message to a shard: there is no token for the new connection with this number."""
 
     term: Term
     key: str
@@ -94,14 +94,14 @@ class TokenDenied(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """To a shard: return unused tokens, now and whenever one becomes free."""
+    """Message to a shard: return unused tokens, now and whenever one becomes free."""
 
     term: Term
     key: str
 
 
 class AllowCaching(NamedTuple):
-    """To a shard: free tokens may be cached again."""
+    """Message to a shard: free tokens may be cached again."""
 
     term: Term
     key: str

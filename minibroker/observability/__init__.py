@@ -1,4 +1,4 @@
-"""What people may see of a running broker: metrics and log lines.
+"""Metrics, conditions and log lines of a running broker.
 
 Owns the numbers each process counts, how they are merged and shown, and the format of a
 log line. Knows nothing of sockets, channels or how a role works: roles hand it plain numbers.

@@ -1,4 +1,4 @@
-"""What is wrong in a process right now, for the health page and the metrics.
+"""Current problems of a process, for the health page and the metrics.
 
 Owns the set of conditions of one process, bounded in number and length. It must never know how a
 condition is detected or shown. Invariant: a condition is there from the moment it is raised until
@@ -19,7 +19,7 @@ TEXT_MAX: Final = 300
 
 
 class ConditionKind(StrEnum):
-    """What can be wrong: the complete set, so that the metric's label stays bounded."""
+    """Kinds of problems: the complete set, so that the metric's label stays bounded."""
 
     STORAGE_FAILED = "storage_failed"
     RECORDS_TRUNCATED = "records_truncated"
@@ -69,7 +69,7 @@ class Conditions:
         return tuple(self._found.values())
 
     def counts(self) -> dict[ConditionKind, int]:
-        """How many conditions there are of each kind that occurs."""
+        """Return the number of conditions of each kind that occurs."""
         counts: dict[ConditionKind, int] = {}
         for kind, _ in self._found:
             counts[kind] = counts.get(kind, 0) + 1

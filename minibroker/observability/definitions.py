@@ -55,7 +55,7 @@ OTHER: Final = "(other)"
 
 
 class MetricKind(Enum):
-    """What Prometheus calls the type of a metric."""
+    """Type of a metric, as Prometheus names it."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

@@ -69,7 +69,7 @@ class EventLog:
         self._write(logging.DEBUG, message, fields)
 
     def info(self, message: str, /, **fields: object) -> None:
-        """Something that happens seldom and that people want to know."""
+        """Log a rare event of interest to operators."""
         self._write(logging.INFO, message, fields)
 
     def warning(self, message: str, /, **fields: object) -> None:

@@ -1,10 +1,10 @@
-"""What one process counts, cheaply enough for every request, and hands over as plain data.
+"""Counters of one process, cheap enough for every request, and snapshots of them as plain data.
 
-Owns the counters of one process and the shape of a snapshot. Must never know how snapshots are
-merged, shown or carried, and never measures anything itself: times and sizes are arguments.
-The invariant: within one incarnation every count only grows, and no input, however hostile,
-makes the number of series grow past the bounds in ``definitions``. Echoes Kafka's
-``RequestChannel.Metrics`` and ``BrokerTopicStats``, which are thread-safe where this is single.
+Owns the counters of one process and the shape of a snapshot. It must never know how snapshots are
+merged, displayed or sent, and it measures nothing: times and sizes are arguments. Invariants:
+within one incarnation no count decreases, and no input makes the number of series exceed the bounds
+in ``definitions``. Corresponds to Kafka's ``RequestChannel.Metrics`` and ``BrokerTopicStats``,
+which are shared by threads, while this is used by one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ ROW_LENGTH: Final = _THROTTLE + len(TIME_BUCKETS_NS) + 1
 
 
 class Histogram(NamedTuple):
-    """Where a row keeps one histogram: its sum, its first bucket, and the buckets' bounds."""
+    """Position of a histogram in a row: its sum, its first bucket, and the buckets' bounds."""
 
     sum_at: int
     buckets_at: int
@@ -106,7 +106,7 @@ _Source = TypeVar("_Source")
 
 
 class Fill(NamedTuple):
-    """How full a bounded queue is and was, in the queue's own unit."""
+    """Current and largest use of a bounded queue, in the queue's own unit."""
 
     used: int
     capacity: int

@@ -78,7 +78,7 @@ _TITLE_PREFIX: Final = "mb-"
 
 @dataclass(frozen=True, slots=True)
 class ChildContext:
-    """What a role's `main` receives about its process.
+    """Facts about its process that a role's `main` receives.
 
     `incarnation` counts from 1. `lifeline_fd` becomes readable (end of file) when the supervisor is
     gone: the role should then end as it does on SIGTERM.

@@ -331,7 +331,7 @@ class SimulatedClock:
         await trio.sleep(seconds)
 
     def state(self) -> ClockState:
-        """As `SharedClock.state`; the offset is the time since the start."""
+        """Return the state like `SharedClock.state`; the offset is the time since the start."""
         return ClockState(
             rate=self._running[0],
             frozen=self._frozen,

@@ -93,6 +93,6 @@ class MemorySources:
         self._random = random
 
     async def connect(self, host: str = "127.0.0.1", part: int | None = None) -> MemoryStream:
-        """As ``MemorySource.connect``, to one part or to any."""
+        """Connect like ``MemorySource.connect``, to one part or to any."""
         source = self._random.choice(self.parts) if part is None else self.parts[part]
         return await source.connect(host)

@@ -200,7 +200,7 @@ class RequestMemory:
     """The memory of one processor: offsets only."""
 
     def __init__(self, large_bytes: int, address_bytes_max: int | None = None) -> None:
-        """By default an address may have unfinished claims to half of the large region."""
+        """By default, an address may have unfinished claims to half of the large region."""
         if address_bytes_max is None:
             address_bytes_max = large_bytes // 2
         self.largest = large_bytes

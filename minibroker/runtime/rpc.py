@@ -335,7 +335,7 @@ class Link:
         poll: bool = False,
         on_sent: Callable[[], None] = _do_nothing,
     ) -> Any:
-        """As ``RpcConnection.request``; waits first while the peer restarts."""
+        """Send a request like ``RpcConnection.request``; wait first while the peer restarts."""
         connection = await self.connection()
         return await connection.request(payload, may_wait=may_wait, poll=poll, on_sent=on_sent)
 

@@ -112,7 +112,7 @@ class MiniBroker:
     # ----------------------------------------------------------------------------- addresses
 
     def ended(self) -> Ended | None:
-        """How the broker ended, if it ended by itself, e.g. because it was killed."""
+        """Description of the broker's end, if it ended by itself, e.g. because it was killed."""
         return None if self._lease is None else self._lease.ended()
 
     def restart(self) -> Self:

@@ -181,7 +181,7 @@ class Lease:
         return self._ended.log
 
     def ended(self) -> Ended | None:
-        """How the broker ended, if it ended by itself; does not wait."""
+        """Return a description of the broker's end, if it ended by itself; does not wait."""
         if self._ended is None and select.select([self._connection], [], [], 0)[0]:
             self._note_end(self._answer(STOP_SECONDS_MAX))
         return self._ended
