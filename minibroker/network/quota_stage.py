@@ -36,6 +36,7 @@ from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 from minibroker.runtime.clock import whole_ms
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
+from protocol.messages.fetch import FetchResponse
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ class QuotaStage:
             )
             if checks is not None:
                 checks.taken_back = ordinal
-            response = throttled_response(cost.ctx, response)
+            # A direct request has no context and no session.
+            response = FetchResponse() if cost.is_direct else throttled_response(cost.ctx, response)
         return _with_throttle_time(response, throttle.ms)
 
     def _record_and_check(self, cost: RequestCost, now_ms: int) -> Throttle | None:
