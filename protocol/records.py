@@ -403,3 +403,46 @@ def recompressed(
     attributes = header.attributes & ~_CODEC_MASK | compression
     body = _CHECKED.pack(attributes, *header[6:]) + compress(compression, data)
     return _seal(header.base_offset, header.partition_leader_epoch, body)
+
+
+def replaced_records(
+    header: BatchHeader,
+    section: bytes,
+    count: int,
+    *,
+    max_timestamp: int,
+    delete_horizon: int | None = None,
+) -> bytes:
+    """Return a batch whose records are the ``count`` in ``section``, which is not compressed.
+
+    Everything else is as in ``header``: offsets, sequence, codec. The records' timestamps are
+    relative to ``delete_horizon`` if it is given, else to the base timestamp of ``header``.
+    """
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if delete_horizon is not None:
+        attributes, base_timestamp = attributes | _DELETE_HORIZON_BIT, delete_horizon
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    checked = _CHECKED.pack(
+        attributes, header.last_offset_delta, base_timestamp, max_timestamp, *producer, count
+    )
+    body = checked + compress(Compression(header.codec), section)
+    return _seal(header.base_offset, header.partition_leader_epoch, body)
+
+
+def emptied(header: BatchHeader) -> bytes:
+    """Return a batch without records that keeps offsets, producer and sequence of ``header``.
+
+    Kafka's ``DefaultRecordBatch.writeEmptyHeader``.
+    """
+    attributes = header.attributes & ~(_CODEC_MASK | _DELETE_HORIZON_BIT)
+    body = _CHECKED.pack(
+        attributes,
+        header.last_offset_delta,
+        NO_TIMESTAMP,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        0,
+    )
+    return _seal(header.base_offset, header.partition_leader_epoch, body)

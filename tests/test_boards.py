@@ -12,7 +12,8 @@ import promql_parser
 import pytest
 import yaml
 
-from minibroker.observability.definitions import METRICS, MetricKind
+from minibroker.observability.definitions import METRICS
+from minibroker.observability.metric import MetricKind
 from tests.test_docker import DOCKER
 
 BOARD = json.loads((DOCKER / "grafana/dashboards/minibroker.json").read_text())

@@ -306,6 +306,7 @@ def _environment(
         random=SystemRandom(),  # Member ids must not be guessable.
         data_dir=shared.directories.data_dir,
         rebuild_topics=shared.rebuild_topics,
+        starts_processes=True,
         secret=shared.secret,
         ready=context.ready,
         control=shared.control,

@@ -11,6 +11,7 @@ from minibroker.config import topics as topics
 from minibroker.config.access_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.activity_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.admin_definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.cleaner_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.connection_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.fetch_definitions import *  # noqa: F403 - the setting constants

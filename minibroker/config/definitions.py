@@ -16,7 +16,6 @@ from minibroker.config.listeners import (
 from minibroker.config.setting import setting
 from minibroker.config.types import (
     BOOLEAN,
-    DOUBLE,
     HOST_PORT,
     INT,
     LIST,
@@ -346,7 +345,7 @@ LOG_CLEANUP_POLICY = setting(
     valid=some_of("compact", "delete"),
     dynamic=True,
     doc="What happens to old segments; topics can override it. `delete` deletes them by retention. "
-    "`compact` alone keeps them: only committed offsets are compacted.",
+    "`compact` keeps the last value of each key.",
 )
 LOG_INDEX_INTERVAL_BYTES = setting(
     "log.index.interval.bytes",
@@ -436,46 +435,6 @@ PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS = setting(
     doc="How often inactive producers are expired, in milliseconds.",
 )
 
-# ------------------------------------------------------- defaults for topics, without any effect
-
-_NOT_COMPACTED = "user topics are not compacted"
-
-LOG_CLEANER_DELETE_RETENTION_MS = setting(
-    "log.cleaner.delete.retention.ms",
-    LONG,
-    default=24 * 60 * 60 * 1000,
-    valid=at_least(0),
-    dynamic=True,
-    doc="How long a compacted log keeps tombstones, in milliseconds.",
-    no_effect=_NOT_COMPACTED,
-)
-LOG_CLEANER_MIN_COMPACTION_LAG_MS = setting(
-    "log.cleaner.min.compaction.lag.ms",
-    LONG,
-    default=0,
-    valid=at_least(0),
-    dynamic=True,
-    doc="How long a record stays uncompacted at least in a compacted log, in milliseconds.",
-    no_effect=_NOT_COMPACTED,
-)
-LOG_CLEANER_MAX_COMPACTION_LAG_MS = setting(
-    "log.cleaner.max.compaction.lag.ms",
-    LONG,
-    default=LONG_MAX,
-    valid=at_least(1),
-    dynamic=True,
-    doc="The age at which a record becomes eligible for compaction at the latest, in milliseconds.",
-    no_effect=_NOT_COMPACTED,
-)
-LOG_CLEANER_MIN_CLEANABLE_RATIO = setting(
-    "log.cleaner.min.cleanable.ratio",
-    DOUBLE,
-    default=0.5,
-    valid=between(0, 1),
-    dynamic=True,
-    doc="The ratio of dirty log to total log at which a log is compacted.",
-    no_effect=_NOT_COMPACTED,
-)
 UNCLEAN_LEADER_ELECTION_ENABLE = setting(
     "unclean.leader.election.enable",
     BOOLEAN,

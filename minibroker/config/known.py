@@ -84,9 +84,7 @@ KNOWN_UNSERVED = frozenset().union(
     ),
     _names(
         "log.",
-        """cleaner.backoff.ms cleaner.dedupe.buffer.size cleaner.enable
-        cleaner.io.buffer.load.factor cleaner.io.buffer.size cleaner.io.max.bytes.per.second
-        cleaner.threads dir.failure.timeout.ms flush.offset.checkpoint.interval.ms
+        """dir.failure.timeout.ms flush.offset.checkpoint.interval.ms
         flush.start.offset.checkpoint.interval.ms initial.task.delay.ms local.retention.bytes
         local.retention.ms message.downconversion.enable message.format.version
         message.timestamp.difference.max.ms preallocate roll.jitter.hours roll.jitter.ms""",

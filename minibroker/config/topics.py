@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from minibroker.config import cleaner_definitions as cleaner
 from minibroker.config import definitions as broker
 from minibroker.config.setting import TOPIC_SETTINGS, Scope, Setting, setting
 from minibroker.config.settings import Settings, unknown_name
@@ -71,7 +72,8 @@ def _topic(
 CLEANUP_POLICY = _topic(
     "cleanup.policy",
     LIST,
-    "What happens to old segments: `delete` deletes them by retention; `compact` alone keeps them.",
+    "What happens to old segments: `delete` deletes them by retention; `compact` keeps the last "
+    "value of each key.",
     broker.LOG_CLEANUP_POLICY,
 )
 RETENTION_MS = _topic(
@@ -178,32 +180,32 @@ MIN_INSYNC_REPLICAS = _topic(
     broker.MIN_INSYNC_REPLICAS,
 )
 
-# ------------------------------------------------------------------- configs without any effect
-
 DELETE_RETENTION_MS = _topic(
     "delete.retention.ms",
     LONG,
     "How long a compacted partition keeps tombstones, in milliseconds.",
-    broker.LOG_CLEANER_DELETE_RETENTION_MS,
+    cleaner.LOG_CLEANER_DELETE_RETENTION_MS,
 )
 MIN_COMPACTION_LAG_MS = _topic(
     "min.compaction.lag.ms",
     LONG,
     "How long a record stays uncompacted at least in a compacted partition, in milliseconds.",
-    broker.LOG_CLEANER_MIN_COMPACTION_LAG_MS,
+    cleaner.LOG_CLEANER_MIN_COMPACTION_LAG_MS,
 )
 MAX_COMPACTION_LAG_MS = _topic(
     "max.compaction.lag.ms",
     LONG,
     "The age at which a record becomes eligible for compaction at the latest, in milliseconds.",
-    broker.LOG_CLEANER_MAX_COMPACTION_LAG_MS,
+    cleaner.LOG_CLEANER_MAX_COMPACTION_LAG_MS,
 )
 MIN_CLEANABLE_DIRTY_RATIO = _topic(
     "min.cleanable.dirty.ratio",
-    broker.LOG_CLEANER_MIN_CLEANABLE_RATIO.type,
+    cleaner.LOG_CLEANER_MIN_CLEANABLE_RATIO.type,
     "The ratio of dirty log to total log at which a partition is compacted.",
-    broker.LOG_CLEANER_MIN_CLEANABLE_RATIO,
+    cleaner.LOG_CLEANER_MIN_CLEANABLE_RATIO,
 )
+# ------------------------------------------------------------------- configs without any effect
+
 UNCLEAN_LEADER_ELECTION_ENABLE = _topic(
     "unclean.leader.election.enable",
     BOOLEAN,

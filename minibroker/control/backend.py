@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from minibroker.control.client_metrics_shapes import ClientMetricsBackend
+from minibroker.control.compaction import CompactionBackend
 from minibroker.control.quota_shapes import QuotaExplanation, QuotaQuery, QuotasView
 from minibroker.control.schema import Doc, Length, Range
 from minibroker.observability.metrics import Snapshot
@@ -451,7 +451,7 @@ class ResetResult(NamedTuple):
     groups: Annotated[int, Doc("Number of deleted groups, with their offsets.")]
 
 
-class Backend(ClientMetricsBackend, Protocol):
+class Backend(CompactionBackend, Protocol):
     """A running broker. Every method can raise ``BackendError``."""
 
     async def health(self) -> Health:

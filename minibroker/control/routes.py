@@ -147,6 +147,12 @@ async def delete_topic(context: ApiContext, name: str) -> None:
     await context.backend.delete_topic(name)
 
 
+async def compact_topic(context: ApiContext, name: str) -> TopicView:
+    """Compact a topic now, from a new segment on; respond when that is done."""
+    await context.backend.compact_topic(name)
+    return await context.backend.topic(name)
+
+
 async def list_groups(context: ApiContext) -> GroupList:
     """List all consumer groups."""
     return await context.backend.groups()
@@ -246,6 +252,17 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         delete_topic,
         status=204,
         errors={404: _NO_TOPIC, **_UNAVAILABLE},
+    ),
+    _operation(
+        "POST",
+        "/v1/compact/{name}",
+        TopicView,
+        compact_topic,
+        errors={
+            404: _NO_TOPIC,
+            409: "The topic is not compacted, or a partition can't be.",
+            **_UNAVAILABLE,
+        },
     ),
     _operation("GET", "/v1/groups", GroupList, list_groups, errors=_UNAVAILABLE),
     _operation(

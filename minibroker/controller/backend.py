@@ -19,6 +19,7 @@ from minibroker.cluster.store.tree import UnavailableError
 from minibroker.cluster.topics import NewTopic as WantedTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, QUOTA_THROTTLE_MODE
 from minibroker.config.dynamic import effective
+from minibroker.config.topics import CLEANUP_POLICY, topic_value
 from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.control.client_metrics_shapes import ClientMetricsView
@@ -39,6 +40,7 @@ from minibroker.process.environment import (
 )
 from minibroker.process.messages import (
     ClockAdvanced,
+    CompactRequest,
     ConditionsRequest,
     DetailsRequest,
     GroupsRequest,
@@ -228,6 +230,24 @@ class ControllerBackend:
         rejection = outcome.topics[0].rejection
         if rejection is not None:
             raise _refused(rejection)
+
+    async def compact_topic(self, name: str) -> None:
+        """Compact a topic; returns when all workers have done so."""
+        if name not in self._image.topics:
+            raise _no_topic(name)
+        policies = topic_value(
+            effective(self._env.settings, self._image.configs),
+            self._image.topic_overrides(name),
+            CLEANUP_POLICY,
+        )
+        if "compact" not in policies:
+            raise Conflict("INVALID_CONFIG", f"cleanup.policy of {name} is not compact")
+        workers = [role_name(WORKER, index) for index in range(self._env.workers)]
+        answers = await self._subscribers.request_all(CompactRequest(name), workers)
+        if len(answers) < len(workers):
+            raise Unavailable("BROKER_NOT_AVAILABLE", "an I/O worker is restarting")
+        if failures := [failure for failure in answers.values() if failure]:
+            raise Conflict("KAFKA_STORAGE_ERROR", "; ".join(failures))
 
     # Groups ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
+from minibroker.storage.slices import ANY_INODE, open_segment
 
 CACHED_MAX: Final = 128
 """Segment files that stay open because they were used last."""
@@ -51,8 +52,8 @@ class OpenFile:
 
     __slots__ = ("_count", "descriptor")
 
-    def __init__(self, path: str, count: _Count) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, path: str, inode: int, count: _Count) -> None:
+        self.descriptor = open_segment(path, inode)
         self._count = count
         count.opened += 1
 
@@ -65,7 +66,7 @@ class OpenFile:
 def _reserved() -> OpenFile | None:
     """Return a reserved descriptor, or None if there is none left."""
     with suppress(OSError):
-        return OpenFile(os.devnull, _Count())
+        return OpenFile(os.devnull, ANY_INODE, _Count())
     return None
 
 
@@ -76,7 +77,7 @@ class OpenFiles:
         """``descriptors_max`` is the number of descriptors of this process."""
         self.limit = open_files_max(descriptors_max)
         self._cached_max = min(CACHED_MAX, max(1, self.limit // CACHED_SHARE))
-        self._files: OrderedDict[str, OpenFile] = OrderedDict()
+        self._files: OrderedDict[tuple[str, int], OpenFile] = OrderedDict()
         self._count = _Count()
         self._reserve = _reserved()
         self.generation = 0
@@ -92,30 +93,30 @@ class OpenFiles:
         """Whether a file may stay open until it has been sent, however long that takes."""
         return self.opened < self.limit - self._cached_max
 
-    def get(self, path: str) -> OpenFile:
-        """Return the open file.
+    def get(self, path: str, inode: int = ANY_INODE) -> OpenFile:
+        """Return the open file: the one with this inode, if other files had the same path.
 
         Raises ``OSError`` if it does not exist or no descriptor is left.
         """
-        file = self._files.get(path)
+        file = self._files.get((path, inode))
         if file is None:
-            file = self._files[path] = self._open(path)
+            file = self._files[path, inode] = self._open(path, inode)
             if len(self._files) > self._cached_max:
                 self._files.popitem(last=False)
         else:
-            self._files.move_to_end(path)
+            self._files.move_to_end((path, inode))
         return file
 
-    def _open(self, path: str) -> OpenFile:
+    def _open(self, path: str, inode: int) -> OpenFile:
         """Open a file, if necessary with the descriptor of another file or the reserve."""
         for free_descriptor in (self._files.clear, self._use_reserve):
             try:
-                return OpenFile(path, self._count)
+                return OpenFile(path, inode, self._count)
             except OSError as error:
                 if error.errno not in OUT_OF_DESCRIPTORS:
                     raise
             free_descriptor()
-        return OpenFile(path, self._count)
+        return OpenFile(path, inode, self._count)
 
     def _use_reserve(self) -> None:
         self._reserve = None
@@ -129,9 +130,9 @@ class OpenFiles:
 
     def forget_removed(self) -> None:
         """Close deleted files, which occupy disk space as long as they are open."""
-        for path, file in list(self._files.items()):
+        for key, file in list(self._files.items()):
             if os.fstat(file.descriptor).st_nlink == 0:
-                del self._files[path]
+                del self._files[key]
 
     def __len__(self) -> int:
         return len(self._files)

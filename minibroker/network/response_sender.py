@@ -58,7 +58,7 @@ async def send_response(
 
 def _open(files: OpenFiles, piece: FileSlice) -> OpenFile:
     try:
-        return files.get(piece.path)
+        return files.get(piece.path, piece.inode)
     except FileNotFoundError as error:
         raise RecordsGone(f"{piece.path} can't be read: {error.strerror}") from None
     except OSError as error:

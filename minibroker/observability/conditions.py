@@ -23,6 +23,7 @@ class ConditionKind(StrEnum):
 
     STORAGE_FAILED = "storage_failed"
     RECORDS_TRUNCATED = "records_truncated"
+    LOG_UNCLEANABLE = "log_uncleanable"
     GROUPS_NOT_LOADED = "groups_not_loaded"
     TRANSACTIONS_NOT_LOADED = "transactions_not_loaded"
     DESCRIPTORS_EXHAUSTED = "descriptors_exhausted"

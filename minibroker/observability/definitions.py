@@ -8,12 +8,13 @@ Echoes the JMX names of Kafka's monitoring page; a metric says which one it answ
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
+from minibroker.observability.cleaner_definitions import CLEANER_METRICS
 from minibroker.observability.close_reason import (
     CloseReason as CloseReason,  # noqa: PLC0414 - exported with the metrics
 )
+from minibroker.observability.metric import Metric, MetricKind
 
 TIME_BUCKETS_NS: Final = tuple(
     int(us * 1000)
@@ -52,29 +53,6 @@ API_KEYS_MAX: Final = 128
 
 OTHER: Final = "(other)"
 """The label value for everything beyond a limit."""
-
-
-class MetricKind(Enum):
-    """Type of a metric, as Prometheus names it."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class Metric(NamedTuple):
-    """One metric family.
-
-    ``divisor`` turns what processes count (nanoseconds, whole numbers) into the published
-    unit (seconds). ``jmx`` is Kafka's name for it, or empty.
-    """
-
-    name: str
-    kind: MetricKind
-    labels: tuple[str, ...]
-    meaning: str
-    jmx: str = ""
-    divisor: int = 1
 
 
 _NS: Final = 1_000_000_000
@@ -479,6 +457,7 @@ METRICS: Final = (
     *(ACTIVITY_EVENTS, ACTIVITY_BYTES, ACTIVITY_DROPPED),
     *(LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET, PURGATORY),
     *(FETCH_SESSIONS, FETCH_SESSION_PARTITIONS, FETCH_SESSION_EVICTIONS),
+    *CLEANER_METRICS,
     *(STORAGE_ERRORS, TRUNCATED_RECORDS, TRUNCATED_BYTES, CONDITIONS),
     *(CLIENT_INSTANCES, CLIENT_METRIC),
     *(BUSY, ELAPSED, IDLE, MEMORY, UP, RESTARTS),

@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
+from minibroker.observability.cleaner_definitions import CLEANER_METRICS
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     ACCEPT_THROTTLE,
@@ -77,9 +78,8 @@ from minibroker.observability.definitions import (
     TRUNCATED_BYTES,
     TRUNCATED_RECORDS,
     UP,
-    Metric,
-    MetricKind,
 )
+from minibroker.observability.metric import Metric, MetricKind
 from minibroker.observability.metrics import ERRORS_AT, HISTOGRAMS, OK_AT, log_gauges
 from minibroker.observability.totals import Totals
 from protocol.registry import ApiKey
@@ -110,6 +110,7 @@ _GAUGES: Final = (
     *(FETCH_SESSIONS, FETCH_SESSION_PARTITIONS),
     *(MEMORY, CONDITIONS),
     *(CLIENT_INSTANCES, CLIENT_METRIC),
+    *CLEANER_METRICS,
     *(QUOTA_BYTE_RATE, QUOTA_REQUEST_TIME, QUOTA_EXEMPT_TIME, QUOTA_MUTATION_RATE, QUOTA_TOKENS),
     *(QUOTA_BOUND, QUOTA_THROTTLE, QUOTA_QUEUE),
 )

@@ -16,9 +16,8 @@ from minibroker.observability.definitions import (
     TIME_BUCKETS_NS,
     TOPIC_PARTITIONS_MAX,
     CloseReason,
-    Metric,
-    MetricKind,
 )
+from minibroker.observability.metric import Metric, MetricKind
 
 _INTRODUCTION = """\
 # Metrics

@@ -74,6 +74,7 @@ class Environment:
     ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store.
     ``conditions`` are what is wrong in this process, for ``/v1/health``.
     ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
+    ``starts_processes`` permits processes of the role's own, which a simulation cannot control.
     ``secret`` is shared by all roles of one run and by nothing else.
     """
 
@@ -94,6 +95,7 @@ class Environment:
     data_dir: Path
     ready: Callable[[], None]
     rebuild_topics: bool = False
+    starts_processes: bool = False
     conditions: Conditions = field(default_factory=Conditions)
     control: socket.socket | None = None
     statuses: Callable[[], Sequence[RoleStatus]] = tuple

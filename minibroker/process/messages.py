@@ -78,6 +78,15 @@ class LogsRequest(NamedTuple):
     topic: str
 
 
+class CompactRequest(NamedTuple):
+    """Request to compact the partitions of a topic that an I/O worker owns, as far as possible now.
+
+    Answered when that is done, with what failed or an empty text.
+    """
+
+    topic: str
+
+
 class LogView(NamedTuple):
     """Bounds and size (bytes) of one partition's log."""
 

@@ -47,10 +47,12 @@ from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
 from minibroker.process.environment import WORKER, Environment
+from minibroker.process.log_cleaner import LogCleaner
 from minibroker.process.messages import (
     ActivityAppend,
     ApiPart,
     ApiReply,
+    CompactRequest,
     GroupsRequest,
     LogsRequest,
     LogView,
@@ -156,6 +158,7 @@ class _Worker:
                 sleep_real=env.clock.sleep_real,
             ),
         )
+        self._cleaner = LogCleaner(env, self._log, self._logs, self.partition, lambda: self.image)
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
         env.metrics.watch_logs(self._figures)
         env.metrics.watch_busy(env.busy_ns)
@@ -260,9 +263,13 @@ class _Worker:
         """Run the services of this role until ``env.stopping``."""
         nursery.start_soon(self.groups.run)
         nursery.start_soon(self.transactions.run)
-        nursery.start_soon(self._apply_retention)
-        nursery.start_soon(self._expire_producers)
-        nursery.start_soon(self._flush_logs)
+        retention_s = self.settings[LOG_RETENTION_CHECK_INTERVAL_MS] / 1000
+        nursery.start_soon(self._repeat, retention_s, self._apply_retention)
+        expiration_s = self.settings[PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS] / 1000
+        expire, flush = self._logs.expire_producers, self._logs.flush_due
+        nursery.start_soon(self._repeat, expiration_s, lambda: expire(now_ms=self.wall_ms()))
+        nursery.start_soon(self._repeat, FLUSH_CHECK_S, lambda: self._run_check("flush", flush))
+        nursery.start_soon(self._cleaner.run)
         nursery.start_soon(self._storage.run)
         for service, topic, what in (
             (self.groups, OFFSETS_TOPIC, "groups"),
@@ -345,26 +352,17 @@ class _Worker:
         if before.topic_names != after.topic_names:
             self._purgatory.wake_all()
 
-    async def _apply_retention(self) -> None:
-        interval_s = self.settings[LOG_RETENTION_CHECK_INTERVAL_MS] / 1000
+    async def _repeat(self, interval_s: float, check: Callable[[], object]) -> None:
         while True:
             await trio.sleep(interval_s)
-            before = {name: log.log_start_offset for name, log in self._logs.items()}
-            self._run_check("retention", self._logs.apply_retention)
-            for name, log in self._logs.items():
-                if before.get(name) != log.log_start_offset:
-                    self.fetch_watches.changed(*name)
+            check()
 
-    async def _expire_producers(self) -> None:
-        interval_s = self.settings[PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS] / 1000
-        while True:
-            await trio.sleep(interval_s)
-            self._logs.expire_producers(now_ms=self.wall_ms())
-
-    async def _flush_logs(self) -> None:
-        while True:
-            await trio.sleep(FLUSH_CHECK_S)
-            self._run_check("flush", self._logs.flush_due)
+    def _apply_retention(self) -> None:
+        before = {name: log.log_start_offset for name, log in self._logs.items()}
+        self._run_check("retention", self._logs.apply_retention)
+        for name, log in self._logs.items():
+            if before.get(name) != log.log_start_offset:
+                self.fetch_watches.changed(*name)
 
     def _run_check(self, what: str, check: Callable[..., list[LogError]]) -> None:
         for error in check(now_ms=self.wall_ms()):
@@ -444,6 +442,8 @@ class _Worker:
     # The controller -----------------------------------------------------------------------------
 
     def _handle_controller_request(self, request: Any) -> Any:
+        if isinstance(request, CompactRequest):
+            return self._cleaner.compact(request.topic)
         if isinstance(request, LogsRequest):
             return self._log_views(request.topic)
         if isinstance(request, GroupsRequest):

@@ -3,10 +3,6 @@
 Owns the values of one log. Names, defaults and scopes of the settings belong to
 ``minibroker.config``, which this must never import, so that a log can be tested with two lines.
 Invariant: immutable; a changed topic config is a new object. Echoes Kafka's ``LogConfig``.
-
-Log compaction is not implemented: with ``cleanup.policy=compact``, keys are mandatory, as in Kafka,
-and nothing else changes. A cleaner would rewrite sealed segments only, so recovery could still
-require gapless offsets in the segments that it scans, and reads already skip a gap.
 """
 
 from __future__ import annotations
@@ -42,5 +38,15 @@ class LogConfig:
     delete: bool = True
     """Whether cleanup.policy has ``delete``; without it only DeleteRecords frees space."""
     compact: bool = False
+    """Whether cleanup.policy has ``compact``: keys are mandatory, and the log is cleaned."""
+    delete_retention_ms: int = 24 * 3600 * 1000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = UNBOUNDED
+    min_cleanable_dirty_ratio: float = 0.5
     min_insync_replicas: int = 1
     producer_id_expiration_ms: int = 24 * 3600 * 1000
+
+    @property
+    def max_segment_ms(self) -> int:
+        """The age at which a segment is rolled, so that its records can be compacted in time."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms

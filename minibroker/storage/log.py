@@ -71,18 +71,18 @@ class Log:
         self._on_failure = on_failure
         self.opened_clean = recovered.clean
         """Whether the log had been closed in order, so that it needed no recovery."""
-        self._segments = LogSegments(recovered.sealed, recovered.active)
+        self.segments = LogSegments(recovered.sealed, recovered.active)
         self.producers = recovered.producers
         """States of idempotent and transactional producers."""
         self.leader_epochs = recovered.epochs
         self._epoch_file = recovered.epoch_file
-        self._recovery_point = recovered.recovery_point
+        self.recovery_point = recovered.recovery_point
         self._flushed_offset = self.log_end_offset if recovered.clean else recovered.recovery_point
         self._flushed_ms = now_ms
         self._clean = (self.log_end_offset, recovered.active.size) if recovered.clean else None
         """(log end offset, active segment's size) in the checkpoint. Appends do not remove it."""
-        self._dropped = DroppedSegments(directory)
-        self._open = True
+        self.dropped = DroppedSegments(directory)
+        self.is_open = True
 
     @classmethod
     def open(
@@ -128,16 +128,16 @@ class Log:
     @property
     def log_end_offset(self) -> int:
         """The offset of the next record."""
-        return self._segments.active.next_offset
+        return self.segments.active.next_offset
 
     @property
     def size(self) -> int:
         """Bytes of all segments that are still readable."""
-        return self._segments.size
+        return self.segments.size
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self.segments)
 
     @property
     def producer_count(self) -> int:
@@ -210,7 +210,7 @@ class Log:
     ) -> Appended:
         config = self.config
         records, header, max_timestamp = prepared
-        active = self._segments.active
+        active = self.segments.active
         base_offset = active.next_offset
         last_offset = base_offset + header.last_offset_delta
         is_append_time = config.timestamp_type is not TimestampType.CREATE_TIME
@@ -225,7 +225,7 @@ class Log:
             now_ms=now_ms,
         ):
             self.roll(now_ms=now_ms)
-            active = self._segments.active
+            active = self.segments.active
         head = stamped_header(
             records,
             header,
@@ -236,7 +236,7 @@ class Log:
         )
         is_flush_due = last_offset + 1 - self._flushed_offset >= config.flush_messages
         if is_flush_due:
-            self._segments.sync_sealed(self._recovery_point)
+            self.segments.sync_sealed(self.recovery_point)
         active.write(head, memoryview(records)[HEADER_BYTES : header.size], sync=is_flush_due)
         active.record_batch(
             base_offset,
@@ -292,14 +292,14 @@ class Log:
             return None, []
         with self._storage_errors("searched"):
             segment, piece = found
-            return piece, self._segments.aborted_transactions(
+            return piece, self.segments.aborted_transactions(
                 segment, piece, offset, last_stable_offset
             )
 
     def _read(
         self, offset: int, max_bytes: int, end_offset: int | None, min_one: bool
     ) -> tuple[Segment, FileSlice] | None:
-        log_end_offset = self._segments.active.next_offset
+        log_end_offset = self.segments.active.next_offset
         if not self.log_start_offset <= offset <= log_end_offset:
             raise LogError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -311,7 +311,7 @@ class Log:
         if end_offset == log_end_offset:
             end_offset = None
         try:
-            return self._segments.read(offset, max_bytes, end_offset, min_one=min_one)
+            return self.segments.read(offset, max_bytes, end_offset, min_one=min_one)
         except (OSError, DecodeError) as error:
             raise self._storage_error("read", error) from error
 
@@ -325,7 +325,7 @@ class Log:
         """
         start = self.log_start_offset if first_offset is None else first_offset
         with self._storage_errors("searched"):
-            return self._segments.find_by_timestamp(timestamp_ms, start)
+            return self.segments.find_by_timestamp(timestamp_ms, start)
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The record with the largest timestamp; None if no record has one (KIP-734).
@@ -333,11 +333,11 @@ class Log:
         Raises LargeBatchError if a batch must be searched outside the loop.
         """
         with self._storage_errors("searched"):
-            return self._segments.find_max_timestamp()
+            return self.segments.find_max_timestamp()
 
     def next_segment_offset(self, offset: int) -> int:
         """Base offset of the segment after the one with ``offset``, or the log end offset."""
-        following = self._segments.next_base_offset(offset)
+        following = self.segments.next_base_offset(offset)
         return self.log_end_offset if following is None else following
 
     def roll(self, *, now_ms: int) -> None:
@@ -345,16 +345,16 @@ class Log:
 
         Raises LogError KAFKA_STORAGE_ERROR.
         """
-        if self._segments.active.size:
+        if self.segments.active.size:
             with self._storage_errors("rolled"):
                 self._roll(now_ms)
 
     def _roll(self, now_ms: int) -> None:
         # In this order, so that no empty file with this offset remains if sealing fails.
-        self._segments.active.finish_indexes()
+        self.segments.active.finish_indexes()
         end_offset = self.log_end_offset
         new_active = ActiveSegment(self.directory, end_offset, self._files, now_ms=now_ms)
-        self._segments.roll_to(new_active)
+        self.segments.roll_to(new_active)
         write_snapshot(self.directory, self.producers)
         self._checkpoint(sync=False)
 
@@ -383,8 +383,8 @@ class Log:
         Also removes the files of segments whose delay has passed.
         """
         with self._storage_errors("shortened"):
-            self._dropped.remove_due(now_ms)
-            extents = [segment.extent for segment in self._segments]
+            self.dropped.remove_due(now_ms)
+            extents = [segment.extent for segment in self.segments]
             start = self.log_start_offset
             count = count_expired(extents, self.config, log_start_offset=start, now_ms=now_ms)
             if count:
@@ -396,20 +396,20 @@ class Log:
         return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
     def _drop_segments(self, count: int, now_ms: int) -> None:
-        if count == len(self._segments):
+        if count == len(self.segments):
             self._roll(now_ms)
-        removed = self._segments.remove_first(count)
-        self._dropped.add(removed, now_ms + self.config.file_delete_delay_ms)
-        first = self._segments.base_offsets[0]
+        removed = self.segments.remove_first(count)
+        self.dropped.add(removed, now_ms + self.config.file_delete_delay_ms)
+        first = self.segments.base_offsets[0]
         self.log_start_offset = max(self.log_start_offset, first)
         self.leader_epochs.truncate_from_start(self.log_start_offset)
-        self._recovery_point = max(self._recovery_point, first)
+        self.recovery_point = max(self.recovery_point, first)
         try:
             self._checkpoint(sync=False)
         except OSError as error:
             # Recovery finds the start by the segments. On a full disk, files must be removed.
             self._on_failure(self.directory, error)
-        self._dropped.remove_due(now_ms)
+        self.dropped.remove_due(now_ms)
 
     def flush_due(self, *, now_ms: int) -> bool:
         """Flush if flush.ms has passed with unflushed records, or a segment was rolled.
@@ -418,7 +418,7 @@ class Log:
         """
         unflushed = self.log_end_offset > self._flushed_offset
         is_due = unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
-        if is_due or self._recovery_point < self._segments.active.base_offset:
+        if is_due or self.recovery_point < self.segments.active.base_offset:
             self.flush(now_ms=now_ms)
             return True
         return False
@@ -426,18 +426,18 @@ class Log:
     def flush(self, *, now_ms: int) -> None:
         """Write all records to the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
         with self._storage_errors("flushed"):
-            self._segments.sync_sealed(self._recovery_point)
-            self._segments.active.sync()
+            self.segments.sync_sealed(self.recovery_point)
+            self.segments.active.sync()
         self._finish_flush(now_ms)
 
     def _finish_flush(self, now_ms: int) -> None:
         """Write index entries and the checkpoint, after the records."""
-        active = self._segments.active
+        active = self.segments.active
         with self._storage_errors("flushed"):
             active.write_indexes()
-            if self._recovery_point < active.base_offset:
+            if self.recovery_point < active.base_offset:
                 self._epoch_file.write(self.leader_epochs, sync=True)
-                self._recovery_point = active.base_offset
+                self.recovery_point = active.base_offset
                 self._checkpoint(sync=True)
                 self._remove_unused_snapshots()
         self._flushed_offset = self.log_end_offset
@@ -448,15 +448,15 @@ class Log:
 
         Raises LogError KAFKA_STORAGE_ERROR; the log is closed nevertheless.
         """
-        if not self._open:
+        if not self.is_open:
             return
         try:
             with self._storage_errors("closed"):
-                active = self._segments.active
+                active = self.segments.active
                 clean = (self.log_end_offset, active.size)
                 if clean == self._clean:
                     return
-                self._dropped.remove_all()
+                self.dropped.remove_all()
                 active.finish_indexes()
                 if self.log_end_offset > self._flushed_offset:
                     self.flush(now_ms=now_ms)
@@ -469,17 +469,17 @@ class Log:
 
     def abandon(self) -> None:
         """Close the files without writing anything, as a process crash does."""
-        self._open = False
-        self._segments.active.close()
+        self.is_open = False
+        self.segments.active.close()
 
     def _remove_unused_snapshots(self) -> None:
-        point = self._recovery_point
-        starts = (point, *self._segments.base_offsets)
+        point = self.recovery_point
+        starts = (point, *self.segments.base_offsets)
         remove_unused_snapshots(self.directory, {start for start in starts if start >= point})
 
     def _checkpoint(self, *, sync: bool, clean: tuple[int, int] | None = None) -> None:
         self._clean = None
-        checkpoint = Checkpoint(self.log_start_offset, self._recovery_point, clean, self.producers)
+        checkpoint = Checkpoint(self.log_start_offset, self.recovery_point, clean, self.producers)
         write_checkpoint(self.directory, checkpoint, sync=sync)
 
     @contextmanager

@@ -8,7 +8,7 @@ adjacent, and only the last one grows. Kafka's ``LogSegments`` and the reading h
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from minibroker.storage.batch_search import TimestampOffset
 from minibroker.storage.segment import ActiveSegment, Segment
@@ -53,6 +53,13 @@ class LogSegments:
         del self._sealed[:count], self._bases[:count]
         return removed
 
+    def replace(self, replaced: Sequence[Segment], cleaned: Segment) -> None:
+        """Put a cleaned segment in the place of adjacent sealed ones."""
+        first = self._sealed.index(replaced[0])
+        end = first + len(replaced)
+        self._sealed[first:end] = [cleaned]
+        self._bases[first:end] = [cleaned.base_offset]
+
     def sync_sealed(self, recovery_point: int) -> None:
         """Write the sealed segments from the recovery point on to the disk (fsync)."""
         for segment in self._sealed[bisect_right(self._bases, recovery_point - 1) :]:
@@ -75,7 +82,9 @@ class LogSegments:
             if last is segment:
                 end = end_position
         length = min(end - position, max(max_bytes, first_size) if min_one else max_bytes)
-        return segment, FileSlice(segment.path, position, length if length >= first_size else 0)
+        return segment, FileSlice(
+            segment.path, position, length if length >= first_size else 0, segment.inode
+        )
 
     def _locate(self, offset: int) -> tuple[Segment, int, int]:
         """(segment, position, size) of the first batch that ends at or after ``offset``."""

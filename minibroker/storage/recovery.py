@@ -6,8 +6,8 @@ know appends or retention. Invariant: a recovered log ends with an active segmen
 a wrong checksum or offset after the recovery point, and has the producer states of all batches;
 removed data is reported. Echoes ``LogLoader`` and ``LogSegment.recover``.
 
-A segment's batches have gapless offsets, so a damaged base offset, which the checksum does not
-cover, is also found. A damaged leader epoch is not.
+A segment's batches have gapless offsets unless the log was ever cleaned, so a damaged base offset,
+which the checksum does not cover, is also found. A damaged leader epoch is not.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from minibroker.storage.checkpoint import Checkpoint, read_checkpoint
+from minibroker.storage.cleaner.checkpoint import has_cleaner_checkpoint
+from minibroker.storage.cleaner.swap import complete_swaps
 from minibroker.storage.config import LogConfig
 from minibroker.storage.index import TIME_ENTRY, last_in_file
 from minibroker.storage.leader_epochs import LeaderEpochFile, LeaderEpochs
@@ -79,13 +81,15 @@ class Recovered:
 
 def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: int) -> Recovered:
     """Open the segments in ``directory``, and repair them after a crash."""
+    complete_swaps(directory)
     checkpoint = read_checkpoint(directory) or _NEW_CHECKPOINT
     damaged = _first_damaged_transaction_index(directory)
     if damaged is not None:  # Scan from there on, which rebuilds it.
         point = min(damaged, checkpoint.recovery_point)
         checkpoint = replace(checkpoint, recovery_point=point, clean=None)
     epoch_file = LeaderEpochFile(directory)
-    recovery = _Recovery(directory, config, files, now_ms, epoch_file.read(), epoch_file)
+    has_gaps = has_cleaner_checkpoint(directory)
+    recovery = _Recovery(directory, config, files, now_ms, epoch_file.read(), epoch_file, has_gaps)
     bases = _remove_deleted(directory, offsets_of(directory, LOG), checkpoint.log_start_offset)
     recovered = None
     if not bases:
@@ -117,6 +121,13 @@ class _Recovery(NamedTuple):
     epochs: LeaderEpochs | None
     """From the checkpoint file; None if they must be rebuilt from all batches."""
     epoch_file: LeaderEpochFile
+    has_gaps: bool
+    """Whether a cleaner may have removed batches."""
+
+    def batches(self, base_offset: int, end_offset: int | None) -> ValidBatches:
+        """The batches of a segment that ends before ``end_offset``, if it is known."""
+        limit = end_offset if self.has_gaps else None
+        return ValidBatches(self.directory, base_offset, has_gaps=self.has_gaps, end_offset=limit)
 
     def epochs_of(self, segments: Sequence[Segment]) -> LeaderEpochs:
         """The epochs of the checkpoint file or, without one, of the batches of these segments."""
@@ -138,8 +149,17 @@ class ValidBatches:
     After an iteration, ``problem`` describes that batch; it is empty if all are valid.
     """
 
-    def __init__(self, directory: str, base_offset: int) -> None:
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        *,
+        has_gaps: bool = False,
+        end_offset: int | None = None,
+    ) -> None:
         self._path = offset_file(directory, base_offset, LOG)
+        self._has_gaps = has_gaps
+        self._end_offset = end_offset
         self.base_offset = base_offset
         self.problem = ""
 
@@ -148,7 +168,11 @@ class ValidBatches:
         with _mapped(self._path) as view:
             position, expected = 0, self.base_offset
             while position < len(view):
-                header, self.problem = _valid_header(view, position, expected)
+                header, self.problem = _valid_header(view, position)
+                if header is not None and not self._may_follow(header, expected):
+                    found = header.base_offset
+                    self.problem = f"the batch has offset {found} instead of {expected}"
+                    return
                 if header is None:
                     return
                 end = position + header.size
@@ -156,6 +180,12 @@ class ValidBatches:
                 yield header, marker
                 position += header.size
                 expected = header.next_offset
+
+    def _may_follow(self, header: BatchHeader, expected: int) -> bool:
+        if not self._has_gaps:
+            return header.base_offset == expected
+        is_inside = self._end_offset is None or header.next_offset <= self._end_offset
+        return header.base_offset >= expected and is_inside
 
 
 @contextmanager
@@ -172,7 +202,7 @@ def _mapped(path: str) -> Iterator[memoryview]:
         os.close(fd)
 
 
-def _valid_header(view: memoryview, position: int, expected: int) -> tuple[BatchHeader | None, str]:
+def _valid_header(view: memoryview, position: int) -> tuple[BatchHeader | None, str]:
     """The header of the batch at ``position`` if the batch is valid, else None and its problem."""
     try:
         header = parse_batch_header(view, position)
@@ -180,8 +210,6 @@ def _valid_header(view: memoryview, position: int, expected: int) -> tuple[Batch
         return None, str(error)
     if header.size > len(view) - position:
         return None, f"the batch has {header.size} bytes, and the file ends earlier"
-    if header.base_offset != expected:
-        return None, f"the batch has offset {header.base_offset} instead of {expected}"
     if not verify_crc(view, position):
         return None, "the batch's checksum is wrong"
     return header, ""
@@ -251,7 +279,7 @@ def _open_sealed_segment(recovery: _Recovery, base_offset: int, next_offset: int
     directory = recovery.directory
     index, times = (offset_file(directory, base_offset, s) for s in (OFFSET_INDEX, TIME_INDEX))
     if not (os.path.exists(index) and os.path.exists(times)):
-        segment = _rebuild_segment(recovery, ValidBatches(directory, base_offset))
+        segment = _rebuild_segment(recovery, recovery.batches(base_offset, next_offset))
         for entry in read_transaction_index(directory, base_offset):
             segment.record_aborted(entry)
         segment.finish_indexes()
@@ -266,6 +294,7 @@ def _open_sealed_segment(recovery: _Recovery, base_offset: int, next_offset: int
         max_timestamp=NO_TIMESTAMP if last is None else last[0],
         modified_ms=status.st_mtime_ns // 1_000_000,
         aborted_count=_aborted_count(directory, base_offset),
+        inode=status.st_ino,
     )
 
 
@@ -373,7 +402,8 @@ class _Scan:
     ) -> ActiveSegment:
         """Check the segments; truncate the first invalid one and remove the later ones."""
         for slot, base in enumerate(bases, start=1):
-            batches = ValidBatches(self._directory, base)
+            following = bases[slot] if slot < len(bases) else None
+            batches = self._recovery.batches(base, following)
             remove_files(self._directory, base, (TRANSACTION_INDEX,))
             active = _rebuild_segment(self._recovery, batches, tables, epochs)
             active.finish_indexes()

@@ -63,7 +63,7 @@ def must_roll(
         age_ms = max_timestamp - growth.first_timestamp
     else:
         age_ms = now_ms - growth.created_ms
-    return age_ms > config.segment_ms
+    return age_ms > config.max_segment_ms
 
 
 def count_expired(

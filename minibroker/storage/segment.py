@@ -28,6 +28,7 @@ from minibroker.storage.index import (
 from minibroker.storage.paths import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, offset_file
 from minibroker.storage.retention import SegmentExtent, SegmentGrowth
 from minibroker.storage.segment_files import SegmentFiles
+from minibroker.storage.slices import ANY_INODE
 from minibroker.storage.transaction_index import (
     ENTRY,
     AbortedTransaction,
@@ -58,6 +59,7 @@ class Segment:
         "aborted_count",
         "base_offset",
         "directory",
+        "inode",
         "max_timestamp",
         "modified_ms",
         "next_offset",
@@ -75,6 +77,7 @@ class Segment:
         max_timestamp: int = NO_TIMESTAMP,
         modified_ms: int = 0,
         aborted_count: int = 0,
+        inode: int = ANY_INODE,
     ) -> None:
         self.directory = directory
         self.base_offset = base_offset
@@ -85,6 +88,8 @@ class Segment:
         self.modified_ms = modified_ms
         self.aborted_count = aborted_count
         """Entries of the transaction index."""
+        self.inode = inode
+        """The file's number: after a cleaning, another file has the same name."""
 
     @property
     def extent(self) -> SegmentExtent:
@@ -223,7 +228,7 @@ class ActiveSegment(Segment):
         super().__init__(directory, base_offset, modified_ms=now_ms)
         self._files = files
         self._closed = False
-        files.create(self.path)
+        self.inode = os.fstat(files.create(self.path)).st_ino
         self.created_ms = now_ms
         self.first_timestamp = NO_TIMESTAMP
         self.offset_index = OffsetIndex(base_offset)
@@ -284,6 +289,8 @@ class ActiveSegment(Segment):
             self.time_index.append(self.max_timestamp, self._max_timestamp_offset)
             self._indexed_position = position
         offsets, positions = self._recent_offsets, self._recent_positions
+        if base_offset != self.next_offset:  # A gap: a search must look at the last offsets.
+            del offsets[:], positions[:]
         offsets.append(base_offset)
         positions.append(position)
         if len(offsets) > 2 * RECENT_BATCHES:
@@ -380,6 +387,7 @@ class ActiveSegment(Segment):
             max_timestamp=self.max_timestamp,
             modified_ms=self.modified_ms,
             aborted_count=self.aborted_count,
+            inode=self.inode,
         )
 
     def finish_indexes(self) -> None:

@@ -160,6 +160,10 @@ class MiniBroker:
         """Delete a topic; when this returns, no connection knows it."""
         self.control.delete("v1", "topics", name)
 
+    def compact(self, topic: str) -> None:
+        """Compact a topic as far as possible now; when this returns, it is done."""
+        self.control.post("v1", "compact", topic)
+
     def reset(self) -> None:
         """Delete all topics, groups and offsets; clients stay connected."""
         self._refuse_if_guarded("reset()")
@@ -212,6 +216,7 @@ class AsyncMiniBroker:
         self._broker = broker
         self.create_topic = _awaited(broker.create_topic)
         self.delete_topic = _awaited(broker.delete_topic)
+        self.compact = _awaited(broker.compact)
         self.reset = _awaited(broker.reset)
         self.advance = _awaited(broker.advance)
         self.freeze = _awaited(broker.freeze)

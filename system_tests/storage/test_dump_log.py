@@ -239,7 +239,7 @@ def test_kafka_reads_markers_and_aborted_transactions(dump: Dump, tmp_path: Path
     transact(log)
     aborted = [
         each
-        for segment in log._segments
+        for segment in log.segments
         for each in segment.aborted_transactions(0, log.log_end_offset)[0]
     ]
     log.close(now_ms=NOW_MS)

@@ -108,6 +108,9 @@ class FakeBackend:
         await self.topic(name)
         del self.known[name]
 
+    async def compact_topic(self, name: str) -> None:
+        await self.topic(name)
+
     async def client_metrics(self) -> ClientMetricsView:
         return ClientMetricsView(())
 

@@ -9,8 +9,8 @@ from minibroker.observability.definitions import (
     METRICS,
     SIZE_BUCKETS_BYTES,
     TIME_BUCKETS_NS,
-    MetricKind,
 )
+from minibroker.observability.metric import MetricKind
 from protocol.registry import ApiKey
 
 

@@ -7,6 +7,7 @@ import errno
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from minibroker.observability.cleaner_definitions import CleanerFigures
 from minibroker.observability.definitions import (
     ACCEPT_RATE,
     ACCEPT_THROTTLE,
@@ -69,6 +70,7 @@ def shown() -> Shown:
         }
     )
     worker.watch_memory(lambda: 4096)
+    worker.watch_gauges(lambda: CleanerFigures().gauges(0))
     processor.throttled(0, 1_500_000_000)
     processor.watch_gauges(
         lambda: {

@@ -1,0 +1,18 @@
+"""The operation of the control API that compacts a topic at once.
+
+Owns the part of the backend that it needs. It must never know logs or processes. Invariant: the
+response is sent when the compaction is complete. Kafka has no equivalent: its cleaner decides.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from minibroker.control.client_metrics_shapes import ClientMetricsBackend
+
+
+class CompactionBackend(ClientMetricsBackend, Protocol):
+    """A running broker that can compact topics."""
+
+    async def compact_topic(self, name: str) -> None:
+        """Compact all partitions of a topic as far as possible; raise ``NotFound`` or Conflict."""

@@ -1,0 +1,237 @@
+"""The log cleaner of an I/O worker: cleans the dirtiest log, again and again.
+
+Owns which logs are being cleaned, and those that cannot be. It must never know the rules of
+compaction. Invariant: one log is cleaned at a time, outside the worker's loop; a log whose cleaning
+failed is not cleaned again until its topic is deleted or the broker restarts, and the others are.
+Kafka's ``LogCleaner`` and ``LogCleanerManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from minibroker.cluster.image import Image
+from minibroker.config import (
+    LOG_CLEANER_BACKOFF_MS,
+    LOG_CLEANER_DEDUPE_BUFFER_SIZE,
+    LOG_CLEANER_ENABLE,
+    LOG_CLEANER_IO_BUFFER_LOAD_FACTOR,
+    LOG_CLEANER_IO_BUFFER_SIZE,
+    LOG_CLEANER_IO_MAX_BYTES_PER_SECOND,
+    Settings,
+)
+from minibroker.config.dynamic import effective
+from minibroker.observability.cleaner_definitions import CleanerFigures
+from minibroker.observability.conditions import ConditionKind
+from minibroker.observability.log import EventLog
+from minibroker.process.cleaner_runner import CleanerEndedError, LoopRunner, ProcessRunner
+from minibroker.process.environment import Environment
+from minibroker.storage.cleaner.log_cleaning import Buffers, LogCleaning
+from minibroker.storage.cleaner.offset_map import entries_max
+from minibroker.storage.cleaner.plan import CleanableRange
+from minibroker.storage.cleaner.task import CleaningFailedError, CleaningResult
+from minibroker.storage.errors import LogError
+from minibroker.storage.manager import LogManager
+from minibroker.storage.partition import Partition
+from minibroker.storage.segment import Segment
+
+BUFFER_BYTES_MIN: Final = 64 * 1024
+"""The smallest buffer; a larger batch is read as a whole."""
+
+PASSES_MAX: Final = 1000
+"""Cleanings of one log for one request: each continues where the map of the previous was full."""
+
+BACKOFF_MIN_S: Final = 0.1
+"""The shortest pause, so that a backoff of 0 does not keep the worker busy."""
+
+PartitionKey = tuple[str, int]
+
+
+class LogCleaner:
+    """Cleans the logs of one worker; ``run`` must be running."""
+
+    def __init__(
+        self,
+        env: Environment,
+        log: EventLog,
+        logs: LogManager,
+        partition: Callable[[str, int], Partition | None],
+        image: Callable[[], Image],
+    ) -> None:
+        """``partition`` returns the partition of an open log; ``image`` is the newest one."""
+        self._env = env
+        self._log = log
+        self._logs = logs
+        self._partition = partition
+        self._image = image
+        self._runner = ProcessRunner() if env.starts_processes else LoopRunner()
+        self._cleanings: dict[PartitionKey, LogCleaning] = {}
+        self._failed: dict[PartitionKey, str] = {}
+        self._lock = trio.Lock()
+        self._figures = CleanerFigures()
+        env.metrics.watch_gauges(self._gauges)
+
+    async def run(self) -> None:
+        """Clean dirty logs until cancelled."""
+        try:
+            while True:
+                cleaned = False
+                if self._settings()[LOG_CLEANER_ENABLE]:
+                    async with self._lock:
+                        cleaned = await self._clean_dirtiest()
+                if not cleaned:
+                    await self._runner.close()
+                    backoff_s = self._settings()[LOG_CLEANER_BACKOFF_MS] / 1000
+                    await trio.sleep(max(BACKOFF_MIN_S, backoff_s))
+        finally:
+            await self._runner.close()
+
+    def _settings(self) -> Settings:
+        return effective(self._env.settings, self._image().configs)
+
+    def _partitions(self) -> Iterator[tuple[PartitionKey, Partition]]:
+        """The open partitions of compacted topics."""
+        for key, log in list(self._logs.items()):
+            if log.config.compact:
+                with suppress(LogError):  # The topic is being deleted.
+                    partition = self._partition(*key)
+                    if partition is not None:
+                        yield key, partition
+
+    async def compact(self, topic: str) -> str:
+        """Compact the logs of a topic as far as possible now; returns what failed, or nothing."""
+        failures = []
+        async with self._lock:
+            for key, partition in list(self._partitions()):
+                if key[0] == topic:
+                    failures.append(await self._compact(key, partition))
+        return "; ".join(filter(None, failures))
+
+    async def _compact(self, key: PartitionKey, partition: Partition) -> str:
+        self._failed.pop(key, None)
+        cleaning = self._cleaning(key, partition)
+        try:
+            partition.log.roll(now_ms=self._env.clock.wall_ms())
+            partition.log.flush(now_ms=self._env.clock.wall_ms())
+        except LogError as error:
+            return error.text
+        for _ in range(PASSES_MAX):
+            found = cleaning.range(self._env.clock.wall_ms())
+            if found.clean_bytes + found.cleanable_bytes:
+                await self._clean(key, cleaning, found)
+            if key in self._failed:
+                return self._failed[key]
+            if not cleaning.range(self._env.clock.wall_ms()).cleanable_bytes:
+                break
+        return ""
+
+    async def _clean_dirtiest(self) -> bool:
+        """Clean the log with the largest share of dirty bytes; returns False if none is due."""
+        now_ms = self._env.clock.wall_ms()
+        self._figures.last_run_ms = now_ms
+        ranges: dict[PartitionKey, CleanableRange] = {}
+        due: list[PartitionKey] = []
+        self._forget_closed()
+        for key, partition in self._partitions():
+            if key in self._failed:
+                continue
+            try:
+                found = ranges[key] = self._cleaning(key, partition).range(now_ms)
+            except OSError as error:
+                self._fail(key, f"{error}")
+                continue
+            if found.is_due(partition.log.config):
+                due.append(key)
+        self._figures.max_dirty_ratio = max((each.ratio for each in ranges.values()), default=0.0)
+        delays = (each.delay_ms for each in ranges.values())
+        self._figures.max_delay_ms = max(delays, default=0)
+        if not due:
+            return False
+        dirtiest = max(due, key=lambda key: ranges[key].ratio)
+        return await self._clean(dirtiest, self._cleanings[dirtiest], ranges[dirtiest])
+
+    def _forget_closed(self) -> None:
+        for key, cleaning in list(self._cleanings.items()):
+            if not cleaning.log.is_open:
+                del self._cleanings[key]
+                self._recovered(key)
+
+    def _cleaning(self, key: PartitionKey, partition: Partition) -> LogCleaning:
+        cleaning = self._cleanings.get(key)
+        if cleaning is None or cleaning.log is not partition.log:
+            cleaning = self._cleanings[key] = LogCleaning(partition)
+            self._recovered(key)
+        return cleaning
+
+    async def _clean(self, key: PartitionKey, cleaning: LogCleaning, found: CleanableRange) -> bool:
+        """Clean a part of a log; returns whether it was cleaned."""
+        settings, workers = self._settings(), self._env.workers
+        clock = self._env.clock
+        map_bytes = settings[LOG_CLEANER_DEDUPE_BUFFER_SIZE] / workers
+        load_factor = settings[LOG_CLEANER_IO_BUFFER_LOAD_FACTOR]
+        # Half for reading and half for writing.
+        buffer_bytes = settings[LOG_CLEANER_IO_BUFFER_SIZE] // (2 * workers)
+        buffers = Buffers(
+            entries_max(int(map_bytes * load_factor)), max(BUFFER_BYTES_MIN, buffer_bytes)
+        )
+        rate = max(1.0, settings[LOG_CLEANER_IO_MAX_BYTES_PER_SECOND] / workers)
+        started_ms = clock.real_us() // 1000
+        sources: list[list[Segment]] = []
+        try:
+            task = cleaning.task(found, buffers, clock.wall_ms())
+            sources = cleaning.sources(task)
+            result = await self._runner.run(task, rate)
+            cleaning.apply(result, sources, clock.wall_ms())
+        except CleanerEndedError as error:
+            cleaning.discard()
+            self._log.error("the log cleaner ended; retrying later", why=error)
+            return False
+        except (CleaningFailedError, OSError) as error:
+            cleaning.discard()
+            if cleaning.is_current(sources):
+                self._fail(key, f"{error}")
+            return False
+        self._recovered(key)
+        self._figures.add(
+            result.bytes_read,
+            result.bytes_written,
+            result.map_utilization,
+            clock.real_us() // 1000 - started_ms,
+        )
+        self._report(key, result)
+        return True
+
+    def _report(self, key: PartitionKey, result: CleaningResult) -> None:
+        self._log.info(
+            "a log was compacted",
+            topic=key[0],
+            partition=key[1],
+            end_offset=result.end_offset,
+            records=result.records_read,
+            kept=result.records_kept,
+        )
+
+    def _fail(self, key: PartitionKey, why: str) -> None:
+        """Mark a partition as one that cannot be cleaned."""
+        self._failed[key] = why
+        topic, partition = key
+        now_ms = self._env.clock.wall_ms()
+        text = f"{topic}-{partition} can't be compacted: {why}"
+        if self._env.conditions.set(
+            ConditionKind.LOG_UNCLEANABLE, f"{topic}-{partition}", text, now_ms
+        ):
+            self._log.error(
+                "a log can't be compacted; others are", topic=topic, partition=partition, why=why
+            )
+
+    def _recovered(self, key: PartitionKey) -> None:
+        self._failed.pop(key, None)
+        self._env.conditions.clear(ConditionKind.LOG_UNCLEANABLE, f"{key[0]}-{key[1]}")
+
+    def _gauges(self) -> Mapping[tuple[str, tuple[str, ...]], float]:
+        self._figures.uncleanable_partitions = len(self._failed)
+        return self._figures.gauges(self._env.clock.wall_ms())

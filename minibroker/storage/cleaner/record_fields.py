@@ -1,0 +1,77 @@
+"""The fields of records that a cleaning needs: position, offset, key, and whether there is a value.
+
+It must never know which records are kept. Invariant: damaged records are a DecodeError, never a
+wrong key. The same bytes as ``protocol.records.iter_records``, without values and headers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minibroker.storage.cleaner.offset_map import KEY_BYTES_MAX, short_key
+from protocol.errors import DecodeError
+from protocol.records import read_varint
+
+NULL = 1
+"""The length -1 as a varint, of a key or value that is null."""
+
+
+class RecordFields(NamedTuple):
+    """Columns of the records of a batch.
+
+    ``positions`` has one entry more: the end of the last record. ``keys`` are as in an offset map.
+    ``tombstones`` are the indexes of records without a value.
+    """
+
+    positions: list[int]
+    offsets: list[int]
+    keys: list[bytes | None]
+    tombstones: list[int]
+
+
+def read_fields(data: bytes, at: int, count: int, base_offset: int) -> RecordFields:
+    """Read the ``count`` records from position ``at`` on. Raises DecodeError."""
+    fields = RecordFields([at], [], [], [])
+    positions, offsets, keys, tombstones = fields
+    size = len(data)
+    try:
+        for index in range(count):
+            end, at = _read_length(data, at) if data[at] >= 0x80 else (at + 1 + (data[at] >> 1), at)
+            at += 2  # The length's last byte and the attributes.
+            while data[at] >= 0x80:  # The timestamp.
+                at += 1
+            at += 1
+            byte = data[at]
+            if byte < 0x80:
+                offsets.append(base_offset + (byte >> 1))
+                at += 1
+            else:
+                delta, at = read_varint(data, at)
+                offsets.append(base_offset + delta)
+            byte = data[at]
+            at += 1
+            if byte == NULL:
+                keys.append(None)
+            elif byte <= 2 * KEY_BYTES_MAX:
+                key_end = at + (byte >> 1)
+                keys.append(data[at:key_end])
+                at = key_end
+            else:
+                length, at = read_varint(data, at - 1)
+                keys.append(short_key(data[at : at + length]))
+                at += length
+            if data[at] == NULL:
+                tombstones.append(index)
+            if not at < end <= size:
+                raise DecodeError(f"a record ends at {end} of {size} bytes", at)
+            positions.append(end)
+            at = end
+    except IndexError:
+        raise DecodeError("a record is cut off", at) from None
+    return fields
+
+
+def _read_length(data: bytes, at: int) -> tuple[int, int]:
+    """The end of a record, and the position of the last byte of its length."""
+    length, body = read_varint(data, at)
+    return body + length, body - 1

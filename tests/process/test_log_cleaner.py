@@ -1,0 +1,175 @@
+"""The log cleaner of a worker on the mock clock, with real logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from minibroker.cluster.image import Image
+from minibroker.observability.conditions import ConditionKind
+from minibroker.observability.log import EventLog
+from minibroker.process.environment import WORKER
+from minibroker.process.log_cleaner import LogCleaner
+from minibroker.storage.config import LogConfig
+from minibroker.storage.log import Log
+from minibroker.storage.partition import Partition
+from protocol.records import Record, build_batch, iter_batches, iter_records
+from tests.process.conftest import MakeEnvironment
+
+Key = tuple[str, int]
+
+
+class World:
+    """Partitions of topic ``t``, and their cleaner."""
+
+    def __init__(self, make_env: MakeEnvironment, directory: Path) -> None:
+        self.env = make_env(WORKER)
+        self.directory = directory
+        self.partitions: dict[Key, Partition] = {}
+        logs: Any = SimpleNamespace(items=self.logs)
+        self.cleaner = LogCleaner(
+            self.env,
+            EventLog("worker-0"),
+            logs,
+            lambda topic, index: self.partitions.get((topic, index)),
+            Image,
+        )
+
+    def logs(self) -> Iterator[tuple[Key, Log]]:
+        return ((key, each.log) for key, each in self.partitions.items())
+
+    def add(self, index: int, **config: Any) -> Partition:
+        settings = LogConfig(**{"compact": True, "delete": False, **config})
+        log = Log.open(self.directory, "t", index, settings, now_ms=self.now_ms)
+        made = Partition(log, bytes(16), broker_id=1, leader_id=1, leader_epoch=0)
+        self.partitions["t", index] = made
+        return made
+
+    @property
+    def now_ms(self) -> int:
+        return self.env.clock.wall_ms()
+
+    def write(self, partition: Partition, *values: bytes, roll: bool = True) -> None:
+        for value in values:
+            batch = build_batch([Record(timestamp=self.now_ms, key=b"k", value=value)])
+            partition.append_as_leader(batch, now_ms=self.now_ms)
+        if roll:
+            partition.log.roll(now_ms=self.now_ms)
+            partition.log.flush(now_ms=self.now_ms)
+
+
+def values(partition: Partition) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    offset = 0
+    while (piece := partition.read(offset, 99999)) is not None:
+        data = piece.load()
+        for position, header in iter_batches(data):
+            found += [r.value for r in iter_records(data[position : position + header.size])]
+            offset = header.next_offset
+    return found
+
+
+@pytest.fixture
+def world(make_env: MakeEnvironment, tmp_path: Path) -> Iterator[World]:
+    made = World(make_env, tmp_path)
+    yield made
+    for partition in made.partitions.values():
+        partition.log.abandon()
+
+
+async def running(world: World, seconds: float, check: Callable[[], None]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.cleaner.run)
+        await trio.sleep(seconds)
+        check()
+        nursery.cancel_scope.cancel()
+
+
+async def test_dirty_log_is_cleaned_after_the_backoff(
+    world: World, autojump_clock: MockClock
+) -> None:
+    partition = world.add(0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.cleaner.run)
+        await trio.sleep(1)
+        world.write(partition, b"1", b"2")
+        await trio.sleep(13)
+        assert values(partition) == [b"1", b"2"]
+        await trio.sleep(2)
+        assert values(partition) == [b"2"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_log_below_the_dirty_ratio_waits_for_max_compaction_lag(
+    world: World, autojump_clock: MockClock
+) -> None:
+    partition = world.add(0, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=60_000)
+    world.write(partition, b"1", b"2")
+
+    def check() -> None:
+        assert values(partition) == [b"1", b"2"]
+
+    await running(world, 50, check)
+    await running(world, 30, lambda: None)
+    assert values(partition) == [b"2"]
+
+
+async def test_topic_is_compacted_on_request_with_its_active_segment(
+    world: World, autojump_clock: MockClock
+) -> None:
+    partition, other = world.add(0), world.add(1, compact=False)
+    world.write(partition, b"1", b"2", roll=False)
+    world.write(other, b"1", b"2", roll=False)
+    assert await world.cleaner.compact("t") == ""
+    assert values(partition) == [b"2"]
+    assert values(other) == [b"1", b"2"]
+    world.write(partition, b"3", roll=False)
+    assert await world.cleaner.compact("t") == ""
+    assert values(partition) == [b"3"]
+
+
+async def test_damaged_log_is_marked_and_others_are_cleaned(
+    world: World, autojump_clock: MockClock
+) -> None:
+    damaged, partition = world.add(0), world.add(1)
+    world.write(damaged, b"1", b"2", b"3")
+    world.write(partition, b"1", b"2")
+    path = Path(damaged.log.directory) / f"{0:020}.log"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"?")
+
+    def check() -> None:
+        assert values(partition) == [b"2"]
+        (condition,) = world.env.conditions.all()
+        assert condition.kind is ConditionKind.LOG_UNCLEANABLE
+        assert "checksum" in condition.text
+
+    await running(world, 60, check)
+    path.write_bytes(content)
+    assert await world.cleaner.compact("t") == ""
+    assert values(damaged) == [b"3"]
+    assert not world.env.conditions.all()
+
+
+async def test_failure_of_a_request_is_returned(world: World, autojump_clock: MockClock) -> None:
+    damaged = world.add(0)
+    world.write(damaged, b"1", b"2")
+    path = Path(damaged.log.directory) / f"{0:020}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert "checksum" in await world.cleaner.compact("t")
+
+
+async def test_figures_are_gauges(world: World, autojump_clock: MockClock) -> None:
+    partition = world.add(0)
+    world.write(partition, b"1", b"2")
+    await running(world, 60, lambda: None)
+    gauges = world.env.metrics.snapshot().gauges
+    assert gauges["minibroker_log_cleaner_runs", ()] == 1
+    assert gauges["minibroker_log_cleaner_max_dirty_ratio", ()] == 0
