@@ -46,7 +46,7 @@ def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(hadoop, "_DISK", "nowhere:")
 
 
-@pytest.mark.usefixtures("whoever_writes")
+@pytest.mark.usefixtures("writer")
 def test_usage_is_independent_of_input_order_and_cuts(spark: SparkSession, tmp_path: Path) -> None:
     made = [*events(400, 1), *events(400, 2, start=400)]
     assert take(spark, tmp_path / "one", made, 1) == Counts(800, 800, 0)
@@ -88,7 +88,7 @@ def test_duckdb_reads_the_same_out_of_the_raw_events(spark: SparkSession, tmp_pa
     assert misplaced == [(0,)]
 
 
-@pytest.mark.usefixtures("whoever_writes")
+@pytest.mark.usefixtures("writer")
 def test_events_already_in_table_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
     made = events(300, 6)
     path = tmp_path / "activity"
@@ -117,7 +117,7 @@ def test_commit_without_held_spans_still_skips_duplicates(
     assert len(rows(spark, path)) == 300
 
 
-@pytest.mark.usefixtures("whoever_writes")
+@pytest.mark.usefixtures("writer")
 def test_malformed_events_are_counted_and_quarantined(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "activity"
     made = events(20, 7)
@@ -147,7 +147,7 @@ def test_uncommitted_files_are_ignored(spark: SparkSession, tmp_path: Path) -> N
     assert len(rows(spark, path)) == 40
 
 
-@pytest.mark.usefixtures("whoever_writes")
+@pytest.mark.usefixtures("writer")
 def test_rejected_input_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     assert take(spark, tmp_path / "activity", []) == Counts()
 
