@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from system_tests.harness.jars import CACHE, ToolchainMissing, fetch, run
+from system_tests.harness.jars import CACHE, ToolchainMissing, fetch, one_at_a_time, run
 
 
 def compiled(source: Path, *options: str) -> Path:
@@ -22,18 +22,18 @@ def compiled(source: Path, *options: str) -> Path:
     contents = [file.read_bytes() for file in (source, *sorted(source.parent.glob("*.h")))]
     digest = hashlib.sha256(b"".join(contents) + repr(options).encode()).hexdigest()[:12]
     program = CACHE / f"{source.parent.name}-{source.stem}-{digest}"
-    if not program.exists():
-        CACHE.mkdir(exist_ok=True)
-        fresh = program.with_suffix(".part")
-        done = subprocess.run(
-            [compiler, "-O2", "-Wall", "-o", str(fresh), str(source), *options],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise ToolchainMissing(f"{source.name} was not compiled:\n{done.stderr}")
-        fresh.rename(program)
+    with one_at_a_time("programs"):
+        if not program.exists():
+            fresh = program.with_suffix(".part")
+            done = subprocess.run(
+                [compiler, "-O2", "-Wall", "-o", str(fresh), str(source), *options],
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode != 0:
+                raise ToolchainMissing(f"{source.name} was not compiled:\n{done.stderr}")
+            fresh.rename(program)
     return program
 
 
@@ -42,6 +42,9 @@ def built_with_go(folder: Path) -> Path:
     if shutil.which("go") is None:
         raise ToolchainMissing(f"`go` is not on the path: install Go to have {folder.name}")
     program = CACHE / folder.name
-    fetch(["go", "mod", "download"], f"the modules of {folder.name} were not fetched", folder)
-    run(["go", "build", "-o", str(program), "."], f"{folder.name} was not built", folder)
+    fresh = program.with_suffix(".part")
+    with one_at_a_time("programs"):
+        fetch(["go", "mod", "download"], f"the modules of {folder.name} were not fetched", folder)
+        run(["go", "build", "-o", str(fresh), "."], f"{folder.name} was not built", folder)
+        fresh.rename(program)  # the program may be running
     return program

@@ -55,7 +55,7 @@ def kafka_tools(line: str) -> str:
 def _fetched(pom: Path, name: str) -> Path:
     _require("java", "a JDK of version 17 or later")
     folder = CACHE / f"{name}-jars-{_digest([pom])}"
-    with _one_at_a_time("jars"):
+    with one_at_a_time("jars"):
         if not folder.is_dir():
             _require("mvn", "Apache Maven")
             fresh = folder.with_suffix(".part")
@@ -88,7 +88,7 @@ def _compiled(folder: Path, jars: Path) -> Path:
     _require("javac", "a JDK of version 17 or later")
     sources = sorted(folder.glob("*.java"))
     classes = CACHE / f"java-classes-{_digest(sources)}"
-    with _one_at_a_time("classes"):
+    with one_at_a_time("classes"):
         if not classes.is_dir():
             fresh = classes.with_suffix(".part")
             shutil.rmtree(fresh, ignore_errors=True)
@@ -135,7 +135,7 @@ def run(command: list[str], failure: str, folder: Path = PROJECT) -> None:
 
 
 @contextmanager
-def _one_at_a_time(name: str) -> Iterator[None]:
+def one_at_a_time(name: str) -> Iterator[None]:
     """Hold a lock file, so that the workers of one pytest-xdist run fetch and compile once."""
     CACHE.mkdir(exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
