@@ -1,8 +1,9 @@
 """Add up pytest's JUnit reports and say what was left out.
 
 Owns the last word of a test run. Prints one line of totals per report and every test that was left
-out with its reason; exits with 1 if anything failed, or if CI=true and a test was left out. A skip
-whose reason begins with "does not apply" leaves nothing out: there is nothing to test.
+out with its reason; exits with 1 if anything failed, if no test ran, or if CI=true and a test was
+left out. A skip whose reason begins with "does not apply" leaves nothing out: there is nothing to
+test.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def read(report: Path) -> Totals:
 
 def main(reports: list[str]) -> int:
     """Print the totals of ``reports``; return the exit code."""
-    failed = left_out = 0
+    tests = failed = left_out = 0
     for report in map(Path, reports):
         if not report.exists():
             print(f"{report}: no report was written")
@@ -64,12 +65,15 @@ def main(reports: list[str]) -> int:
         )
         for test in totals.left_out:
             print(f"  left out: {test}")
+        tests += totals.tests
         failed += totals.failed
         left_out += len(totals.left_out)
     if left_out and os.environ.get("CI") == "true":
         print("in CI no test may be left out")
         return 1
-    return 1 if failed else 0
+    if not tests:
+        print("no test ran")
+    return 1 if failed or not tests else 0
 
 
 if __name__ == "__main__":

@@ -62,6 +62,12 @@ def test_failure_is_one_everywhere(pytester: pytest.Pytester) -> None:
     assert words.startswith("suite: 1 passed, 1 failed, 1 left out")
 
 
+def test_run_without_tests_is_a_failure(pytester: pytest.Pytester) -> None:
+    code, words = totals(pytester, "")
+    assert code == 1
+    assert words.endswith("no test ran\n")
+
+
 def test_report_that_is_missing_is_a_failure(pytester: pytest.Pytester) -> None:
     ended = subprocess.run(
         [sys.executable, str(ROOT / ".ci/totals.py"), "none.xml"], check=False, capture_output=True

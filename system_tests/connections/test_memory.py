@@ -13,7 +13,7 @@ from system_tests.harness.control import processes
 from system_tests.harness.dialler import count
 from system_tests.harness.processes import pss_bytes
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.slow]
+pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.alone]
 
 ADDRESSES = 100_000
 AT_ONCE = 64

@@ -315,6 +315,7 @@ def test_connections_command_rejected_suggests_control_option(limited: Limited) 
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_connections_view_during_storm_leaks_no_memory(limited: Limited) -> None:
     broker = limited("max.connections=12", "max.connections.per.ip=2", "kafka_connections_max=13")
     assert broker.control_url is not None

@@ -120,6 +120,7 @@ def memory_and_descriptors(broker: RunningBroker) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_many_partitions_survive_a_kill_with_few_descriptors(
     start: Starter, fresh: Callable[[str], str], tmp_path: Path
 ) -> None:

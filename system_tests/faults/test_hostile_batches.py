@@ -100,6 +100,7 @@ def test_garbage_does_not_reach_consumers(start: Starter, fresh: Names) -> None:
     member.close()
 
 
+@pytest.mark.alone
 def test_others_are_served_while_large_batches_are_checked_and_searched(
     start: Starter, fresh: Names
 ) -> None:

@@ -130,6 +130,7 @@ def test_data_directory_in_use_reports_holder_pid(start: Starter, tmp_path: Path
     ConfluentClient(broker.bootstrap_servers).cluster()
 
 
+@pytest.mark.alone
 def test_sigterm_ends_with_0_in_time_although_clients_are_at_work(
     start: Starter, begin_run: Callable[..., Run]
 ) -> None:

@@ -50,7 +50,12 @@ from system_tests.quotas.saturating_clients import (
     Work,
 )
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.minibroker,
+    pytest.mark.slow,
+    pytest.mark.alone,
+    pytest.mark.timeout(240),
+]
 
 WINDOWS = 11
 STARTING_S = 5.0
