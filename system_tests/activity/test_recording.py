@@ -33,6 +33,9 @@ from tests.simulation.client import frame
 pytestmark = pytest.mark.minibroker
 
 ON = ("--set", "activity.enable=true", "--set", "num.io.threads=2")
+SEPARATE = ("--set", "process.mode=separate", "--set", "num.network.threads=2")
+LAYOUTS = pytest.mark.parametrize("layout", [(), SEPARATE], ids=["combined", "separate"])
+"""Worker 0 shares a process with the only network processor, or no worker shares one."""
 PRODUCE = 0
 AHEAD = 64
 Event = dict[str, Any]
@@ -130,8 +133,9 @@ def test_every_request_of_real_clients_is_recorded_once(
     assert not [event for event in events if event["kind"] == "dropped"]
 
 
-def test_killed_recorder_reports_dropped_events(start: Starter) -> None:
-    broker = start(*ON)
+@LAYOUTS
+def test_killed_recorder_reports_dropped_events(layout: tuple[str, ...], start: Starter) -> None:
+    broker = start(*ON, *layout)
     acknowledged = 0
     for _ in range(3):
         acknowledged += produce(broker, "client", 200)
@@ -143,8 +147,9 @@ def test_killed_recorder_reports_dropped_events(start: Starter) -> None:
     assert found <= acknowledged <= found + dropped
 
 
-def test_owner_kills_lose_no_event(start: Starter) -> None:
-    broker = start(*ON)
+@LAYOUTS
+def test_owner_kills_lose_no_event(layout: tuple[str, ...], start: Starter) -> None:
+    broker = start(*ON, *layout)
     with ThreadPoolExecutor(1) as clients:
         producing = clients.submit(produce, broker, "client", 2000)
         while not producing.done():
@@ -214,8 +219,9 @@ def test_recorder_crash_loop_does_not_stop_the_broker(start: Starter) -> None:
     assert count_produce_requests(events)["client"] + dropped >= 10 * (RESTARTS_MAX + 1)
 
 
-def test_recorder_process_has_lower_cpu_priority(start: Starter) -> None:
-    broker = start(*ON)
+@LAYOUTS
+def test_recorder_process_has_lower_cpu_priority(layout: tuple[str, ...], start: Starter) -> None:
+    broker = start(*ON, *layout)
     pids = {name: each.pid for name, each in processes(broker).items()}
     niceness = {name: os.getpriority(os.PRIO_PROCESS, pid) for name, pid in pids.items() if pid}
     assert niceness["recorder"] > niceness["processor-0"] == niceness["worker-0"]

@@ -26,7 +26,7 @@ from system_tests.attack.stalls import ALL, Fault, Sample, failures, stalls, une
 from system_tests.attack.targets import Target
 from system_tests.connections.dialling import listener_address
 from system_tests.faults.history import find_anomalies
-from system_tests.faults.killing import kill, kill_all
+from system_tests.faults.killing import in_same_process, kill, kill_all
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker, free_port, start_minibroker
 from system_tests.harness.control import ask, processes, wait_ready
@@ -129,10 +129,11 @@ class AttackedBroker:
         return f"127.0.0.1:{self._port}"
 
     def kill(self, name: str) -> None:
-        """Kill one process, and wait until the broker is ready again."""
-        self.kills[name] += 1
+        """Kill the process of a role, and wait until the broker is ready again."""
+        hit = in_same_process(self.broker, name)
+        self.kills.update(hit)
         self.report.counts["process kills"] += 1
-        with self.fault(frozenset({name})):
+        with self.fault(hit):
             kill(self.broker, name)
             wait_ready(self.broker)
 

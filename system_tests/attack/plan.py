@@ -62,6 +62,7 @@ def plan(seed: int, seconds: float) -> list[Round]:
 def _round(number: int, kind: Kind, seconds: float, seed: str) -> Round:
     dice = random.Random(f"round {seed}")
     settings = {
+        "process.mode": dice.choice(("combined", "separate")),
         "acceptor.mode": dice.choice(("single", "sharded")),
         "num.network.threads": str(dice.choice((1, 2, 3))),
         "num.io.threads": str(dice.choice((1, 2, 3))),

@@ -171,7 +171,8 @@ class Prober(threading.Thread):
                 )
 
     def _queued(self, processes: tuple[str, ...]) -> int:
-        return sum(queued_ns(self._pids[name]) for name in processes if name in self._pids)
+        # A processor and its worker may share a process.
+        return sum(map(queued_ns, {self._pids[name] for name in processes if name in self._pids}))
 
     def _connect(self) -> None:
         """Connect until the wanted processor serves, or another after many attempts."""

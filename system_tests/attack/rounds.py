@@ -21,10 +21,9 @@ from system_tests.attack.disks import FaultyDisk, Mode
 from system_tests.attack.plan import Kind, Round
 from system_tests.attack.report import Invariant, Report
 from system_tests.connections.dialling import listener_address
-from system_tests.faults.killing import ROLES
+from system_tests.faults.killing import in_same_process, one_of_each_process
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import StartFailed, start_minibroker
-from system_tests.harness.control import processes
 from system_tests.harness.fingerprints import create_foreign_files, fingerprint
 from system_tests.harness.waiting import TimedOut, wait_until
 from system_tests.security.conftest import PASSWORDS, secured_settings
@@ -107,8 +106,7 @@ class Killer:
         self._run.wait_progress(records=self._dice.randrange(1, 40), also_consumed=False)
 
     def _kill_one(self) -> None:
-        found = processes(self.attacked.broker)
-        name = self._dice.choice(sorted(each for each in found if each.split("-")[0] in ROLES))
+        name = self._dice.choice(one_of_each_process(self.attacked.broker))
         now = time.monotonic()
         recent = [at for at, who in self._killed if who == name and now - at < RESTART_WINDOW_S]
         if len(recent) < KILLS_IN_WINDOW_MAX:
@@ -138,8 +136,9 @@ def _break_disk(attacked: AttackedBroker, run: Run, disk: FaultyDisk, dice: rand
     """Put one fault in force, end it, and wait until appends resume."""
     mode = dice.choice([mode for mode in Mode if mode is not Mode.HEALTHY])
     injected, restarts = disk.injected, attacked.restart_counts()
-    owners = frozenset(name for name in restarts if name.startswith(("worker", "controller")))
-    with attacked.fault(owners):
+    owners = [name for name in restarts if name.startswith(("worker", "controller"))]
+    hit = frozenset().union(*(in_same_process(attacked.broker, name) for name in owners))
+    with attacked.fault(hit):
         disk.set(mode, after_bytes=dice.choice((0, 100, 5000)))
         try:
             wait_until(lambda: disk.injected > injected, "a fault", within_s=INJECTED_WITHIN_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -10,6 +10,11 @@ import pytest
 
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
+
+
+def as_settings(layout: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a layout of processes as settings, ``name=value`` each."""
+    return tuple(f"{name}={value}" for name, value in layout.items())
 
 
 class Limited(Protocol):

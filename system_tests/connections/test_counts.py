@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,7 +13,7 @@ from protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from system_tests.connections.conftest import Dial, Limited
+from system_tests.connections.conftest import Dial, Limited, as_settings
 from system_tests.connections.dialling import (
     Client,
     change_clock,
@@ -21,6 +22,7 @@ from system_tests.connections.dialling import (
     listener_address,
     wait_counted,
 )
+from system_tests.faults.killing import COMBINED, SEPARATE
 from system_tests.harness.brokers import RunningBroker, StartFailed
 from system_tests.harness.control import processes, wait_ready
 
@@ -178,11 +180,21 @@ def kill(broker: RunningBroker, name: str) -> None:
     wait_ready(broker)
 
 
-def test_counts_are_exact_whichever_process_is_killed(limited: Limited, dial: Dial) -> None:
-    broker = limited("max.connections.per.ip=4")
+@pytest.mark.parametrize(
+    ("layout", "others"),
+    [
+        (COMBINED, ("acceptor", "controller", "acceptor")),
+        (SEPARATE, ("acceptor", "controller", "worker-0", "acceptor")),
+    ],
+    ids=["combined", "separate"],
+)
+def test_counts_are_exact_whichever_process_is_killed(
+    layout: Mapping[str, str], others: tuple[str, ...], limited: Limited, dial: Dial
+) -> None:
+    broker = limited(*as_settings(layout), "max.connections.per.ip=4")
     clients = dial(broker, 4, "127.0.0.2")
     assert all(client.answered() for client in clients)
-    for name in ("acceptor", "controller", "worker-0", "acceptor"):
+    for name in others:
         kill(broker, name)
         assert dial(broker, 1, "127.0.0.2")[0].is_disconnected()
         assert counted(broker) == 4

@@ -13,8 +13,9 @@ from itertools import accumulate
 
 import pytest
 
-from system_tests.connections.conftest import Dial, Limited
+from system_tests.connections.conftest import Dial, Limited, as_settings
 from system_tests.connections.dialling import Client, counted, set_ip_rate, wait_counted
+from system_tests.faults.killing import SEPARATE
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import processes, wait_ready
 from system_tests.harness.dialler import Seen, storm
@@ -22,7 +23,7 @@ from system_tests.harness.processes import open_files, pss_bytes, tree
 from system_tests.harness.waiting import wait_until
 from tests.simulation.rate_model import one_after_the_other
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.slow]
+pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.alone]
 
 STORM_MS = 10_000
 SHORT_MS = 3_000
@@ -35,6 +36,7 @@ of the machine accepted too few of them.
 """
 CONNECTIONS_MAX, PER_IP_MAX = 40, 4
 SINGLE = (
+    *as_settings(SEPARATE),
     f"max.connections={CONNECTIONS_MAX + 5}",
     f"listener.name.plaintext.max.connections={CONNECTIONS_MAX}",
     f"max.connections.per.ip={PER_IP_MAX}",
@@ -44,12 +46,16 @@ SINGLE = (
     "kafka_connections_max_overrides=127.0.1.2:3",
 )
 SHARDED = (
+    *as_settings(SEPARATE),
     "acceptor.mode=sharded",
     f"kafka_connections_max={CONNECTIONS_MAX}",
     f"kafka_connections_max_per_ip={PER_IP_MAX}",
     "kafka_connections_max_overrides=127.0.1.2:3",
 )
-MODES = pytest.mark.parametrize("settings", [SINGLE, SHARDED], ids=["single", "sharded"])
+ONE_PROCESS = (*SINGLE, "process.mode=combined", "num.network.threads=1", "num.io.threads=1")
+MODES = pytest.mark.parametrize(
+    "settings", [SINGLE, SHARDED, ONE_PROCESS], ids=["single", "sharded", "one-process"]
+)
 VICTIMS = ("processor-0", "acceptor", "worker-0", "controller", "processor-1", "worker-1")
 GROWTH_BYTES_MAX = 4_000_000
 """Of all processes together over two storms, when one has been before: they are some 70 MB."""

@@ -11,17 +11,19 @@ from random import Random
 
 import pytest
 
-from system_tests.connections.conftest import Limited
+from system_tests.connections.conftest import Limited, as_settings
 from system_tests.connections.dialling import Client, counted, gauge, wait_counted
+from system_tests.faults.killing import COMBINED, SEPARATE
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import processes, wait_ready
 from system_tests.harness.processes import open_files, tree
 from system_tests.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.slow]
+pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.alone]
 
 TOTAL, PER_IP, DROP = 12, 2, 13
 SETTINGS = (
+    *as_settings(SEPARATE),
     f"max.connections={TOTAL}",
     f"max.connections.per.ip={PER_IP}",
     f"kafka_connections_max={DROP}",
@@ -31,6 +33,7 @@ CLIENT_TIMEOUT_S = 0.05
 VICTIMS = ("acceptor", "processor-0", "worker-0", "processor-1", "controller", "acceptor")
 SHARDED = (
     "acceptor.mode=sharded",
+    *as_settings(COMBINED),
     "num.network.threads=3",
     f"kafka_connections_max={TOTAL}",
     f"kafka_connections_max_per_ip={PER_IP}",

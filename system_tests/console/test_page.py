@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from protocol.messages.init_producer_id import InitProducerIdRequest
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from system_tests.connections.conftest import as_settings
 from system_tests.connections.dialling import Client
 from system_tests.console.conftest import Dial, Limited, OpenPage
 from system_tests.console.page import Page
+from system_tests.faults.killing import COMBINED, DEFAULT_LAYOUT, SEPARATE
 from system_tests.harness.brokers import free_port, start_minibroker
 from system_tests.harness.browser import Browser
 from system_tests.harness.control import processes, wait_ready
@@ -177,27 +180,36 @@ def test_unserved_client_is_shown_as_a_warning(limited: Limited, open_page: Open
     assert not page.find("#warnings-panel").is_displayed()
     with Client(broker.address, client_id="payments") as client:
         for _ in range(2):
-            client.ask(InitProducerIdRequest(transactional_id="t"), 4)
+            client.ask(ConsumerGroupHeartbeatRequest(group_id="g"), 0)
         page.wait(
             lambda: "\N{MULTIPLICATION SIGN} 2" in page.text("#warnings"), "both requests to count"
         )
     (warning,) = page.texts("#warnings li")
     assert "payments" in warning
-    assert "It requested transactions: remove transactional.id" in warning
+    assert "It requested the consumer group protocol of KIP-848" in warning
+    assert "set group.protocol=classic" in warning
 
 
+@pytest.mark.parametrize(
+    ("layout", "stopped"),
+    [(DEFAULT_LAYOUT, ["processor-0", "worker-0"]), (SEPARATE, ["worker-0"])],
+    ids=["default", "separate"],
+)
 def test_condition_is_shown_above_both_views_while_it_lasts(
-    limited: Limited, open_page: OpenPage
+    layout: Mapping[str, str], stopped: list[str], limited: Limited, open_page: OpenPage
 ) -> None:
-    broker = limited()
+    broker = limited(*as_settings(layout))
     page = open_page(broker)
     assert not page.find("#conditions-panel").is_displayed()
     pid = processes(broker)["worker-0"].pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
-        page.wait(lambda: "not responding" in page.text("#conditions"), "the condition to show")
-        assert page.texts("#conditions strong") == ["worker-0"]
+        page.wait(
+            lambda: page.text("#conditions").count("not responding") == len(stopped),
+            "the condition to show",
+        )
+        assert page.texts("#conditions strong") == stopped
         page.find("#tab-quotas").click()
         assert page.find("#conditions-panel").is_displayed()
     finally:
@@ -208,7 +220,9 @@ def test_condition_is_shown_above_both_views_while_it_lasts(
 def test_where_processors_accept_no_acceptor_is_drawn(
     limited: Limited, dial: Dial, open_page: OpenPage
 ) -> None:
-    broker = limited("acceptor.mode=sharded", "kafka_connections_max_per_ip=1")
+    broker = limited(
+        "acceptor.mode=sharded", "num.network.threads=2", "kafka_connections_max_per_ip=1"
+    )
     page = open_page(broker)
     assert not page.find("#acceptor").is_displayed()
     assert page.texts(".queue") == ["accepts", "accepts"]
@@ -241,7 +255,7 @@ def test_client_id_with_markup_is_shown_as_text(
 
 def test_page_reports_killed_broker_and_recovers_on_restart(browser: Browser) -> None:
     at = ["--control", f"127.0.0.1:{free_port()}"]
-    broker = start_minibroker(*at)
+    broker = start_minibroker(*at, settings={"num.network.threads": "2"})
     page = Page(browser, broker)
     try:
         broker.kill()
@@ -263,8 +277,11 @@ def test_page_reports_killed_broker_and_recovers_on_restart(browser: Browser) ->
         broker.forget()
 
 
-def test_page_survives_process_kill(limited: Limited, dial: Dial, open_page: OpenPage) -> None:
-    broker = limited()
+@pytest.mark.parametrize("layout", [COMBINED, SEPARATE], ids=["combined", "separate"])
+def test_page_survives_process_kill(
+    layout: Mapping[str, str], limited: Limited, dial: Dial, open_page: OpenPage
+) -> None:
+    broker = limited(*as_settings(layout))
     page = open_page(broker)
     clients = dial(broker, 4)
     assert all(client.answered() for client in clients)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from system_tests.faults.conftest import Starter
 from system_tests.faults.history import find_anomalies
-from system_tests.faults.killing import ROLES, kill, names_of
+from system_tests.faults.killing import (
+    COMBINED,
+    DEFAULT_LAYOUT,
+    ROLES,
+    SEPARATE,
+    kill,
+    names_of,
+    one_of_each_process,
+)
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import processes, wait_ready
@@ -22,18 +30,30 @@ pytestmark = pytest.mark.minibroker
 
 SEED = 20_260_801
 BeginRun = Callable[..., Run]
-Mode = tuple[str, ...]
+Settings = Mapping[str, str]
+SHARDED = {"acceptor.mode": "sharded"}
 MODES = pytest.mark.parametrize(
-    "mode", [(), ("--set", "acceptor.mode=sharded")], ids=["single", "sharded"]
+    "mode",
+    [DEFAULT_LAYOUT, SHARDED, COMBINED, {**SEPARATE, **SHARDED}, SEPARATE],
+    ids=["default", "sharded", "combined", "separate-sharded", "separate"],
 )
-"""Both modes: one acceptor, or processors that accept themselves."""
+"""One acceptor, or processors that accept themselves; processors and workers that share processes,
+or not."""
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    ("layout", "role"),
+    [
+        *((DEFAULT_LAYOUT, role) for role in ("acceptor", "processor", "controller")),
+        (COMBINED, "processor"),
+        *((SEPARATE, role) for role in ROLES),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.get("process.mode", "default"),
+)
 def test_process_kill_loses_and_duplicates_no_acknowledged_record(
-    role: str, start: Starter, begin_run: BeginRun
+    layout: Settings, role: str, start: Starter, begin_run: BeginRun
 ) -> None:
-    broker = start()
+    broker = start(settings=layout)
     run = begin_run(broker)
     run.wait_progress()
     for _ in range(2):
@@ -46,11 +66,15 @@ def test_process_kill_loses_and_duplicates_no_acknowledged_record(
     assert not find_anomalies(history)
 
 
-@pytest.mark.parametrize("role", ["processor", "worker"])
+@pytest.mark.parametrize(
+    ("layout", "role"),
+    [(DEFAULT_LAYOUT, "worker"), (SEPARATE, "processor"), (SEPARATE, "worker")],
+    ids=["default", "processor", "worker"],
+)
 def test_non_idempotent_producer_loses_no_record(
-    role: str, start: Starter, begin_run: BeginRun
+    layout: Settings, role: str, start: Starter, begin_run: BeginRun
 ) -> None:
-    broker = start()
+    broker = start(settings=layout)
     run = begin_run(broker, idempotent=False)
     run.wait_progress()
     for name in names_of(broker, role):
@@ -66,14 +90,14 @@ def test_non_idempotent_producer_loses_no_record(
 
 @MODES
 def test_processes_die_in_any_order_at_any_moment(
-    mode: Mode, start: Starter, begin_run: BeginRun
+    mode: Settings, start: Starter, begin_run: BeginRun
 ) -> None:
     print(f"seed {SEED}")
     dice = random.Random(SEED)
-    broker = start(*mode)
+    broker = start(settings=mode)
     run = begin_run(broker)
     run.wait_progress()
-    names = sorted(name for name in processes(broker) if name.split("-")[0] in ROLES)
+    names = one_of_each_process(broker)
     for _ in range(12):
         kill(broker, dice.choice(names))
         run.wait_progress(records=dice.randrange(1, 40), also_consumed=False)
@@ -86,10 +110,10 @@ def test_processes_die_in_any_order_at_any_moment(
 
 @MODES
 def test_killed_processes_leave_the_broker_answering(
-    mode: Mode, start: Starter, begin_run: BeginRun
+    mode: Settings, start: Starter, begin_run: BeginRun
 ) -> None:
-    broker = start(*mode)
-    everyone = [each for each in processes(broker).values() if each.name.split("-")[0] in ROLES]
+    broker = start(settings=mode)
+    everyone = [processes(broker)[name] for name in one_of_each_process(broker)]
     for each in everyone:
         assert each.pid is not None
         os.kill(each.pid, signal.SIGKILL)
@@ -106,10 +130,10 @@ def test_killed_processes_leave_the_broker_answering(
 
 
 @MODES
-def test_restarted_process_leaks_no_descriptors(mode: Mode, start: Starter) -> None:
-    broker = start(*mode)
+def test_restarted_process_leaks_no_descriptors(mode: Settings, start: Starter) -> None:
+    broker = start(settings=mode)
     wait_ready(broker)
-    names = [name for name in processes(broker) if name.split("-")[0] in ROLES]
+    names = one_of_each_process(broker)
     before = at_rest(broker, names)
     for _ in range(2):
         for name in names:

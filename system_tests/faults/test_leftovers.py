@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from system_tests.faults.conftest import Starter, still_running
+from system_tests.faults.killing import DEFAULT_LAYOUT, SEPARATE
 from system_tests.faults.verifiable import Run
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import held_paths, shared_segments, tree
@@ -35,14 +36,29 @@ class Footprint:
         return running + sorted(str(path) for path in self.paths if path.exists())
 
 
+@pytest.mark.alone  # System V shared memory of others looks like a leftover
 @pytest.mark.parametrize("gently", [True, False], ids=["SIGTERM", "SIGKILL"])
-def test_no_process_is_left(gently: bool, start: Starter, begin_run: Callable[..., Run]) -> None:
+@pytest.mark.parametrize(
+    ("layout", "processes"),
+    [
+        (DEFAULT_LAYOUT, 4),  # supervisor, acceptor, controller, combined
+        (SEPARATE, 7),  # supervisor, acceptor, controller, 2 + 2
+    ],
+    ids=["default", "separate"],
+)
+def test_no_process_is_left(
+    layout: Mapping[str, str],
+    processes: int,
+    gently: bool,
+    start: Starter,
+    begin_run: Callable[..., Run],
+) -> None:
     segments = shared_segments()
-    broker = start()
+    broker = start(settings=layout)
     run = begin_run(broker)
     run.wait_progress()
     footprint = Footprint(broker)
-    assert len(footprint.processes) >= 6  # supervisor, acceptor, controller, 2 + 2
+    assert len(footprint.processes) >= processes
     assert footprint.paths, "the data directory was expected in a temporary folder"
     run.finish()
     if gently:
