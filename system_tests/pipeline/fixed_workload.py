@@ -23,7 +23,7 @@ from system_tests.quotas.saturating_clients import FILLED_TOPIC, PATIENCE_S, TOP
 
 RECORDS: Final = 300
 VALUE: Final = bytes(10_000)
-METADATA_REQUESTS: Final = 1_500
+METADATA_REQUESTS: Final = 7_500
 PAUSE_S: Final = 0.01
 
 
@@ -58,7 +58,7 @@ def consume_records(servers: str, client_id: str) -> None:
 
 
 def request_metadata(servers: str, client_id: str) -> None:
-    """Request the metadata of all topics repeatedly: much work for the broker and few bytes."""
+    """Request the metadata of all topics repeatedly: work for the broker, and few bytes."""
     host, port = servers.rsplit(":", 1)
     with Client((host, int(port)), client_id=client_id) as client:
         for _ in range(METADATA_REQUESTS):

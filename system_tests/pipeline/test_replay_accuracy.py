@@ -34,9 +34,9 @@ CHECKS: Final = {
 
 WORKED_PERCENT: Final = 2.0
 OTHER_QUOTAS: Final = """
---alter --entity-type clients --entity-name sender --add-config producer_byte_rate=150000
---alter --entity-type clients --entity-name reader --add-config consumer_byte_rate=150000
---alter --entity-type clients --entity-name looker --add-config request_percentage={}
+--alter --entity-type clients --entity-name producer --add-config producer_byte_rate=150000
+--alter --entity-type clients --entity-name consumer --add-config consumer_byte_rate=150000
+--alter --entity-type clients --entity-name metadata --add-config request_percentage={}
 """
 OFF_MAX: Final = 0.25
 """Accepted error of the time that work takes under quotas; mostly it is 0.1 to 3 %, and 10 % on
