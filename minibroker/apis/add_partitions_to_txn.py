@@ -102,7 +102,10 @@ def rejected_partitions(
 
 def execute(scope: WorkerScope, part: AddPartitionsPart) -> AddPartitionsReply:
     """Add the partitions of each transaction, or verify them."""
-    return {each.transactional_id: _execute_one(scope, each) for each in part}
+    errors: dict[str, Errors] = {}
+    for each in part:  # A request may name a transaction twice.
+        errors.setdefault(each.transactional_id, {}).update(_execute_one(scope, each))
+    return errors
 
 
 def _execute_one(scope: WorkerScope, part: PartitionsToAdd) -> Errors:
@@ -122,8 +125,10 @@ def merge(
     found = {key: errors for reply in replies.values() for key, errors in reply.items()}
     results = []
     for each in transactions(ctx, request):
-        errors = found.get(each.transactional_id) or rejected_partitions(ctx, each.topics)
-        results.append(result(ctx, each, errors or dict.fromkeys(partitions(each.topics), INVALID)))
+        errors = dict.fromkeys(partitions(each.topics), INVALID)
+        errors |= rejected_partitions(ctx, each.topics)
+        errors |= found.get(each.transactional_id, {})
+        results.append(result(ctx, each, errors))
     return response(ctx, results)
 
 

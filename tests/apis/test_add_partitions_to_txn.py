@@ -127,3 +127,30 @@ async def test_leaders_add_and_verify_several_transactions(
             ("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED,
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (
+            {"t": [0]},
+            {"t": [1]},
+            [{("t", 0): OK}, {("t", 1): OK}],
+        ),
+        (
+            {"no": [0]},
+            {"t": [1]},
+            [{("no", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, {("t", 1): OK}],
+        ),
+    ],
+    ids=["different partitions", "one is rejected"],
+)
+async def test_transaction_named_twice_has_two_results(
+    transaction_apis: Any, first: Topics, second: Topics, expected: list[Any]
+) -> None:
+    producer = await begin(transaction_apis, "x", {"u": [0]}, 3)
+    request = AddPartitionsToTxnRequest(
+        transactions=[batch(producer, first), batch(producer, second)]
+    )
+    response = await transaction_apis.ask(API, request, 4)
+    assert [errors(each.topic_results) for each in response.results_by_transaction] == expected
