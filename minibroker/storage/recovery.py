@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from minibroker.storage.checkpoint import Checkpoint, read_checkpoint
 from minibroker.storage.cleaner.checkpoint import has_cleaner_checkpoint
@@ -45,8 +45,6 @@ from minibroker.storage.transactions import CompletedTransaction
 from protocol.control_records import EndTransactionMarker, parse_marker
 from protocol.errors import DecodeError
 from protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, parse_batch_header, verify_crc
-
-_NEW_CHECKPOINT: Final = Checkpoint(0, 0, None, ProducerTable())
 
 
 class Truncation(NamedTuple):
@@ -82,7 +80,7 @@ class Recovered:
 def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: int) -> Recovered:
     """Open the segments in ``directory``, and repair them after a crash."""
     complete_swaps(directory)
-    checkpoint = read_checkpoint(directory) or _NEW_CHECKPOINT
+    checkpoint = read_checkpoint(directory) or Checkpoint(0, 0, None, ProducerTable())
     damaged = _first_damaged_transaction_index(directory)
     if damaged is not None:  # Scan from there on, which rebuilds it.
         point = min(damaged, checkpoint.recovery_point)

@@ -382,3 +382,21 @@ def test_valid_batches_stops_at_first_invalid_batch(
     assert list(shifted) == []
     assert shifted.problem == "the batch has offset 0 instead of 1"
     path.with_name(f"{1:020d}.log").rename(path)
+
+
+def test_logs_without_checkpoints_do_not_share_their_producers(tmp_path: Path) -> None:
+    def open_partition(index: int) -> Log:
+        return Log.open(tmp_path, "t", index, LogConfig(), now_ms=NOW_MS)
+
+    for index, count in ((0, 3), (1, 5)):
+        log = open_partition(index)
+        for sequence in range(count):
+            produce(log, sequence, count=1)
+        log.abandon()
+        (Path(log.directory) / "checkpoint.json").unlink()
+    first, second = open_partition(0), open_partition(1)
+    assert not produce(first, 3, count=1)
+    assert produce(second, 4, count=1)
+    assert not produce(second, 5, count=1)
+    for log in (first, second):
+        log.abandon()
