@@ -65,5 +65,5 @@ def test_setting_with_equal_prefix_is_not_suggested(name: str) -> None:
 
 
 def test_setting_that_only_kafka_has_is_reported_as_ignored() -> None:
-    with pytest.raises(InvalidUsage, match=r"log\.cleaner\.threads is a setting of Kafka"):
-        run("explain", "log.cleaner.threads")
+    with pytest.raises(InvalidUsage, match=r"background\.threads is a setting of Kafka"):
+        run("explain", "background.threads")

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable
 
@@ -15,6 +16,9 @@ from minibroker.testing.lease import (
     Lease,
     fork_server_of_process,
 )
+
+PATIENCE_S = 120.0
+POLL_PAUSE_S = 0.01
 
 HOLDER = """
 import sys
@@ -43,6 +47,14 @@ def read_pid(holder: subprocess.Popen[str]) -> int:
     return int(holder.stdout.readline())
 
 
+def wait_for_log(fork_server: ForkServerAddress) -> str:
+    """Wait until the fork server has logged something: it does so after its replies."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (log := fork_server.log()) and time.monotonic() < deadline:
+        time.sleep(POLL_PAUSE_S)
+    return log
+
+
 def test_broker_runs_until_its_lease_is_released(
     fork_server: ForkServerAddress, is_gone: Callable[[int], bool]
 ) -> None:
@@ -63,7 +75,7 @@ def test_fork_server_is_idle_once_and_only_after_its_first_broker_is_ready(
     second.wait_ready()
     for lease in (first, second):
         lease.stop()
-    [idle] = fork_server.log().splitlines()
+    [idle] = wait_for_log(fork_server).splitlines()
     assert int(idle.removeprefix("idle at ")) > ready_ns
 
 
