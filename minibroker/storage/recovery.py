@@ -377,9 +377,10 @@ class _Scan:
         epochs = self._recovery.epochs_of(sealed)
         epochs.truncate_from_end(bases[first_unflushed])
         active = self._scan(bases[first_unflushed:], sealed, tables, epochs)
-        # The checkpoint's states have five batches a producer, unless the log was truncated below
-        # it.
-        producers = tables[0] if end_offsets[0] <= active.next_offset else tables[1]
+        # The checkpoint's states have five batches a producer. The snapshot's are used if the log
+        # was truncated below the checkpoint, or has none and lacks the batches before its start.
+        is_usable = bases[0] <= end_offsets[0] <= active.next_offset
+        producers = tables[0] if is_usable else tables[1]
         producers.end_offset = active.next_offset
         start = max(self._checkpoint.log_start_offset, bases[0])
         if active.next_offset < start:

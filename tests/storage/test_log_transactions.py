@@ -48,6 +48,13 @@ class Broker:
         self.log.abandon()
         self.open()
 
+    def lose_checkpoint(self) -> None:
+        """Kill the broker; lose its checkpoint too, unless it was flushed."""
+        self.log.abandon()
+        if self.log.recovery_point <= self.log.segments.base_offsets[0]:
+            (Path(self.log.directory) / "checkpoint.json").unlink()
+        self.open()
+
     def restart(self) -> None:
         self.log.close(now_ms=NOW_MS)
         self.open()
@@ -117,6 +124,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 KINDS = [
     *("write", "write", "write", "plain", "commit", "abort"),
     *("kill", "restart", "delete", "flush", "retain"),
+    "lose checkpoint",
 ]
 STEPS = st.lists(
     st.tuples(st.sampled_from(KINDS), st.integers(0, PRODUCERS - 1)),
@@ -153,6 +161,8 @@ def test_consumer_reads_exactly_the_committed_records(
             broker.log.flush(now_ms=NOW_MS)
         elif step == "retain":
             broker.log.apply_retention(now_ms=NOW_MS)
+        elif step == "lose checkpoint":
+            broker.lose_checkpoint()
         else:
             broker.kill() if step == "kill" else broker.restart()
         first_open = min((each[0][0] for each in open_offsets.values()), default=None)
@@ -208,6 +218,27 @@ def test_transaction_stays_open_after_kill_and_its_producer_continues(broker: Br
     broker.write(b"b", 0)
     broker.end(0, COMMIT)
     assert [value for _, value in broker.committed(0)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("deleted", [0, 1, 2])
+def test_transaction_over_several_segments_stays_open_without_checkpoint(
+    tmp_path: Path, deleted: int
+) -> None:
+    broker = Broker(tmp_path, segment_bytes=80)
+    for number in range(2):
+        broker.write(b"%d" % number, 0)
+    broker.write(b"plain")
+    broker.partition.delete_records(deleted)
+    broker.log.apply_retention(now_ms=NOW_MS)
+    assert broker.log.segment_count == 3 - deleted
+    broker.lose_checkpoint()
+    assert broker.partition.last_stable_offset == deleted
+    broker.write(b"2", 0)
+    assert list(broker.committed(deleted)) == []
+    broker.end(0, COMMIT)
+    expected = [b"0", b"1", b"plain", b"2"][deleted:]
+    assert [value for _, value in broker.committed(deleted)] == expected
+    broker.log.abandon()
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 10])

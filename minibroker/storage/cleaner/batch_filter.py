@@ -112,14 +112,15 @@ class BatchFilter:
         Raises DecodeError if the records are damaged.
         """
         header = batch.header
-        if not header.record_count:
+        is_aborted = (  # Also asked for an empty batch, which needs its transaction's marker.
+            header.is_transactional
+            and not header.is_control
+            and self._transactions.is_aborted(header.producer_id, header.last_offset)
+        )
+        if is_aborted or not header.record_count:
             kept = _REMOVED
         elif header.is_control:
             kept = self._filter_control(batch)
-        elif header.is_transactional and self._transactions.is_aborted(
-            header.producer_id, header.last_offset
-        ):
-            kept = _REMOVED
         else:
             kept = self._filter_records(batch)
         if kept.data is None and (is_last or self._is_last_of_producer(header)):

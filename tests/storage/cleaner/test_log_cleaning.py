@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from minibroker.storage.cleaner.log_cleaning import Buffers
 from minibroker.storage.cleaner.task import CleaningFailedError
 from protocol.compression import Compression
+from protocol.control_records import EndTransactionMarker
 from protocol.records import BatchHeader, iter_batches
 from tests.storage.cleaner.cleaned_partition import (
     BUFFERS,
@@ -92,6 +93,26 @@ def test_aborted_records_are_removed_and_marker_expires(partition: CleanedPartit
     partition.write((b"c", b"2"))
     partition.compact()
     assert [header.base_offset for header in headers(partition)] == [0, 3, 4, 6]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_marker_stays_as_long_as_the_emptied_batch_of_its_transaction(
+    partition: CleanedPartition, committed: bool
+) -> None:
+    partition.write((b"a", b"1"), producer=3, transactional=True)
+    marker = EndTransactionMarker(committed, 0)
+    partition.partition.append_marker(3, 0, marker, transaction_version=0, now_ms=NOW_MS)
+    for _ in range(3):
+        partition.write((b"a", b"2"))
+        partition.compact()
+        partition.now_ms += 2 * partition.config.delete_retention_ms
+    assert next(next(iter(partition.log.segments)).headers()).record_count == 0
+    partition.log.abandon()
+    for path in Path(partition.log.directory).iterdir():
+        if path.suffix in (".snapshot", ".json"):
+            path.unlink()
+    partition.open()
+    assert partition.partition.last_stable_offset == partition.log.log_end_offset
 
 
 def test_earlier_aborted_transaction_does_not_hide_new_keys(partition: CleanedPartition) -> None:
