@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -149,7 +149,6 @@ class GroupManager:
             self._discard_pending(group, pending)
             self.groups.pop(group.group_id, None)
             self._stored.pop(group.group_id, None)
-            self._compact_if_needed(group, now_ms)
         return group_error(error)
 
     def clear(self) -> None:
@@ -174,7 +173,6 @@ class GroupManager:
             stored = self._stored.setdefault(group.group_id, StoredGroup())
             for record in records:
                 stored.apply(record)
-            self._compact_if_needed(group, now_ms)
         return group_error(error)
 
     def commit(
@@ -190,7 +188,6 @@ class GroupManager:
             for (topic, partition), committed in offsets.items():
                 group.offsets.put(topic, partition, committed)
                 pending.committed((group.group_id, topic, partition))
-            self._compact_if_needed(group, now_ms)
         return dict.fromkeys(offsets, error)
 
     def commit_pending(
@@ -259,7 +256,6 @@ class GroupManager:
             for topic, partition in existing:
                 group.offsets.remove(topic, partition)
             self._discard_pending(group, existing)
-            self._compact_if_needed(group, now_ms)
         return error
 
     def expire(self, group: Group, now_ms: int) -> bool:
@@ -301,21 +297,6 @@ class GroupManager:
             _logger.exception("group %r could not be written", group.group_id)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
-
-    def _compact_if_needed(self, group: Group, now_ms: int) -> None:
-        partition = offsets_partition(group.group_id, self._partitions)
-        offsets_log = self.offsets_logs.get(partition)
-        if offsets_log is None or not offsets_log.needs_compaction or self._pending[partition]:
-            return  # Pending offsets stay where they are until their transactions end.
-        try:
-            offsets_log.compact_to(self._live_entries(partition), now_ms=now_ms)
-        except (LogError, OSError) as error:
-            _logger.warning("__consumer_offsets-%d cannot be compacted: %s", partition, error)
-
-    def _live_entries(self, partition: int) -> Iterator[Entry]:
-        for group_id, group in self.groups.items():
-            if offsets_partition(group_id, self._partitions) == partition:
-                yield from self._stored_group(group).entries(group_id)
 
     def _stored_group(self, group: Group) -> StoredGroup:
         """The group as the offsets log must store it, without a rebalance in progress."""

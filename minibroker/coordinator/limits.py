@@ -47,15 +47,9 @@ MEMBER_METADATA_BYTES_MAX: Final = 1024 * 1024
 """Metadata of one member over all its protocols: it is stored in the group's record and sent to the
 leader."""
 
-STATE_LOG_BYTES_MAX: Final = 1024 * 1024
-"""Minimum size at which a partition of an internal topic is compacted to its live records."""
-
-STATE_LOG_GROWTH: Final = 4
-"""A partition is compacted only when it is this many times larger than after its last compaction,
-so that many live records are not copied over and over."""
-
-STATE_LOG_BATCH_BYTES: Final = 256 * 1024
-"""Approximate batch size during compaction."""
+STATE_LOG_SEGMENT_BYTES: Final = 1024 * 1024
+"""Size at which a partition of an internal topic starts a new segment, even if ``segment.bytes`` is
+larger: the log cleaner cleans all but the active segment, and a restart reads what remains."""
 
 LOG_LINE_CHARACTERS_MAX: Final = 1_000
 """Length at which log lines are cut, because they contain names and reasons chosen by clients."""

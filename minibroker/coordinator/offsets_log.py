@@ -1,6 +1,6 @@
 """One partition of ``__consumer_offsets``: writes and replays group metadata and offsets.
 
-Owns the records and the size of the partition's log. It must never know the rules of groups.
+Owns the records of the partition's log. It must never know the rules of groups.
 Invariant: the entries of one commit are written in one batch, so a crash keeps all or none of them,
 and offsets that were committed in a transaction are in force only after its marker. Kafka's
 counterparts are ``GroupCoordinatorRecordHelpers`` and ``CoordinatorLoader``.
@@ -63,12 +63,6 @@ class StoredGroup:
         if record.encode_value() is not None:
             self.records[key] = record
 
-    def entries(self, group_id: str) -> Iterator[Entry]:
-        """The smallest list of entries that restores this state."""
-        yield from self.records.values()
-        for topic, partition, committed in self.offsets:
-            yield OffsetEntry(group_id, topic, partition, committed)
-
     def tombstones(self, group_id: str) -> Iterator[Entry]:
         """Entries that delete the group and its offsets."""
         for topic, partition, _ in self.offsets:
@@ -103,13 +97,6 @@ class OffsetsLog(StateLog):
         Raises ``LogError`` if nothing was written.
         """
         self.append(map(encode_entry, entries), now_ms=now_ms)
-
-    def compact_to(self, live: Iterable[Entry], *, now_ms: int) -> None:
-        """Replace the content of the log by the ``live`` entries.
-
-        Raises ``LogError``; the content of the log is then unchanged.
-        """
-        self.compact(map(encode_entry, live), now_ms=now_ms)
 
     def write_pending(
         self, entries: Iterable[Entry], transaction: OffsetsTransaction, *, now_ms: int

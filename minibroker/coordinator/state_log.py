@@ -1,24 +1,20 @@
 """One partition of an internal topic that stores the state of a coordinator by key.
 
-Owns the records and the size of the partition's log. It must never know what keys and values mean.
+Owns the records of the partition's log. It must never know what keys and values mean.
 Invariant: the records of one write are in one batch, written by one system call, so a crash keeps
-all or none of them, and no content of the log makes a replay fail. When the log has grown to a
-small multiple of its live records, these are written to a new segment, which becomes the start of
-the log. After a crash between the two steps, the log contains both copies, with the same result. In
-Kafka, this is the work of the log cleaner.
+all or none of them, and no content of the log makes a replay fail. The log cleaner removes records
+that later ones of the same key replace, as in every compacted topic. Kafka's counterparts are
+``CoordinatorPartitionWriter`` and ``CoordinatorLoaderImpl``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from minibroker.coordinator.limits import (
-    STATE_LOG_BATCH_BYTES,
-    STATE_LOG_BYTES_MAX,
-    STATE_LOG_GROWTH,
-)
+from minibroker.coordinator.limits import STATE_LOG_SEGMENT_BYTES
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Origin
 from minibroker.storage.partition import Partition
@@ -58,14 +54,7 @@ class StateLog:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.log = partition.log
-        self._written_bytes = self.log.size
-        self._live_bytes = 0
         self._warnings = 0
-
-    @property
-    def needs_compaction(self) -> bool:
-        """Whether the log has grown enough to be compacted."""
-        return self._written_bytes > max(STATE_LOG_BYTES_MAX, STATE_LOG_GROWTH * self._live_bytes)
 
     @property
     def leader_epoch(self) -> int:
@@ -80,10 +69,12 @@ class StateLog:
 
     def append_batch(self, batch: bytes, *, now_ms: int, guard: Guard = NO_GUARD) -> None:
         """Append a batch. Raises ``LogError`` if it was not written."""
+        if self.log.segments.active.size >= STATE_LOG_SEGMENT_BYTES:
+            with suppress(LogError):  # The segment grows on, and the next write tries again.
+                self.log.roll(now_ms=now_ms)
         self._partition.append_as_leader(
             memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard
         )
-        self._written_bytes += len(batch)
 
     def batches(self) -> Iterator[StoredBatch]:
         """Read all batches from the start of the log.
@@ -144,38 +135,8 @@ class StateLog:
         elif self._warnings == WARNINGS_MAX + 1:
             _logger.warning("%s: further records are skipped", self.log.directory)
 
-    def compact(self, live: Iterable[KeyValue], *, now_ms: int) -> None:
-        """Replace the content of the log by the ``live`` records.
-
-        Raises ``LogError``; the content of the log is then unchanged.
-        """
-        previous_bytes = self._written_bytes
-        self._written_bytes = 0
-        try:
-            self.log.roll(now_ms=now_ms)
-            start = self.log.log_end_offset
-            batch: list[KeyValue] = []
-            size = 0
-            for key, value in live:
-                batch.append((key, value))
-                size += len(key) + len(value or b"")
-                if size >= STATE_LOG_BATCH_BYTES:
-                    self.append(batch, now_ms=now_ms)
-                    batch, size = [], 0
-            if batch:
-                self.append(batch, now_ms=now_ms)
-        except Exception:
-            # The old records remain. The next attempt waits until the log has grown again.
-            self._written_bytes += previous_bytes
-            self._live_bytes = self._written_bytes
-            raise
-        self._live_bytes = self._written_bytes
-        self._partition.delete_records(start)
-        self.log.apply_retention(now_ms=now_ms)
-
     def clear(self) -> None:
         """Delete all records. Retention frees the space later."""
-        self._written_bytes = self._live_bytes = 0
         self._partition.delete_records(self.log.log_end_offset)
 
 

@@ -40,7 +40,7 @@ class Pace:
 
 
 def run(task: CleaningTask, bytes_per_second: float, parent: int) -> CleaningResult:
-    """Run all steps of a task. Raises CleaningFailedError."""
+    """Run all steps of a task. Raises as ``clean``."""
     pace = Pace(bytes_per_second, time.perf_counter())
     steps = clean(task)
     while True:
@@ -65,11 +65,11 @@ def main() -> None:
     while head := source.read(LENGTH.size):
         body = source.read(*LENGTH.unpack(head))
         task, bytes_per_second = pickle.loads(body)  # noqa: S301 - packed by the worker
-        result: CleaningResult | str
+        result: CleaningResult | CleaningFailedError | OSError
         try:
             result = run(task, bytes_per_second, parent)
-        except CleaningFailedError as error:
-            result = str(error)
+        except (CleaningFailedError, OSError) as error:
+            result = error
         body = pickle.dumps(result, 5)
         target.write(LENGTH.pack(len(body)) + body)
         target.flush()

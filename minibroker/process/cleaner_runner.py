@@ -29,7 +29,7 @@ class CleanerRunner(Protocol):
     """Runs one task at a time."""
 
     async def run(self, task: CleaningTask, bytes_per_second: float) -> CleaningResult:
-        """Run a task. Raises CleaningFailedError or CleanerEndedError."""
+        """Run a task. Raises as ``clean``, and CleanerEndedError."""
 
     async def close(self) -> None:
         """End what the runner has started; it may be used again."""
@@ -68,8 +68,8 @@ class ProcessRunner:
         except BaseException:
             await self.close()
             raise
-        if isinstance(result, str):
-            raise CleaningFailedError(result)
+        if isinstance(result, CleaningFailedError | OSError):
+            raise result
         assert isinstance(result, CleaningResult)
         return result
 

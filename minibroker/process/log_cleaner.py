@@ -3,6 +3,7 @@
 Owns which logs are being cleaned, and those that cannot be. It must never know the rules of
 compaction. Invariant: one log is cleaned at a time, outside the worker's loop; a log whose cleaning
 failed is not cleaned again until its topic is deleted or the broker restarts, and the others are.
+Without disk space, cleanings are tried again.
 Kafka's ``LogCleaner`` and ``LogCleanerManager``.
 """
 
@@ -35,6 +36,7 @@ from minibroker.storage.cleaner.offset_map import entries_max
 from minibroker.storage.cleaner.plan import CleanableRange
 from minibroker.storage.cleaner.task import CleaningFailedError, CleaningResult
 from minibroker.storage.errors import LogError
+from minibroker.storage.failures import NO_SPACE_ERRNOS
 from minibroker.storage.manager import LogManager
 from minibroker.storage.partition import Partition
 from minibroker.storage.segment import Segment
@@ -71,6 +73,7 @@ class LogCleaner:
         self._runner = ProcessRunner() if env.starts_processes else LoopRunner()
         self._cleanings: dict[PartitionKey, LogCleaning] = {}
         self._failed: dict[PartitionKey, str] = {}
+        self._waits_for_space = False
         self._lock = trio.Lock()
         self._figures = CleanerFigures()
         env.metrics.watch_gauges(self._gauges)
@@ -122,9 +125,9 @@ class LogCleaner:
         for _ in range(PASSES_MAX):
             found = cleaning.range(self._env.clock.wall_ms())
             if found.clean_bytes + found.cleanable_bytes:
-                await self._clean(key, cleaning, found)
-            if key in self._failed:
-                return self._failed[key]
+                failure = await self._clean(key, cleaning, found)
+                if failure:
+                    return failure
             if not cleaning.range(self._env.clock.wall_ms()).cleanable_bytes:
                 break
         return ""
@@ -152,7 +155,7 @@ class LogCleaner:
         if not due:
             return False
         dirtiest = max(due, key=lambda key: ranges[key].ratio)
-        return await self._clean(dirtiest, self._cleanings[dirtiest], ranges[dirtiest])
+        return not await self._clean(dirtiest, self._cleanings[dirtiest], ranges[dirtiest])
 
     def _forget_closed(self) -> None:
         for key, cleaning in list(self._cleanings.items()):
@@ -167,8 +170,8 @@ class LogCleaner:
             self._recovered(key)
         return cleaning
 
-    async def _clean(self, key: PartitionKey, cleaning: LogCleaning, found: CleanableRange) -> bool:
-        """Clean a part of a log; returns whether it was cleaned."""
+    async def _clean(self, key: PartitionKey, cleaning: LogCleaning, found: CleanableRange) -> str:
+        """Clean a part of a log; returns what failed, or nothing."""
         settings, workers = self._settings(), self._env.workers
         clock = self._env.clock
         map_bytes = settings[LOG_CLEANER_DEDUPE_BUFFER_SIZE] / workers
@@ -186,15 +189,10 @@ class LogCleaner:
             sources = cleaning.sources(task)
             result = await self._runner.run(task, rate)
             cleaning.apply(result, sources, clock.wall_ms())
-        except CleanerEndedError as error:
+        except (CleanerEndedError, CleaningFailedError, OSError) as error:
             cleaning.discard()
-            self._log.error("the log cleaner ended; retrying later", why=error)
-            return False
-        except (CleaningFailedError, OSError) as error:
-            cleaning.discard()
-            if cleaning.is_current(sources):
-                self._fail(key, f"{error}")
-            return False
+            return self._note_failure(key, error, is_current=cleaning.is_current(sources))
+        self._waits_for_space = False
         self._recovered(key)
         self._figures.add(
             result.bytes_read,
@@ -203,7 +201,21 @@ class LogCleaner:
             clock.real_us() // 1000 - started_ms,
         )
         self._report(key, result)
-        return True
+        return ""
+
+    def _note_failure(self, key: PartitionKey, error: Exception, *, is_current: bool) -> str:
+        """Note a failed cleaning; returns what failed, or nothing if the log has changed."""
+        if isinstance(error, CleanerEndedError):
+            self._log.error("the log cleaner ended; retrying later", reason=error)
+        elif isinstance(error, OSError) and error.errno in NO_SPACE_ERRNOS:
+            if not self._waits_for_space:
+                self._log.warning("the log cleaner waits for disk space", reason=error)
+            self._waits_for_space = True
+        elif is_current:
+            self._fail(key, f"{error}")
+        else:
+            return ""
+        return f"{error}"
 
     def _report(self, key: PartitionKey, result: CleaningResult) -> None:
         self._log.info(
@@ -225,7 +237,7 @@ class LogCleaner:
             ConditionKind.LOG_UNCLEANABLE, f"{topic}-{partition}", text, now_ms
         ):
             self._log.error(
-                "a log can't be compacted; others are", topic=topic, partition=partition, why=why
+                "a log can't be compacted; others are", topic=topic, partition=partition, reason=why
             )
 
     def _recovered(self, key: PartitionKey) -> None:

@@ -46,6 +46,7 @@ from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
 from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
+from tests.storage.cleaner.cleaned_partition import compact
 
 START_MS = 1_700_000_000_000
 RANGE = (("range", b"r"),)
@@ -262,7 +263,7 @@ def play(make_play: Callable[..., Playbook]) -> Playbook:
 
 # ------------------------------------------------------------------------------- logs on disk
 
-OFFSETS_LOG = LogConfig(compact=True, delete=False, file_delete_delay_ms=0)
+OFFSETS_LOG = LogConfig(compact=True, delete=False, delete_retention_ms=0, file_delete_delay_ms=0)
 
 
 class Disk:
@@ -296,6 +297,9 @@ class Disk:
         for log in self.logs.values():
             log.abandon()
         self.logs.clear()
+
+    def compact(self, partition: int) -> None:
+        compact(self.open(partition), START_MS)
 
     def bytes(self) -> int:
         return sum(path.stat().st_size for path in self.directory.rglob("*.log"))

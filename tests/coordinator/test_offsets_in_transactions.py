@@ -171,21 +171,20 @@ async def test_deleted_group_has_no_pending_offsets(groups: GroupService, disk: 
     assert groups.list_groups() == []
 
 
-async def test_offsets_log_is_not_compacted_while_offsets_are_pending(
-    groups: GroupService, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minibroker.coordinator.state_log.STATE_LOG_BYTES_MAX", 0)
-    monkeypatch.setattr("minibroker.coordinator.state_log.STATE_LOG_GROWTH", 0)
+async def test_compaction_keeps_pending_offsets(groups: GroupService, disk: Disk) -> None:
+    commit(groups, disk, 6, p1=1)
+    end(groups, disk, 6, committed=True)
     commit(groups, disk, 5, p0=10)
-    plain = CommitRequested("", -1)
     new = {("t", 9): CommittedOffset(2, -1, "", START_MS)}
     for _ in range(3):
-        assert set(groups.commit("g", plain, new).values()) == {OK}
-    assert disk.open(PARTITION).log.log_start_offset == 0
+        assert set(groups.commit("g", CommitRequested("", -1), new).values()) == {OK}
+    disk.compact(PARTITION)
+    groups = restarted(disk)
+    assert groups.pending_offsets("g") == {("t", 0)}
+    assert offsets(groups) == {1: 1, 9: 2}
     end(groups, disk, 5, committed=True)
-    groups.commit("g", plain, new)
-    assert disk.open(PARTITION).log.log_start_offset > 0
-    assert offsets(restarted(disk)) == {0: 10, 9: 2}
+    disk.compact(PARTITION)
+    assert offsets(restarted(disk)) == {0: 10, 1: 1, 9: 2}
 
 
 async def test_group_with_pending_offsets_is_not_cleaned_up(

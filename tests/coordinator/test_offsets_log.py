@@ -1,17 +1,16 @@
-"""Writing, replaying and rewriting an offsets log, also after a crash."""
+"""Writing, replaying and compacting an offsets log, also after a crash."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minibroker.coordinator.events import GroupImage, MemberImage
-from minibroker.coordinator.limits import STATE_LOG_BYTES_MAX
+from minibroker.coordinator.events import GroupImage
 from minibroker.coordinator.offsets import CommittedOffset
 from minibroker.coordinator.offsets_log import (
     OffsetsLog,
@@ -27,15 +26,12 @@ from minibroker.coordinator.offsets_log import (
 from minibroker.coordinator.pending_offsets import PendingOffsets
 from minibroker.coordinator.records import Entry, GroupEntry, OffsetEntry
 from minibroker.coordinator.state_log import REPLAYED_BYTES_MAX, REPLAYED_RECORDS_MAX, WARNINGS_MAX
-from minibroker.storage.errors import LogError
 from minibroker.storage.log import Origin
 from protocol.compression import Compression
 from protocol.control_records import EndTransactionMarker
 from protocol.errors import ErrorCode
 from protocol.records import HEADER_BYTES, Record, build_batch
-
-if TYPE_CHECKING:
-    from tests.coordinator.conftest import Disk
+from tests.coordinator.conftest import START_MS, Disk
 
 IMAGE = GroupImage("consumer", 3, None, None, 5, ())
 
@@ -78,68 +74,7 @@ def test_fold_keeps_last_entry_of_each_key() -> None:
 def test_tombstones_delete_stored_group() -> None:
     entries: list[Entry] = [offset(1), GroupEntry("g", IMAGE)]
     stored = applied(entries)["g"]
-    assert applied(stored.entries("g"))["g"].offsets == stored.offsets
     assert applied([*entries, *stored.tombstones("g")]) == {}
-
-
-def test_rewrite_keeps_only_live_entries(disk: Disk) -> None:
-    offsets_log = OffsetsLog(disk.open(0))
-    for number in range(2000):
-        offsets_log.write([offset(number)], now_ms=number)
-    large = disk.bytes()
-    offsets_log.compact_to([offset(1999), GroupEntry("g", IMAGE)], now_ms=3000)
-    disk.open(0).log.apply_retention(now_ms=4000)
-    assert disk.bytes() < large / 100
-    disk.kill()
-    again = OffsetsLog(disk.open(0))
-    assert list(again.replay()) == [offset(1999), GroupEntry("g", IMAGE)]
-    again.write([offset(2000)], now_ms=5000)
-    assert len(list(again.replay())) == 3
-
-
-def test_offsets_log_of_mostly_old_entries_is_due_for_rewrite(disk: Disk) -> None:
-    offsets_log = OffsetsLog(disk.open(0))
-    entries = [offset(number, partition=number) for number in range(1000)]
-    size = 0
-    while size <= STATE_LOG_BYTES_MAX:
-        assert not offsets_log.needs_compaction
-        offsets_log.write(entries, now_ms=1)
-        size = offsets_log.log.size
-    assert offsets_log.needs_compaction
-    disk.kill()
-    offsets_log = OffsetsLog(disk.open(0))
-    assert offsets_log.needs_compaction, "what an earlier owner wrote counts too"
-    offsets_log.compact_to(entries, now_ms=2)
-    assert not offsets_log.needs_compaction
-
-
-def test_offsets_log_with_many_live_entries_is_not_rewritten_repeatedly(disk: Disk) -> None:
-    offsets_log = OffsetsLog(disk.open(0))
-    many = [offset(number, partition=number) for number in range(30_000)]
-    offsets_log.compact_to(many, now_ms=1)
-    live = offsets_log.log.size
-    assert live > STATE_LOG_BYTES_MAX
-    written = 0
-    while not offsets_log.needs_compaction:
-        before = offsets_log.log.size
-        offsets_log.write(many[:5000], now_ms=1)
-        written += offsets_log.log.size - before
-    assert written > 2.5 * live
-
-
-def test_failed_rewrite_keeps_entries(disk: Disk) -> None:
-    offsets_log = OffsetsLog(disk.open(0))
-    offsets_log.write([offset(1)], now_ms=1)
-    huge = OffsetEntry("g", "t", 9, CommittedOffset(1, -1, "m" * 30_000, 1))
-    with pytest.raises(LogError):
-        offsets_log.compact_to([huge] * 10 + [_too_large()], now_ms=2)
-    assert next(iter(offsets_log.replay())) == offset(1)
-    assert not offsets_log.needs_compaction
-
-
-def _too_large() -> Entry:
-    member = MemberImage("m", None, "c", "h", 1, 1, bytes(2_000_000), b"")
-    return GroupEntry("g", IMAGE._replace(members=(member,)))
 
 
 def test_cleared_offsets_log_is_empty_after_restart(disk: Disk) -> None:
@@ -211,6 +146,11 @@ def fetched(groups: dict[str, StoredGroup]) -> int:
     return committed.offset
 
 
+def transaction(disk: Disk, producer_id: int) -> OffsetsTransaction:
+    guard = disk.open(0).begin_verification(producer_id, 0, -1, adds=False, now_ms=1)
+    return OffsetsTransaction(producer_id, 0, guard)
+
+
 def end(disk: Disk, producer_id: int, *, committed: bool) -> None:
     marker = EndTransactionMarker(committed, coordinator_epoch=0)
     disk.open(0).append_marker(producer_id, 0, marker, transaction_version=0, now_ms=1)
@@ -219,9 +159,7 @@ def end(disk: Disk, producer_id: int, *, committed: bool) -> None:
 def test_replay_returns_pending_offsets_and_ends_of_transactions(disk: Disk) -> None:
     offsets_log = OffsetsLog(disk.open(0))
     for producer_id, committed in ((5, True), (6, False)):
-        guard = disk.open(0).begin_verification(producer_id, 0, -1, adds=False, now_ms=1)
-        transaction = OffsetsTransaction(producer_id, 0, guard)
-        offsets_log.write_pending([offset(producer_id)], transaction, now_ms=1)
+        offsets_log.write_pending([offset(producer_id)], transaction(disk, producer_id), now_ms=1)
         end(disk, producer_id, committed=committed)
     disk.kill()
     assert list(OffsetsLog(disk.open(0)).replay()) == [
@@ -265,46 +203,77 @@ def test_write_errors_map_to_kafka_error_codes() -> None:
     assert commit_error(ErrorCode.NONE) is ErrorCode.NONE
 
 
+KEYS = st.tuples(st.sampled_from("gh"), st.integers(0, 1))
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from("gh"), st.integers(0, 2), st.none() | st.integers(0, 9)),
-        st.sampled_from(["rewrite", "kill"]),
+        st.tuples(st.just("write"), KEYS, st.none() | st.integers(0, 9)),
+        st.tuples(st.sampled_from((5, 6)), KEYS, st.integers(0, 9)),
+        st.tuples(st.sampled_from(("commit", "abort")), st.sampled_from((5, 6))),
+        st.sampled_from([("compact",), ("kill",)]),
     ),
-    max_size=25,
+    max_size=30,
 )
 
 
 @given(steps=STEPS)
 @settings(
-    max_examples=20,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_rewrites_and_crashes_preserve_state(
-    steps: list[str | tuple[str, int, int | None]], disk: Disk
+def test_compaction_and_crashes_preserve_groups_and_pending_offsets(
+    steps: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    offsets_log = OffsetsLog(disk.open(0))
-    offsets_log.clear()
-    model: dict[tuple[str, int], int] = {}
+    disk = Disk(tmp_path_factory.mktemp("data"))
+    log = OffsetsLog(disk.open(0))
+    written: list[ReplayedEntry] = []
     for step in steps:
-        if step == "kill":
-            disk.kill()
-            offsets_log = OffsetsLog(disk.open(0))
-        elif step == "rewrite":
-            live = [offset(number, group, part) for (group, part), number in model.items()]
-            offsets_log.compact_to(live, now_ms=1)
-        else:
-            assert isinstance(step, tuple)
-            group, partition, number = step
-            if number is None:
-                model.pop((group, partition), None)
-                offsets_log.write([OffsetEntry(group, "t", partition, None)], now_ms=1)
-            else:
-                model[group, partition] = number
-                offsets_log.write([offset(number, group, partition)], now_ms=1)
-    found = {
-        (group, partition): committed.offset
-        for group, stored in applied(offsets_log.replay()).items()
-        for _, partition, committed in stored.offsets
+        match step:
+            case ("kill",):
+                disk.kill()
+                log = OffsetsLog(disk.open(0))
+            case ("compact",):
+                disk.compact(0)
+            case ("commit" | "abort" as how, int(producer_id)):
+                end(disk, producer_id, committed=how == "commit")
+                written.append(TransactionEnd(producer_id, how == "commit"))
+            case ("write", (group, partition), None):
+                written.append(OffsetEntry(group, "t", partition, None))
+                log.write([OffsetEntry(group, "t", partition, None)], now_ms=1)
+            case ("write", (group, partition), number):
+                written.append(offset(number, group, partition))
+                log.write([offset(number, group, partition)], now_ms=1)
+            case (producer_id, (group, partition), number):
+                entry = offset(number, group, partition)
+                written.append(PendingEntry(producer_id, entry))
+                log.write_pending([entry], transaction(disk, producer_id), now_ms=1)
+        assert state(log.replay()) == state(written)
+    disk.kill()
+
+
+State = tuple[dict[str, dict[tuple[str, int], int]], set[tuple[str, str, int]]]
+
+
+def state(entries: Iterable[ReplayedEntry]) -> State:
+    """The committed offsets by group, and which offsets are pending."""
+    pending = PendingOffsets()
+    groups = {
+        group: {(topic, index): committed.offset for topic, index, committed in stored.offsets}
+        for group, stored in apply_entries(entries, pending).items()
     }
-    assert found == model
+    keys = {(group, *key) for group in pending.groups() for key in pending.of_group(group)}
+    return groups, keys
+
+
+def test_compacted_log_has_the_last_entry_of_each_key(disk: Disk) -> None:
+    log = OffsetsLog(disk.open(0))
+    for number in range(2000):
+        log.write([offset(number)], now_ms=1)
+    log.write([GroupEntry("g", IMAGE), offset(1, "h")], now_ms=1)
+    large = disk.bytes()
+    log.write([OffsetEntry("h", "t", 0, None)], now_ms=1)
+    disk.compact(0)
+    disk.compact(0)
+    disk.open(0).log.apply_retention(now_ms=START_MS)
+    assert disk.bytes() < large / 100
+    assert list(log.replay()) == [offset(1999), GroupEntry("g", IMAGE)]

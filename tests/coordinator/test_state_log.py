@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from minibroker.coordinator.state_log import StateLog
-from protocol.errors import DecodeError
+from minibroker.storage.errors import LogError
+from protocol.errors import DecodeError, ErrorCode
 
 if TYPE_CHECKING:
     from tests.coordinator.conftest import Disk
@@ -40,11 +41,40 @@ def test_records_that_cannot_be_decoded_are_skipped(
     assert len(caplog.messages) == 1
 
 
-def test_compacted_log_has_only_live_records(disk: Disk) -> None:
+def test_large_log_is_split_into_segments_that_can_be_compacted(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibroker.coordinator.state_log.STATE_LOG_SEGMENT_BYTES", 1000)
     log = StateLog(disk.open(0))
-    log.append([(b"a", b"1"), (b"b", b"2")], now_ms=1)
-    log.compact([(b"b", b"2")], now_ms=2)
-    assert replay(log) == [(b"b", b"2")]
+    for number in range(100):
+        log.append([(b"a", b"%d" % number), (b"b", b"2")], now_ms=1)
+    assert log.log.segment_count > 5
+    assert max(segment.size for segment in log.log.segments) < 1200
+    disk.compact(0)
+    disk.kill()
+    assert replay(StateLog(disk.open(0))) == [(b"a", b"99"), (b"b", b"2")]
+
+
+def test_log_that_cannot_start_a_segment_grows(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibroker.coordinator.state_log.STATE_LOG_SEGMENT_BYTES", 100)
+    log = StateLog(disk.open(0))
+
+    def refuse(*, now_ms: int) -> None:
+        raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left at {now_ms}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.log, "roll", refuse)
+        for number in range(10):
+            log.append([(b"a", b"%d" % number)], now_ms=1)
+    assert log.log.segment_count == 1
+    log.append([(b"a", b"10")], now_ms=1)
+    assert log.log.segment_count == 2
+    assert len(replay(log)) == 11
+
+
+def test_cleared_log_is_empty(disk: Disk) -> None:
+    log = StateLog(disk.open(0))
+    log.append([(b"a", b"1")], now_ms=1)
     log.clear()
     assert replay(log) == []
     assert log.leader_epoch == 0

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from minibroker.process.cleaner_child import LENGTH, Pace, run
-from minibroker.storage.cleaner.task import CleaningResult, CleaningTask, SourceSegment
+from minibroker.storage.cleaner.task import (
+    CleaningFailedError,
+    CleaningResult,
+    CleaningTask,
+    SourceSegment,
+)
 from protocol.records import Record, build_batch
 
 
@@ -48,4 +53,5 @@ def test_child_answers_each_task(tmp_path: Path) -> None:
         answers = answers[LENGTH.size + length :]
     assert isinstance(found[0], CleaningResult)
     assert found[0].records_kept == 1
-    assert "No such file" in found[1]
+    assert isinstance(found[1], CleaningFailedError)
+    assert "No such file" in str(found[1])

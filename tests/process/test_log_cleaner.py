@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,6 +167,29 @@ async def test_failure_of_a_request_is_returned(world: World, autojump_clock: Mo
     path = Path(damaged.log.directory) / f"{0:020}.log"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert "checksum" in await world.cleaner.compact("t")
+
+
+async def test_full_disk_delays_cleanings(
+    world: World,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    partition = world.add(0)
+    world.write(partition, b"1", b"2")
+
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(os, "fsync", refuse)
+        await running(world, 60, lambda: None)
+        assert "No space left" in await world.cleaner.compact("t")
+    assert caplog.messages == ["the log cleaner waits for disk space"]
+    assert not world.env.conditions.all()
+    assert values(partition) == [b"1", b"2"]
+    await running(world, 60, lambda: None)
+    assert values(partition) == [b"2"]
 
 
 async def test_figures_are_gauges(world: World, autojump_clock: MockClock) -> None:

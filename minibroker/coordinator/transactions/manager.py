@@ -9,10 +9,10 @@ are written already. Kafka's counterpart is ``TransactionStateManager``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from minibroker.cluster.placement import transaction_partition
-from minibroker.coordinator.state_log import KeyValue, StateLog
+from minibroker.coordinator.state_log import StateLog
 from minibroker.coordinator.transactions.limits import TRANSACTIONAL_IDS_MAX
 from minibroker.coordinator.transactions.metadata import TransactionMetadata
 from minibroker.coordinator.transactions.records import TransactionEntry, decode_transaction
@@ -123,21 +123,7 @@ class TransactionManager:
             self.transactions.pop(transactional_id, None)
         else:
             self.transactions[transactional_id] = metadata
-        if log.needs_compaction:
-            self._compact(partition, log, now_ms)
         return ErrorCode.NONE
-
-    def _compact(self, partition: int, log: StateLog, now_ms: int) -> None:
-        try:
-            log.compact(self._live_records(partition), now_ms=now_ms)
-        except (LogError, OSError) as error:
-            _logger.warning("__transaction_state-%d cannot be compacted: %s", partition, error)
-
-    def _live_records(self, partition: int) -> Iterator[KeyValue]:
-        version = self._transaction_version()
-        for transactional_id, metadata in self.transactions.items():
-            if self.partition_of(transactional_id) == partition:
-                yield TransactionEntry(transactional_id, metadata).encode(version)
 
     def clear(self) -> None:
         """Remove all transactional ids and clear and release the logs."""

@@ -24,6 +24,7 @@ from minibroker.storage.cleaner.task import (
     CleaningTask,
     SourceSegment,
 )
+from minibroker.storage.failures import NO_SPACE_ERRNOS
 from minibroker.storage.index import OFFSET_ENTRY, search_file
 from minibroker.storage.paths import LOG, OFFSET_INDEX, TRANSACTION_INDEX, offset_file
 from protocol.errors import DecodeError
@@ -34,7 +35,10 @@ Steps = Generator[int, None, CleaningResult]
 
 
 def clean(task: CleaningTask) -> Steps:
-    """Clean the groups of a task. Raises CleaningFailedError."""
+    """Clean the groups of a task.
+
+    Raises CleaningFailedError, or OSError if there is no space: then it can be tried again.
+    """
     cleaning = _Cleaning(task)
     try:
         yield from cleaning.collect_keys()
@@ -44,6 +48,8 @@ def clean(task: CleaningTask) -> Steps:
                 break
             groups.append((yield from cleaning.clean_group(group)))
     except (OSError, DecodeError) as error:
+        if isinstance(error, OSError) and error.errno in NO_SPACE_ERRNOS:
+            raise
         raise CleaningFailedError(f"{task.directory}: {error}") from error
     return cleaning.result(groups)
 

@@ -1,18 +1,16 @@
-"""Transactional ids survive kills; failed writes change nothing; large logs are compacted."""
+"""Transactional ids survive kills; failed writes change nothing."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import pytest
 
 from minibroker.coordinator.transactions.manager import TransactionManager
 from minibroker.coordinator.transactions.metadata import TransactionMetadata
 from minibroker.coordinator.transactions.states import TransactionState
+from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from tests.coordinator.transactions.conftest import StateDisk
+from tests.coordinator.transactions.conftest import START_MS, StateDisk
+from tests.storage.cleaner.cleaned_partition import compact
 
 STATE = TransactionMetadata(1, 0, 60_000, TransactionState.EMPTY, frozenset(), -1, 5, 1)
 OK = ErrorCode.NONE
@@ -78,16 +76,14 @@ def test_partition_that_cannot_be_opened_is_loaded_later(disk: StateDisk) -> Non
     assert states.is_loaded("a")
 
 
-def test_grown_log_is_compacted_to_current_states(
-    disk: StateDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minibroker.coordinator.state_log.STATE_LOG_BYTES_MAX", 10_000)
+def test_compacted_log_has_the_current_states(disk: StateDisk) -> None:
     states = manager(disk)
     for number in range(1000):
         assert states.store("a", STATE._replace(producer_epoch=number), number) is OK
     log = disk.logs[states.partition_of("a")]
-    assert log.log_start_offset > 0
-    assert log.log_end_offset - log.log_start_offset < 500
+    large = log.size
+    compact(Partition(log, bytes(16), broker_id=1, leader_id=1, leader_epoch=4), START_MS)
+    assert log.size < large / 100
     disk.kill()
     again = manager(disk)
     again.load(stored(disk))

@@ -33,6 +33,22 @@ def run(task: CleaningTask) -> CleaningResult:
             return result
 
 
+def compact(partition: Partition, now_ms: int, buffers: Buffers = BUFFERS) -> CleaningResult:
+    """Seal the active segment, and clean all that can be cleaned."""
+    partition.log.roll(now_ms=now_ms)
+    partition.log.flush(now_ms=now_ms)
+    return clean_once(LogCleaning(partition), now_ms, buffers)
+
+
+def clean_once(cleaning: LogCleaning, now_ms: int, buffers: Buffers) -> CleaningResult:
+    """Clean what can be cleaned, once."""
+    task = cleaning.task(cleaning.range(now_ms), buffers, now_ms)
+    sources = cleaning.sources(task)
+    result = run(task)
+    cleaning.apply(result, sources, now_ms)
+    return result
+
+
 class CleanedPartition:
     """The partition ``t-0``. ``now_ms`` is the time of everything that happens."""
 
@@ -110,12 +126,7 @@ class CleanedPartition:
 
     def clean(self, buffers: Buffers = BUFFERS) -> CleaningResult:
         """Clean what can be cleaned, once."""
-        found = self.cleaning.range(self.now_ms)
-        task = self.cleaning.task(found, buffers, self.now_ms)
-        sources = self.cleaning.sources(task)
-        result = run(task)
-        self.cleaning.apply(result, sources, self.now_ms)
-        return result
+        return clean_once(self.cleaning, self.now_ms, buffers)
 
     def compact(self) -> None:
         """Roll, and clean the whole log."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +58,16 @@ def test_incomplete_batch_fails_the_cleaning(tmp_path: Path, missing: int) -> No
 def test_missing_file_fails_the_cleaning(tmp_path: Path) -> None:
     with pytest.raises(CleaningFailedError, match="No such file"):
         run(task(tmp_path, 100))
+
+
+def test_full_disk_is_no_failure_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = write(tmp_path, build_batch([Record(key=b"a", value=b"1")]))
+
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        run(task(tmp_path, size))
