@@ -283,6 +283,9 @@ def _varint(value: int) -> bytes:
 
 _NULL: Final = _varint(-1)
 _ZERO: Final = _varint(0)
+_START: Final = bytes(2)
+"""Attributes and timestamp delta of a record with the timestamp of its batch."""
+_NO_PRODUCER: Final = NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE
 _VARINTS: Final = tuple(map(_varint, range(1024)))
 """The most frequent varints, looked up in a fifth of the time."""
 
@@ -330,6 +333,25 @@ def build_batch(
     )
     body = _CHECKED.pack(*checked) + compress(compression, section)
     return _seal(base_offset, partition_leader_epoch, body)
+
+
+def build_keyed_batch(pairs: Iterable[tuple[bytes, bytes | None]], timestamp: int) -> bytes:
+    """Build a batch of keys and values as ``build_batch`` does, faster.
+
+    The records have one timestamp and no headers. Raises ValueError when there is no record.
+    """
+    pieces: list[bytes] = []
+    count = 0
+    for key, value in pairs:
+        start = _START + varint(count) + varint(len(key)) + key
+        content = value or b""
+        start += _NULL if value is None else varint(len(content))
+        pieces += varint(len(start) + len(content) + 1), start, content, _ZERO
+        count += 1
+    if not count:
+        raise ValueError("a batch needs at least one record")
+    head = _CHECKED.pack(0, count - 1, timestamp, timestamp, *_NO_PRODUCER, count)
+    return _seal(0, NO_LEADER_EPOCH, head + b"".join(pieces))
 
 
 def _seal(base_offset: int, leader_epoch: int, body: bytes) -> bytes:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from minibroker.storage.partition import Partition
     from minibroker.storage.slices import FileSlice
     from minibroker.telemetry.instances import ClientInstances
+    from protocol.compiler.single import Shape
     from protocol.headers import RequestHeader
     from protocol.registry import ApiKey
 
@@ -350,6 +351,11 @@ class SingleScope(Protocol):
         """The I/O worker in this process."""
         ...
 
+    @property
+    def listener(self) -> str:
+        """The listener of the client's connection."""
+        ...
+
     def fetch_bytes_max(self) -> int:
         """The largest fetch that the client's quota permits."""
         ...
@@ -362,14 +368,14 @@ class SingleScope(Protocol):
 class SingleForm(NamedTuple):
     """The single step of an API: for a request about one partition or group of this process.
 
-    ``singles`` are the arrays that have one element in such a request and its response. ``execute``
+    ``shape`` are the arrays that such a request and its response have, and their sizes. ``execute``
     gets the version and the leaves of the request (`protocol.compiler.single`) and returns those of
     the response, whose throttle time is 0 and which has no error, or an awaitable of them if it has
     to wait. They are None, and there was no effect, if the request is another one: then the three
     steps are taken.
     """
 
-    singles: frozenset[str]
+    shape: Shape
     execute: Callable[
         [SingleScope, int, tuple[Any, ...]],
         tuple[Any, ...] | Awaitable[tuple[Any, ...] | None] | None,

@@ -10,9 +10,17 @@ for a transactional id creates ``__transaction_state``. Kafka's counterpart is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
+from minibroker.apis.base import (
+    CONTROLLER,
+    Api,
+    Context,
+    ControllerScope,
+    Owner,
+    SingleForm,
+    SingleScope,
+)
 from minibroker.apis.unserved import SHARE_GROUPS, Unserved
 from minibroker.cluster.placement import (
     OFFSETS_TOPIC,
@@ -22,6 +30,7 @@ from minibroker.cluster.placement import (
 )
 from minibroker.cluster.topics import NewTopic
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, TRANSACTION_STATE_LOG_NUM_PARTITIONS
+from protocol.compiler.single import Shape
 from protocol.errors import ErrorCode
 from protocol.messages.find_coordinator import (
     Coordinator,
@@ -30,8 +39,13 @@ from protocol.messages.find_coordinator import (
 )
 from protocol.registry import ApiKey
 
+if TYPE_CHECKING:
+    from minibroker.cluster.image import Image
+    from minibroker.config import Settings
+
 GROUP: Final = 0
 TRANSACTION: Final = 1
+SEVERAL_KEYS_SINCE: Final = 4
 KEY_TYPES: Final = {GROUP: "groups", TRANSACTION: "transactions", 2: "share groups"}
 UNSERVED: Final[Mapping[int, Unserved]] = {2: SHARE_GROUPS}
 
@@ -48,7 +62,9 @@ class CoordinatorNode(NamedTuple):
 
 def split(ctx: Context, request: FindCoordinatorRequest) -> Mapping[Owner, None]:
     """No worker is involved; the controller creates a topic that is missing."""
-    is_needed = request.key_type == TRANSACTION and (ctx.version < 4 or request.coordinator_keys)
+    is_needed = request.key_type == TRANSACTION and (
+        ctx.version < SEVERAL_KEYS_SINCE or request.coordinator_keys
+    )
     return {CONTROLLER: None} if is_needed and not _has_state_topic(ctx) else {}
 
 
@@ -66,7 +82,7 @@ def merge(
     ctx: Context, request: FindCoordinatorRequest, _replies: Mapping[Owner, None]
 ) -> FindCoordinatorResponse:
     """Find the coordinator of each key in the image."""
-    if ctx.version < 4:
+    if ctx.version < SEVERAL_KEYS_SINCE:
         node = _find(ctx, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=node.error,
@@ -99,14 +115,20 @@ def _find(ctx: Context, key_type: int, key: str) -> CoordinatorNode:
         what = KEY_TYPES.get(key_type)
         text = f"This broker does not serve {what} yet." if what else _unknown_type(key_type)
         return CoordinatorNode(error=ErrorCode.INVALID_REQUEST, text=text)
+    return _find_leader(ctx.image, ctx.settings, ctx.caller.listener, key_type, key)
+
+
+def _find_leader(
+    image: Image, settings: Settings, listener: str, key_type: int, key: str
+) -> CoordinatorNode:
     topic = OFFSETS_TOPIC
-    index = offsets_partition(key, ctx.settings[OFFSETS_TOPIC_NUM_PARTITIONS])
+    index = offsets_partition(key, settings[OFFSETS_TOPIC_NUM_PARTITIONS])
     if key_type == TRANSACTION:
         topic = TRANSACTION_STATE_TOPIC
-        index = transaction_partition(key, ctx.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS])
-    partition = ctx.image.partition(topic, index)
-    leader = None if partition is None else ctx.image.brokers.get(partition.leader)
-    endpoint = None if leader is None else leader.endpoints.get(ctx.caller.listener)
+        index = transaction_partition(key, settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS])
+    partition = image.partition(topic, index)
+    leader = None if partition is None else image.brokers.get(partition.leader)
+    endpoint = None if leader is None else leader.endpoints.get(listener)
     if leader is None or endpoint is None:
         text = f"{topic}-{index}, which stores this key, has no reachable leader."
         return CoordinatorNode(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, text=text)
@@ -118,11 +140,34 @@ def _unknown_type(key_type: int) -> str:
     return f"Key type {key_type} is unknown; Kafka defines {known}."
 
 
+def execute_single(
+    scope: SingleScope, version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Find the coordinator of one key, unless its topic must be created first."""
+    older_key, key_type, key = request
+    if version < SEVERAL_KEYS_SINCE:
+        key = older_key
+    if key_type != GROUP and not (
+        key_type == TRANSACTION and TRANSACTION_STATE_TOPIC in scope.image.topics
+    ):
+        return None
+    node = _find_leader(scope.image, scope.worker.settings, scope.listener, key_type, key)
+    if node.error:
+        return None
+    endpoint = node.node_id, node.host, node.port
+    if version < SEVERAL_KEYS_SINCE:
+        return 0, ErrorCode.NONE, None, *endpoint, "", 0, "", 0, ErrorCode.NONE, None
+    return 0, ErrorCode.NONE, None, 0, "", 0, key, *endpoint, ErrorCode.NONE, None
+
+
+SINGLE: Final = SingleForm(Shape(frozenset({"coordinator_keys", "coordinators"})), execute_single)
+
 API: Api[FindCoordinatorRequest, None, None, FindCoordinatorResponse] = Api(
     key=ApiKey.FIND_COORDINATOR,
     versions=(0, 6),
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,
+    single=SINGLE,
     left_out=("key type 2, share groups: none are coordinated yet; INVALID_REQUEST says so",),
 )

@@ -7,10 +7,11 @@ Versions 0-4. The error of the response reports a rebalance. Kafka's counterpart
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
 from minibroker.coordinator.events import HeartbeatReceived
+from protocol.compiler.single import Shape
 from protocol.errors import ErrorCode
 from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.registry import ApiKey
@@ -46,10 +47,27 @@ def merge(
     return HeartbeatResponse(error_code=error)
 
 
+def execute_single(
+    scope: SingleScope, _version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Extend the session of a member whose group is in this process."""
+    group_id, generation, member_id, group_instance_id = request
+    groups = scope.worker.groups
+    if not groups.has(group_id):
+        return None
+    event = HeartbeatReceived(member_id, generation, group_instance_id)
+    error = groups.heartbeat(group_id, event).error
+    # A heartbeat that is handled again at once has the same effect.
+    return (0, error) if error is ErrorCode.NONE else None
+
+
+SINGLE: Final = SingleForm(Shape(), execute_single)
+
 API: Api[HeartbeatRequest, HeartbeatPart, ErrorCode, HeartbeatResponse] = Api(
     key=ApiKey.HEARTBEAT,
     versions=(0, 4),
     split=split,
     execute=execute,
     merge=merge,
+    single=SINGLE,
 )

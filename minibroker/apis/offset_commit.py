@@ -10,12 +10,13 @@ are ``KafkaApis.handleOffsetCommitRequest`` and ``OffsetMetadataManager.commitOf
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
 from minibroker.apis.topic_names import requested_name, unknown_topic
 from minibroker.coordinator.events import CommitRequested
 from minibroker.coordinator.offsets import CommittedOffset
+from protocol.compiler.single import Shape
 from protocol.errors import ErrorCode
 from protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -122,11 +123,46 @@ def _topic(
     )
 
 
+def execute_single(
+    scope: SingleScope, version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Commit offsets of one topic if its partitions exist, and the group is in this process."""
+    group_id, generation, member_id, group_instance_id, retention_ms, name, topic_id, found = (
+        request
+    )
+    worker = scope.worker
+    topic = (
+        scope.image.topics.get(name)
+        if version < TOPIC_IDS_SINCE
+        else scope.image.topic_by_id(topic_id)
+    )
+    if (
+        topic is None
+        or not found
+        or retention_ms != NO_RETENTION
+        or not worker.groups.has(group_id)
+    ):
+        return None
+    now_ms, offsets = worker.wall_ms(), {}
+    for index, offset, leader_epoch, metadata in found:
+        if not 0 <= index < len(topic.partitions) or not worker.groups.accepts(metadata or ""):
+            return None
+        offsets[topic.name, index] = CommittedOffset(offset, leader_epoch, metadata or "", now_ms)
+    event = CommitRequested(member_id, generation, group_instance_id)
+    # All offsets are written or none: then the three steps find the error again.
+    if any(worker.groups.commit(group_id, event, offsets).values()):
+        return None
+    return 0, name, topic_id, [(each[0], ErrorCode.NONE) for each in found]
+
+
+SINGLE: Final = SingleForm(Shape(frozenset({"topics"}), frozenset({"partitions"})), execute_single)
+
 API: Api[OffsetCommitRequest, OffsetCommitPart, OffsetCommitReply, OffsetCommitResponse] = Api(
     key=ApiKey.OFFSET_COMMIT,
     versions=(2, 10),
     split=split,
     execute=execute,
     merge=merge,
+    single=SINGLE,
     left_out=("member epochs of KIP-848: its groups are not served yet",),
 )

@@ -11,11 +11,12 @@ that no longer have an id are omitted. Kafka's counterparts are
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
 from minibroker.apis.topic_names import unknown_topic
 from minibroker.coordinator.offsets import OffsetTable
+from protocol.compiler.single import Shape
 from protocol.errors import ErrorCode
 from protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -257,11 +258,45 @@ def _older(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
     )
 
 
+def execute_single(
+    scope: SingleScope, version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Look up offsets of one topic for one group in this process, if none of them is pending."""
+    older_group, older_topic, older_indexes = request[:3]
+    group_id, member_id, member_epoch, topic, topic_id, indexes, require_stable = request[3:]
+    if version < SEVERAL_GROUPS_SINCE:
+        group_id, topic, indexes = older_group, older_topic, older_indexes
+    groups = scope.worker.groups
+    name = topic if version < TOPIC_IDS_SINCE else scope.image.topic_names.get(topic_id)
+    if name is None or not groups.has(group_id):
+        return None
+    table = groups.committed(group_id, member_id, member_epoch)
+    if isinstance(table, ErrorCode) or (require_stable and groups.pending_offsets(group_id)):
+        return None
+    found = []
+    for index in indexes:
+        committed = table.get(name, index)
+        if committed is None:
+            found.append((index, -1, -1, "", ErrorCode.NONE))
+        else:
+            offset, leader_epoch, metadata = committed[:3]
+            found.append((index, offset, leader_epoch, metadata, ErrorCode.NONE))
+    if version < SEVERAL_GROUPS_SINCE:
+        return 0, topic, found, ErrorCode.NONE, "", "", ZERO_UUID, (), ErrorCode.NONE
+    return 0, "", (), ErrorCode.NONE, group_id, topic, topic_id, found, ErrorCode.NONE
+
+
+SINGLE: Final = SingleForm(
+    Shape(frozenset({"topics", "groups"}), frozenset({"partition_indexes", "partitions"})),
+    execute_single,
+)
+
 API: Api[OffsetFetchRequest, OffsetFetchPart, OffsetFetchReply, OffsetFetchResponse] = Api(
     key=ApiKey.OFFSET_FETCH,
     versions=(1, 10),
     split=split,
     execute=execute,
     merge=merge,
+    single=SINGLE,
     left_out=("member id and epoch of KIP-848: its groups are not served yet",),
 )

@@ -46,6 +46,7 @@ from minibroker.storage.validation import (
     prepare_batch,
 )
 from minibroker.storage.verification import NO_GUARD, Guard
+from protocol.compiler.single import Shape
 from protocol.compression import Compression
 from protocol.errors import DecodeError, ErrorCode
 from protocol.messages.produce import (
@@ -439,7 +440,7 @@ def execute_single(
 
 
 SINGLE: Final = SingleForm(
-    frozenset({"topic_data", "partition_data", "responses", "partition_responses"}),
+    Shape(frozenset({"topic_data", "partition_data", "responses", "partition_responses"})),
     execute_single,
 )
 

@@ -18,6 +18,7 @@ from minibroker.apis.partition_fetch import (
     read_partition,
 )
 from minibroker.config import FETCH_MAX_BYTES
+from protocol.compiler.single import Shape
 from protocol.errors import ErrorCode
 
 COPIED_BYTES_MAX: Final = 32 * 1024
@@ -106,4 +107,4 @@ def _response(scope: SingleScope, fetch: _SingleFetch, result: FetchResult) -> L
     )
 
 
-SINGLE: Final = SingleForm(frozenset({"topics", "partitions", "responses"}), execute_single)
+SINGLE: Final = SingleForm(Shape(frozenset({"topics", "partitions", "responses"})), execute_single)

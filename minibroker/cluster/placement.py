@@ -8,6 +8,7 @@ Kafka's ``GroupMetadataManager.partitionFor``.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
@@ -22,13 +23,25 @@ def partition_owner(topic: str, partition: int, workers: int) -> int:
     return (crc32(topic.encode()) + partition) % workers
 
 
+HASHES_KEPT_MAX: Final = 1024
+HASHED_CHARACTERS_MAX: Final = 255
+"""Longer texts are hashed each time: clients choose them."""
+
+
 def java_string_hash(text: str) -> int:
     """``String.hashCode`` of Java, as a signed 32-bit integer (over UTF-16 code units)."""
+    return _kept_hash(text) if len(text) <= HASHED_CHARACTERS_MAX else _hash(text)
+
+
+def _hash(text: str) -> int:
     units = memoryview(text.encode("utf-16-le")).cast("H")
     value = 0
     for unit in units:
         value = (31 * value + unit) & 0xFFFFFFFF
     return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
+
+
+_kept_hash: Final = lru_cache(HASHES_KEPT_MAX)(_hash)
 
 
 def offsets_partition(group_id: str, partitions: int) -> int:

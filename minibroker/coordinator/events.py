@@ -17,7 +17,7 @@ Waiter = int
 """Identifies a waiting request. ``GroupAnswer`` contains the same number."""
 
 NO_WAITER: Final[Waiter] = 0
-"""The waiter of a request that has not reached the shell yet."""
+"""The waiter of a request that is answered at once, or has not reached the shell yet."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """A member's protocols in order of preference, each with the member's metadata."""

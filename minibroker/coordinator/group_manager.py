@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -230,9 +230,11 @@ class GroupManager:
         for key in keys:
             pending.discard((group.group_id, *key))
 
-    def _has_room(self, group: Group, offsets: Iterable[tuple[str, int]]) -> bool:
+    def _has_room(self, group: Group, offsets: Collection[tuple[str, int]]) -> bool:
         pending = self.pending_of(group.group_id)
         count = len(group.offsets) + pending.count(group.group_id)
+        if count + len(offsets) <= OFFSETS_PER_GROUP_MAX:
+            return True
         if count + sum(group.offsets.get(*key) is None for key in offsets) <= OFFSETS_PER_GROUP_MAX:
             return True
         _logger.warning(

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from minibroker.coordinator.events import GroupImage, GroupRecord, MemberImage
 from minibroker.coordinator.offsets import CommittedOffset
 from protocol.compiler import decoder, encode
+from protocol.compiler.single import versioned_encoder
 from protocol.errors import DecodeError
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BYTES, INT32, INT64, NULLABLE_STRING, STRING
@@ -48,6 +49,11 @@ class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
     metadata: str = field(STRING)
     commit_timestamp: int = field(INT64)
     expire_timestamp: int = field(INT64, versions="1", default=NO_EXPIRY)
+
+
+_OFFSET_KEY: Final = versioned_encoder(OffsetCommitKey, OFFSET_KEY_VERSION)
+_OFFSET_VALUE: Final = versioned_encoder(OffsetCommitValue, OFFSET_VALUE_VERSION)
+_EXPIRING_OFFSET_VALUE: Final = versioned_encoder(OffsetCommitValue, EXPIRING_OFFSET_VALUE_VERSION)
 
 
 class GroupMetadataKey(Message, versions="2"):
@@ -93,8 +99,7 @@ class OffsetEntry(NamedTuple):
         return self.group_id, self.topic, self.partition
 
     def encode_key(self) -> bytes:
-        key = OffsetCommitKey(group=self.group_id, topic=self.topic, partition=self.partition)
-        return versioned(key, OFFSET_KEY_VERSION)
+        return _OFFSET_KEY(self.group_id, self.topic, self.partition)
 
     def encode_value(self) -> bytes | None:
         return _offset_value(self.committed)
@@ -178,15 +183,8 @@ def read_versioned(cls: type[MessageT], data: bytes) -> MessageT:
 def _offset_value(committed: CommittedOffset | None) -> bytes | None:
     if committed is None:
         return None
-    expires = committed.expire_ms is not None
-    value = OffsetCommitValue(
-        offset=committed.offset,
-        leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
-        commit_timestamp=committed.commit_ms,
-        expire_timestamp=NO_EXPIRY if committed.expire_ms is None else committed.expire_ms,
-    )
-    return versioned(value, EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION)
+    encode_value = _OFFSET_VALUE if committed.expire_ms is None else _EXPIRING_OFFSET_VALUE
+    return encode_value(*committed)
 
 
 def _committed(value: OffsetCommitValue) -> CommittedOffset:

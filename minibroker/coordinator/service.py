@@ -29,6 +29,7 @@ from minibroker.coordinator.description import (
     overview,
 )
 from minibroker.coordinator.events import (
+    NO_WAITER,
     CommitRequested,
     CommitResult,
     Decision,
@@ -131,6 +132,10 @@ class GroupService:
         for their groups are answered with COORDINATOR_LOAD_IN_PROGRESS.
         """
         return self._manager.unloaded
+
+    def has(self, group_id: str) -> bool:
+        """Whether the group exists here."""
+        return group_id in self._manager.groups
 
     def missing_group_error(self, group_id: str) -> ErrorCode:
         """The error for a group that was not found."""
@@ -261,11 +266,14 @@ class GroupService:
         error = self._request_immediate(group, event, CommitResult).error
         return group if error is ErrorCode.NONE else error
 
+    def accepts(self, metadata: str) -> bool:
+        """Whether metadata of a committed offset is not too large."""
+        return len(metadata) <= self.limits.offset_metadata_bytes_max
+
     def _with_valid_metadata(
         self, offsets: Mapping[tuple[str, int], CommittedOffset]
     ) -> dict[tuple[str, int], CommittedOffset]:
-        limit = self.limits.offset_metadata_bytes_max
-        return {key: value for key, value in offsets.items() if len(value.metadata) <= limit}
+        return {key: value for key, value in offsets.items() if self.accepts(value.metadata)}
 
     def pending_offsets(self, group_id: str) -> frozenset[tuple[str, int]]:
         """Topic and partition of the offsets that open transactions commit."""
@@ -399,10 +407,10 @@ class GroupService:
         kind: type[ResultT],
     ) -> ResultT:
         """Pass an event to the group that it answers immediately."""
-        waiter = self._next_waiter()
-        self._parked[waiter] = trio.Event()
-        self._handle_event(group, event._replace(waiter=waiter))
-        return self._take_answer(waiter, kind)
+        self._handle_event(group, event)
+        result = self._answers.pop(NO_WAITER)
+        assert isinstance(result, kind)
+        return result
 
     def _take_answer(self, waiter: Waiter, kind: type[ResultT]) -> ResultT:
         del self._parked[waiter]
@@ -427,7 +435,9 @@ class GroupService:
     def _execute(self, group: Group, decision: Decision) -> Event | None:
         if isinstance(decision, GroupAnswer):
             ready = self._parked.get(decision.waiter)
-            if ready is not None:
+            if decision.waiter == NO_WAITER:
+                self._answers[NO_WAITER] = decision.result
+            elif ready is not None:
                 self._answers[decision.waiter] = decision.result
                 ready.set()
         elif isinstance(decision, Persist):

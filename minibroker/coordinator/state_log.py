@@ -20,7 +20,7 @@ from minibroker.storage.log import Origin
 from minibroker.storage.partition import Partition
 from minibroker.storage.verification import NO_GUARD, Guard
 from protocol.errors import DecodeError, UnsupportedVersion
-from protocol.records import BatchHeader, Record, build_batch, iter_batches, iter_records
+from protocol.records import BatchHeader, Record, build_keyed_batch, iter_batches, iter_records
 
 _logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class StateLog:
 
         Raises ``LogError`` if nothing was written.
         """
-        self.append_batch(build_batch(_records(records, now_ms)), now_ms=now_ms)
+        self.append_batch(build_keyed_batch(records, now_ms), now_ms=now_ms)
 
     def append_batch(self, batch: bytes, *, now_ms: int, guard: Guard = NO_GUARD) -> None:
         """Append a batch. Raises ``LogError`` if it was not written."""
@@ -138,7 +138,3 @@ class StateLog:
     def clear(self) -> None:
         """Delete all records. Retention frees the space later."""
         self._partition.delete_records(self.log.log_end_offset)
-
-
-def _records(pairs: Iterable[KeyValue], now_ms: int) -> Iterator[Record]:
-    return (Record(timestamp=now_ms, key=key, value=value) for key, value in pairs)

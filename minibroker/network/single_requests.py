@@ -114,6 +114,11 @@ class SingleRequests:
         """The worker of this process."""
         return self._local_worker.scope
 
+    @property
+    def listener(self) -> str:
+        """The listener of the present request's client."""
+        return self._client.caller.listener
+
     def fetch_bytes_max(self) -> int:
         """The largest fetch that the quota of the present request's client permits."""
         return self._fetch_bytes_max(self._client, self._header)
@@ -185,16 +190,16 @@ class SingleRequests:
 
 def _codec(key: ApiKey, version: int, form: SingleForm) -> _Codec:
     schema = registry.schema(key)
-    names = [leaf.name for leaf in leaves_of(schema.response, form.singles)]
+    names = [leaf.name for leaf in leaves_of(schema.response, form.shape)]
     return _Codec(
         key,
         version,
         form,
-        single_decoder(schema.request, version, form.singles),
+        single_decoder(schema.request, version, form.shape),
         single_encoder(
             schema.response,
             version,
-            form.singles,
+            form.shape,
             tagged_header=bool(schema.response_header_version(version)),
         ),
         names.index("throttle_time_ms"),

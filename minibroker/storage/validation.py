@@ -109,7 +109,11 @@ def prepare_batch(
         plain = _prepare_plain(records, config, now_ms)
         if plain is not None:
             return plain
-    header = check_header(records, config, origin)
+    if origin is Origin.COORDINATOR:  # It was built by this process just now.
+        header = parse_batch_header(records)
+        check_size(header, config)
+    else:
+        header = check_header(records, config, origin)
     max_timestamp = header.max_timestamp
     if origin is Origin.CLIENT:
         _check_count(header, limits)

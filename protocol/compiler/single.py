@@ -1,26 +1,28 @@
 """Codecs for requests and responses about one thing: flat tuples instead of objects.
 
-Owns the functions that read and write a message in which each array of a given set has exactly one
-element, and everything else that can be left out is left out: other arrays are empty, nullable
-structs are null, and there are no tagged fields. Such messages are most of the traffic (one
-partition, one group), and a tuple takes a fraction of the time of objects. It must never know what
-a field means. Invariant: a message of this shape is read and written as by the other codecs of
-`protocol.compiler`; anything else, damaged or merely larger, is read as None and is left to them.
+Owns the functions that read and write messages of a given shape: some arrays have exactly one
+element, some are lists of a few, and everything else that can be left out is left out: other arrays
+are empty, nullable structs are null, and there are no tagged fields. Such messages are most of the
+traffic (one partition, one group), and a tuple takes a fraction of the time of objects. It must
+never know what a field means. Invariant: a message of this shape is read and written as by the
+other codecs of `protocol.compiler`; anything else, damaged or merely larger, is read as None and is
+left to them.
 
 The leaves of a message are its values in the order of their declaration, through the elements of
-the single arrays; a nullable array, which is None or empty, is a leaf too. A field that a version
-lacks has its default when it is read and is ignored when it is written.
+the single arrays. A list is one leaf, with the leaves of each element as a tuple, or the elements
+themselves if they are primitive; a nullable array, which is None or empty, is a leaf too. A field
+that a version lacks has its default when it is read and is ignored when it is written.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from protocol.compiler.emit import WIDTHS, Slot, Source, fixed_code
-from protocol.schema import Array, Message, Struct, construct_for
+from protocol.schema import Array, Kind, Message, Struct, construct_for
 from protocol.types import (
     ArrayNode,
     BytesNode,
@@ -29,6 +31,7 @@ from protocol.types import (
     ObjectNode,
     StringNode,
     TaggedFieldsNode,
+    Type,
 )
 from protocol.versions import NONE
 from protocol.wire import Malformed, read_uvarint, uvarint
@@ -36,8 +39,21 @@ from protocol.wire import Malformed, read_uvarint, uvarint
 SingleDecoder: TypeAlias = "Callable[[bytes, int], tuple[Any, ...] | None]"
 SingleEncoder: TypeAlias = "Callable[..., bytes]"
 
+LIST_MAX: Final = 100
+"""Elements of a list; an array with more is not of the shape. Its count always takes one byte in
+the compact encoding.
+"""
+
 _FAILURES: Final = (struct.error, IndexError, UnicodeDecodeError, Malformed)
 _NULL: Final = -1
+_BYTES: Final = tuple(uvarint(value) for value in range(128))
+
+
+class Shape(NamedTuple):
+    """The names of the arrays that have one element, and of those that are lists."""
+
+    singles: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
 
 
 class Leaf(NamedTuple):
@@ -47,36 +63,45 @@ class Leaf(NamedTuple):
     default: Any
 
 
-def leaves(cls: type[Struct], singles: frozenset[str], path: str = "") -> Iterator[Leaf]:
-    """Return the leaves of a message; `singles` are the names of its arrays with one element."""
+def leaves(cls: type[Struct], shape: Shape, path: str = "") -> Iterator[Leaf]:
+    """Return the leaves of a message of a shape."""
     for item in cls.__fields__:
         kind, name = item.kind, path + item.name
         if isinstance(kind, Array):
-            if item.name in singles:
-                yield from leaves(cast("type[Struct]", kind.element), singles, f"{name}_")
+            if item.name in shape.lists:
+                yield Leaf(name, ())
+            elif item.name in shape.singles:
+                yield from _leaves_of_element(kind.element, shape, name)
             elif item.nullable != NONE:
                 yield Leaf(name, ())
         elif isinstance(kind, type):
             if item.tagged == item.nullable == NONE:
-                yield from leaves(kind, singles, f"{name}_")
+                yield from leaves(kind, shape, f"{name}_")
         elif item.tagged == NONE:
             yield Leaf(name, item.default)
 
 
+def _leaves_of_element(element: Kind, shape: Shape, name: str) -> Iterator[Leaf]:
+    if isinstance(element, Type):
+        yield Leaf(name, element.default)
+    else:
+        yield from leaves(cast("type[Struct]", element), shape, f"{name}_")
+
+
 @functools.cache
-def single_decoder(cls: type[Message], version: int, singles: frozenset[str]) -> SingleDecoder:
+def single_decoder(cls: type[Message], version: int, shape: Shape) -> SingleDecoder:
     """Return ``decode(buf, pos) -> leaves or None`` for one version.
 
     Records become a memoryview of `buf`, which is bytes.
     """
     source = Source(f"single {cls.__name__} v{version}", "def decode(buf, pos):")
-    _DecoderWriter(source, singles).message(cls, construct_for(cls, version))
+    _DecoderWriter(source, shape).message(cls, construct_for(cls, version))
     return cast("SingleDecoder", source.function())
 
 
 @functools.cache
 def single_encoder(
-    cls: type[Message], version: int, singles: frozenset[str], *, tagged_header: bool
+    cls: type[Message], version: int, shape: Shape, *, tagged_header: bool
 ) -> SingleEncoder:
     """Return ``encode(correlation_id, *leaves) -> bytes`` for one version of a response.
 
@@ -85,16 +110,31 @@ def single_encoder(
     """
     source = Source(
         f"single {cls.__name__} v{version}",
-        f"def encode(correlation_id, {', '.join(leaf.name for leaf in leaves(cls, singles))}):",
+        f"def encode(correlation_id, {', '.join(leaf.name for leaf in leaves(cls, shape))}):",
     )
-    _EncoderWriter(source, singles).message(construct_for(cls, version), tagged_header)
+    _EncoderWriter(source, shape).message(construct_for(cls, version), tagged_header)
+    return cast("SingleEncoder", source.function())
+
+
+@functools.cache
+def versioned_encoder(cls: type[Message], version: int) -> SingleEncoder:
+    """Return ``encode(*leaves) -> bytes`` for one version of a message without arrays.
+
+    The bytes start with the version, as the keys and values of Kafka's internal topics do.
+    """
+    shape = Shape()
+    source = Source(
+        f"versioned {cls.__name__} v{version}",
+        f"def encode({', '.join(leaf.name for leaf in leaves(cls, shape))}):",
+    )
+    _EncoderWriter(source, shape).versioned(construct_for(cls, version), version)
     return cast("SingleEncoder", source.function())
 
 
 class _DecoderWriter:
-    def __init__(self, source: Source, singles: frozenset[str]) -> None:
+    def __init__(self, source: Source, shape: Shape) -> None:
         self.source = source
-        self.singles = singles
+        self.shape = shape
         self.pending: list[Slot] = []
         self.mismatches: list[str] = []
         """Conditions on the pending values under which the message has another shape."""
@@ -108,13 +148,17 @@ class _DecoderWriter:
             self.flush()
         with source.block("except FAILURES:"):
             source.line("return None")
+        source.line(f"return {self.values(leaves(cls, self.shape))}")
+
+    def values(self, of: Iterable[Leaf]) -> str:
+        """An expression of the tuple of leaves; those that were not read have their defaults."""
         values = [
             leaf.name
             if leaf.name in self.read
-            else source.bind(f"{leaf.name}_default", leaf.default)
-            for leaf in leaves(cls, self.singles)
+            else self.source.bind(f"{leaf.name}_default", leaf.default)
+            for leaf in of
         ]
-        source.line(f"return ({', '.join(values)},)")
+        return f"({', '.join(values)},)"
 
     def object(self, node: ObjectNode, path: str) -> None:
         for member in node.subcon.subcons:
@@ -147,9 +191,14 @@ class _DecoderWriter:
     def array(self, node: ArrayNode, name: str, field: str) -> None:
         added = int(node.compact)
         code = "B" if node.compact else node.length.code
-        if field in self.singles:
+        if field in self.shape.lists:
+            self.elements(node, name, code, added)
+        elif field in self.shape.singles:
             self.expect(code, f"!= {1 + added}")
-            self.object(node.element, f"{name}_")
+            if isinstance(node.element, ObjectNode):
+                self.object(node.element, f"{name}_")
+            else:
+                self.value(node.element, name, field)
         elif node.nullable:
             var = self.source.fresh("n")
             self.pending.append(Slot(code, var, ""))
@@ -158,6 +207,23 @@ class _DecoderWriter:
             self.source.line(f"{name} = None if {var} < {added} else ()")
         else:
             self.expect(code, f"!= {added}")
+
+    def elements(self, node: ArrayNode, name: str, code: str, added: int) -> None:
+        """Read a list."""
+        source, count, each = self.source, self.source.fresh("n"), f"{name}_"
+        self.pending.append(Slot(code, count, ""))
+        self.mismatches.append(f"not {added} <= {count} <= {LIST_MAX + added}")
+        self.flush()
+        source.line(f"{name} = []")
+        with source.block(f"for _ in range({count} - {added}):"):
+            if isinstance(node.element, ObjectNode):
+                self.object(node.element, each)
+                element = self.values(leaves(node.element.cls, self.shape, each))
+            else:
+                self.value(node.element, each, "")
+                element = each
+            self.flush()
+            source.line(f"{name}.append({element})")
 
     def counted(self, node: LengthPrefixed, name: str) -> None:
         """Read a string, bytes or records."""
@@ -206,23 +272,29 @@ def _slice(node: LengthPrefixed) -> str:
 
 
 class _EncoderWriter:
-    def __init__(self, source: Source, singles: frozenset[str]) -> None:
+    def __init__(self, source: Source, shape: Shape) -> None:
         self.source = source
-        self.singles = singles
+        self.shape = shape
         self.pending: list[Slot] = []
         self.parts: list[str] = []
         """Expressions of the bytes of the frame, in order."""
         self.fixed_bytes = 0
         self.lengths: list[str] = []
-
-    def message(self, node: ObjectNode, tagged_header: bool) -> None:
-        source = self.source
         source.names.update(
             uvarint=uvarint,
-            BYTE=tuple(uvarint(value) for value in range(128)),
+            BYTE=_BYTES,
             short=struct.Struct(">h").pack,
             word=struct.Struct(">i").pack,
         )
+
+    def versioned(self, node: ObjectNode, version: int) -> None:
+        self.pending.append(Slot("h", str(version), ""))
+        self.object(node, "")
+        self.flush()
+        self.source.line(f'return b"".join(({", ".join(self.parts)},))')
+
+    def message(self, node: ObjectNode, tagged_header: bool) -> None:
+        source = self.source
         self.pending.append(Slot("i", "size", ""))
         self.pending.append(Slot("i", "correlation_id", ""))
         if tagged_header:
@@ -263,13 +335,42 @@ class _EncoderWriter:
     def array(self, node: ArrayNode, name: str, field: str) -> None:
         added = int(node.compact)
         code = "B" if node.compact else node.length.code
-        if field in self.singles:
+        if field in self.shape.lists:
+            # A signed byte: a count that needs more than one byte in the compact encoding fails.
+            self.pending.append(Slot(code.lower(), f"len({name}) + {added}", ""))
+            self.elements(node, name)
+        elif field in self.shape.singles:
             self.pending.append(Slot(code, str(1 + added), ""))
-            self.object(node.element, f"{name}_")
+            if isinstance(node.element, ObjectNode):
+                self.object(node.element, f"{name}_")
+            else:
+                self.value(node.element, name, field)
         elif node.nullable:
             self.pending.append(Slot(code, f"{_NULL + added} if {name} is None else {added}", ""))
         else:
             self.pending.append(Slot(code, str(added), ""))
+
+    def elements(self, node: ArrayNode, name: str) -> None:
+        """Write the elements of a list."""
+        source, written, each = self.source, self.source.fresh("e"), f"{name}_"
+        self.flush()
+        source.line(f"{written} = []")
+        inner = _EncoderWriter(source, self.shape)
+        if isinstance(node.element, ObjectNode):
+            names = [leaf.name for leaf in leaves(node.element.cls, self.shape, each)]
+            target = ", ".join(names) + ","
+        else:
+            target = each
+        with source.block(f"for {target} in {name}:"):
+            if isinstance(node.element, ObjectNode):
+                inner.object(node.element, each)
+            else:
+                inner.value(node.element, each, "")
+            inner.flush()
+            source.line(f"{written} += {', '.join(inner.parts)},")
+        source.line(f'{written} = b"".join({written})')
+        self.parts.append(written)
+        self.lengths.append(f"len({written})")
 
     def counted(self, node: LengthPrefixed, name: str) -> None:
         """Write a string, bytes or records."""

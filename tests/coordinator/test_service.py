@@ -285,7 +285,9 @@ async def test_join_above_group_limit_is_rejected(
 async def test_commit_without_group_management_stores_offsets(
     autojump_clock: MockClock, worker: Worker
 ) -> None:
+    assert not worker.groups.has("g")
     assert worker.commit(t=5, u=6) == {("t", 0): OK, ("u", 0): OK}
+    assert worker.groups.has("g")
     worker.groups = worker.start()
     assert [each for *each, _ in worker.committed()] == [["t", 0], ["u", 0]]
     overview = worker.groups.list_groups()[0]
@@ -295,6 +297,8 @@ async def test_commit_without_group_management_stores_offsets(
 async def test_oversized_offset_metadata_is_rejected_per_partition(
     autojump_clock: MockClock, worker: Worker, say: type[Words]
 ) -> None:
+    assert worker.groups.accepts("m" * 4096)
+    assert not worker.groups.accepts("m" * 4097)
     offsets = {
         ("t", 0): CommittedOffset(1, -1, "m" * 4096, 0),
         ("t", 1): CommittedOffset(1, -1, "m" * 4097, 0),

@@ -13,6 +13,7 @@ from protocol.records import (
     Record,
     TimestampType,
     build_batch,
+    build_keyed_batch,
     iter_batches,
     iter_records,
     parse_batch_header,
@@ -78,6 +79,22 @@ def test_log_append_time_is_timestamp_of_every_record() -> None:
     batch = build_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert parse_batch_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
     assert [record.timestamp for record in iter_records(batch)] == [30, 30]
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=200), st.none() | st.binary(max_size=2000)), min_size=1),
+    st.integers(-1, 2**62),
+)
+def test_keyed_batch_has_the_bytes_of_any_batch(
+    pairs: list[tuple[bytes, bytes | None]], timestamp: int
+) -> None:
+    records = [Record(timestamp=timestamp, key=key, value=value) for key, value in pairs]
+    assert build_keyed_batch(iter(pairs), timestamp) == build_batch(records)
+
+
+def test_keyed_batch_without_records_is_rejected() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        build_keyed_batch([], 0)
 
 
 def test_batch_without_records_is_rejected() -> None:

@@ -96,6 +96,12 @@ def test_wrong_checksum_is_corrupt_message() -> None:
     assert refused(changed(17, ">I", 1)) is ErrorCode.CORRUPT_MESSAGE
 
 
+def test_own_batch_is_trusted_except_for_its_size() -> None:
+    assert accepted(changed(17, ">I", 1), origin=Origin.COORDINATOR)
+    config = LogConfig(max_message_bytes=len(GOOD) - 1)
+    assert refused(GOOD, config, Origin.COORDINATOR) is ErrorCode.MESSAGE_TOO_LARGE
+
+
 def test_nonzero_base_offset_is_accepted_from_coordinator_only() -> None:
     batch = changed(0, ">q", 5)
     assert refused(batch) is ErrorCode.INVALID_RECORD
