@@ -32,7 +32,7 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Topi
 from protocol.records import Record, build_batch
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
-from system_tests.harness.control import processes
+from system_tests.harness.control import pids_by_name
 
 BROKERS, SECONDS = 2, 90
 TURNS, REQUESTS = 16, 400
@@ -82,7 +82,7 @@ class Bench:
             stack.enter_context(socket.create_connection(self.broker.address))
             for _ in range(CONNECTIONS)
         ]
-        self.pids = {name: each.pid for name, each in processes(self.broker).items()}
+        self.pids = pids_by_name(self.broker)
         self.figures: Figures = defaultdict(list)
         self.response_bytes = self._send_one(0)
         self._buffer = memoryview(bytearray(IN_FLIGHT * self.response_bytes))

@@ -27,7 +27,7 @@ import argparse
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +44,7 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Topi
 from protocol.records import Record, build_batch
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
-from system_tests.harness.control import processes
+from system_tests.harness.control import pids_by_name, processes
 from system_tests.harness.processes import pss_bytes
 from system_tests.quotas.quota_requests import VERSION, set_quota, set_quotas
 
@@ -132,8 +132,8 @@ def create(client: Client, name: str) -> None:
     assert [each.error_code for each in response.topics] == [0], response
 
 
-def pids(broker: RunningBroker) -> list[int]:
-    return [each.pid for each in processes(broker).values() if each.pid is not None]
+def pids(broker: RunningBroker) -> Collection[int]:
+    return pids_by_name(broker).values()
 
 
 def worked_ns(those: Iterable[int]) -> int:
@@ -273,11 +273,7 @@ def print_row(name: str, sizes: Sequence[int]) -> None:
 
 
 def memory(broker: RunningBroker) -> dict[str, int]:
-    return {
-        name: pss_bytes(each.pid)
-        for name, each in processes(broker).items()
-        if each.pid is not None
-    }
+    return {name: pss_bytes(pid) for name, pid in pids_by_name(broker).items()}
 
 
 def client_id(number: int) -> str:

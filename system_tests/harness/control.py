@@ -60,6 +60,15 @@ def processes(broker: RunningBroker) -> dict[str, Process]:
     }
 
 
+def pids_by_name(broker: RunningBroker) -> dict[str, int]:
+    """Return the pid of each process by the name of its first role; two roles may share one."""
+    found: dict[int, str] = {}
+    for each in processes(broker).values():
+        if each.pid is not None:
+            found.setdefault(each.pid, each.name)
+    return {name: pid for pid, name in found.items()}
+
+
 def is_ready(broker: RunningBroker) -> bool:
     try:
         return bool(ask(broker, "GET", "/v1/health")["ready"])
