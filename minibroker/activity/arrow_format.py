@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from minibroker.activity.events import (
     CONNECTION_ACTIVITY_FIELDS,
     DROPPED_FIELDS,
+    REQUEST_FIELDS,
     ConnectionActivity,
     Dropped,
     Request,
@@ -64,6 +65,8 @@ _CONNECTION: Final = str(ActivityKind.CONNECTION)
 _DROPPED: Final = str(ActivityKind.DROPPED)
 
 Row = tuple[Any, ...]
+Column: TypeAlias = "Sequence[Any] | pa.Scalar | None"
+"""The values of a column: each, one for all events, or none."""
 
 
 class NoEventBatch(ValueError):
@@ -81,9 +84,15 @@ class ArrowWriter:
 
     def records(self, events: Sequence[WrittenEvent], first_sequence: int) -> list[Record]:
         """One record with consecutive events, with the time of the last one."""
-        rows = [self._row(event, at) for at, event in enumerate(events, first_sequence)]
-        columns = zip(*rows, strict=True)
-        arrays = [_array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+        if all(len(event) == REQUEST_FIELDS for event in events):
+            columns = self._requests(events, first_sequence)
+        else:
+            rows = [self._row(event, at) for at, event in enumerate(events, first_sequence)]
+            columns = list(zip(*rows, strict=True))
+        arrays = [
+            _array(values, field.type, len(events))
+            for values, field in zip(columns, SCHEMA, strict=True)
+        ]
         out = pa.BufferOutputStream()
         with pa.ipc.new_stream(out, SCHEMA) as stream:
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
@@ -96,6 +105,25 @@ class ArrowWriter:
         if len(event) == DROPPED_FIELDS:
             return self._dropped(event, sequence)
         return self._request(event, sequence)
+
+    def _requests(self, events: Sequence[Any], first_sequence: int) -> list[Column]:
+        """The columns of requests; creating their rows first would take twice the time."""
+        (
+            time_us, clock_ms, clients, api_key, api_version, request_bytes, response_bytes,
+            records, mutations, exempt, queue_ns, network_ns, io_ns, total_ns, checked_ns, late,
+            checks, places, throttle_ms, error_code,
+        ) = zip(*events, strict=True)  # fmt: skip
+        late_ns, late_clock_ms, late_ordinal = _columns(late, 3)
+        checked = [part for of_kind in _columns(checks, 4) for part in _columns(of_kind, _PARTS)]
+        sequences = range(first_sequence, first_sequence + len(events))
+        return [
+            pa.scalar(VERSION), pa.scalar(_REQUEST), pa.scalar(self._broker),
+            pa.scalar(self._started_us), sequences, time_us, clock_ms, pa.scalar(self._sample),
+            *_columns(clients, 5), api_key, api_version, request_bytes, response_bytes, records,
+            *_columns(mutations, 3), exempt, queue_ns, network_ns, io_ns, total_ns, checked_ns,
+            late_ns, late_clock_ms, *checked, *_columns(places, 3), late_ordinal, throttle_ms,
+            error_code, None, None, None, None,
+        ]  # fmt: skip
 
     def _request(self, event: Request, sequence: int) -> Row:
         (
@@ -130,13 +158,26 @@ class ArrowWriter:
         )  # fmt: skip
 
 
-_NO_CHECK: Final = (None,) * len(CHECK_FIELDS)
+_PARTS: Final = len(CHECK_FIELDS)
+_NO_CHECK: Final = (None,) * _PARTS
 _NAMES: Final = list(COLUMNS)
 _NOT_OF_CONNECTIONS: Final = (None,) * (_NAMES.index("happened") - _NAMES.index("user"))
 _NOT_OF_DROPPED: Final = (None,) * (_NAMES.index("dropped") - _NAMES.index("sample"))
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _columns(values: Sequence[Row | None] | None, width: int) -> list[Column]:
+    """The columns of a field that has several, and may be missing in some or all events."""
+    if values is None or not any(values):
+        return [None] * width
+    blank = (None,) * width
+    return list(zip(*(each or blank for each in values), strict=True))
+
+
+def _array(values: Column, kind: pa.DataType, count: int) -> pa.Array:
+    if values is None:
+        return pa.nulls(count, kind)
+    if isinstance(values, pa.Scalar):
+        return pa.repeat(values, count).cast(kind)
     try:
         array = pa.array(values, kind)
     except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):

@@ -78,6 +78,7 @@ ActivityEvent: TypeAlias = Request | ConnectionActivity
 WrittenEvent: TypeAlias = Request | ConnectionActivity | Dropped
 """What the recorder writes."""
 
+REQUEST_FIELDS: Final = 20
 CONNECTION_ACTIVITY_FIELDS: Final = 6
 DROPPED_FIELDS: Final = 3
 """Numbers of fields, which distinguish the kinds of events."""

@@ -23,7 +23,7 @@ from minibroker.activity.arrow_format import (
 )
 from minibroker.activity.events import WrittenEvent
 from minibroker.activity.json_format import JsonWriter
-from tests.activity.strategies import events
+from tests.activity.strategies import events, requests
 from tests.activity.test_json_format import REQUEST
 
 HELD: WrittenEvent = (5, 6, ("L", 7, "::1"), "held", None, 120)
@@ -39,8 +39,14 @@ def read(value: bytes) -> list[dict[str, Any]]:
     return [event_of(row) for row in read_batch(value).to_pylist()]
 
 
+REQUESTS = requests()
+
+
 @settings(deadline=None)
-@given(st.lists(events(), min_size=1, max_size=5), st.integers(0, 2**62))
+@given(
+    st.lists(events(), min_size=1, max_size=5) | st.lists(REQUESTS, min_size=1, max_size=5),
+    st.integers(0, 2**62),
+)
 def test_decoded_events_match_json(made: list[WrittenEvent], sequence: int) -> None:
     records = JsonWriter(3, 5, 0.5).records(made, sequence)
     value = value_of(made, sequence)
