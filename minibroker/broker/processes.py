@@ -191,7 +191,10 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
         started_us=clock.real_us(),
         arena=Arena.create(settings.request_memory_bytes, processors),
         ledger=QuotaLedger(
-            settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=True
+            settings[QUOTA_WINDOW_NUM],
+            settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000,
+            shared=True,
+            recorders=processors,
         ),
         sockets=sockets,
         endpoints=endpoints,

@@ -160,6 +160,7 @@ class CounterMemory(Protocol):
     lasting_ms: int
     span_min_ms: int
     lock_fd: int
+    has_one_recorder: bool
     memory: mmap
     doubles: memoryview[float]
     offsets: tuple[int, ...]
@@ -229,11 +230,15 @@ class CounterGroup:
         """Try to let `record_deferred` add values to this counter and request time later.
 
         If this returns True, both sums are small enough, and until then only other deferred records
-        are written.
+        are written; a process that alone records requests locks the group at once.
         Access no group of this process before that: a process's own locks do not exclude it.
         """
         ledger, base = self.ledger, self.base
-        if ledger.lock_fd >= 0:
+        if ledger.lock_fd < 0:
+            pass
+        elif ledger.has_one_recorder:
+            lockf(ledger.lock_fd, LOCK_EX, LOCKED, base)
+        else:
             lockf(ledger.lock_fd, LOCK_SH, 1, base + DEFERRED)
         digest, most, most_time = _HEAD_OF_TWO[number](ledger.memory, base)
         if most <= limits[number] and most_time <= limits[_REQUEST] and digest == self.digest:
@@ -247,14 +252,24 @@ class CounterGroup:
         They get no ordinal, because they are in no activity event.
         """
         ledger, base = self.ledger, self.base  # Unchanged while any record is deferred.
-        if ledger.lock_fd >= 0:
-            lockf(ledger.lock_fd, LOCK_EX, DEFERRED, base)
+        lock_fd, memory = ledger.lock_fd, ledger.memory
+        if lock_fd >= 0 and not ledger.has_one_recorder:
+            lockf(lock_fd, LOCK_EX, DEFERRED, base)
         try:
-            head = _HEAD(ledger.memory, base)
-            self._add(head, number, value, now_ms)
-            self._add(head, _REQUEST, percent, now_ms)
+            head = _HEAD(memory, base)
+            for each, added in ((number, value), (_REQUEST, percent)):
+                # As ``_add``, which would take longer.
+                at = _MOST[each]
+                place = base + head[at + 1]
+                start, total, _ = _SAMPLE(memory, place)
+                if now_ms - start < ledger.window_ms:
+                    put_number(memory, base + at * WORD, head[at] + added)
+                    put_added(memory, place + TOTAL * WORD, total + added, now_ms)
+                else:
+                    self._begin(head[at + 1], head[at], each, added, now_ms)
         finally:
-            self.leave()
+            if lock_fd >= 0:
+                lockf(lock_fd, LOCK_UN, LOCKED, base)
 
     def add(self, number: int, value: float, now_ms: int) -> None:
         """Add a value."""

@@ -61,7 +61,13 @@ from minibroker.quotas.counter import (
     span,
 )
 from minibroker.quotas.entity import Tags
-from minibroker.quotas.rate import AVERAGE_SAMPLES, AVERAGE_WINDOW_MS, Cause, shortest_span_ms
+from minibroker.quotas.rate import (
+    AVERAGE_SAMPLES,
+    AVERAGE_WINDOW_MS,
+    PROCESSES_MAX,
+    Cause,
+    shortest_span_ms,
+)
 from minibroker.quotas.recent_throttles import WORDS, RecentThrottles
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
 
@@ -154,10 +160,16 @@ class QuotaUsage(NamedTuple):
 class QuotaLedger:
     """All counters. It must be created before the fork; without ``shared`` it has one process."""
 
-    def __init__(self, samples: int, window_ms: int, *, shared: bool) -> None:
-        """Create unused counters; ``samples`` and ``window_ms`` are those of `quotas.rate.Rate`."""
+    def __init__(
+        self, samples: int, window_ms: int, *, shared: bool, recorders: int = PROCESSES_MAX
+    ) -> None:
+        """Create unused counters; ``samples`` and ``window_ms`` are those of `quotas.rate.Rate`.
+
+        ``recorders`` is the number of processes that record requests.
+        """
         self.samples = samples
         self.window_ms = window_ms
+        self.has_one_recorder = recorders == 1
         self.ring = samples + 1
         self.span_min_ms = shortest_span_ms(samples, window_ms)
         self.lasting_ms = samples * window_ms

@@ -240,6 +240,8 @@ class ClientQuotaManager:
         """The record to complete before quotas are used again."""
         self.bits: dict[QuotaType, int] = dict.fromkeys(_KINDS, 0)
         self._counted = (False,) * len(_KINDS)
+        self._deferrable = self._counted
+        """Whether records of a type and of request time may be deferred together."""
         self.enabled = False
         """Whether a quota was set at any time since the broker started."""
         self.on_check: Callable[[QuotaCheck], None] | None = None
@@ -254,6 +256,7 @@ class ClientQuotaManager:
         for number, kind in enumerate(_KINDS):
             self.bits[kind] = self._ledger.note_set(number, table.bits(kind))
         self._counted = tuple(self.bits[kind] > 0 for kind in _KINDS)
+        self._deferrable = tuple(each and self._counted[_REQUEST] for each in self._counted)
         self.enabled = any(self._counted)
 
     def share(self, kind: QuotaType, client: QuotaUser, now_ms: int) -> Share:
@@ -367,9 +370,7 @@ class ClientQuotaManager:
 
     def defer(self, number: int, client: QuotaUser) -> DeferredRecord | None:
         """Return a deferred record for `record_bytes_and_time`, if the client may have one."""
-        if not (self._counted[_REQUEST] and self._counted[number]):
-            return None
-        state = self._states.get(client)
+        state = self._states.get(client) if self._deferrable[number] else None
         if state is None or state.is_near or state.group is None:
             return None
         return DeferredRecord(self, number, state.group, state.limits)

@@ -132,6 +132,18 @@ def test_deferred_record_blocks_records_but_not_deferrals_of_others() -> None:
     assert group.record_both(PRODUCE, 0, 0, ALL_MEASURED, 0) == ((3.0, 2000), (3.0, 2000))
 
 
+def test_deferred_record_of_the_only_recorder_locks_its_group() -> None:
+    ledger = QuotaLedger(3, 1000, shared=True, recorders=1)
+    group = ledger.group(TAGS, 0)
+    assert group.defer(PRODUCE, PLENTY)
+    assert not answer_of(partial(is_free, ledger, group))
+    group.record_deferred(PRODUCE, 5, 7, 0)
+    assert answer_of(partial(is_free, ledger, group))
+    assert not group.defer(PRODUCE, (0.0,) * 4)
+    assert answer_of(partial(is_free, ledger, group))
+    assert group.record_both(PRODUCE, 0, 0, ALL_MEASURED, 0) == ((2.5, 2000), (3.5, 2000))
+
+
 def promise_and_keep(group: CounterGroup) -> None:
     for _ in range(KEPT):
         group.defer(PRODUCE, PLENTY)
@@ -184,8 +196,9 @@ def test_rejected_deferral_leaves_no_lock(number: int) -> None:
         assert answer_of(partial(is_free, ledger, group))
 
 
-def test_process_killed_with_deferred_record_blocks_no_other() -> None:
-    ledger = QuotaLedger(3, 1000, shared=True)
+@pytest.mark.parametrize("recorders", [1, 2])
+def test_process_killed_with_deferred_record_blocks_no_other(recorders: int) -> None:
+    ledger = QuotaLedger(3, 1000, shared=True, recorders=recorders)
     group = ledger.group(TAGS, 0)
 
     def promise_and_die() -> None:
