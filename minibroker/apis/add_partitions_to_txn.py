@@ -10,9 +10,9 @@ Before version 2, PRODUCER_FENCED is reported as INVALID_PRODUCER_EPOCH. In Kafk
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
-from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
 from minibroker.apis.transaction_parts import (
     AddPartitionsPart,
     AddPartitionsReply,
@@ -24,6 +24,7 @@ from minibroker.coordinator.transactions.events import (
     ProducerIdAndEpoch,
     VerifyPartitions,
 )
+from protocol.compiler.single import Shape
 from protocol.errors import ErrorCode
 from protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -170,6 +171,35 @@ def response(ctx: Context, results: list[AddPartitionsToTxnResult]) -> AddPartit
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
 
 
+def execute_single(
+    scope: SingleScope, version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Add partitions of one topic if they exist and this worker coordinates the transaction."""
+    transactional_id, producer_id, producer_epoch, name, indexes = request
+    topic = scope.image.topics.get(name)
+    if version >= SEVERAL_SINCE or not transactional_id or not indexes:
+        return None
+    if topic is None or name in INTERNAL_TO_CLIENTS:
+        return None
+    if not all(0 <= index < len(topic.partitions) for index in indexes):
+        return None
+    added = tuple((name, index) for index in indexes)
+    part = PartitionsToAdd(
+        transactional_id, producer_id, producer_epoch, False, added, client_version=0
+    )
+    if any(_execute_one(scope.worker, part).values()):
+        return None  # None was added: the three steps find the error again.
+    return 0, ErrorCode.NONE, name, [(index, ErrorCode.NONE) for index in indexes]
+
+
+SINGLE: Final = SingleForm(
+    Shape(
+        frozenset({"v3_and_below_topics", "results_by_topic_v3_and_below"}),
+        frozenset({"partitions", "results_by_partition"}),
+    ),
+    execute_single,
+)
+
 API: Api[
     AddPartitionsToTxnRequest, AddPartitionsPart, AddPartitionsReply, AddPartitionsToTxnResponse
 ] = Api(
@@ -178,4 +208,5 @@ API: Api[
     split=split,
     execute=execute,
     merge=merge,
+    single=SINGLE,
 )

@@ -10,11 +10,12 @@ version 2, PRODUCER_FENCED is reported as INVALID_PRODUCER_EPOCH. In Kafka:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.apis.base import Api, Context, Owner, SingleForm, SingleScope, WorkerScope
 from minibroker.coordinator.transactions.events import EndTransaction, ProducerIdAndEpoch
 from minibroker.coordinator.transactions.service import TransactionAnswer
+from protocol.compiler.single import Shape
 from protocol.errors import ErrorCode
 from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from protocol.registry import ApiKey
@@ -37,13 +38,20 @@ def split(ctx: Context, request: EndTxnRequest) -> Mapping[Owner, EndTxnPart]:
     """Send the request to the coordinator of the transactional id."""
     if not request.transactional_id:
         return {}
-    event = EndTransaction(
-        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
-        request.committed,
-        client_version=2 if ctx.version >= EPOCH_BUMP_SINCE else 0,
+    event = _event(
+        ctx.version, request.producer_id, request.producer_epoch, committed=request.committed
     )
     owner = ctx.transaction_owner(request.transactional_id)
     return {owner: EndTxnPart(request.transactional_id, event)}
+
+
+def _event(
+    version: int, producer_id: int, producer_epoch: int, *, committed: bool
+) -> EndTransaction:
+    client_version = 2 if version >= EPOCH_BUMP_SINCE else 0
+    return EndTransaction(
+        ProducerIdAndEpoch(producer_id, producer_epoch), committed, client_version
+    )
 
 
 async def execute(scope: WorkerScope, part: EndTxnPart) -> TransactionAnswer:
@@ -64,10 +72,25 @@ def merge(
     return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
 
 
+def execute_single(
+    scope: SingleScope, version: int, request: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Decide at once, if this worker coordinates the transaction and nothing is wrong."""
+    transactional_id, producer_id, producer_epoch, committed = request
+    if not transactional_id:
+        return None
+    event = _event(version, producer_id, producer_epoch, committed=committed)
+    answer = scope.worker.transactions.end_at_once(transactional_id, event)
+    if answer is None or answer.error is not ErrorCode.NONE:
+        return None
+    return 0, ErrorCode.NONE, *answer.producer
+
+
 API: Api[EndTxnRequest, EndTxnPart, TransactionAnswer, EndTxnResponse] = Api(
     key=ApiKey.END_TXN,
     versions=(0, 5),
     split=split,
     execute=execute,
     merge=merge,
+    single=SingleForm(Shape(), execute_single),
 )

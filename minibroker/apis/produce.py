@@ -34,11 +34,13 @@ from minibroker.apis.transaction_verification import (
     confirm,
     produce_error,
     support_of,
+    verify_here,
 )
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError, RecordError
+from minibroker.storage.partition import Partition
 from minibroker.storage.validation import (
     STEP_LIMITS,
     BatchExceedsStepError,
@@ -58,7 +60,7 @@ from protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from protocol.records import parse_batch_header
+from protocol.records import TRANSACTIONAL_BIT, parse_batch_header
 from protocol.registry import ApiKey
 
 VALID_ACKS = (0, 1, -1)
@@ -140,13 +142,15 @@ def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, ProducePart]:
                 owner = ctx.partition_owner(name, data.index)
                 parts.setdefault(owner, []).append(ProduceBatch(name, data.index, ref))
     zstd_allowed = ctx.version >= ZSTD_SINCE_VERSION
-    support = support_of(
-        ctx.version, generic_since=GENERIC_ERRORS_SINCE, add_since=ADDS_PARTITIONS_SINCE
-    )
+    support = _support_of(ctx.version)
     return {
         owner: ProducePart(tuple(batches), zstd_allowed, request.transactional_id, support)
         for owner, batches in parts.items()
     }
+
+
+def _support_of(version: int) -> TransactionSupport:
+    return support_of(version, generic_since=GENERIC_ERRORS_SINCE, add_since=ADDS_PARTITIONS_SINCE)
 
 
 def _is_reserved(ctx: Context, topic: str) -> bool:
@@ -410,7 +414,7 @@ def execute_single(
 ) -> tuple[Any, ...] | None:
     """Append the records of one partition, unless anything about them is not ordinary."""
     transactional_id, acks, _, name, topic_id, index, records = request
-    if transactional_id is not None or acks not in (1, ALL_REPLICAS) or records is None:
+    if acks not in (1, ALL_REPLICAS) or records is None:
         return None
     topic = scope.image.topic_names.get(topic_id) if version >= 13 else name
     if topic is None or topic in INTERNAL_TOPICS:
@@ -426,7 +430,10 @@ def execute_single(
     now_ms = worker.wall_ms()
     try:
         prepared = prepare_batch(records, partition.log.config, now_ms=now_ms, limits=STEP_LIMITS)
-        appended = partition.append_prepared_as_leader(prepared, now_ms=now_ms)
+        guard = _guard(worker, partition, version, transactional_id, prepared)
+        if guard is None:
+            return None
+        appended = partition.append_prepared_as_leader(prepared, now_ms=now_ms, guard=guard)
     except (LogError, BatchExceedsStepError):
         return None  # The log is as it was; the three steps find the error again.
     if not appended.duplicate:
@@ -437,6 +444,23 @@ def execute_single(
         *(name, topic_id, index, ErrorCode.NONE, base_offset),
         *(log_append_time_ms, log_start_offset, None, 0),
     )
+
+
+def _guard(
+    worker: WorkerScope,
+    partition: Partition,
+    version: int,
+    transactional_id: str | None,
+    prepared: PreparedBatch,
+) -> Guard | None:
+    """The guard of a batch; None if its transaction's coordinator is not here or rejects it."""
+    header = prepared.header
+    if not header.attributes & TRANSACTIONAL_BIT:
+        return NO_GUARD
+    if transactional_id is None:
+        return None
+    session = ProducerSession(transactional_id, header.producer_id, header.producer_epoch)
+    return verify_here(worker, session, partition, header.base_sequence, _support_of(version))
 
 
 SINGLE: Final = SingleForm(

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
+from minibroker.apis import add_partitions_to_txn
 from minibroker.apis.base import WorkerScope
 from minibroker.apis.transaction_parts import AddPartitionsReply, PartitionsToAdd
 from minibroker.cluster.placement import TRANSACTION_STATE_TOPIC, transaction_partition
 from minibroker.config.transaction_definitions import TRANSACTION_STATE_LOG_NUM_PARTITIONS
 from minibroker.runtime.rpc import PeerFailed, PeerLost
 from minibroker.storage.errors import LogError
+from minibroker.storage.partition import Partition
 from minibroker.storage.verification import NO_GUARD, Guard
 from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
@@ -72,6 +74,32 @@ class Verified(NamedTuple):
     def unconfirmed(self) -> tuple[TopicPartition, ...]:
         """The partitions that the coordinator must confirm."""
         return tuple(key for key, guard in self.guards.items() if guard != NO_GUARD)
+
+
+def verify_here(
+    scope: WorkerScope,
+    session: ProducerSession,
+    partition: Partition,
+    sequence: int,
+    support: TransactionSupport,
+) -> Guard | None:
+    """Verify one partition without waiting; None if its coordinator is not here or rejects it.
+
+    Raises LogError.
+    """
+    guard = partition.begin_verification(
+        session.producer_id,
+        session.producer_epoch,
+        sequence,
+        adds=support.adds,
+        now_ms=scope.wall_ms(),
+    )
+    if guard == NO_GUARD:
+        return guard
+    key = partition.log.topic, partition.log.partition
+    part = _partitions_to_add(session, (key,), support)
+    errors = add_partitions_to_txn.execute(scope, (part,))[session.transactional_id]
+    return guard if errors[key] is ErrorCode.NONE else None
 
 
 async def verify_transaction(
@@ -131,13 +159,7 @@ async def _ask_coordinator(
     partitions: tuple[TopicPartition, ...],
     support: TransactionSupport,
 ) -> dict[TopicPartition, ErrorCode]:
-    part = PartitionsToAdd(
-        session.transactional_id,
-        session.producer_id,
-        session.producer_epoch,
-        not support.adds,
-        partitions,
-    )
+    part = _partitions_to_add(session, partitions, support)
     count = scope.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS]
     index = transaction_partition(session.transactional_id, count)
     owner = scope.partition_owner(TRANSACTION_STATE_TOPIC, index)
@@ -154,6 +176,18 @@ async def _ask_coordinator(
         for key, error in reply[session.transactional_id].items()
         if error is not ErrorCode.NONE
     }
+
+
+def _partitions_to_add(
+    session: ProducerSession, partitions: tuple[TopicPartition, ...], support: TransactionSupport
+) -> PartitionsToAdd:
+    return PartitionsToAdd(
+        session.transactional_id,
+        session.producer_id,
+        session.producer_epoch,
+        not support.adds,
+        partitions,
+    )
 
 
 def _leader_error(error: ErrorCode, support: TransactionSupport) -> ErrorCode:

@@ -148,6 +148,7 @@ class _Worker:
             TransactionLimits.from_settings(env.settings),
             partitions=env.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS],
             environment=TransactionEnvironment(
+                worker=env.index,
                 coordinates=self._coordinates,
                 open_partition=self._transaction_partition,
                 transaction_version=lambda: level(self.image.features, TRANSACTION_VERSION),

@@ -28,16 +28,15 @@ from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
 from minibroker.storage.snapshots import remove_unused_snapshots, write_snapshot
 from minibroker.storage.transaction_index import AbortedTransaction, aborted_transaction
-from minibroker.storage.validation import Origin, PreparedBatch, prepare_batch
+from minibroker.storage.validation import Origin, PreparedBatch, prepare_batch, prepare_marker
 from minibroker.storage.verification import NO_GUARD, Guard
-from protocol.control_records import EndTransactionMarker, build_marker
+from protocol.control_records import EndTransactionMarker
 from protocol.errors import DecodeError, ErrorCode
 from protocol.records import (
     HEADER_BYTES,
     NO_TIMESTAMP,
     Buffer,
     TimestampType,
-    parse_batch_header,
     stamped_header,
 )
 from protocol.types import Uuid
@@ -196,8 +195,7 @@ class Log:
     ) -> Appended:
         """End a producer's transaction. Raises LogError as ``ProducerTable.check_marker``."""
         self.producers.check_marker(producer_id, producer_epoch, marker, transaction_version)
-        batch = build_marker(producer_id, producer_epoch, marker, now_ms)
-        prepared = PreparedBatch(batch, parse_batch_header(batch), now_ms)
+        prepared = prepare_marker(producer_id, producer_epoch, marker, now_ms)
         with self._storage_errors("written"):
             return self._write(prepared, now_ms, leader_epoch, marker)
 

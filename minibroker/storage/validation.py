@@ -13,12 +13,14 @@ minutes or gigabytes, and a caller can limit the check to one step of an event l
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError, RecordError
 from protocol.compression import Compression, decompress
+from protocol.control_records import EndTransactionMarker, build_marker
 from protocol.errors import DecodeError, ErrorCode
 from protocol.plain_batch import read_plain_batch
 from protocol.record_scan import RecordScan, scan_records
@@ -121,6 +123,15 @@ def prepare_batch(
     if config.compression is not None and header.codec != config.compression:
         records, header = _recompress(records, header, config)
     return PreparedBatch(records, header, max_timestamp)
+
+
+@lru_cache(1)  # A transaction gets the same marker on each of its partitions.
+def prepare_marker(
+    producer_id: int, producer_epoch: int, marker: EndTransactionMarker, now_ms: int
+) -> PreparedBatch:
+    """The batch of a transaction marker, which needs no checks."""
+    batch = build_marker(producer_id, producer_epoch, marker, now_ms)
+    return PreparedBatch(batch, parse_batch_header(batch), now_ms)
 
 
 def _prepare_plain(records: Buffer, config: LogConfig, now_ms: int) -> PreparedBatch | None:

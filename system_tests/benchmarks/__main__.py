@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from system_tests.benchmarks import accepting, costs, measures, plan, report, small
-from system_tests.benchmarks.client import CLIENT, FRAMES, SMALL, compiled
+from system_tests.benchmarks.client import CLIENT, FRAMES, SMALL, TRANSACTIONS, compiled
 from system_tests.benchmarks.peers import KAFKA, KFAKE, MINIBROKER, MOCK, Peer, start_peer
 from system_tests.benchmarks.plan import Session
 from system_tests.harness.brokers import RunningBroker, StartFailed
@@ -185,7 +185,7 @@ def main() -> int:
     options = parser().parse_args()
     session = Session(TIME_MAX_S, options.only)
     try:
-        for program in (CLIENT, SMALL, FRAMES):
+        for program in (CLIENT, SMALL, FRAMES, TRANSACTIONS):
             compiled(program)
     except ToolchainMissing as missing:
         print(missing, file=sys.stderr)

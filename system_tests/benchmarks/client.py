@@ -21,6 +21,7 @@ from system_tests.harness.jars import PROJECT, ToolchainMissing
 
 FOLDER = PROJECT / "system_tests" / "benchmarks"
 CLIENT, SMALL, FRAMES = "client", "small", "frames"
+TRANSACTIONS = "transactions"
 PATIENCE_S = 90
 
 

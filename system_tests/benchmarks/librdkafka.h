@@ -14,6 +14,7 @@
 typedef struct rd_kafka_s rd_kafka_t;
 typedef struct rd_kafka_conf_s rd_kafka_conf_t;
 typedef struct rd_kafka_topic_s rd_kafka_topic_t;
+typedef struct rd_kafka_error_s rd_kafka_error_t;
 typedef struct rd_kafka_queue_s rd_kafka_queue_t;
 typedef struct rd_kafka_topic_partition_list_s rd_kafka_topic_partition_list_t;
 
@@ -72,6 +73,10 @@ void rd_kafka_conf_set_dr_msg_cb(rd_kafka_conf_t *,
 rd_kafka_t *rd_kafka_new(int, rd_kafka_conf_t *, char *, size_t);
 rd_kafka_topic_t *rd_kafka_topic_new(rd_kafka_t *, const char *, void *);
 int rd_kafka_produce(rd_kafka_topic_t *, int32_t, int, void *, size_t, const void *, size_t, void *);
+rd_kafka_error_t *rd_kafka_init_transactions(rd_kafka_t *, int);
+rd_kafka_error_t *rd_kafka_begin_transaction(rd_kafka_t *);
+rd_kafka_error_t *rd_kafka_commit_transaction(rd_kafka_t *, int);
+const char *rd_kafka_error_string(const rd_kafka_error_t *);
 int rd_kafka_poll(rd_kafka_t *, int);
 int rd_kafka_flush(rd_kafka_t *, int);
 int rd_kafka_metadata(rd_kafka_t *, int, rd_kafka_topic_t *, const rd_kafka_metadata_t **, int);

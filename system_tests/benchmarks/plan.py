@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, ParamSpec
 
-from system_tests.benchmarks import groups, growth, measures, report, small
+from system_tests.benchmarks import groups, growth, measures, report, small, transactions
 from system_tests.benchmarks.measures import Figures
 from system_tests.benchmarks.peers import Peer
 
@@ -63,6 +63,7 @@ def repeated(records: int, *, grows: bool) -> list[Repeated]:
         Repeated("pinned", partial(small.one_pinned, count=3000)),
         Repeated("end-to-end", partial(small.end_to_end, count=1500), lasting=True),
         Repeated("polls", partial(small.polls, count=3000), lasting=True),
+        Repeated("transactions", transactions.commits, lasting=True),
         Repeated("group", partial(groups.group_requests, count=2000)),
         Repeated("metadata", partial(measures.metadata, count=2000), lasting=True),
     ]

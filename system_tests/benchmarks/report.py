@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from system_tests.benchmarks import accepting, costs, groups, growth, small
+from system_tests.benchmarks import accepting, costs, groups, growth, small, transactions
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER, MOCK
 
 
@@ -93,6 +93,9 @@ ROWS = (
     row("consume 100-byte records", "/s", least_of(0.8)),
     row("produce 1,000-byte records", "MB/s", least_of(1.2), least_of(0.7, MOCK)),
     row("consume 1,000-byte records", "MB/s", least_of(1.2)),
+    *(row(transactions.rate_of(count), "/s", least_of(0.7)) for count in transactions.PRODUCERS),
+    *(row(transactions.median_of(count), "us") for count in transactions.PRODUCERS),
+    *(row(transactions.cpu_of(count), "us") for count in transactions.PRODUCERS),
     row("Metadata of 50 topics, median", "us", most_of(0.5)),
     row("Metadata of 50 topics, p99", "us"),
     *(row(groups.row(name), "us", most_of(1.5)) for name in groups.NAMES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from minibroker.apis.transaction_verification import (
     Verified,
     produce_error,
     support_of,
+    verify_here,
     verify_transaction,
 )
 from minibroker.runtime.rpc import PeerFailed, PeerLost
@@ -141,3 +143,25 @@ def test_produce_translates_errors_that_its_clients_do_not_retry(
     error: ErrorCode, support: TransactionSupport, expected: ErrorCode
 ) -> None:
     assert produce_error(error, support)[0] is expected
+
+
+@pytest.mark.parametrize("support", TransactionSupport)
+async def test_coordinator_in_this_worker_confirms_at_once(
+    worker: Any, support: TransactionSupport
+) -> None:
+    answers = {"error": ErrorCode.NONE}
+    worker.transactions = SimpleNamespace(
+        add_partitions=lambda _id, _event: answers["error"],
+        verify=lambda _id, event: dict.fromkeys(event.partitions, answers["error"]),
+    )
+    partition = worker.partition(*PARTITION)
+    guard = verify_here(worker, SESSION, partition, 0, support)
+    assert guard is not None
+    assert partition.log.producers.verifications.is_verified(PID, guard)
+    for answers["error"] in (ErrorCode.NOT_COORDINATOR, ErrorCode.CONCURRENT_TRANSACTIONS):
+        assert verify_here(worker, SESSION, partition, 0, support) is None
+
+
+async def test_open_transaction_is_not_verified_again(log_apis: Any, worker: Any) -> None:
+    producer_at(log_apis, *PARTITION).write()
+    assert verify_here(worker, SESSION, worker.partition(*PARTITION), 1, ADDS) == NO_GUARD

@@ -57,6 +57,7 @@ class TransactionWorker:
             TransactionLimits.from_settings(apis.settings),
             partitions=apis.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS],
             environment=TransactionEnvironment(
+                worker=index,
                 coordinates=self._coordinates,
                 open_partition=self._open,
                 transaction_version=lambda: level(self.image.features, TRANSACTION_VERSION),

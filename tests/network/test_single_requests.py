@@ -12,11 +12,19 @@ from trio.testing import MockClock
 from minibroker.apis.single_fetch import COPIED_BYTES_MAX
 from minibroker.network.single_requests import SingleResponse
 from protocol.compression import Compression
+from protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
 from protocol.messages.delete_topics import DeleteTopicsRequest
+from protocol.messages.end_txn import EndTxnRequest
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import Record, build_batch
+from protocol.schema import Message
 from tests.network.one_broker import another, running
 from tests.simulation.client import SimulatedClient
 
@@ -119,6 +127,113 @@ async def test_single_produce_gets_the_bytes_of_the_general_way(
                 answers[mode].append(client.received.replace(known, b"topic id"))
     assert answers["combined"] == answers["separate"]
     assert len(direct) >= 8
+
+
+def transactional(
+    sequence: int, epoch: int, transactional_id: str | None = "x", producer_id: int = 0
+) -> dict[str, Any]:
+    records = build_batch(
+        [Record(0, 0, b"k", b"v")],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    return {"records": records, "transactional_id": transactional_id}
+
+
+def end(epoch: int, transactional_id: str = "x", *, committed: bool = True) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=0,
+        producer_epoch=epoch,
+        committed=committed,
+    )
+
+
+def add_partitions(
+    epoch: int, indexes: tuple[int, ...] = (0, 1), topic: str = "t", transactional_id: str = "x"
+) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=0,
+        v3_and_below_producer_epoch=epoch,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=list(indexes))],
+    )
+
+
+def additions(epoch: int) -> list[AddPartitionsToTxnRequest]:
+    return [
+        add_partitions(epoch),
+        add_partitions(epoch),  # again
+        add_partitions(epoch, (1, 9)),
+        add_partitions(epoch, ()),
+        add_partitions(epoch + 1),
+        add_partitions(epoch, topic="missing"),
+        add_partitions(epoch, topic="__consumer_offsets"),
+        add_partitions(epoch, transactional_id=""),
+        add_partitions(epoch, transactional_id="other"),
+    ]
+
+
+def transaction_requests(known: bytes, *, adds: bool) -> list[Any]:
+    """Transactions as they should be, and requests with something wrong between them."""
+    found: list[Any] = []
+    for number in range(3):
+        epoch = number if adds else 0
+        first = 0 if adds else 2 * number
+        found += [
+            *([] if adds else additions(epoch)),
+            transactional(first, epoch),
+            transactional(first, epoch),  # again
+            transactional(first + 1, epoch),
+            transactional(first + 9, epoch),
+            transactional(first + 2, epoch, transactional_id=None),
+            transactional(first + 2, epoch, transactional_id="other"),
+            transactional(0, epoch, producer_id=77),
+            end(epoch + 5),
+            end(epoch, transactional_id=""),
+            end(epoch, transactional_id="other"),
+            end(epoch, committed=number != 1),
+            end(epoch, committed=number != 1),
+            end(epoch, committed=number == 1),
+        ]
+    found.append(transactional(8, 0))
+    return [
+        produce(each["records"], transactional_id=each["transactional_id"], topic_id=known)
+        if isinstance(each, dict)
+        else each
+        for each in found
+    ]
+
+
+@pytest.mark.parametrize(
+    "versions", [(9, 1, 0), (10, 3, 3), (11, 4, 2), (12, 5, 3), (13, 5, 3)], ids=str
+)
+async def test_requests_of_transactions_get_the_bytes_of_the_general_way(
+    versions: tuple[int, int, int], tmp_path: Path, autojump_clock: MockClock, direct: list[int]
+) -> None:
+    kinds: list[type[Message]] = [ProduceRequest, EndTxnRequest, AddPartitionsToTxnRequest]
+    version_of = dict(zip(kinds, versions, strict=True))
+    answers: dict[str, list[bytes]] = {}
+    for mode in ("combined", "separate"):
+        (tmp_path / mode).mkdir()
+        async with running(tmp_path / mode, autojump_clock, mode) as client:
+            known = await topic_id(client)
+            await client.ask(FindCoordinatorRequest(key="x", key_type=1), 2)
+            begun = await client.ask(
+                InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000), 4
+            )
+            assert (begun.error_code, begun.producer_id) == (0, 0)
+            answers[mode] = []
+            for request in transaction_requests(known, adds=versions[0] >= 12):
+                await client.ask(request, version_of[type(request)])
+                answers[mode].append(client.received.replace(known, b"topic id"))
+                await trio.sleep(1)  # The markers are written.
+            response = await client.ask(fetch(known, isolation_level=1), 11)
+            answers[mode].append(bytes(response.responses[0].partitions[0].records))
+    assert answers["combined"] == answers["separate"]
+    assert len(direct) >= 3 * 3
 
 
 FETCH_VERSIONS = range(4, 19)

@@ -82,6 +82,8 @@ class TransactionAnswer(NamedTuple):
 class TransactionEnvironment(NamedTuple):
     """What the coordinator uses of its worker."""
 
+    worker: int
+    """The number of the worker."""
     coordinates: Callable[[int], bool]
     """Whether this worker owns a partition of ``__transaction_state``, which must exist."""
     open_partition: Callable[[int], Partition]
@@ -152,11 +154,15 @@ class TransactionService:
 
     async def end(self, transactional_id: str, event: EndTransaction) -> TransactionAnswer:
         """Commit or abort. This is answered when the decision is stored, before the markers."""
-        return await self._answer(
-            transactional_id,
-            lambda new: end_transaction(
-                self._get(transactional_id), event, self._env.wall_ms(), new
-            ),
+        return await self._answer(transactional_id, self._end_rule(transactional_id, event))
+
+    def end_at_once(self, transactional_id: str, event: EndTransaction) -> TransactionAnswer | None:
+        """As ``end``; None if a producer id must be waited for."""
+        return self._answer_at_once(transactional_id, self._end_rule(transactional_id, event))
+
+    def _end_rule(self, transactional_id: str, event: EndTransaction) -> Rule:
+        return lambda new: end_transaction(
+            self._get(transactional_id), event, self._env.wall_ms(), new
         )
 
     def add_partitions(self, transactional_id: str, event: AddPartitions) -> ErrorCode:
@@ -204,16 +210,24 @@ class TransactionService:
         While the producer id is allocated, other requests may change the state; so the rule decides
         again.
         """
+        answer = self._answer_at_once(transactional_id, rule)
+        if answer is not None:
+            return answer
+        new_producer_id = await self._env.new_producer_id()
+        answer = self._answer_at_once(transactional_id, rule, new_producer_id)
+        if answer is None:  # Clients retry after a pause.
+            return TransactionAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER)
+        return answer
+
+    def _answer_at_once(
+        self, transactional_id: str, rule: Rule, new_producer_id: int | None = None
+    ) -> TransactionAnswer | None:
         error = self._coordinator_error(transactional_id)
         if error is not ErrorCode.NONE:
             return TransactionAnswer(error, NO_PRODUCER)
-        decision = rule(None)
+        decision = rule(new_producer_id)
         if decision.needs_producer_id:
-            new_producer_id = await self._env.new_producer_id()
-            if new_producer_id is not None:
-                decision = rule(new_producer_id)
-        if decision.needs_producer_id:  # Clients retry after a pause.
-            return TransactionAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER)
+            return None
         error = self._carry_out(transactional_id, decision)
         return TransactionAnswer(
             error, decision.producer if error is ErrorCode.NONE else NO_PRODUCER
@@ -272,7 +286,10 @@ class TransactionService:
             await self._wakeup.wait()
             self._wakeup = trio.Event()
             for owner, batch in self._queue.take(self._env.owner_of).items():
-                nursery.start_soon(self._send_batch, owner, batch)
+                if owner == self._env.worker:  # At once, as the producer's next request is coming.
+                    await self._send_batch(owner, batch)
+                else:
+                    nursery.start_soon(self._send_batch, owner, batch)
 
     async def _send_batch(self, owner: int, batch: PartitionsById) -> None:
         """Send markers to one owner; what fails is sent again after a pause."""
@@ -291,7 +308,8 @@ class TransactionService:
             if marker is not None and not self._take_reply(transactional_id, marker, reply):
                 self._retry(transactional_id)
         self._queue.sent(owner)
-        self._wakeup.set()
+        if self._queue:
+            self._wakeup.set()
 
     def _marker(
         self, transactional_id: str, partitions: frozenset[TopicPartition]

@@ -84,6 +84,7 @@ class Cluster:
             TransactionLimits(abort_interval_s=10.0, expiry_interval_s=100.0),
             partitions=50,
             environment=TransactionEnvironment(
+                worker=0,
                 coordinates=lambda index: index in self.owned,
                 open_partition=self.disk.open,
                 transaction_version=lambda: self.version,

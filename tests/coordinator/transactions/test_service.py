@@ -17,7 +17,7 @@ from minibroker.coordinator.transactions.events import (
     ProducerIdAndEpoch,
     VerifyPartitions,
 )
-from minibroker.coordinator.transactions.metadata import TransactionMetadata
+from minibroker.coordinator.transactions.metadata import EPOCH_MAX, TransactionMetadata
 from minibroker.coordinator.transactions.service import TransactionAnswer, TransactionService
 from minibroker.coordinator.transactions.states import TransactionState
 from protocol.errors import ErrorCode
@@ -237,6 +237,19 @@ async def test_producer_without_new_id_retries(cluster: Cluster) -> None:
     async with running(cluster) as service:
         answer = await service.init_producer("x", INIT)
         assert answer == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (-1, -1))
+
+
+async def test_end_that_needs_a_new_producer_id_is_not_decided_at_once(cluster: Cluster) -> None:
+    async with running(cluster) as service:
+        producer = await begin(service)
+        last = state(service)._replace(producer_epoch=EPOCH_MAX - 1)
+        service._manager.transactions["x"] = last
+        event = EndTransaction(producer._replace(epoch=EPOCH_MAX - 1), True, 2)
+        assert service.end_at_once("x", event) is None
+        assert state(service) == last
+        answer = await service.end("x", event)
+        assert answer.producer.epoch == 0
+        assert service.end_at_once("unknown", event) is not None
 
 
 async def test_reset_forgets_everything_and_late_answers(cluster: Cluster) -> None:
