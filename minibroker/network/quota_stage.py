@@ -100,29 +100,45 @@ class QuotaStage:
         ):
             cost.deferred = self.quotas.defer(number, quota_user(client, cost.header))
 
-    async def before_response(self, cost: RequestCost) -> Any | None:
+    @property
+    def delays_responses(self) -> bool:
+        """Whether `delay_response` takes the place of `before_response`."""
+        return self._delays_responses and self.active
+
+    def before_response(self, cost: RequestCost) -> Any | None:
         """Record an executed request, and throttle its client if a quota is exceeded.
 
         Return the response to send instead, or None if the original one can be sent. A request of
         a client well below its quotas is recorded after its response instead (ADR 0016).
         """
-        client = cost.client
-        if not (client.is_sampled or self.active):
+        if not (cost.client.is_sampled or self.active):
             return None
-        cost.executed(self._env.work_time.worked_ns(client.account))
+        if self._defers(cost):
+            return None
+        self._start_record(cost)
+        return self._throttle_after_response(cost) if self.active else None
+
+    async def delay_response(self, cost: RequestCost) -> Any | None:
+        """Record an executed request as `before_response`, but wait until its throttle ends."""
+        cost.executed(self._env.work_time.worked_ns(cost.client.account))
+        self._start_record(cost)
+        return await self._throttle_before_response(cost)
+
+    def _defers(self, cost: RequestCost) -> bool:
+        """Whether the request is recorded after its response."""
+        cost.executed(self._env.work_time.worked_ns(cost.client.account))
         if cost.deferred is not None and self._is_deferred(cost, cost.deferred):
-            return None
+            return True
         cost.deferred = None
+        return False
+
+    def _start_record(self, cost: RequestCost) -> None:
+        client = cost.client
         cost.is_recorded = True
         cost.exempt = not cost.is_direct and is_exempt(cost.ctx, cost.request, cost.response)
         cost.quota_user = quota_user(client, cost.header)
         if client.is_sampled:
             cost.checks = QuotaChecks()
-        if not self.active:
-            return None
-        if self._delays_responses:
-            return await self._throttle_before_response(cost)
-        return self._throttle_after_response(cost)
 
     def _is_deferred(self, cost: RequestCost, deferred: DeferredRecord) -> bool:
         size = cost.request_bytes
@@ -146,8 +162,8 @@ class QuotaStage:
                     ordinal = self.quotas.record_later_time(cost.quota_user, cost.late_ns, now_ms)
             cost.later_time = cost.late_ns, now_ms, ordinal
 
-    def response_failed(self) -> None:
-        """Record a request whose response could not be sent, if it was not recorded before."""
+    def complete_deferred(self) -> None:
+        """Record a request whose response is not sent at once, if it was not recorded before."""
         self.quotas.complete_deferred()
 
     def _throttle_after_response(self, cost: RequestCost) -> Any | None:

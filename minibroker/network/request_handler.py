@@ -1,31 +1,26 @@
-"""Handles one request: decode, split, execute in its owners, merge, encode, send.
+"""Handles one request: execute it directly or in steps, throttle its client, encode, send.
 
-Owns the path of a request through a processor. It must never know what an API does, or the state of
-a socket. Invariant: the memory of a request is released exactly once, and not before every owner
-with a reference to it has answered or died, so no owner reads the bytes of another request. Kafka's
-``KafkaApis.handle``.
+Owns the path of a request through a processor, and what is recorded of it. It must never know what
+an API does, or the state of a socket. Invariant: a request is recorded once, whether its response
+was sent or not. Kafka's ``KafkaApis.handle`` and ``RequestHandlerHelper``.
 """
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
-
-import trio
 
 from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
-from minibroker.apis.registry import APIS, advertised, unsupported_version
+from minibroker.apis.registry import APIS, advertised
 from minibroker.config.access_definitions import AUTHORIZER_CLASS_NAME
 from minibroker.config.dynamic import DynamicSettings
 from minibroker.config.fetch_definitions import MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS
 from minibroker.config.types import INT_MAX
 from minibroker.network.activity_events import (
-    count_records,
     first_error,
     request_event,
 )
@@ -35,6 +30,7 @@ from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.open_files import OpenFiles
 from minibroker.network.quota_stage import QuotaStage
 from minibroker.network.request_cost import RequestCost
+from minibroker.network.request_execution import RequestExecution
 from minibroker.network.request_reader import LENGTH_BYTES
 from minibroker.network.response_cache import CachedResponse, ResponseCache
 from minibroker.network.response_sender import Chunk, send_response
@@ -42,22 +38,22 @@ from minibroker.network.single_requests import SingleRequests, SingleResponse
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import FetchSessionFigures
 from minibroker.process.environment import Environment
-from minibroker.process.messages import ApiPart
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.runtime.arena import ArenaRef, Block
-from minibroker.runtime.rpc import Link, LocalPeer, request_all
+from minibroker.runtime.rpc import Link, LocalPeer
 from minibroker.storage.slices import FileSlice
-from protocol import registry
-from protocol.compiler import encoder, locating_decoder
-from protocol.errors import UnsupportedVersion
-from protocol.headers import RequestHeader, decode_request_header, encode_response_header
+from protocol.compiler import encoder
+from protocol.headers import RequestHeader, encode_response_header
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from minibroker.apis.unserved import Unserved
     from minibroker.security.acl import Operation, Resource
-    from protocol.messages.api_versions import ApiVersionsRequest
-    from protocol.messages.produce import ProduceRequest
+
+DirectResponse = SingleResponse | CachedResponse
+"""A response without the three steps of an API, which encodes itself."""
+
+DIRECT_RESPONSES: Final = (SingleResponse, CachedResponse)
 
 _API_VERSIONS: Final = APIS[ApiKey.API_VERSIONS].versions
 
@@ -119,28 +115,114 @@ class RequestHandler:
         cache = self.fetch_sessions
         return FetchSessionFigures(len(cache), cache.partition_count, cache.evictions)
 
-    async def serve(self, client: ClientConnection, body: bytes | Block) -> None:
-        """Handle one request. Any exception closes the connection."""
+    def serve(self, client: ClientConnection, body: bytes | Block) -> Awaitable[None] | None:
+        """Serve one request, now if it need not wait.
+
+        Return None if its response was sent, else what the connection's task must await. Any
+        exception closes the connection.
+        """
         cost = self._receive(client, body)
-        if not (isinstance(body, bytes) and await self._execute_directly(cost, body)):
-            await self._execute(cost, body)  # decode, authorize, execute
-        encoded = _encoded(cost, cost.response)
-        if isinstance(body, bytes) and not isinstance(encoded, bytes):
+        if isinstance(body, bytes) and not self._has_authorizer:
+            response = self._execute_directly(cost, body)
+            if isinstance(response, DIRECT_RESPONSES):
+                cost.response = response
+                self._prepare_direct(cost)
+                return self._respond_now(cost, response)
+            if response is not None:
+                return self._serve_waiting(cost, body, response)
+        return self._serve_in_steps(cost, body)
+
+    async def _serve_in_steps(self, cost: RequestCost, body: bytes | Block) -> None:
+        await self._execute(cost, body)  # decode, authorize, execute
+        encoded = _chunks(cost, cost.response)
+        if isinstance(body, bytes):
             self._keep(cost, body, encoded)
+        await self._respond(cost, encoded)
+
+    async def _serve_waiting(
+        self, cost: RequestCost, body: bytes, response: Awaitable[DirectResponse | None]
+    ) -> None:
+        cost.response = await response
+        if cost.response is None:
+            await self._serve_in_steps(cost, body)
+        else:
+            self._prepare_direct(cost)
+            await self._respond(cost, cost.response.encode())
+
+    def _respond_now(self, cost: RequestCost, response: DirectResponse) -> Awaitable[None] | None:
+        """Send the response of a direct request; return what remains to be awaited."""
+        encoded = response.encode()
+        if self.quota_stage.delays_responses:
+            return self._respond(cost, encoded)
         cost.response_bytes = _body_bytes(cost, encoded)
         try:
-            throttled = await self.quota_stage.before_response(cost)
+            throttled = self.quota_stage.before_response(cost)
             if throttled is not None:
-                encoded = _encoded(cost, throttled)
+                return self._complete(cost, _encoded(cost, throttled))
+            cost.client.state.on(ChannelEvent.RESPONSE_READY)
+            sent = cost.client.stream.send_now(encoded)
+        except BaseException:
+            self._failed(cost)
+            raise
+        if sent < len(encoded):
+            self.quota_stage.complete_deferred()  # Others are served before the rest is sent.
+            return self._send_rest(cost, encoded, sent)
+        self._sent_direct(cost, encoded)
+        return None
+
+    async def _send_rest(self, cost: RequestCost, encoded: bytes, sent: int) -> None:
+        try:
+            await cost.client.stream.send_all(memoryview(encoded)[sent:])
+        except BaseException:
+            self._failed(cost)
+            raise
+        self._sent_direct(cost, encoded)
+
+    def _sent_direct(self, cost: RequestCost, encoded: bytes) -> None:
+        self._count_direct(cost, encoded)
+        cost.client.state.on(ChannelEvent.RESPONSE_SENT)
+        self._settle(cost)
+
+    def _count_direct(self, cost: RequestCost, encoded: bytes) -> None:
+        cost.sent_bytes = len(encoded)
+        if cost.header.api_key == ApiKey.FETCH:
+            self._env.metrics.fetched(cost.response.record_bytes)
+
+    async def _respond(self, cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> None:
+        """Record the request, and send its response; both may wait."""
+        cost.response_bytes = _body_bytes(cost, encoded)
+        stage = self.quota_stage
+        try:
+            throttled = (
+                await stage.delay_response(cost)
+                if stage.delays_responses
+                else stage.before_response(cost)
+            )
+        except BaseException:
+            self._failed(cost)
+            raise
+        await self._complete(cost, encoded if throttled is None else _encoded(cost, throttled))
+
+    async def _complete(self, cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> None:
+        """Send the response of a request that was recorded."""
+        try:
             await self._send(cost, encoded)
         except BaseException:
-            self.quota_stage.response_failed()
-            cost.failed(time.perf_counter_ns())
-            self._report(cost)
+            self._failed(cost)
             raise
+        self._settle(cost)
+
+    def _failed(self, cost: RequestCost) -> None:
+        """Record a request whose response could not be sent."""
+        self.quota_stage.complete_deferred()
+        cost.failed(time.perf_counter_ns())
+        self._report(cost)
+
+    def _settle(self, cost: RequestCost) -> None:
+        """Record a request whose response was sent."""
         self._account(cost)
         self.quota_stage.after_send(cost)
-        client.accounted_ns = client.account.worked_ns
+        cost.client.accounted_ns = cost.client.account.worked_ns
         self._record(cost)
 
     def _receive(self, client: ClientConnection, body: bytes | Block) -> RequestCost:
@@ -150,24 +232,21 @@ class RequestHandler:
         size = len(body) if isinstance(body, bytes) else len(body.view)
         return RequestCost(client, size, received_ns, client.account.worked_ns)
 
-    async def _execute_directly(self, cost: RequestCost, body: bytes) -> bool:
-        """Execute the request in a single step or answer it from the cache, if that is possible."""
-        if self._has_authorizer:
-            return False
-        image = self._metadata_client.image
-        cost.response = self._cache.find(cost, body, image)
-        if cost.response is None and self._single is not None:
-            cost.response = self._single.execute(cost, body)
-            if inspect.iscoroutine(cost.response):
-                cost.response = await cost.response
-        if cost.response is None:
-            return False
+    def _execute_directly(
+        self, cost: RequestCost, body: bytes
+    ) -> DirectResponse | Awaitable[DirectResponse | None] | None:
+        """Answer the request from the cache or execute it in a single step, if that is possible."""
+        cached = self._cache.find(cost, body, self._metadata_client.image)
+        if cached is not None or self._single is None:
+            return cached
+        return self._single.execute(cost, body)
+
+    def _prepare_direct(self, cost: RequestCost) -> None:
         client = cost.client
         client.client_id = cost.header.client_id
         if client.is_sampled or self.quota_stage.active:
             cost.now = self._env.clock.now()
             self.quota_stage.prepare(cost)
-        return True
 
     def _keep(self, cost: RequestCost, body: bytes, encoded: Sequence[Chunk]) -> None:
         """Let the cache keep a response for which no owner was asked."""
@@ -180,7 +259,7 @@ class RequestHandler:
             reader = cost.client.reader
             assert reader is not None
             body = await reader.store(body)
-        execution = _Execution(self, cost, body)
+        execution = RequestExecution(self, cost, body)
         try:
             await execution.run()
         finally:
@@ -196,14 +275,11 @@ class RequestHandler:
             client.state.on(ChannelEvent.NO_RESPONSE)
             return
         client.state.on(ChannelEvent.RESPONSE_READY)
-        if not cost.is_direct:  # Then it was used just now.
-            # Before sending: requests after this response must see the connection as used.
-            self._on_use(client.number)
+        # Before sending: requests after this response must see the connection as used.
+        self._on_use(client.number)
         if isinstance(encoded, bytes):
-            cost.sent_bytes = len(encoded)
             await client.stream.send_all(encoded)
-            if cost.header.api_key == ApiKey.FETCH:
-                self._env.metrics.fetched(cost.response.record_bytes)
+            self._count_direct(cost, encoded)
         else:
             await self._send_chunks(cost, encoded)
         client.state.on(ChannelEvent.RESPONSE_SENT)
@@ -294,11 +370,13 @@ class RequestHandler:
 
 
 def _encoded(cost: RequestCost, response: Any) -> bytes | Sequence[Chunk]:
-    """A response without length and header, in chunks, or with both if it is a single one."""
-    if isinstance(response, SingleResponse):
+    """A response without length and header, in chunks, or with both if it is a direct one."""
+    if isinstance(response, DIRECT_RESPONSES):
         return response.encode()
-    if isinstance(response, CachedResponse):
-        return response.chunks()
+    return _chunks(cost, response)
+
+
+def _chunks(cost: RequestCost, response: Any) -> Sequence[Chunk]:
     if response is None:
         return ()
     # A records field of a response contains slices of files only.
@@ -323,124 +401,3 @@ def _response_version(header: RequestHeader) -> int:
         low, high = _API_VERSIONS
         return header.api_version if low <= header.api_version <= high else 0
     return header.api_version
-
-
-class _Execution:
-    """Execution of one request, which holds its memory as long as it is needed."""
-
-    def __init__(self, handler: RequestHandler, cost: RequestCost, block: Block) -> None:
-        self._handler = handler
-        self._cost = cost
-        self._client = cost.client
-        self._block: Block | None = block
-
-    async def run(self) -> None:
-        """Decode and execute the request: sets header, context, request and response."""
-        client, handler, block, cost = self._client, self._handler, self._block, self._cost
-        assert block is not None
-        header, at = decode_request_header(block.view)
-        cost.header = header
-        client.client_id = header.client_id
-        client.in_flight = header.api_key
-        ctx = cost.ctx = handler.context(client, header, block)
-        api = _served(header)
-        if api is None:
-            cost.response = unsupported_version(ctx.served)
-            return
-        schema = registry.schema(header.api_key)
-        request, _ = locating_decoder(schema.request, header.api_version)(block.view, at)
-        cost.request = request
-        if client.is_sampled and header.api_key == ApiKey.PRODUCE:
-            cost.records = count_records(cast("ProduceRequest", request), block.view)
-        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
-            versions_request = cast("ApiVersionsRequest", request)
-            client.set_software(
-                versions_request.client_software_name, versions_request.client_software_version
-            )
-        if api.may_wait:
-            # Only records are read in place, and the client chooses how long the request waits.
-            self.free()
-        cost.response = await self._execute(api, ctx, request)
-
-    def free(self) -> None:
-        """Release the request's memory if it is still held."""
-        if self._block is not None:
-            self._block.release()
-            self._block = None
-
-    async def _execute(self, api: ServedApi, ctx: Context, request: Any) -> Any:
-        parts = api.split(ctx, request)
-        replies: dict[Owner, Any] = {}
-        if parts:
-            # An owner with a reference to the request's bytes reads them even if the connection is
-            # closed in the meantime, so the request waits for it. Such APIs never wait long.
-            with trio.CancelScope(shield=not api.may_wait):
-                self._client.interruptible = api.may_wait
-                self._handler.quick_requests += not api.may_wait
-                try:
-                    await self._request_all(api, parts, replies)
-                finally:
-                    self._client.interruptible = True
-                    self._handler.quick_requests -= not api.may_wait
-            self._handler.refresh(ctx)
-            while api.next_round is not None:
-                further = api.next_round(ctx, request, replies)
-                if further is None:
-                    break
-                await self._request_all(api, further.parts, replies, first_only=further.first_only)
-                self._handler.refresh(ctx)
-        return api.merge(ctx, request, replies)
-
-    async def _request_all(
-        self,
-        api: ServedApi,
-        parts: Mapping[Owner, Any],
-        replies: dict[Owner, Any],
-        *,
-        first_only: bool = False,
-    ) -> None:
-        started_ns = time.perf_counter_ns()
-        owners = sorted(parts)
-        requests = [(self._handler.peer(owner), ApiPart(api.key, parts[owner])) for owner in owners]
-        if len(requests) == 1:
-            peer, part = requests[0]
-            poll = self._handler.should_poll(api, owners[0])
-            answers = [
-                await peer.request(part, may_wait=api.may_wait, poll=poll, on_sent=self._prepare)
-            ]
-        else:
-            answers = await request_all(
-                requests,
-                may_wait=api.may_wait,
-                first_only=first_only,
-                on_sent=self._prepare,
-            )
-        for owner, answer in zip(owners, answers, strict=True):
-            if answer is not None:
-                replies[owner] = answer.reply
-                self._cost.io_ns += answer.worked_ns
-        self._cost.owners_ns += time.perf_counter_ns() - started_ns
-
-    def _prepare(self) -> None:
-        if self._handler.quota_stage.active:
-            self._handler.quota_stage.prepare(self._cost)
-
-
-def _served(header: RequestHeader) -> ServedApi | None:
-    """Return the API of a request, or None for an ApiVersions version that is too new.
-
-    Raises ``UnsupportedVersion`` otherwise: as in Kafka, the connection is closed, because there is
-    no version in which to respond.
-    """
-    api = APIS.get(header.api_key)
-    if api is None:
-        raise UnsupportedVersion(f"{ApiKey(header.api_key).name} is not served")
-    low, high = api.versions
-    low = low if api.served_from is None else api.served_from
-    if low <= header.api_version <= high:
-        return api
-    if api.key == ApiKey.API_VERSIONS:
-        return None
-    raise UnsupportedVersion(
-        f"{api.key.name} version {header.api_version} is not served, {low} to {high} are"
-    )

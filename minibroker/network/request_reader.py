@@ -109,21 +109,43 @@ class RequestReader:
 
         At most ``SCRATCH_BYTES`` of each connection are outside of the shared memory.
         """
-        data = self._buffered
-        while len(data) < LENGTH_BYTES:
+        while len(self._buffered) < LENGTH_BYTES:
             count = await self._stream.receive_into(self._scratch)
             if count == 0:
-                if data:
-                    raise _partial_request(len(data), LENGTH_BYTES)
+                if self._buffered:
+                    raise _partial_request(len(self._buffered), LENGTH_BYTES)
                 return None
-            data = data + self._scratch[:count] if data else bytes(self._scratch[:count])
-        size = self._checked_size(data)
-        end = LENGTH_BYTES + size
+            self._buffer(count)
+        body = self.buffered_body()
+        return await self._receive(self._checked_size(self._buffered)) if body is None else body
+
+    def received(self, count: int) -> bytes | None:
+        """Take ``count`` bytes from scratch; return the next body if it has arrived completely.
+
+        Raises ``InvalidRequestSize``.
+        """
+        self._buffer(count)
+        return self.buffered_body()
+
+    def buffered_body(self) -> bytes | None:
+        """Return the next body if it has been received completely."""
+        data = self._buffered
+        if len(data) < LENGTH_BYTES:
+            return None
+        end = LENGTH_BYTES + self._checked_size(data)
         if len(data) < end:
-            self._buffered = data  # Kept if a wait is cancelled.
-            return await self._receive(size)
+            return None
         self._buffered = data[end:]
         return data[LENGTH_BYTES:end]
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether bytes of the next request were received."""
+        return bool(self._buffered)
+
+    def _buffer(self, count: int) -> None:
+        data = self._scratch[:count]
+        self._buffered = self._buffered + data if self._buffered else bytes(data)
 
     async def store(self, body: bytes) -> Block:
         """Copy a body into shared memory that the caller releases."""

@@ -11,8 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.apis.registry import APIS
+from minibroker.network.request_reader import LENGTH_BYTES
 from protocol import registry
-from protocol.headers import API_BYTES, RequestHeader, quick_request_header
+from protocol.headers import (
+    API_BYTES,
+    RequestHeader,
+    encode_response_header,
+    quick_request_header,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,22 +47,28 @@ _Key = tuple[bytes, bytes, str]
 
 
 class CachedResponse:
-    """An encoded response without its header."""
+    """The response to one request, whose body is in the cache."""
 
-    __slots__ = ("_body", "_has_throttle_time", "error", "throttle_time_ms")
+    __slots__ = ("_entry", "_header", "throttle_time_ms")
 
-    def __init__(self, body: bytes, error: int, has_throttle_time: bool) -> None:
-        self._body = body
-        self._has_throttle_time = has_throttle_time
-        self.error = error
+    def __init__(self, header: bytes, entry: _Entry) -> None:
+        self._header = header
+        self._entry = entry
         self.throttle_time_ms = 0
 
-    def chunks(self) -> Sequence[Chunk]:
-        """Return the response with its throttle time."""
-        if self.throttle_time_ms and self._has_throttle_time:
+    @property
+    def header_bytes(self) -> int:
+        """Size of the response's header without the length."""
+        return len(self._header)
+
+    def encode(self) -> bytes:
+        """Return the response with length, header and throttle time."""
+        body = self._entry.body
+        start = (len(self._header) + len(body)).to_bytes(LENGTH_BYTES, "big") + self._header
+        if self.throttle_time_ms and self._entry.has_throttle_time:
             throttle = self.throttle_time_ms.to_bytes(THROTTLE_BYTES, "big")
-            return throttle, memoryview(self._body)[THROTTLE_BYTES:]
-        return (self._body,)
+            return b"".join((start, throttle, memoryview(body)[THROTTLE_BYTES:]))
+        return start + body
 
 
 class _Entry(NamedTuple):
@@ -90,7 +102,8 @@ class ResponseCache:
         cost.header = header
         cost.is_direct = True
         cost.error = entry.error
-        return CachedResponse(*entry)
+        start = encode_response_header(header.api_key, header.api_version, header.correlation_id)
+        return CachedResponse(start, entry)
 
     def keep(self, cost: RequestCost, body: bytes, image: Image, encoded: Sequence[Chunk]) -> None:
         """Keep a response that was built from an image."""

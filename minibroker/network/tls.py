@@ -228,10 +228,8 @@ class TlsStream(ByteStream):
             rest = rest[CIPHER_BYTES_MAX:]
             await self._flush(more=more or bool(rest))
 
-    def try_send(self, data: bytes) -> None:
-        with suppress(ssl.SSLError):
-            self._tls.write(data)
-            self._inner.try_send(self._outgoing.read())
+    def send_now(self, data: bytes) -> int:  # noqa: ARG002 - the stream's shape
+        return 0  # Encrypted bytes that do not fit could not be sent later as plain ones.
 
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
         # The kernel cannot send data that must be encrypted first.
@@ -250,7 +248,8 @@ class TlsStream(ByteStream):
                 # Sends close_notify, without waiting for the client's.
                 with suppress(ssl.SSLError):
                     self._tls.unwrap()
-                self._inner.try_send(self._outgoing.read())
+                with suppress(StreamClosed):
+                    self._inner.send_now(self._outgoing.read())
             self._inner.close()
 
     async def _receive(self) -> bool:

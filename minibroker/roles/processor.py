@@ -1,9 +1,9 @@
 """The processor role: serves connections passed by the acceptor or accepted by itself.
 
 Owns connections until they are closed, the memory that requests are received into, and the links to
-the processes that execute them. It must never own partitions, groups or metadata. One task serves
-each connection. Invariant: each connection is closed with one counted reason, and a request closes
-at most its own connection. Kafka's ``SocketServer.Processor``.
+the processes that execute them. It must never own partitions, groups or metadata. Invariant: each
+connection is closed with one counted reason, and a request closes at most its own connection.
+Kafka's ``SocketServer.Processor``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from minibroker.config import (
     MAX_CONNECTIONS,
     QUEUED_MAX_REQUEST_BYTES_PER_IP,
     SHARDED,
-    SOCKET_REQUEST_MAX_BYTES,
 )
 from minibroker.connections.counts import LastUse
 from minibroker.network.activity_sender import activity_sender
@@ -51,7 +50,8 @@ from minibroker.network.open_files import OpenFiles
 from minibroker.network.quota_stage import QuotaStage
 from minibroker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.network.request_handler import RequestHandler
-from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize, RequestReader
+from minibroker.network.request_loop import RequestLoop
+from minibroker.network.request_reader import InvalidRequestSize
 from minibroker.network.response_sender import RecordsGone, RecordsUnreadable
 from minibroker.network.unserved_clients import UnservedClients
 from minibroker.observability.definitions import CloseReason
@@ -60,7 +60,6 @@ from minibroker.observability.metrics import Fill
 from minibroker.process.environment import Environment, handoff_name
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.process.worker_peers import WorkerPeers
-from minibroker.runtime.arena import Block
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
@@ -113,7 +112,6 @@ class _Processor:
         self._events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
         per_ip = env.settings[QUEUED_MAX_REQUEST_BYTES_PER_IP]
         self._part = env.arena.open_part(env.index, None if per_ip < 0 else per_ip)
-        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._unserved = UnservedClients(self._log, env.clock.now)
         self._files = OpenFiles(descriptors_max())
         self._clients: dict[int, ClientConnection] = {}
@@ -147,6 +145,14 @@ class _Processor:
             lambda: self._metadata_client.image,
             self._request_handler.context,
             env.secret,
+        )
+        self._request_loop = RequestLoop(
+            env,
+            self._part,
+            self._pacer,
+            self._authenticator,
+            self._request_handler,
+            on_use=self._note_use,
         )
         env.metrics.watch_queue("request-memory", self._memory_fill)
         env.metrics.watch_busy(env.busy_ns)
@@ -199,6 +205,7 @@ class _Processor:
             await self._metadata_client.wait_image()
             await self._workers.wait_connected()
             nursery.start_soon(self._pacer.run)
+            nursery.start_soon(self._request_loop.selector.run)
             nursery.start_soon(self._trim)
             nursery.start_soon(self._descriptor_health.run)
             if self._activity is not None:
@@ -336,7 +343,9 @@ class _Processor:
             client.close(CloseReason.STOPPING)
         try:
             with client.scope, env.work_time.charge(client.account):
-                await self._serve_requests(client)
+                await self._pacer.wait_turn()
+                await self._authenticator.begin(client)
+                await self._request_loop.run(client)
         except Exception as error:  # noqa: BLE001 - counted and logged
             client.close_reason, client.close_text = self._close_reason(error)
         except BaseExceptionGroup as group:
@@ -347,6 +356,7 @@ class _Processor:
             if others is not None:
                 raise others from None
         finally:
+            self._request_loop.selector.forget(client)
             client.stream.close()
             client.state.on(ChannelEvent.CLOSE)
             del self._clients[number]
@@ -385,65 +395,6 @@ class _Processor:
                 unserved = unserved_request(client.in_flight, client.close_text)
                 self._unserved.note(client, unserved)
             self._events.note("closed", client.accepted, processor, reason.value)
-
-    async def _serve_requests(self, client: ClientConnection) -> None:
-        await self._pacer.wait_turn()
-        await self._authenticator.begin(client)
-        request_bytes_max = self._env.settings[SOCKET_REQUEST_MAX_BYTES]
-        now = self._env.clock.now
-        reader = RequestReader(
-            client.stream,
-            self._part,
-            request_bytes_max,
-            self._scratch,
-            self._env.clock.real_s,
-            number=client.number,
-            address=client.caller.client_host,
-        )
-        client.reader = reader
-        if not await self._authenticator.authenticate(client, reader):
-            return
-        stream, is_new = client.stream, True
-        while True:
-            waits = stream.waits
-            try:
-                body = await reader.next_body()
-            except StreamClosed:
-                await self._pacer.wait_turn()
-                raise
-            if body is None:
-                await self._pacer.wait_turn()
-                return
-            if not is_new:
-                self._pacer.note_served()
-            elif stream.waits > waits:  # Other connections were opened while this one waited.
-                await self._pace(body)
-            is_new = False
-            self._idle.use(client.number, now())
-            if client.session_expires_at is not None:
-                block = await reader.store(body) if isinstance(body, bytes) else body
-                if await self._authenticator.reauthenticate(client, reader, block):
-                    continue
-                body = block
-            await self._request_handler.serve(client, body)
-            if client.throttle_end is not None:
-                # Yields to other connections even if the throttle has ended.
-                await client.throttle_end.wait()
-            if self._env.stopping.is_set():
-                client.close_reason = CloseReason.STOPPING
-                return
-            if client.throttle_end is None and stream.waits == waits:
-                # A client that pipelines requests may not have waited anywhere above, and would
-                # otherwise keep other connections from being served.
-                await trio.lowlevel.checkpoint()
-
-    async def _pace(self, first: bytes | Block) -> None:
-        try:
-            await self._pacer.wait_turn()
-        except BaseException:
-            if isinstance(first, Block):
-                first.release()
-            raise
 
     def _close_reason(self, error: BaseException) -> tuple[CloseReason, str]:
         """Return the reason that is counted and the text for the log."""

@@ -16,7 +16,6 @@ import sys
 import termios
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -81,8 +80,8 @@ class ByteStream(ABC):
         """Send all of ``data``; with ``more`` the kernel may delay it and add what follows."""
 
     @abstractmethod
-    def try_send(self, data: bytes) -> None:
-        """Send what fits without waiting, and drop the rest; for a last message before a close."""
+    def send_now(self, data: bytes) -> int:
+        """Send what fits without waiting; return the number of bytes."""
 
     @abstractmethod
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
@@ -110,6 +109,8 @@ class SocketStream(ByteStream):
         """Addresses that are not given are requested from the socket."""
         sock.setblocking(False)
         self._socket = sock
+        self.descriptor: Final = sock.fileno()
+        """Descriptor that is readable when bytes have arrived."""
         self._closed = False
         self._waiting = 0
         self.waits = 0
@@ -175,9 +176,32 @@ class SocketStream(ByteStream):
                 return
             rest = memoryview(rest)[sent:]
 
-    def try_send(self, data: bytes) -> None:
-        with suppress(OSError):
-            self._socket.send(data)
+    def is_readable(self) -> bool:
+        """Whether bytes, an error or the end of the stream can be received without waiting."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def receive_now(self, view: memoryview) -> int | None:
+        """Fill the start of ``view`` as ``receive_into``; None if nothing has arrived."""
+        try:
+            return self._socket.recv_into(view)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise StreamClosed(_describe(error)) from None
+
+    def send_now(self, data: bytes) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise StreamClosed(_describe(error)) from None
 
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
         end = position + length
@@ -289,11 +313,14 @@ class MemoryStream(ByteStream):
             rest = rest[room:]
             pipe.notify()
 
-    def try_send(self, data: bytes) -> None:
+    def send_now(self, data: bytes) -> int:
         pipe = self._outgoing
-        if not pipe.ended:
-            pipe.buffer += data[: max(0, MEMORY_STREAM_BYTES_MAX - len(pipe.buffer))]
-            pipe.notify()
+        if pipe.ended:
+            raise StreamClosed("closed on this side" if self._closed else "Broken pipe")
+        room = max(0, MEMORY_STREAM_BYTES_MAX - len(pipe.buffer))
+        pipe.buffer += data[:room]
+        pipe.notify()
+        return min(room, len(data))
 
     async def send_file(self, descriptor: int, position: int, length: int) -> None:
         data = os.pread(descriptor, length, position)

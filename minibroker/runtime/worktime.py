@@ -77,6 +77,11 @@ class WorkTime(trio.abc.Instrument):
         """
         return Charge(self, account)
 
+    def switch(self, account: Account | None) -> None:
+        """Charge the running step up to now, and the steps of this task from now to ``account``."""
+        self.settle()
+        _account.set(account)
+
     def settle(self) -> None:
         """Charge the running step up to now, to read an account within its step."""
         if self._step_from != _NOT_STEPPING:

@@ -139,13 +139,31 @@ async def test_send_to_closed_peer_raises_stream_closed(pair: Pair) -> None:
         await client.send_all(b"x" * 10_000_000)
 
 
-async def test_try_send_before_close_is_delivered(pair: Pair) -> None:
+async def test_bytes_sent_now_are_delivered_before_close(pair: Pair) -> None:
     client, server = pair
-    server.try_send(b"bye")
+    sent = server.send_now(b"bye")
+    assert sent == (0 if isinstance(server, TlsStream) else 3)
     server.close()
-    server.try_send(b"too late")
-    assert await receive_exactly(client, 3) == b"bye"
+    assert await receive_exactly(client, sent) == b"bye"[:sent]
     assert await client.receive_into(memoryview(bytearray(9))) == 0
+
+
+async def test_send_now_sends_what_fits(pair: Pair) -> None:
+    client, server = pair
+    data = os.urandom(8_000_000)
+    sent = server.send_now(data)
+    assert sent < len(data)
+    server.close()
+    assert await receive_exactly(client, sent) == data[:sent]
+
+
+async def test_send_now_on_closed_stream_raises_stream_closed(pair: Pair) -> None:
+    _client, server = pair
+    if isinstance(server, TlsStream):
+        return  # It never sends at once.
+    server.close()
+    with pytest.raises(StreamClosed):
+        server.send_now(b"too late")
 
 
 async def test_close_wakes_blocked_reader(pair: Pair) -> None:
@@ -285,3 +303,20 @@ async def test_before_waiting_is_called_before_blocking(pair: Pair) -> None:
         await wait_all_tasks_blocked()
         assert len(said) == 1
         await server.send_all(b"!")
+
+
+async def test_socket_receives_now_what_has_arrived() -> None:
+    client, server = tcp_pair()
+    assert isinstance(server, SocketStream)
+    view = memoryview(bytearray(10))
+    assert (server.is_readable(), server.receive_now(view)) == (False, None)
+    await client.send_all(b"abc")
+    await trio.lowlevel.wait_readable(server.descriptor)
+    assert (server.is_readable(), server.receive_now(view)) == (True, 3)
+    client.close()
+    await trio.lowlevel.wait_readable(server.descriptor)
+    assert (server.is_readable(), server.receive_now(view)) == (True, 0)
+    server.close()
+    assert server.is_readable()
+    with pytest.raises(StreamClosed):
+        server.receive_now(view)

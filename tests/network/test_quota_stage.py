@@ -206,7 +206,7 @@ async def test_larger_throttle_applies_and_is_in_the_response(make_env: MakeEnvi
     client = make_client()
     response = ProduceResponse()
     given = cost(ProduceRequest(acks=1), response, size=200, worked_ns=150 * MS, client=client)
-    assert await quota_stage.before_response(given) is response
+    assert quota_stage.before_response(given) is response
     assert response.throttle_time_ms == 10_000
     assert client.state.state is ChannelState.HELD
     assert [quota_stage.throttled.size(kind) for kind in CLIENT_QUOTA_TYPES[:4]] == [1, 0, 0, 0]
@@ -220,9 +220,9 @@ async def test_throttled_fetch_is_empty_and_its_bytes_are_given_back(
     quota_stage = QuotaStage(make_env(PROCESSOR))
     quota_stage.follow(limited(consumer_byte_rate="10"))
     full = FetchResponse(error_code=5)
-    instead = await quota_stage.before_response(cost(FetchRequest(), full, size=2000))
+    instead = quota_stage.before_response(cost(FetchRequest(), full, size=2000))
     assert instead == FetchResponse(throttle_time_ms=190_400)
-    assert await quota_stage.before_response(cost(FetchRequest(), full, size=96)) is None
+    assert quota_stage.before_response(cost(FetchRequest(), full, size=96)) is None
 
 
 async def test_fetch_throttled_by_time_is_empty(make_env: MakeEnvironment) -> None:
@@ -230,8 +230,8 @@ async def test_fetch_throttled_by_time_is_empty(make_env: MakeEnvironment) -> No
     quota_stage.follow(limited(request_percentage="0.0001"))
     full = FetchResponse(error_code=5)
     # 10 µs in ten seconds: below that no fetch can stay, so nothing is ever fetched, as in Kafka.
-    assert await quota_stage.before_response(cost(FetchRequest(), full, worked_ns=10_000)) is None
-    instead = await quota_stage.before_response(cost(FetchRequest(), full, worked_ns=10_000))
+    assert quota_stage.before_response(cost(FetchRequest(), full, worked_ns=10_000)) is None
+    instead = quota_stage.before_response(cost(FetchRequest(), full, worked_ns=10_000))
     assert instead == FetchResponse(throttle_time_ms=1000)
 
 
@@ -243,11 +243,11 @@ async def test_throttle_ends_when_due(
     nursery.start_soon(quota_stage.run)
     long, short = make_client(), make_client()
     began = trio.current_time()
-    await quota_stage.before_response(
+    quota_stage.before_response(
         cost(ProduceRequest(acks=1), ProduceResponse(), size=200, client=long)
     )
     await wait_all_tasks_blocked()
-    await quota_stage.before_response(
+    quota_stage.before_response(
         cost(MetadataRequest(), MetadataResponse(), worked_ns=50 * MS, client=short)
     )
     assert short.throttle_end is not None
@@ -269,7 +269,8 @@ async def test_response_in_delay_mode_is_delayed_for_bytes_then_for_time(
     client, response = make_client(), ProduceResponse()
     began = trio.current_time()
     given = cost(ProduceRequest(acks=1), response, size=200, worked_ns=50 * MS, client=client)
-    assert await quota_stage.before_response(given) is response
+    assert quota_stage.delays_responses
+    assert await quota_stage.delay_response(given) is response
     assert trio.current_time() - began == pytest.approx(11)
     assert response.throttle_time_ms == 11_000
     assert client.state.state is ChannelState.MUTED
@@ -282,7 +283,7 @@ async def test_work_after_the_check_counts_for_the_next_request(make_env: MakeEn
 
     async def respond(request: Any, response: Any, network_ns: int) -> Any:
         made = cost(request, response, client=client)
-        instead = await quota_stage.before_response(made)
+        instead = quota_stage.before_response(made)
         made.network_ns = network_ns
         quota_stage.after_send(made)
         return instead

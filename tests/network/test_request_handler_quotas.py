@@ -15,7 +15,7 @@ from minibroker.quotas.entity import Tags
 from minibroker.quotas.types import QuotaType
 from minibroker.runtime.clock import whole_ms
 from minibroker.runtime.stream import MEMORY_STREAM_BYTES_MAX, StreamClosed
-from tests.network.test_request_handler import (
+from tests.network.running_handler import (
     WORKED_NS,
     RunningHandler,
     accept,

@@ -45,7 +45,14 @@ def kept(cache: ResponseCache, request: bytes, response: bytes = b"abcdefgh", **
 
 def found(cache: ResponseCache, request: bytes, image: Image = IMAGE, **of: Any) -> bytes | None:
     response = cache.find(cost(request, **of), request, image)
-    return None if response is None else b"".join(cast("Any", response.chunks()))
+    return None if response is None else response_body(response)
+
+
+def response_body(response: CachedResponse) -> bytes:
+    """The response without length and header, which are checked for their size."""
+    encoded = response.encode()
+    assert int.from_bytes(encoded[:4], "big") == len(encoded) - 4
+    return encoded[4 + response.header_bytes :]
 
 
 def test_response_is_found_for_the_same_request_of_any_client() -> None:
@@ -66,6 +73,16 @@ def test_response_is_not_found_with_another_image() -> None:
     assert found(cache, body(), IMAGE) is None
 
 
+@pytest.mark.parametrize(("version", "expected"), [(8, b"\0\0\0\7"), (9, b"\0\0\0\7\0")])
+def test_response_has_the_header_of_its_request(version: int, expected: bytes) -> None:
+    cache = ResponseCache()
+    kept(cache, body(version=version))
+    response = cache.find(cost(body(version=version)), body(version=version), IMAGE)
+    assert response is not None
+    assert response.encode()[4:].startswith(expected)
+    assert response.header_bytes == len(expected)
+
+
 def test_found_response_sets_header_and_error() -> None:
     cache = ResponseCache()
     kept(cache, body(), error=3)
@@ -83,7 +100,7 @@ def test_throttle_time_is_written_in_versions_that_have_it(version: int, expecte
     response = cache.find(cost(body(version=version)), body(version=version), IMAGE)
     assert isinstance(response, CachedResponse)
     response.throttle_time_ms = 5
-    assert b"".join(cast("Any", response.chunks())) == expected
+    assert response_body(response) == expected
 
 
 def test_other_apis_and_large_requests_are_not_kept() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -33,26 +34,36 @@ def start(settings):
     while True:
         signal.pause()
 
-listener = socket.socket(fileno=int(sys.argv[1]))
+listener = socket.socket(fileno=int(sys.argv[2]))
 select.select([listener], [], [])
 
 def when_idle():
-    print("idle at", time.monotonic_ns(), file=sys.stderr, flush=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"%d" % time.monotonic_ns(), sys.argv[1])
 
 ForkServer(listener, parent=0, start=start, when_idle=when_idle).run()
 """
 
 
 @pytest.fixture
-def fake_command(tmp_path: Path) -> tuple[str, str]:
-    """What starts a fork server of pretended brokers."""
-    script = tmp_path / "fake_fork_server.py"
-    script.write_text(FAKE_FORK_SERVER)
-    return (sys.executable, str(script))
+def idle_socket(tmp_path: Path) -> Iterator[socket.socket]:
+    """Receives the time at which a fork server of pretended brokers became idle."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "idle"))
+        receiver.settimeout(PATIENCE_S)
+        yield receiver
 
 
 @pytest.fixture
-def fork_server(fake_command: tuple[str, str]) -> Iterator[ForkServerAddress]:
+def fake_command(tmp_path: Path, idle_socket: socket.socket) -> tuple[str, ...]:
+    """What starts a fork server of pretended brokers."""
+    script = tmp_path / "fake_fork_server.py"
+    script.write_text(FAKE_FORK_SERVER)
+    return (sys.executable, str(script), str(idle_socket.getsockname()))
+
+
+@pytest.fixture
+def fork_server(fake_command: tuple[str, ...]) -> Iterator[ForkServerAddress]:
     address = ForkServerAddress(f"test-{uuid.uuid4().hex}", fake_command)
     yield address
     address.close()

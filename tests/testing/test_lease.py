@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 
@@ -17,8 +17,7 @@ from minibroker.testing.lease import (
     fork_server_of_process,
 )
 
-PATIENCE_S = 120.0
-POLL_PAUSE_S = 0.01
+IDLE_BYTES_MAX = 100
 
 HOLDER = """
 import sys
@@ -32,7 +31,7 @@ fork_server.close()
 """
 
 
-def hold(run_id: str, command: tuple[str, str]) -> subprocess.Popen[str]:
+def hold(run_id: str, command: tuple[str, ...]) -> subprocess.Popen[str]:
     """Another process of the run, which holds the shared broker until its input ends."""
     return subprocess.Popen(
         [sys.executable, "-c", HOLDER, run_id, *command],
@@ -47,14 +46,6 @@ def read_pid(holder: subprocess.Popen[str]) -> int:
     return int(holder.stdout.readline())
 
 
-def wait_for_log(fork_server: ForkServerAddress) -> str:
-    """Wait until the fork server has logged something: it does so after its replies."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (log := fork_server.log()) and time.monotonic() < deadline:
-        time.sleep(POLL_PAUSE_S)
-    return log
-
-
 def test_broker_runs_until_its_lease_is_released(
     fork_server: ForkServerAddress, is_gone: Callable[[int], bool]
 ) -> None:
@@ -67,7 +58,7 @@ def test_broker_runs_until_its_lease_is_released(
 
 
 def test_fork_server_is_idle_once_and_only_after_its_first_broker_is_ready(
-    fork_server: ForkServerAddress,
+    fork_server: ForkServerAddress, idle_socket: socket.socket
 ) -> None:
     first = Lease(fork_server, {})
     ready_ns = first.wait_ready()["ready_ns"]
@@ -75,8 +66,10 @@ def test_fork_server_is_idle_once_and_only_after_its_first_broker_is_ready(
     second.wait_ready()
     for lease in (first, second):
         lease.stop()
-    [idle] = wait_for_log(fork_server).splitlines()
-    assert int(idle.removeprefix("idle at ")) > ready_ns
+    assert int(idle_socket.recv(IDLE_BYTES_MAX)) > ready_ns
+    idle_socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        idle_socket.recv(IDLE_BYTES_MAX)
 
 
 def test_lease_without_share_has_its_own_broker(
@@ -134,7 +127,7 @@ def test_failed_fork_server_reports_its_error() -> None:
     fork_server.close()
 
 
-def test_concurrent_processes_share_one_fork_server(fake_command: tuple[str, str]) -> None:
+def test_concurrent_processes_share_one_fork_server(fake_command: tuple[str, ...]) -> None:
     run_id = uuid.uuid4().hex
     holders = [hold(run_id, fake_command) for _ in range(4)]
     assert len({read_pid(holder) for holder in holders}) == 1
@@ -144,7 +137,7 @@ def test_concurrent_processes_share_one_fork_server(fake_command: tuple[str, str
 
 
 def test_leased_broker_survives_the_process_that_started_the_fork_server(
-    fake_command: tuple[str, str], is_gone: Callable[[int], bool]
+    fake_command: tuple[str, ...], is_gone: Callable[[int], bool]
 ) -> None:
     run_id = uuid.uuid4().hex
     first = hold(run_id, fake_command)
@@ -158,7 +151,7 @@ def test_leased_broker_survives_the_process_that_started_the_fork_server(
 
 
 def test_killed_test_process_leaves_no_broker(
-    fake_command: tuple[str, str], is_gone: Callable[[int], bool]
+    fake_command: tuple[str, ...], is_gone: Callable[[int], bool]
 ) -> None:
     holder = hold(uuid.uuid4().hex, fake_command)
     pid = read_pid(holder)
@@ -179,7 +172,7 @@ def test_killed_fork_server_leaves_no_broker(
 
 
 def test_run_after_its_fork_server_ended_gets_a_new_one(
-    fake_command: tuple[str, str], is_gone: Callable[[int], bool]
+    fake_command: tuple[str, ...], is_gone: Callable[[int], bool]
 ) -> None:
     run_id = uuid.uuid4().hex
     holder = hold(run_id, fake_command)

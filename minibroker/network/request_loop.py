@@ -1,0 +1,140 @@
+"""Serves the requests of each connection in order, from authentication to the last response.
+
+Owns what happens between two requests of a connection: reauthentication, the end of a throttle, and
+fairness to other connections. It must never know what a request does, or why a connection closes.
+While a connection waits for its next request, the selector reads its socket, and serves requests
+that can be answered at once; its task serves all others. Invariant: at most one request of a
+connection is served at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from minibroker.config import SOCKET_REQUEST_MAX_BYTES
+from minibroker.network.request_reader import SCRATCH_BYTES, RequestReader
+from minibroker.network.selector import Selector
+from minibroker.observability.definitions import CloseReason
+from minibroker.runtime.arena import ArenaPart, Block
+from minibroker.runtime.stream import StreamClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from minibroker.admission.new_connection_pacer import NewConnectionPacer
+    from minibroker.network.authenticator import Authenticator
+    from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.request_handler import RequestHandler
+    from minibroker.process.environment import Environment
+
+
+class RequestLoop:
+    """Serves the requests of one processor's connections."""
+
+    def __init__(
+        self,
+        env: Environment,
+        part: ArenaPart,
+        pacer: NewConnectionPacer,
+        authenticator: Authenticator,
+        request_handler: RequestHandler,
+        *,
+        on_use: Callable[[int], None],
+    ) -> None:
+        """``on_use`` is called with the number of a connection that sent a request."""
+        self._env = env
+        self._part = part
+        self._pacer = pacer
+        self._authenticator = authenticator
+        self._request_handler = request_handler
+        self._on_use = on_use
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.selector = Selector(self._serve_body, self._scratch, env.work_time)
+
+    async def run(self, client: ClientConnection) -> None:
+        """Serve requests until the client disconnects or the broker stops."""
+        reader = RequestReader(
+            client.stream,
+            self._part,
+            self._env.settings[SOCKET_REQUEST_MAX_BYTES],
+            self._scratch,
+            self._env.clock.real_s,
+            number=client.number,
+            address=client.caller.client_host,
+        )
+        client.reader = reader
+        if not await self._authenticator.authenticate(client, reader):
+            return
+        is_open = await self._serve_next(client, reader, is_first=True)
+        while is_open and not self._env.stopping.is_set():
+            # Sessions that expire need reauthentication, which waits.
+            rest = None
+            if client.session_expires_at is None:
+                rest = await self.selector.wait(client)
+            if rest is None:
+                is_open = await self._serve_next(client, reader)
+            else:
+                await self._finish(client, rest)
+        if is_open:
+            client.close_reason = CloseReason.STOPPING
+
+    async def _serve_next(
+        self, client: ClientConnection, reader: RequestReader, *, is_first: bool = False
+    ) -> bool:
+        """Read and serve one request; return whether the client is still connected."""
+        stream = client.stream
+        waits = stream.waits
+        try:
+            body = await reader.next_body()
+        except StreamClosed:
+            await self._pacer.wait_turn()
+            raise
+        if body is None:
+            await self._pacer.wait_turn()
+            return False
+        if is_first and stream.waits > waits:  # Other connections were opened meanwhile.
+            await self._pace(body)
+        if client.session_expires_at is not None:
+            self._on_use(client.number)
+            block = await reader.store(body) if isinstance(body, bytes) else body
+            if await self._authenticator.reauthenticate(client, reader, block):
+                return True
+            body = block
+        rest = self._serve_body(client, body, is_first=is_first)
+        was_throttled = rest is not None and await self._finish(client, rest)
+        if stream.waits == waits and not was_throttled:
+            # A client that pipelines requests may not have waited anywhere above, and would
+            # otherwise keep other connections from being served.
+            await trio.lowlevel.checkpoint()
+        return True
+
+    def _serve_body(
+        self, client: ClientConnection, body: bytes | Block, *, is_first: bool = False
+    ) -> Awaitable[None] | None:
+        """Serve a request at once, or return what its connection's task must await."""
+        if not is_first:
+            self._pacer.note_served()
+        self._on_use(client.number)
+        rest = self._request_handler.serve(client, body)
+        if rest is None and client.throttle_end is not None:
+            return client.throttle_end.wait()
+        return rest
+
+    async def _finish(self, client: ClientConnection, rest: Awaitable[None]) -> bool:
+        """Complete a request, and the throttle that it caused; return whether there was one."""
+        await rest
+        if client.throttle_end is None:
+            return False
+        await client.throttle_end.wait()
+        client.throttle_end = None
+        return True
+
+    async def _pace(self, first: bytes | Block) -> None:
+        try:
+            await self._pacer.wait_turn()
+        except BaseException:
+            if isinstance(first, Block):
+                first.release()
+            raise

@@ -1,0 +1,197 @@
+"""Serves all connections whose requests have arrived, in one pass of one task.
+
+Owns which connections wait for their next request, and reads those that are ready. It must never
+know what a request does. A switch between tasks takes longer than a small request, so a connection
+that waits for its next request leaves its socket to the selector. Its own task continues when more
+is needed than a complete request that can be answered at once. Invariant: a socket is read either
+by the selector or by its task, never by both; in each round every ready connection is served once,
+and other tasks run after at most ``ROUND_REQUESTS_MAX`` requests and the rest of their round.
+Kafka's ``Selector.poll`` and ``SocketServer.Processor.processCompletedReceives``.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from minibroker.network.request_reader import SCRATCH_BYTES
+from minibroker.runtime.stream import SocketStream
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from minibroker.network.client_connection import ClientConnection
+    from minibroker.runtime.worktime import WorkTime
+
+ROUND_REQUESTS_MAX: Final = 16
+"""Requests after which the other tasks of the process run."""
+
+EVENTS_MAX: Final = 64
+"""Ready connections of one round; others are ready in the next round."""
+
+_ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+# Edge-triggered: a connection whose task is busy does not wake the selector again and again.
+_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+
+
+class _Registration:
+    """A connection's socket."""
+
+    __slots__ = ("client", "error", "is_ready", "rest", "stream", "task")
+
+    def __init__(self, client: ClientConnection, stream: SocketStream) -> None:
+        self.client = client
+        self.stream = stream
+        self.task: trio.lowlevel.Task | None = None
+        """The connection's task while it waits for the next request."""
+        self.is_ready = False
+        """Whether the socket may have bytes, or its end, of which no further event comes."""
+        self.rest: Awaitable[None] | None = None
+        """What the task awaits when it continues."""
+        self.error: Exception | None = None
+        """What the task raises when it continues."""
+
+
+class Selector:
+    """The selector of one processor; ``run`` must be running."""
+
+    def __init__(
+        self,
+        serve: Callable[[ClientConnection, bytes], Awaitable[None] | None],
+        scratch: memoryview,
+        work_time: WorkTime,
+    ) -> None:
+        """``serve`` serves a request at once, or returns what the connection's task must await."""
+        self._serve = serve
+        self._scratch = scratch
+        self._work_time = work_time
+        self._epoll = select.epoll()
+        self._registered: dict[int, _Registration] = {}
+        self._again: list[_Registration] = []
+        """Connections with a further request in their buffers."""
+
+    async def wait(self, client: ClientConnection) -> Awaitable[None] | None:
+        """Wait until the connection's task is needed, and serve requests in the meantime.
+
+        Return what remains of the newest request, which the caller must await, or None if the
+        caller must read. Raises what reading or serving a request raises.
+        """
+        stream, reader = client.stream, client.reader
+        assert reader is not None
+        if not isinstance(stream, SocketStream):
+            return None
+        registration = self._registered.get(stream.descriptor)
+        if registration is None:
+            registration = self._register(client, stream)
+        if reader.has_buffered or (registration.is_ready and stream.is_readable()):
+            registration.is_ready = True  # The caller may leave bytes in the socket.
+            return None
+        registration.is_ready = False
+        registration.rest = registration.error = None
+        registration.task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            registration.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        if registration.error is not None:
+            raise registration.error
+        registration.is_ready = registration.is_ready or registration.rest is None
+        return registration.rest
+
+    def forget(self, client: ClientConnection) -> None:
+        """Forget a connection that will be closed."""
+        stream = client.stream
+        if isinstance(stream, SocketStream) and stream.descriptor in self._registered:
+            del self._registered[stream.descriptor]
+            if not self._epoll.closed:
+                self._epoll.unregister(stream.descriptor)
+
+    async def run(self) -> None:
+        """Serve connections until cancelled."""
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                served = 0
+                while count := self._serve_round():
+                    served += count
+                    if served >= ROUND_REQUESTS_MAX:
+                        served = 0
+                        await trio.lowlevel.checkpoint()
+        finally:
+            self._epoll.close()
+
+    def _register(self, client: ClientConnection, stream: SocketStream) -> _Registration:
+        registration = _Registration(client, stream)
+        self._epoll.register(stream.descriptor, _EVENTS)
+        self._registered[stream.descriptor] = registration
+        return registration
+
+    def _serve_round(self) -> int:
+        """Serve one request of each ready connection; return the number of connections."""
+        again, self._again = self._again, []
+        events = self._epoll.poll(0, EVENTS_MAX)
+        for registration in again:
+            if registration.task is not None:
+                self._serve_buffered(registration)
+        for descriptor, flags in events:
+            registration = self._registered[descriptor]  # Forgotten ones have no events.
+            if registration.task is None or flags & _ENDED:
+                registration.is_ready = True
+            if registration.task is not None:
+                self._serve_received(registration)
+        self._work_time.switch(None)
+        return len(events) + len(again)
+
+    def _serve_received(self, registration: _Registration) -> None:
+        client = registration.client
+        self._work_time.switch(client.account)
+        assert client.reader is not None
+        try:
+            count = registration.stream.receive_now(self._scratch)
+            if not count:
+                if count == 0 or registration.is_ready:
+                    self._wake(registration)
+                return
+            if count == SCRATCH_BYTES:
+                registration.is_ready = True  # The socket may have more.
+            self._serve_body(registration, client.reader.received(count))
+        except Exception as error:  # noqa: BLE001 - raised in the connection's task
+            self._wake(registration, error=error)
+
+    def _serve_buffered(self, registration: _Registration) -> None:
+        client = registration.client
+        self._work_time.switch(client.account)
+        assert client.reader is not None
+        try:
+            self._serve_body(registration, client.reader.buffered_body())
+        except Exception as error:  # noqa: BLE001 - raised in the connection's task
+            self._wake(registration, error=error)
+
+    def _serve_body(self, registration: _Registration, body: bytes | None) -> None:
+        client = registration.client
+        if body is None:
+            self._wake(registration)  # The task receives the rest.
+            return
+        rest = self._serve(client, body)
+        assert client.reader is not None
+        if rest is not None:
+            self._wake(registration, rest)
+        elif client.reader.has_buffered:
+            self._again.append(registration)
+        elif registration.is_ready:
+            self._wake(registration)
+
+    def _wake(
+        self,
+        registration: _Registration,
+        rest: Awaitable[None] | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        assert registration.task is not None
+        registration.rest, registration.error = rest, error
+        trio.lowlevel.reschedule(registration.task)
+        registration.task = None

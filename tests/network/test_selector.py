@@ -1,0 +1,315 @@
+"""Requests of many connections served by one task, and what is left to their own tasks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.network.client_connection import ClientConnection
+from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize, RequestReader
+from minibroker.network.selector import ROUND_REQUESTS_MAX, Selector
+from minibroker.runtime.arena import PART_BYTES_MIN, Arena
+from minibroker.runtime.stream import SocketStream, memory_stream_pair
+from minibroker.runtime.worktime import WorkTime
+
+PATIENCE_S = 60.0
+REQUEST_BYTES_MAX = 3 * SCRATCH_BYTES
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+class Connection:
+    """A client's socket, and the connection at the processor with its task."""
+
+    def __init__(self, running: RunningSelector) -> None:
+        self._running = running
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.socket = socket.create_connection(listener.getsockname())
+            accepted, _ = listener.accept()
+        stream = SocketStream(accepted)
+        number = len(running.connections)
+        self.client = ClientConnection(
+            AcceptedConnection("PLAINTEXT", stream.local, stream.peer, number), stream, 0
+        )
+        self.client.reader = RequestReader(
+            *(stream, running.part, REQUEST_BYTES_MAX, running.scratch, trio.current_time),
+            number=number,
+            address="127.0.0.1",
+        )
+        self.returned: list[Awaitable[None] | Exception | None] = []
+        """What the selector returned to the connection's task."""
+        running.connections.append(self)
+        running.nursery.start_soon(self._run)
+
+    async def _run(self) -> None:
+        with self.client.scope:
+            while True:
+                try:
+                    rest = await self._running.selector.wait(self.client)
+                except Exception as error:  # noqa: BLE001 - what a test expects
+                    self.returned.append(error)
+                    return
+                self.returned.append(rest)
+                if rest is not None:
+                    await rest
+                elif await self._read() is None:
+                    return
+
+    async def _read(self) -> bytes | None:
+        assert self.client.reader is not None
+        block = await self.client.reader.next()
+        if block is None:
+            return None
+        body = bytes(block.view)
+        block.release()
+        self._running.read.append(body)
+        return body
+
+    def send(self, *bodies: bytes) -> None:
+        self.socket.sendall(framed(*bodies))
+
+    def close(self) -> None:
+        self._running.selector.forget(self.client)
+        self.client.stream.close()
+        self.socket.close()
+
+
+class RunningSelector:
+    """A selector whose requests are served by the test."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.part = Arena.create(max(PART_BYTES_MIN, 2 * REQUEST_BYTES_MAX), 1).open_part(0)
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.work_time = WorkTime()
+        self.selector = Selector(self._serve, self.scratch, self.work_time)
+        self.connections: list[Connection] = []
+        self.served: list[tuple[int, bytes]] = []
+        """Requests that the selector served, with the number of their connection."""
+        self.read: list[bytes] = []
+        """Requests that a connection's task read."""
+        self.on_serve: Callable[[bytes], Awaitable[None] | None] = lambda _: None
+
+    def _serve(self, client: ClientConnection, body: bytes) -> Awaitable[None] | None:
+        self.served.append((client.number, body))
+        return self.on_serve(body)
+
+    async def settle(self, requests: int) -> None:
+        """Wait until this number of requests was served or read."""
+        with trio.fail_after(PATIENCE_S):
+            while len(self.served) + len(self.read) < requests:
+                await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[RunningSelector]:
+    async with trio.open_nursery() as nursery:
+        made = RunningSelector(nursery)
+        nursery.start_soon(made.selector.run)
+        yield made
+        nursery.cancel_scope.cancel()
+    for connection in made.connections:
+        connection.close()
+
+
+async def test_complete_requests_are_served_without_the_connections_task(
+    running: RunningSelector,
+) -> None:
+    connection = Connection(running)
+    for number in range(3):
+        connection.send(b"%d" % number)
+        await running.settle(number + 1)
+    assert running.served == [(0, b"0"), (0, b"1"), (0, b"2")]
+    assert connection.returned == []
+
+
+async def test_pipelined_requests_of_connections_take_turns(running: RunningSelector) -> None:
+    first, second = Connection(running), Connection(running)
+    await wait_all_tasks_blocked()
+    first.send(b"a", b"b", b"c")
+    second.send(b"x", b"y", b"z")
+    await running.settle(6)
+    assert [number for number, _ in running.served] == [0, 1, 0, 1, 0, 1]
+    assert [body for number, body in running.served if number == 0] == [b"a", b"b", b"c"]
+    assert first.returned == second.returned == []
+
+
+async def test_task_awaits_what_remains_of_a_request(running: RunningSelector) -> None:
+    finished = trio.Event()
+
+    async def finish() -> None:
+        finished.set()
+
+    running.on_serve = lambda _: finish()
+    connection = Connection(running)
+    connection.send(b"slow")
+    with trio.fail_after(PATIENCE_S):
+        await finished.wait()
+    running.on_serve = lambda _: None
+    connection.send(b"next")
+    await running.settle(2)
+    assert [body for _, body in running.served] == [b"slow", b"next"]
+
+
+async def test_task_reads_a_request_that_arrives_in_parts(running: RunningSelector) -> None:
+    connection = Connection(running)
+    data = framed(b"long request")
+    for start in range(len(data)):
+        connection.socket.send(data[start : start + 1])
+        await wait_all_tasks_blocked()
+    await running.settle(1)
+    assert running.read == [b"long request"]
+    connection.send(b"next")
+    await running.settle(2)
+    assert running.served == [(0, b"next")]
+
+
+async def test_request_larger_than_scratch_memory_is_read_by_the_task(
+    running: RunningSelector,
+) -> None:
+    connection = Connection(running)
+    large = os.urandom(REQUEST_BYTES_MAX)
+    await wait_all_tasks_blocked()
+    running.nursery.start_soon(trio.to_thread.run_sync, connection.send, large, b"small")
+    await running.settle(2)
+    bodies = running.read + [body for _, body in running.served]
+    assert bodies == [large, b"small"]
+
+
+async def test_request_before_the_end_of_the_stream_is_served_and_the_task_ends(
+    running: RunningSelector,
+) -> None:
+    connection = Connection(running)
+    await wait_all_tasks_blocked()
+    connection.send(b"last")
+    connection.socket.shutdown(socket.SHUT_WR)
+    await running.settle(1)
+    with trio.fail_after(PATIENCE_S):
+        while not connection.returned:
+            await trio.lowlevel.checkpoint()
+    assert running.served == [(0, b"last")]
+    assert connection.returned == [None]
+
+
+async def test_request_of_invalid_size_is_raised_in_the_task(running: RunningSelector) -> None:
+    connection = Connection(running)
+    other = Connection(running)
+    connection.socket.sendall(b"\xff" * 8)
+    other.send(b"fine")
+    await running.settle(1)
+    with trio.fail_after(PATIENCE_S):
+        while not connection.returned:
+            await trio.lowlevel.checkpoint()
+    assert isinstance(connection.returned[0], InvalidRequestSize)
+    assert running.served == [(1, b"fine")]
+
+
+async def test_error_of_a_request_is_raised_in_its_task_only(running: RunningSelector) -> None:
+    def fail(body: bytes) -> None:
+        if body == b"bad":
+            raise ValueError("bad")
+
+    running.on_serve = fail
+    connection, other = Connection(running), Connection(running)
+    await wait_all_tasks_blocked()
+    connection.send(b"bad")
+    other.send(b"good")
+    await running.settle(2)
+    assert str(connection.returned[0]) == "bad"
+    assert other.returned == []
+
+
+async def test_request_of_a_closed_connection_is_not_served(running: RunningSelector) -> None:
+    connection, other = Connection(running), Connection(running)
+    await wait_all_tasks_blocked()
+    connection.send(b"too late")
+    other.send(b"fine")
+    connection.client.scope.cancel()
+    await running.settle(1)
+    assert running.served == [(1, b"fine")]
+
+
+async def test_request_that_arrives_while_the_task_is_busy_is_read_by_it(
+    running: RunningSelector,
+) -> None:
+    may_finish = trio.Event()
+    running.on_serve = lambda _: may_finish.wait()
+    connection = Connection(running)
+    connection.send(b"slow")
+    await running.settle(1)
+    running.on_serve = lambda _: None
+    connection.send(b"next")
+    other = Connection(running)
+    other.send(b"other")
+    await running.settle(2)  # The selector has seen both requests.
+    assert running.served == [(0, b"slow"), (1, b"other")]
+    may_finish.set()
+    await running.settle(3)
+    assert running.read == [b"next"]
+    connection.send(b"third")
+    await running.settle(4)
+    assert running.served[-1] == (0, b"third")
+
+
+async def test_other_tasks_run_after_a_number_of_requests(running: RunningSelector) -> None:
+    connection = Connection(running)
+    await wait_all_tasks_blocked()
+    connection.send(*[b"x"] * (4 * ROUND_REQUESTS_MAX))
+    seen: list[int] = []
+    with trio.fail_after(PATIENCE_S):
+        while len(running.served) < 4 * ROUND_REQUESTS_MAX:
+            seen.append(len(running.served))
+            await trio.lowlevel.checkpoint()
+    steps = [later - earlier for earlier, later in pairwise(seen)]
+    assert max(steps) <= 2 * ROUND_REQUESTS_MAX  # trio may reverse the order of two tasks.
+
+
+async def test_work_is_charged_to_the_connection_that_sent_the_request() -> None:
+    now = 0
+
+    def work(body: bytes) -> None:
+        nonlocal now
+        now += len(body)
+
+    work_time = WorkTime(lambda: now)
+
+    async def main() -> list[int]:
+        async with trio.open_nursery() as nursery:
+            running = RunningSelector(nursery)
+            running.selector._work_time = work_time
+            running.on_serve = work
+            nursery.start_soon(running.selector.run)
+            first, second = Connection(running), Connection(running)
+            await wait_all_tasks_blocked()
+            first.send(b"x" * 5)
+            second.send(b"x" * 70)
+            await running.settle(2)
+            nursery.cancel_scope.cancel()
+        worked = [connection.client.account.worked_ns for connection in running.connections]
+        for connection in running.connections:
+            connection.close()
+        return worked
+
+    worked = await trio.to_thread.run_sync(lambda: trio.run(main, instruments=[work_time]))
+    assert worked == [5, 70]
+
+
+async def test_stream_without_socket_is_read_by_its_task(running: RunningSelector) -> None:
+    _, stream = memory_stream_pair()
+    client = ClientConnection(
+        AcceptedConnection("PLAINTEXT", stream.local, stream.peer, 1), stream, 0
+    )
+    client.reader = cast("Any", object())
+    assert await running.selector.wait(client) is None
+    running.selector.forget(client)
