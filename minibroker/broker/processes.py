@@ -94,8 +94,6 @@ def preload(settings: Settings) -> None:
     After a role is ready, serving a request opens no Python file. The control API is the exception:
     it is imported by its first request, and a failed import is repeated.
     """
-    import difflib  # noqa: F401 - suggests names of settings
-
     import protocol.codecs  # noqa: F401 - decompresses batches
 
     codecs.lookup("utf-16-le")  # Used for the partition of a group.

@@ -35,6 +35,7 @@ from minibroker.config.setting import (
     broker_setting,
     listener_name,
 )
+from minibroker.config.similar_names import similar_names
 from minibroker.config.types import BadValueError
 
 T = TypeVar("T")
@@ -43,6 +44,8 @@ PROFILES = ("laptop", "kafka")
 DEFAULT_SOURCE = "default"
 HIDDEN = "[hidden]"
 """Replaces sensitive values, as in Kafka."""
+SIMILARITY_MIN = 0.6
+"""Least similarity of a name that is suggested."""
 
 
 class SettingEntry(NamedTuple):
@@ -66,9 +69,7 @@ class ConfigError(Exception):
 
 def unknown_name(name: str, valid_names: Iterable[str]) -> str:
     """Return "; did you mean …?" with the nearest valid name, or an empty text."""
-    import difflib  # Imported only for an error.
-
-    suggestions = difflib.get_close_matches(name, list(valid_names), n=1, cutoff=0.6)
+    suggestions = similar_names(name, valid_names, count_max=1, similarity_min=SIMILARITY_MIN)
     return f"; did you mean {suggestions[0]}?" if suggestions else ""
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import aclosing
-from difflib import get_close_matches
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from minibroker.config.similar_names import similar_names
 from minibroker.control.backend import Backend, BackendError
 from minibroker.control.errors import error_json, json_bytes
 from minibroker.control.operation import ApiOperation
@@ -37,6 +37,9 @@ from minibroker.control.routes import (
 )
 from minibroker.control.schema import Fault, InvalidJson, parse
 from minibroker.observability.totals import Totals
+
+SIMILARITY_MIN: Final = 0.6
+"""Least similarity of a path that is suggested."""
 
 BODY_MAX_BYTES: Final = 64 * 1024
 """Maximum size of a body: enough for a topic with many configs."""
@@ -141,7 +144,7 @@ def _error(
 async def _no_such_route(request: Request, _: Exception) -> Response:
     path = request.scope["path"][:SHOWN_PATH_MAX]
     known = {operation.path: None for operation in OPERATIONS}
-    suggestions = get_close_matches(path, known, n=3, cutoff=0.6)
+    suggestions = similar_names(path, known, count_max=3, similarity_min=SIMILARITY_MIN)
     hint = f"Similar: {', '.join(suggestions)}" if suggestions else "GET / lists all operations."
     return _error(404, "NO_SUCH_ROUTE", f"there is no resource at {path}", hint)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import (
     Annotated,
@@ -30,10 +29,15 @@ from typing import (
     get_type_hints,
 )
 
+from minibroker.config.similar_names import similar_names
+
 Json: TypeAlias = Any
 """A value that the ``json`` module reads and writes."""
 
 _T = TypeVar("_T")
+
+SIMILARITY_MIN: Final = 0.5
+"""Least similarity of a field that is suggested."""
 
 SHOWN_MAX: Final = 60
 """Maximum number of characters of the input that an error repeats."""
@@ -247,7 +251,7 @@ def _parse_object(record: type, value: Json, path: str, faults: list[Fault]) -> 
     hints, defaults = _hints(record), _defaults(record)
     for name in value:
         if name not in hints and len(faults) < FAULTS_MAX:
-            suggestions = get_close_matches(name, hints, n=1, cutoff=0.5)
+            suggestions = similar_names(name, hints, count_max=1, similarity_min=SIMILARITY_MIN)
             advice = (
                 f"did you mean {suggestions[0]!r}?"
                 if suggestions

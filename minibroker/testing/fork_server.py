@@ -34,7 +34,6 @@ PR_SET_PDEATHSIG: Final = 1
 DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "127.0.0.1:0"}
 
 LATE: Final = (
-    "difflib",
     "encodings.utf_16_le",
     "minibroker.control.http",
     "minibroker.control.server",
@@ -314,7 +313,3 @@ def importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-if __name__ == "__main__":
-    main()

@@ -30,8 +30,10 @@ CONNECT_PAUSE_S: Final = 0.005
 """A name that is bound but not listened to belongs to a fork server that is starting or ending."""
 BACKLOG: Final = 128
 
-
-COMMAND: Final = (sys.executable, "-m", "minibroker.testing.fork_server")
+# As ``-m``, but quicker: without ``runpy``, and no garbage is collected while modules are imported.
+MODULE: Final = "minibroker.testing.fork_server"
+PROGRAM: Final = f"import gc; gc.disable(); from {MODULE} import main; main()"
+COMMAND: Final = (sys.executable, "-c", PROGRAM)
 
 
 class BrokerStartError(RuntimeError):

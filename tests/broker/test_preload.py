@@ -23,8 +23,8 @@ print(*sys.modules)
     [
         (
             (),
-            {"difflib", "protocol.codecs", "encodings.utf_16_le"},
-            {"minibroker.apis.authorization.table", "minibroker.network.tls"},
+            {"protocol.codecs", "encodings.utf_16_le"},
+            {"minibroker.apis.authorization.table", "minibroker.network.tls", "difflib"},
         ),
         ((AUTHORIZER,), {"minibroker.apis.authorization.table"}, {"minibroker.network.tls"}),
         (
