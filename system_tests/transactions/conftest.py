@@ -27,12 +27,13 @@ SAFE_DOWNGRADE = 2
 
 
 @pytest.fixture(scope="session", params=[2, 1], ids=["version 2", "version 1"])
-def broker(request: pytest.FixtureRequest, broker: RunningBroker) -> Iterator[RunningBroker]:
+def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
     """A broker for each transaction version: the shared one, and one of a lower version."""
     if request.param == 2:
-        yield broker
+        # Not as an argument, which would start it for the other version, too.
+        yield request.getfixturevalue("broker")
         return
-    if broker.kind != "minibroker":
+    if request.config.getoption("--broker") != "minibroker":
         pytest.skip("the other version is tested with minibroker only")
     lowered = start_minibroker()
     change = FeatureUpdateKey(
