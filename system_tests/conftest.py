@@ -19,6 +19,7 @@ import pytest
 
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.jars import ToolchainMissing, kafka_jars
+from system_tests.harness.kafka_tools import KafkaTools
 from tests.foreground import heed_interrupts
 
 # Kafka's shipped server.properties does the same: tests need not wait three seconds per group.
@@ -62,6 +63,18 @@ def kafka_libs() -> Path:
     except ToolchainMissing as missing:
         without_toolchain(missing)
         raise
+
+
+@pytest.fixture(scope="session")
+def kafka_tools() -> Iterator[KafkaTools]:
+    """Apache Kafka's command-line programs."""
+    try:
+        tools = KafkaTools()
+    except ToolchainMissing as missing:
+        without_toolchain(missing)
+        raise
+    yield tools
+    tools.close()
 
 
 @pytest.fixture(scope="session")

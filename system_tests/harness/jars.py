@@ -44,12 +44,14 @@ def connector_jars() -> Path:
     return _fetched(PIPELINE / "pom.xml", "connector")
 
 
-def kafka_tools(line: str) -> str:
-    """Return the class path of `Tools` and of Kafka's programs of a line, e.g. 2.8, that still
-    speak to ZooKeeper.
+def kafka_tools(line: str | None = None) -> str:
+    """Return the class path of `Tools` and of Kafka's programs: the present ones and our own, or
+    those of a line, e.g. 2.8, that still speak to ZooKeeper.
     """
+    if line is None:
+        return f"{classpath(_compiled(JAVA / 'tools', kafka_jars()))}:{java_driver()}"
     jars = _fetched(ZOOKEEPER / f"tools-{line}.xml", f"kafka-{line}")
-    return classpath(_compiled(ZOOKEEPER / "java", jars), jars)
+    return classpath(_compiled(JAVA / "tools", jars), jars)
 
 
 def _fetched(pom: Path, name: str) -> Path:

@@ -19,8 +19,8 @@ from system_tests.clients.model import Record
 from system_tests.conftest import without_toolchain
 from system_tests.harness.brokers import start_minibroker
 from system_tests.harness.jars import ToolchainMissing
+from system_tests.harness.kafka_tools import KafkaTools
 from system_tests.harness.waiting import wait_until
-from system_tests.zookeeper.kafka_tools import KafkaTools
 from system_tests.zookeeper.test_brokers import Start, connect, start
 from system_tests.zookeeper.test_configs_command import configs
 

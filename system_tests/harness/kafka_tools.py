@@ -1,8 +1,8 @@
-"""Kafka's command-line programs of an older line, several commands in one JVM.
+"""Kafka's command-line programs, several commands in one JVM.
 
-Owns that process and the form of its lines; what the JVM does with them is in `java/Tools.java`. No
-expectations are here. Invariant: one command at a time, answered with its exit code and its
-complete output, or reported if the JVM ends or stays silent.
+Owns that process and the form of its lines; what the JVM does with them is in
+`java/tools/Tools.java`. No expectations are here. Invariant: one command at a time, answered with
+its exit code and its complete output, or reported if the JVM ends or stays silent.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Done(NamedTuple):
 
 
 class KafkaTools:
-    """One JVM."""
+    """One JVM, with the present programs or those of an older line."""
 
-    def __init__(self, line: str) -> None:
+    def __init__(self, line: str | None = None) -> None:
         command = ["java", *JVM, QUIET, "-cp", kafka_tools(line), "Tools"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -37,13 +37,14 @@ class KafkaTools:
 
     def topics(self, *words: str) -> Done:
         """kafka-topics.sh"""
-        return self._run("kafka.admin.TopicCommand", *words)
+        return self.run("kafka.admin.TopicCommand", *words)
 
     def configs(self, *words: str) -> Done:
         """kafka-configs.sh"""
-        return self._run("kafka.admin.ConfigCommand", *words)
+        return self.run("kafka.admin.ConfigCommand", *words)
 
-    def _run(self, *words: str) -> Done:
+    def run(self, *words: str) -> Done:
+        """Run a program, given by its class, with its arguments."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\t".join(words) + "\n")

@@ -1,7 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
-import org.apache.kafka.common.utils.Exit;
 
 /**
  * Kafka's command-line programs in one JVM, as each JVM takes a second to start.
@@ -22,17 +22,30 @@ public final class Tools {
     private Tools() {}
 
     public static void main(String[] none) throws Exception {
-        Exit.Procedure end = (code, message) -> {
-            throw new Ended(code);
-        };
-        Exit.setExitProcedure(end);
-        Exit.setHaltProcedure(end);
+        returnFromExits();
         System.setErr(System.out);
         var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             System.out.println("\n\u0004" + run(line.split("\t")));
             System.out.flush();
         }
+    }
+
+    /** Replace the procedures that end the JVM, which since 4.4 are set at another place. */
+    private static void returnFromExits() throws ReflectiveOperationException {
+        Class<?> exit;
+        try {
+            exit = Class.forName("org.apache.kafka.common.utils.internals.Exit");
+        } catch (ClassNotFoundException before44) {
+            exit = Class.forName("org.apache.kafka.common.utils.Exit");
+        }
+        var type = Class.forName(exit.getName() + "$Procedure");
+        var end = Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type},
+                (self, method, arguments) -> {
+                    throw new Ended((int) arguments[0]);
+                });
+        exit.getMethod("setExitProcedure", type).invoke(null, end);
+        exit.getMethod("setHaltProcedure", type).invoke(null, end);
     }
 
     private static int run(String[] words) {
