@@ -63,6 +63,11 @@ def test_examples_of_security_are_one_script_that_runs(pytester: pytest.Pytester
     assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
 
 
+def test_example_of_checking_a_history_runs(pytester: pytest.Pytester) -> None:
+    page = blocks("docs/guides/check-a-history.md", "python")
+    assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
+
+
 def test_asyncio_example_of_the_guide_to_testing_runs(pytester: pytest.Pytester) -> None:
     pages = blocks("docs/guides/testing-with-pytest.md", "python")
     (page,) = (page for page in pages if "asyncio.run" in page)

@@ -35,6 +35,11 @@ LATE = {
         "dissect_command",
         "Show what every byte of requests, a response or a log segment means.",
     ),
+    "check": LazyCommand(
+        "minibroker.cli.check",
+        "check_command",
+        "Find lost, doubled and reordered records and other anomalies in a history.",
+    ),
     "topics": LazyCommand(
         "minibroker.cli.topics", "app", "List, create, describe and delete topics."
     ),

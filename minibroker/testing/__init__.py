@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from minibroker.testing.broker import MiniBroker as MiniBroker
     from minibroker.testing.broker import SharedBrokerError as SharedBrokerError
     from minibroker.testing.control import ControlError as ControlError
+    from minibroker.testing.histories import HistoryWriter as HistoryWriter
+    from minibroker.testing.histories import check as check
     from minibroker.testing.lease import BrokerStartError as BrokerStartError
+    from minibroker.testing.workload import run_workload as run_workload
 
 _HOMES = {
     "AsyncMiniBroker": "broker",
@@ -24,14 +27,20 @@ _HOMES = {
     "SharedBrokerError": "broker",
     "ControlError": "control",
     "BrokerStartError": "lease",
+    "HistoryWriter": "histories",
+    "check": "histories",
+    "run_workload": "workload",
 }
 
 __all__ = [
     "AsyncMiniBroker",
     "BrokerStartError",
     "ControlError",
+    "HistoryWriter",
     "MiniBroker",
     "SharedBrokerError",
+    "check",
+    "run_workload",
 ]
 
 

@@ -1,0 +1,1 @@
+"""Programs that carry out the operations of a workload with a client library."""

@@ -1,0 +1,239 @@
+"""Runs a workload against a broker: client processes carry out operations, and a history results.
+
+Owns the client processes and the order of lines in the history. It must never know a client
+library: a client is a program that reads options and invocations as lines of JSON and writes
+completions. Invariant: each program has one operation at a time, and the history is written by this
+process alone, so its order is a real-time order. Example::
+
+    python -m minibroker.testing.workload --bootstrap-servers localhost:9092 --workload abort \\
+        --client confluent-kafka --client kafka-python --topic t --output history.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import shlex
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from minibroker.testing.histories import HistoryWriter
+from minibroker.testing.workload_plans import WORKLOADS, WorkloadGenerator
+
+CLIENTS: Final = {
+    "confluent-kafka": [sys.executable, "-m", "minibroker.testing.clients.confluent"],
+    "kafka-python": [sys.executable, "-m", "minibroker.testing.clients.pure"],
+    "aiokafka": [sys.executable, "-m", "minibroker.testing.clients.aio"],
+}
+"""The commands of clients that are included, by the name of the library."""
+ANSWER_S_MAX: Final = 120
+"""How long a client may work on one operation."""
+FINAL_POLLS_S: Final = 30
+"""How long the last polls continue without a new record."""
+EMPTY_POLLS_MIN: Final = 3
+"""Polls without a record that end the last polls."""
+
+
+class WorkloadFailed(RuntimeError):
+    """A client program ended or did not answer."""
+
+
+class ClientProgram:
+    """A client in a process of its own."""
+
+    def __init__(self, command: Sequence[str], options: Mapping[str, Any]) -> None:
+        self._command = command
+        self._process = subprocess.Popen(  # noqa: S603 - the caller's own command
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.name = str(self.ask(options)["client"])
+
+    def close(self) -> None:
+        """End the program; kill it if it does not end by itself."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):  # Closing sends what a write left behind.
+            self._process.stdin.close()
+        try:
+            self._process.wait(ANSWER_S_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def ask(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a line and return the answer. Raises ``WorkloadFailed``."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed("ended") from None
+        ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_S_MAX)
+        answer = self._process.stdout.readline() if ready else ""
+        if not answer:
+            self._process.kill()
+            raise self._failed("ended" if ready else f"did not answer in {ANSWER_S_MAX} s")
+        decoded: dict[str, Any] = json.loads(answer)
+        return decoded
+
+    def _failed(self, what: str) -> WorkloadFailed:
+        return WorkloadFailed(f"the client {shlex.join(self._command)} {what}")
+
+
+class WorkloadRun:
+    """One run: threads that each drive one client program."""
+
+    def __init__(
+        self, generator: WorkloadGenerator, programs: Sequence[ClientProgram], path: Path
+    ) -> None:
+        self._generator = generator
+        self._programs = programs
+        self._history = HistoryWriter(path, generator.settings([each.name for each in programs]))
+        self._lock = threading.Lock()
+        self._missing: set[tuple[str, int]] = set()
+        """Acknowledged records that no poll has returned."""
+        self._polled: set[tuple[str, int]] = set()
+        self._news = time.monotonic()
+        """When a poll last returned a new record."""
+        self._errors: list[BaseException] = []
+
+    def run(self, operations: int) -> None:
+        """Let each process do a number of operations, then poll everything. May raise."""
+        with self._history:
+            self._in_threads(lambda process: self._work(process, operations))
+            self._in_threads(self._poll_to_the_end)
+
+    def _in_threads(self, work: Callable[[int], None]) -> None:
+        def guarded(process: int) -> None:
+            try:
+                work(process)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                self._errors.append(error)
+
+        threads = [
+            threading.Thread(target=guarded, args=(process,))
+            for process in range(len(self._programs))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def _work(self, process: int, operations: int) -> None:
+        self._do(process, self._generator.first(process))
+        for _ in range(operations):
+            self._do(process, self._generator.next(process))
+
+    def _poll_to_the_end(self, process: int) -> None:
+        self._do(process, self._generator.first(process))
+        empty = 0
+        with self._lock:
+            self._news = time.monotonic()
+        while self._is_incomplete() or empty < EMPTY_POLLS_MIN:
+            done = self._do(process, self._generator.poll(process))
+            empty = 0 if any(step["poll"] for step in done.get("steps", ())) else empty + 1
+
+    def _is_incomplete(self) -> bool:
+        with self._lock:
+            return bool(self._missing) and time.monotonic() < self._news + FINAL_POLLS_S
+
+    def _do(self, process: int, invocation: Mapping[str, Any]) -> dict[str, Any]:
+        self._history.write(invocation)
+        done = self._programs[process].ask(invocation)
+        self._history.write(done)
+        with self._lock:
+            for step in done.get("steps", ()):
+                if "send" in step and done["type"] == "ok":
+                    record = (step["send"], step["value"])
+                    if record not in self._polled:
+                        self._missing.add(record)
+                elif "poll" in step:
+                    self._note_polled(step["poll"])
+        return done
+
+    def _note_polled(self, polled: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+        found = {(key, value) for key, records in polled.items() for _, value in records}
+        if found - self._polled:
+            self._news = time.monotonic()
+        self._polled |= found
+        self._missing -= found
+
+
+def run_workload(
+    path: Path,
+    workload: str,
+    *,
+    bootstrap_servers: str,
+    topic: str,
+    partitions: int,
+    clients: Sequence[Sequence[str]],
+    operations: int,
+    seed: int,
+) -> None:
+    """Run a workload with a client process for each command, and write its history.
+
+    The topic must exist. Raises ``WorkloadFailed``.
+    """
+    generator = WorkloadGenerator(workload, [f"{topic}-{i}" for i in range(partitions)], seed)
+    name = f"{topic}-{uuid.uuid4().hex[:8]}"
+    programs: list[ClientProgram] = []
+    try:
+        for process, command in enumerate(clients):
+            options = generator.client_options(process, name)
+            programs.append(
+                ClientProgram(command, {"bootstrap_servers": bootstrap_servers, **options})
+            )
+        WorkloadRun(generator, programs, path).run(operations)
+    finally:
+        for program in programs:
+            program.close()
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m minibroker.testing.workload")
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--workload", required=True, choices=list(WORKLOADS))
+    parser.add_argument("--topic", required=True, help="a topic that exists and is empty")
+    parser.add_argument("--partitions", type=int, default=3, help="partitions to use")
+    parser.add_argument(
+        "--client",
+        action="append",
+        required=True,
+        help=f"one process; may be repeated: {', '.join(CLIENTS)}, or the command of a program",
+    )
+    parser.add_argument("--operations", type=int, default=100, help="of each process")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, required=True, help="the history")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the workload of the command line."""
+    options = parsed(arguments)
+    run_workload(
+        options.output,
+        options.workload,
+        bootstrap_servers=options.bootstrap_servers,
+        topic=options.topic,
+        partitions=options.partitions,
+        clients=[CLIENTS.get(client) or shlex.split(client) for client in options.client],
+        operations=options.operations,
+        seed=options.seed,
+    )
+
+
+if __name__ == "__main__":
+    main()
