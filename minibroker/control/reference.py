@@ -106,6 +106,8 @@ def _type(schema: dict[str, Any]) -> str:
         return " or ".join(_type(inner) for inner in schema["anyOf"])
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "type" not in schema:
+        return "any value"
     kind: str = schema["type"]
     if kind == "array":
         return f"list of {_type(schema['items'])}"

@@ -151,6 +151,8 @@ def _bare_schema(base: Any) -> dict[str, Json]:
         return {"$ref": f"#/components/schemas/{base.__name__}"}
     if base in _SIMPLE:
         return {"type": _SIMPLE[base]}
+    if base is object:
+        return {}
     origin, arguments = get_origin(base), get_args(base)
     if origin is Literal:
         return {"type": "string", "enum": list(arguments)}
@@ -236,7 +238,9 @@ def _parse(hint: Any, value: Json, path: str, faults: list[Fault]) -> Any:
         value = _READERS[base](value, path, faults)
     elif _is_mapping(base):
         value = _parse_mapping(base, value, path, faults)
-    else:
+    elif get_origin(base) is Literal:
+        value = _read_literal(get_args(base), value, path, faults)
+    elif base is not object:  # An object is any JSON value.
         raise TypeError(f"{base!r} can't be read from JSON here; see minibroker.control.schema")
     if len(faults) == before:
         for note in notes:
@@ -273,6 +277,18 @@ def _parse_mapping(base: Any, value: Json, path: str, faults: list[Fault]) -> An
         return None
     inner = get_args(base)[1]
     return {key: _parse(inner, item, _below(path, key), faults) for key, item in value.items()}
+
+
+def _read_literal(values: tuple[str, ...], value: Json, path: str, faults: list[Fault]) -> Json:
+    if value not in values:
+        known = ", ".join(values)
+        if not isinstance(value, str):
+            faults.append(Fault(path, f"must be one of {known}, not {_kind(value)}"))
+            return None
+        suggestions = similar_names(value, values, count_max=1, similarity_min=SIMILARITY_MIN)
+        advice = f"; did you mean {suggestions[0]!r}?" if suggestions else ""
+        faults.append(Fault(path, f"must be one of {known}, not {_shown(value)!r}{advice}"))
+    return value
 
 
 def _read_str(value: Json, path: str, faults: list[Fault]) -> Json:

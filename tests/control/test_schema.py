@@ -174,3 +174,22 @@ def test_parser_and_json_schema_accept_same_values(value: object) -> None:
     else:
         assert valid
         assert OAS31Validator(document(Outer)).is_valid(to_json(outer))
+
+
+class Chosen(NamedTuple):
+    """A choice, and any values."""
+
+    state: Literal["on", "off"]
+    more: Mapping[str, object] = {}
+
+
+def test_choice_is_read_and_others_are_rejected() -> None:
+    assert parse(Chosen, {"state": "on", "more": {"a": [1, None]}}) == Chosen(
+        "on", {"a": [1, None]}
+    )
+    for value, message in (("of", "did you mean 'off'?"), (1, "not the number 1"), ([], "a list")):
+        with pytest.raises(InvalidJson, match="state") as caught:
+            parse(Chosen, {"state": value})
+        assert message in caught.value.faults[0].message
+    properties = component(Chosen)["properties"]
+    assert properties["more"] == {"type": "object", "additionalProperties": {}}

@@ -1,0 +1,1 @@
+"""Faults on request: rules that select requests and connections and say what goes wrong."""

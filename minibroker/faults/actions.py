@@ -1,0 +1,117 @@
+"""The table of fault actions, and which fields of a rule belong to each.
+
+Owns one row for each action: what it does, where it can happen, and its fields. It must never know
+how an action is carried out. Invariant: every action of ``control.fault_shapes`` has a row, and a
+field of a rule is a selector, says when the rule fires, or belongs to an action.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from minibroker.faults.entities import EntityKey
+
+BEFORE, AFTER, MIDDLE = "before", "after", "middle"
+
+REQUEST_FIELDS: Final = ("api", "version_min", "version_max", "correlation_id")
+CONNECTION_FIELDS: Final = ("connection", "address", "listener")
+CLIENT_FIELDS: Final = ("client_id", "principal")
+
+ENTITY_FIELDS: Final = {
+    "topic": EntityKey.TOPIC,
+    "topic_id": EntityKey.TOPIC_ID,
+    "partition": EntityKey.PARTITION,
+    "group": EntityKey.GROUP,
+    "member": EntityKey.MEMBER,
+    "transactional_id": EntityKey.TRANSACTIONAL_ID,
+    "resource": EntityKey.RESOURCE,
+}
+"""Selectors that match entities of a request, with their keys."""
+
+SELECTORS: Final = (*REQUEST_FIELDS, *CLIENT_FIELDS, *CONNECTION_FIELDS, *ENTITY_FIELDS)
+COUNTS: Final = ("first", "nth", "every", "probability")
+"""Fields that say which matches fire; a rule has one of them at most."""
+
+WHEN_FIELDS: Final = (*COUNTS, "seed", "after_ms", "until_ms")
+
+
+class ActionKind(NamedTuple):
+    """One action: what it does, the fields that it needs or may have, and where it can happen."""
+
+    summary: str
+    needed: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    """The first one is the default."""
+    selectors: tuple[str, ...] = SELECTORS
+    is_final: bool = False
+    """Whether it decides about the response, so that later rules do not fire for the same."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields of the action itself."""
+        return (*self.needed, *self.optional, *(("at",) if self.places else ()))
+
+
+ACTIONS: Final = {
+    "error": ActionKind(
+        "Answers with an error code. The matching entities of a request fail and the others are "
+        "served; `after` the work is done and its acknowledgement is lost.",
+        needed=("error",),
+        optional=("whole",),
+        places=(BEFORE, AFTER),
+        is_final=True,
+    ),
+    "delay": ActionKind(
+        "Delays the response, or the execution, on the broker's clock.",
+        needed=("delay_ms",),
+        places=(AFTER, BEFORE),
+    ),
+    "hold": ActionKind(
+        "Holds the request until the rule is released or removed.", places=(BEFORE, AFTER)
+    ),
+    "disconnect": ActionKind(
+        "Closes the connection; in the `middle` a part of the response is sent before.",
+        optional=("bytes", "reset"),
+        places=(BEFORE, AFTER, MIDDLE),
+        is_final=True,
+    ),
+    "never_answer": ActionKind(
+        "Sends no response, nor any later one on the connection, which stays open.",
+        places=(BEFORE, AFTER),
+        is_final=True,
+    ),
+    "throttle": ActionKind(
+        "Sets the throttle time of the response, and mutes the connection for as long.",
+        needed=("throttle_ms",),
+        optional=("mute",),
+    ),
+    "corrupt": ActionKind(
+        "Damages the response.",
+        needed=("part",),
+        optional=("bytes",),
+        is_final=True,
+    ),
+    "replace": ActionKind(
+        "Replaces fields of the response; `before` the others have their defaults.",
+        needed=("response",),
+        places=(AFTER, BEFORE),
+        is_final=True,
+    ),
+    "observe": ActionKind("Counts only."),
+    "refuse": ActionKind(
+        "Closes new connections with a TCP reset.", selectors=CONNECTION_FIELDS, is_final=True
+    ),
+    "silent": ActionKind(
+        "Accepts new connections, reads their requests and answers none.",
+        selectors=CONNECTION_FIELDS,
+        is_final=True,
+    ),
+    "close": ActionKind(
+        "Closes the connections that are open when the rule is added.",
+        selectors=(*CLIENT_FIELDS, *CONNECTION_FIELDS),
+    ),
+}
+
+NEW_CONNECTION_ACTIONS: Final = frozenset({"refuse", "silent"})
+CONNECTION_ACTIONS: Final = NEW_CONNECTION_ACTIONS | {"close"}

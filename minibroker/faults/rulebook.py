@@ -1,0 +1,173 @@
+"""All fault rules of a broker, with what they have done so far.
+
+Owns the order of rules, their counts, and the decision which of the matching rules fire. It must
+never know a process, a socket or a clock: the time is an argument. Invariant: a decision is made in
+one place for all processes, so counts are exact, and a rule that is asked twice in the same order
+with the same seed fires for the same matches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from minibroker.control.fault_shapes import RULES_MAX, FaultRule, FaultView
+from minibroker.faults.actions import ACTIONS
+from minibroker.faults.matching import Candidate
+from minibroker.faults.rules import ActiveRule, check_rule, given_fields
+
+_FRACTION_BYTES: Final = 8
+
+
+class TooManyRules(Exception):
+    """No more rules can be added."""
+
+
+class DuplicateRule(Exception):
+    """There is a rule with this name."""
+
+
+class Firing(NamedTuple):
+    """A rule that fires: when, and how often it was released before.
+
+    Delays count from here, so a clock that is advanced after a hit ends them.
+    """
+
+    rule_id: str
+    now: float
+    releases: int
+
+
+class RuleState:
+    """One rule with its counts."""
+
+    __slots__ = ("active", "added", "held", "hits", "matches", "releases")
+
+    def __init__(self, active: ActiveRule, added: float) -> None:
+        self.active = active
+        self.added = added
+        self.matches = 0
+        self.hits = 0
+        self.held = 0
+        self.releases = 0
+
+    def view(self, now: float) -> FaultView:
+        """The rule as the control API shows it."""
+        return FaultView(
+            self.active.id,
+            {"action": self.active.rule.action, **given_fields(self.active.rule)},
+            self.matches,
+            self.hits,
+            self.held,
+            int((now - self.added) * 1000),
+        )
+
+    def match(self, now: float) -> bool:
+        """Count a match, and return whether the rule fires."""
+        if not _is_in_time(self.active.rule, (now - self.added) * 1000):
+            return False
+        self.matches += 1
+        fires = fires_at(self.active.rule, self.matches)
+        self.hits += fires
+        return fires
+
+
+class Rulebook:
+    """The rules in the order in which they were added."""
+
+    def __init__(self, served: Container[int]) -> None:
+        """``served`` are the keys of the APIs that requests may have."""
+        self._served = served
+        self._states: dict[str, RuleState] = {}
+        self._last_number = 0
+
+    def active(self) -> tuple[ActiveRule, ...]:
+        """All rules."""
+        return tuple(state.active for state in self._states.values())
+
+    def states(self) -> Iterable[RuleState]:
+        """All rules with their counts."""
+        return self._states.values()
+
+    def find(self, rule_id: str) -> RuleState | None:
+        """A rule by its id."""
+        return self._states.get(rule_id)
+
+    def add(self, rule: FaultRule, now: float) -> RuleState:
+        """Add a rule.
+
+        Raises ``InvalidJson``, ``DuplicateRule`` or ``TooManyRules``.
+        """
+        check_rule(rule, self._served)
+        if rule.name is not None and rule.name in self._states:
+            raise DuplicateRule(rule.name)
+        if len(self._states) >= RULES_MAX:
+            raise TooManyRules
+        self._last_number += 1
+        rule_id = rule.name or str(self._last_number)
+        state = self._states[rule_id] = RuleState(ActiveRule(rule_id, rule), now)
+        return state
+
+    def remove(self, rule_id: str) -> bool:
+        """Remove a rule; return whether it existed."""
+        return self._states.pop(rule_id, None) is not None
+
+    def clear(self) -> None:
+        """Remove all rules."""
+        self._states.clear()
+
+    def decide(self, candidates: Sequence[Candidate], now: float) -> tuple[Firing, ...]:
+        """The rules that fire, of those that match one request or connection.
+
+        A rule whose action is final claims the entities that it matches: later rules with such an
+        action neither count nor fire if nothing is left for them.
+        """
+        fired: list[Firing] = []
+        claimed: set[int] = set()
+        is_all_claimed = False
+        for candidate in candidates:
+            state = self._states.get(candidate.rule_id)
+            if state is None:
+                continue  # Removed in the meantime.
+            is_final = ACTIONS[state.active.rule.action].is_final
+            if is_final and (is_all_claimed or _is_claimed(candidate, claimed)):
+                continue
+            if not state.match(now):
+                continue
+            fired.append(Firing(candidate.rule_id, now, state.releases))
+            if is_final and candidate.claims is None:
+                is_all_claimed = True
+            elif is_final and candidate.claims is not None:
+                claimed.update(candidate.claims)
+        return tuple(fired)
+
+
+def _is_claimed(candidate: Candidate, claimed: set[int]) -> bool:
+    """Whether other rules have claimed all entities of a match."""
+    return candidate.claims is not None and claimed.issuperset(candidate.claims)
+
+
+def _is_in_time(rule: FaultRule, age_ms: float) -> bool:
+    if rule.after_ms is not None and age_ms < rule.after_ms:
+        return False
+    return rule.until_ms is None or age_ms < rule.until_ms
+
+
+def fires_at(rule: FaultRule, match: int) -> bool:
+    """Whether a rule fires at its n-th match, counted from 1."""
+    if rule.first is not None:
+        return match <= rule.first
+    if rule.nth is not None:
+        return match == rule.nth
+    if rule.every is not None:
+        return match % rule.every == 0
+    if rule.probability is not None:
+        return _fraction(rule.seed or 0, match) < rule.probability
+    return True
+
+
+def _fraction(seed: int, match: int) -> float:
+    """A number from 0 to below 1 that depends only on seed and match."""
+    digest = hashlib.blake2b(f"{seed}:{match}".encode(), digest_size=_FRACTION_BYTES).digest()
+    return float(int.from_bytes(digest, "big") / 2 ** (8 * _FRACTION_BYTES))

@@ -1,0 +1,232 @@
+"""Fault rules that were checked: which requests they can match, and what their texts mean.
+
+Owns the validation of a rule beyond the types of its fields, and the lookup of APIs and errors. It
+must never count or decide. Invariant: a rule that is accepted can fire; a field that would have no
+effect is rejected by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from functools import cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any, Final, NamedTuple
+
+from minibroker.config.similar_names import similar_names
+from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.schema import SIMILARITY_MIN, Fault, InvalidJson
+from minibroker.faults.actions import (
+    ACTIONS,
+    AFTER,
+    CONNECTION_ACTIONS,
+    COUNTS,
+    ENTITY_FIELDS,
+    MIDDLE,
+    SELECTORS,
+    WHEN_FIELDS,
+)
+from minibroker.faults.entities import EntityKey, selectable
+from minibroker.faults.response_fields import response_faults
+from protocol import registry
+from protocol.errors import ErrorCode
+from protocol.registry import ApiKey
+from protocol.types import uuid_from_text
+
+AUTHENTICATION_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""APIs whose requests authenticate a connection; rules do not see them."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_ALWAYS: Final = frozenset({"action", "name"})
+_BYTES_PARTS: Final = frozenset({"bit", "truncate"})
+
+
+class ActiveRule(NamedTuple):
+    """A rule that is set, with its id; it travels to every process."""
+
+    id: str
+    rule: FaultRule
+
+    @property
+    def place(self) -> str:
+        """Where in the course of a request the action happens."""
+        return place_of(self.rule)
+
+
+def place_of(rule: FaultRule) -> str:
+    """Where in the course of a request the action of a rule happens."""
+    places = ACTIONS[rule.action].places
+    return rule.at or (places[0] if places else AFTER)
+
+
+def given_fields(rule: FaultRule) -> dict[str, Any]:
+    """The fields of a rule that are set, without the action."""
+    return {
+        name: value
+        for name, value in rule._asdict().items()
+        if name != "action" and value is not None
+    }
+
+
+def check_rule(rule: FaultRule, served: Container[int]) -> None:
+    """Raise ``InvalidJson`` with all fields that make no sense; ``served`` are the served APIs."""
+    faults = [*_field_faults(rule), *_value_faults(rule, served)]
+    if not faults:
+        faults = [*_api_faults(rule)]
+    if faults:
+        raise InvalidJson(faults)
+
+
+# Checks -------------------------------------------------------------------------------------------
+
+
+def _field_faults(rule: FaultRule) -> Iterator[Fault]:
+    kind = ACTIONS[rule.action]
+    given = given_fields(rule)
+    for name in kind.needed:
+        if name not in given:
+            yield Fault(name, f"is missing: the action {rule.action} needs it")
+    for name in given.keys() - _ALWAYS:
+        if name in SELECTORS:
+            if name not in kind.selectors:
+                yield Fault(name, f"cannot select for the action {rule.action}")
+        elif name not in WHEN_FIELDS and name not in kind.fields:
+            yield Fault(name, f"does not belong to the action {rule.action}")
+    if rule.at is not None and kind.places and rule.at not in kind.places:
+        yield Fault("at", f"must be {' or '.join(kind.places)} for the action {rule.action}")
+    counts = [name for name in COUNTS if name in given]
+    for name in counts[1:]:
+        yield Fault(name, f"excludes {counts[0]}")
+    if rule.seed is not None and rule.probability is None:
+        yield Fault("seed", "has no effect without probability")
+    if rule.bytes is not None and not _uses_bytes(rule):
+        yield Fault("bytes", "has no effect here")
+
+
+def _uses_bytes(rule: FaultRule) -> bool:
+    if rule.action == "disconnect":
+        return rule.at == MIDDLE
+    return rule.part in _BYTES_PARTS
+
+
+def _value_faults(rule: FaultRule, served: Container[int]) -> Iterator[Fault]:
+    if rule.name is not None and not _NAME.fullmatch(rule.name):
+        yield Fault("name", "may have letters, digits, `.`, `_` and `-` only")
+    if rule.name is not None and rule.name.isdecimal():
+        yield Fault("name", "must not be a number: those are ids of rules without a name")
+    if rule.api is not None and api_of(rule.api) is None:
+        yield Fault("api", f"there is no API {rule.api!r}{_nearest(rule.api, ApiKey)}")
+    elif rule.api is not None and api_of(rule.api) not in served:
+        yield Fault("api", "is not served by this broker")
+    elif rule.api is not None and api_of(rule.api) in AUTHENTICATION_APIS:
+        yield Fault("api", "requests that authenticate a connection cannot be selected")
+    if rule.error is not None and error_of(rule.error) is None:
+        yield Fault("error", f"there is no error {rule.error!r}{_nearest(rule.error, ErrorCode)}")
+    if rule.address is not None and network_of(rule.address) is None:
+        yield Fault("address", "must be an IP address or a network")
+    if rule.topic_id is not None:
+        try:
+            uuid_from_text(rule.topic_id)
+        except ValueError:
+            yield Fault("topic_id", "must be a topic id in base64url")
+    if None not in (rule.version_min, rule.version_max) and rule.version_min > rule.version_max:  # type: ignore[operator]
+        yield Fault("version_max", "must not be less than version_min")
+    if rule.until_ms is not None and rule.until_ms <= (rule.after_ms or 0):
+        yield Fault("until_ms", "must be greater than after_ms")
+
+
+def _api_faults(rule: FaultRule) -> Iterator[Fault]:
+    """Faults of fields whose meaning depends on the API."""
+    key = None if rule.api is None else api_of(rule.api)
+    if key is None:
+        if rule.response is not None:
+            yield Fault("api", "is missing: fields of a response depend on it")
+        for name in ("version_min", "version_max"):
+            if getattr(rule, name) is not None:
+                yield Fault("api", f"is missing: {name} depends on it")
+                return
+        return
+    schema = registry.schema(key)
+    known = selectable(schema.request, key)
+    for name, entity in ENTITY_FIELDS.items():
+        if getattr(rule, name) is not None and entity not in known:
+            yield Fault(name, f"requests of {key.name} have no {name}")
+    if rule.part == "crc" and key != ApiKey.FETCH:
+        yield Fault("part", "only responses of FETCH have record batches")
+    if rule.response is not None:
+        yield from response_faults(schema.response, rule.response)
+
+
+def _nearest(given: str, names: type[ApiKey | ErrorCode]) -> str:
+    folded = {_folded(member.name): member.name for member in names}
+    suggestions = similar_names(_folded(given), folded, count_max=1, similarity_min=SIMILARITY_MIN)
+    return f"; did you mean {folded[suggestions[0]]!r}?" if suggestions else ""
+
+
+# Meanings of texts --------------------------------------------------------------------------------
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+@cache
+def _by_name(names: type[ApiKey | ErrorCode]) -> Mapping[str, int]:
+    return {_folded(member.name): int(member) for member in names}
+
+
+def _number(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isdecimal() and digits.isascii() and len(digits) < 6 else None
+
+
+def api_of(text: str) -> ApiKey | None:
+    """Return the API of a name in any spelling, or of a key."""
+    number = _number(text)
+    if number is None:
+        number = _by_name(ApiKey).get(_folded(text))
+    if number is None or number not in _by_name(ApiKey).values():
+        return None
+    return ApiKey(number)
+
+
+def error_of(text: str) -> int | None:
+    """Return the code of an error's name in any spelling, or of a number."""
+    number = _number(text)
+    if number is None:
+        number = _by_name(ErrorCode).get(_folded(text))
+    return number if number in _by_name(ErrorCode).values() else None
+
+
+def network_of(text: str) -> IPv4Network | IPv6Network | None:
+    """Return the network of an address or of a network."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+@cache
+def pattern_of(text: str) -> re.Pattern[str]:
+    """Return the pattern of a selector, in which ``*`` matches any text."""
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
+
+
+def is_in_network(address: str, text: str) -> bool:
+    """Whether an address is in the network of a selector."""
+    network = network_of(text)
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    return network is not None and found.version == network.version and found in network
+
+
+def is_about_connections(rule: FaultRule) -> bool:
+    """Whether a rule is about connections instead of requests."""
+    return rule.action in CONNECTION_ACTIONS
+
+
+def selected_keys(rule: FaultRule) -> frozenset[EntityKey]:
+    """The keys of the entities that a rule selects by."""
+    return frozenset(key for name, key in ENTITY_FIELDS.items() if getattr(rule, name) is not None)

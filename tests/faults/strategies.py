@@ -1,0 +1,139 @@
+"""Valid rules drawn at random, and what makes each of them invalid."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from minibroker.apis.registry import APIS
+from minibroker.faults.actions import (
+    ACTIONS,
+    ENTITY_FIELDS,
+    ActionKind,
+)
+from minibroker.faults.entities import selectable
+from minibroker.faults.rules import AUTHENTICATION_APIS
+from protocol import registry
+from protocol.errors import ErrorCode
+from protocol.registry import ApiKey
+from protocol.types import uuid_text
+
+KEYS: Final = sorted(ApiKey(key) for key in APIS if key not in AUTHENTICATION_APIS)
+_flags: Final = st.booleans()
+_texts: Final = st.text("ab*", min_size=1, max_size=3)
+
+_SELECTORS: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "client_id": _texts,
+    "principal": st.sampled_from(["User:*", "User:ANONYMOUS", "User:alice"]),
+    "connection": st.integers(1, 3),
+    "address": st.sampled_from(["127.0.0.1", "127.0.0.0/8", "10.0.0.0/8", "::1"]),
+    "listener": st.sampled_from(["PLAINTEXT", "OTHER"]),
+    "correlation_id": st.integers(0, 2),
+    "topic": st.sampled_from(["n4", "n5", "n*", "other"]),
+    "topic_id": st.integers(1, 6).map(lambda number: uuid_text(number.to_bytes(16, "big"))),
+    "partition": st.integers(0, 12),
+    "group": st.sampled_from(["n1", "*", "other"]),
+    "member": st.sampled_from(["n1", "*", "other"]),
+    "transactional_id": st.sampled_from(["n1", "*", "other"]),
+    "resource": st.sampled_from(["n4", "*", "other"]),
+}
+_WHEN: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "first": st.integers(1, 3),
+    "nth": st.integers(1, 3),
+    "every": st.integers(1, 3),
+    "probability": st.floats(0, 1),
+}
+_OPTIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "error": st.sampled_from([*ErrorCode.__members__, "-1", "16", "notCoordinator"]),
+    "whole": st.booleans(),
+    "delay_ms": st.integers(0, 1000),
+    "throttle_ms": st.integers(0, 1000),
+    "mute": st.booleans(),
+    "reset": st.booleans(),
+    "part": st.sampled_from(["bit", "length", "correlation_id", "truncate"]),
+    "response": st.just({"throttle_time_ms": 7}),
+}
+
+
+def _spelled(draw: st.DrawFn, key: ApiKey) -> str:
+    camel = "".join(word.capitalize() for word in key.name.split("_"))
+    return draw(st.sampled_from([key.name, camel, key.name.lower(), str(int(key))]))
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> dict[str, Any]:
+    """A valid rule as JSON."""
+    action = draw(st.sampled_from(list(ACTIONS)))
+    kind: ActionKind = ACTIONS[action]
+    rule: dict[str, Any] = {"action": action}
+    names: list[str] = [name for name in kind.selectors if name in _SELECTORS]
+    if "api" in kind.selectors and (action == "replace" or draw(_flags)):
+        key = draw(st.sampled_from(KEYS))
+        if action == "replace" and not _has_throttle(key):
+            key = ApiKey.HEARTBEAT
+        rule["api"] = _spelled(draw, key)
+        known = selectable(registry.schema(key).request, key)
+        names = [n for n in names if n not in ENTITY_FIELDS or ENTITY_FIELDS[n] in known]
+        if draw(_flags):
+            low = draw(st.integers(0, 5))
+            rule |= {"version_min": low, "version_max": low + draw(st.integers(0, 9))}
+    for name in draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
+        rule[name] = draw(_SELECTORS[name])
+    for name in draw(st.lists(st.sampled_from(list(_WHEN)), max_size=1)):
+        rule[name] = draw(_WHEN[name])
+    for name in kind.needed:
+        rule[name] = draw(_OPTIONS[name])
+    for name in kind.optional:
+        if name != "bytes" and draw(_flags):
+            rule[name] = draw(_OPTIONS[name])
+    if draw(_flags) and kind.places:
+        rule["at"] = draw(st.sampled_from(kind.places))
+    return rule
+
+
+def _has_throttle(key: ApiKey) -> bool:
+    names = {item.name for item in registry.schema(key).response.__fields__}
+    return "throttle_time_ms" in names
+
+
+@st.composite
+def wrong_rules(draw: st.DrawFn) -> tuple[dict[str, Any], str]:
+    """A rule with one wrong field, and the name of that field."""
+    rule = draw(rules())
+    wrong = draw(st.sampled_from(sorted(_WRONG)))
+    if wrong == "listener" and "client_id" not in ACTIONS[rule["action"]].selectors:
+        wrong = "topic"
+    if wrong == "topic" and rule["action"] not in ("refuse", "silent", "close"):
+        rule = {"action": "observe", "api": "Heartbeat"}
+    if wrong == "api":
+        rule = {"action": "observe"}
+    rule[wrong] = draw(_WRONG[wrong])
+    for name in set(_WHEN) & {wrong}:
+        for other in set(_WHEN) - {name}:
+            rule.pop(other, None)
+    return rule, wrong
+
+
+_WRONG: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "action": st.sampled_from(["explode", "errors", "", "ERROR"]),
+    "api": st.sampled_from(["Produces", "-1", "99", "SaslHandshake", "Vote"]),
+    "version_min": st.sampled_from([-1, 2**15, 1.5, "1"]),
+    "client_id": st.sampled_from([5, True, "x" * 2000]),
+    "connection": st.sampled_from([-1, "1"]),
+    "address": st.sampled_from(["somewhere", "300.0.0.1", "10.0.0.0/40"]),
+    "listener": st.sampled_from(["", 1]),
+    "topic": st.sampled_from(["t", ""]),
+    "topic_id": st.sampled_from(["AAAA", "!" * 22]),
+    "partition": st.sampled_from([-1, "0", 0.5]),
+    "first": st.sampled_from([0, -1, "1"]),
+    "nth": st.sampled_from([0, True]),
+    "every": st.sampled_from([0, 10**12]),
+    "probability": st.sampled_from([-0.1, 1.1, "half"]),
+    "until_ms": st.sampled_from([0, -1]),
+    "at": st.sampled_from(["later", 1]),
+    "error": st.sampled_from(["NOT_AN_ERROR", "9999", 5]),
+    "delay_ms": st.sampled_from([-1, "1"]),
+    "name": st.sampled_from(["a b", "12", "", "x" * 65]),
+    "nonsense": st.just(1),
+}

@@ -1,0 +1,194 @@
+"""Rules match the requests and entities that they select, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.schema import parse
+from minibroker.faults.actions import ENTITY_FIELDS
+from minibroker.faults.entities import entities
+from minibroker.faults.matching import (
+    Candidate,
+    ConnectionAttributes,
+    Matcher,
+    matches_connection,
+)
+from minibroker.faults.rules import ActiveRule, api_of, is_about_connections
+from protocol.headers import RequestHeader
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.heartbeat import HeartbeatRequest
+from protocol.registry import ApiKey
+from protocol.types import uuid_from_text
+from tests.faults.messages import request_of, served_versions
+from tests.faults.strategies import rules
+
+FACTS = ConnectionAttributes(2, "PLAINTEXT", "127.0.0.1", "User:alice", "ab")
+HEARTBEAT = HeartbeatRequest(group_id="g", member_id="m")
+
+
+def header(key: ApiKey, version: int, correlation_id: int = 1) -> RequestHeader:
+    return RequestHeader(key, version, correlation_id, "ab")
+
+
+def matcher(*rules_: FaultRule) -> Matcher:
+    return Matcher([ActiveRule(str(number), rule) for number, rule in enumerate(rules_, 1)])
+
+
+def no_topic(topic_id: object) -> str | None:
+    del topic_id
+    return None
+
+
+def matched(made: Matcher, key: ApiKey = ApiKey.HEARTBEAT, request: Any = HEARTBEAT) -> list[str]:
+    found = made.match_request(FACTS, header(key, 4), request, no_topic)
+    return [] if found is None else [each.active.id for each in found.matches]
+
+
+def _text_matches(selector: str, value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    parts = selector.split("*")
+    if len(parts) == 1:
+        return value == selector
+    middle = value[len(parts[0]) : len(value) - len(parts[-1])]
+    if len(value) < len(parts[0]) + len(parts[-1]):
+        return False
+    if not (value.startswith(parts[0]) and value.endswith(parts[-1])):
+        return False
+    at = 0
+    for part in parts[1:-1]:
+        at = middle.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+def _expected(rule: FaultRule, head: RequestHeader, request: Any) -> list[int] | None:
+    """Positions of the matching entities, by a plain reading of the rule; None if no match."""
+    in_network = {"127.0.0.1": True, "127.0.0.0/8": True, None: True}
+    if (
+        (rule.api is not None and api_of(rule.api) != head.api_key)
+        or not (rule.version_min or 0) <= head.api_version <= (rule.version_max or 99)
+        or rule.correlation_id not in (None, head.correlation_id)
+        or rule.connection not in (None, FACTS.number)
+        or rule.listener not in (None, FACTS.listener)
+        or not in_network.get(rule.address, False)
+        or not (rule.principal is None or _text_matches(rule.principal, FACTS.principal))
+        or not (rule.client_id is None or _text_matches(rule.client_id, FACTS.client_id))
+    ):
+        return None
+    given_ = {
+        name: getattr(rule, name) for name in ENTITY_FIELDS if getattr(rule, name) is not None
+    }
+    positions = []
+    for position, entity in enumerate(entities(request, head.api_version, head.api_key)):
+        keys = entity.keys
+        for name, selector in given_.items():
+            value = keys.get(ENTITY_FIELDS[name])
+            if name == "topic_id":
+                fits = value == uuid_from_text(selector)
+            elif name == "partition":
+                fits = value == selector
+            else:
+                fits = _text_matches(selector, value)
+            if not fits:
+                break
+        else:
+            positions.append(position)
+    return positions if positions or not given_ else None
+
+
+@given(rules(), st.sampled_from(list(served_versions())), st.integers(0, 2))
+def test_any_rule_matches_what_its_selectors_say(
+    drawn: dict[str, Any], api: tuple[ApiKey, int], correlation_id: int
+) -> None:
+    rule = parse(FaultRule, drawn)
+    key, version = api
+    request, head = request_of(key, version), header(key, version, correlation_id)
+    found = matcher(rule).match_request(FACTS, head, request, no_topic)
+    expected = None if is_about_connections(rule) else _expected(rule, head, request)
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None
+    everything = entities(request, version, key)
+    assert found.matches[0].found == tuple(everything[at] for at in expected)
+    assert found.entity_count == len(everything)
+    assert matcher(rule).concerns(key)
+
+
+def test_rules_match_in_the_order_in_which_they_were_added() -> None:
+    made = matcher(
+        FaultRule("observe", api="Heartbeat"),
+        FaultRule("observe", api="Fetch"),
+        FaultRule("observe"),
+        FaultRule("observe", group="other"),
+        FaultRule("close"),
+    )
+    assert matched(made) == ["1", "3"]
+
+
+def test_selectors_match_at_the_same_entity() -> None:
+    topics = [
+        FetchTopic(topic="a", partitions=[FetchPartition(partition=0)]),
+        FetchTopic(topic="b", partitions=[FetchPartition(partition=1)]),
+    ]
+    request = FetchRequest(topics=topics)
+    assert not matched(matcher(FaultRule("observe", topic="a", partition=1)), ApiKey.FETCH, request)
+    made = matcher(FaultRule("error", topic="b", partition=1, error="NONE"))
+    found = made.match_request(FACTS, header(ApiKey.FETCH, 4), request, no_topic)
+    assert found is not None
+    assert found.candidates == (Candidate("1", (1,)),)
+
+
+def test_topic_of_request_with_ids_is_found_by_name() -> None:
+    topic = FetchTopic(topic_id=b"i" * 16, partitions=[FetchPartition(partition=0)])
+    made = matcher(FaultRule("observe", topic="named"))
+    request = FetchRequest(topics=[topic])
+    names = {b"i" * 16: "named"}
+    assert made.match_request(FACTS, header(ApiKey.FETCH, 13), request, names.get)
+    assert not made.match_request(FACTS, header(ApiKey.FETCH, 13), request, no_topic)
+
+
+def test_rule_about_records_is_no_candidate_before_the_response() -> None:
+    made = matcher(FaultRule("corrupt", part="crc"))
+    found = made.match_request(FACTS, header(ApiKey.FETCH, 4), FetchRequest(), no_topic)
+    assert found is not None
+    assert found.candidates == ()
+
+
+def test_only_apis_of_rules_are_of_concern() -> None:
+    made = matcher(FaultRule("observe", api="Heartbeat"), FaultRule("refuse"))
+    assert made.concerns(ApiKey.HEARTBEAT)
+    assert not made.concerns(ApiKey.FETCH)
+    assert not matcher(FaultRule("refuse")).concerns(ApiKey.FETCH)
+    assert matcher(FaultRule("observe")).concerns(ApiKey.FETCH)
+
+
+def test_fetch_sessions_are_forbidden_for_rules_about_partitions() -> None:
+    assert matcher(FaultRule("observe", topic="t")).forbids_fetch_sessions
+    assert matcher(FaultRule("error", error="NONE")).forbids_fetch_sessions
+    assert not matcher(FaultRule("delay", delay_ms=1)).forbids_fetch_sessions
+    assert not matcher(FaultRule("observe", api="Produce", topic="t")).forbids_fetch_sessions
+
+
+def test_new_connections_are_matched_by_rules_about_them() -> None:
+    made = matcher(
+        FaultRule("refuse", listener="OTHER"),
+        FaultRule("silent", address="127.0.0.0/8"),
+        FaultRule("close"),
+        FaultRule("observe"),
+    )
+    assert [each.id for each in made.match_new_connection(FACTS)] == ["2"]
+    assert matches_connection(FaultRule("close", client_id="a*"), FACTS)
+    assert not matches_connection(FaultRule("close", client_id="a"), FACTS)
+
+
+def test_client_without_id_matches_no_client_id() -> None:
+    facts = FACTS._replace(client_id=None)
+    assert not matches_connection(FaultRule("close", client_id="*"), facts)

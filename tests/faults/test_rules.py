@@ -1,0 +1,123 @@
+"""Rules are checked: valid ones are accepted, invalid ones rejected by the name of a field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from minibroker.apis.registry import APIS
+from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.schema import InvalidJson, parse
+from minibroker.faults.entities import EntityKey
+from minibroker.faults.rules import (
+    ActiveRule,
+    api_of,
+    check_rule,
+    error_of,
+    given_fields,
+    is_in_network,
+    pattern_of,
+    selected_keys,
+)
+from protocol.errors import ErrorCode
+from protocol.registry import ApiKey
+from tests.faults.strategies import rules, wrong_rules
+
+
+def checked(rule: dict[str, Any]) -> FaultRule:
+    parsed = parse(FaultRule, rule)
+    check_rule(parsed, APIS)
+    return parsed
+
+
+def faults(rule: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(InvalidJson) as caught:
+        checked(rule)
+    return {fault.path: fault.message for fault in caught.value.faults}
+
+
+@given(rules())
+def test_any_valid_rule_is_accepted_and_shown_as_it_was(rule: dict[str, Any]) -> None:
+    parsed = checked(rule)
+    assert {"action": parsed.action, **given_fields(parsed)} == rule
+
+
+@given(wrong_rules())
+def test_any_wrong_field_is_rejected_by_its_name(drawn: tuple[dict[str, Any], str]) -> None:
+    rule, wrong = drawn
+    assert wrong in faults(rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "message"),
+    [
+        ({"action": "error"}, "error", "is missing: the action error needs it"),
+        ({"action": "delay", "error": "NONE", "delay_ms": 1}, "error", "does not belong"),
+        ({"action": "refuse", "topic": "t"}, "topic", "cannot select for the action refuse"),
+        ({"action": "delay", "delay_ms": 1, "at": "middle"}, "at", "must be after or before"),
+        ({"action": "observe", "first": 1, "nth": 2}, "nth", "excludes first"),
+        ({"action": "observe", "seed": 1}, "seed", "no effect without probability"),
+        ({"action": "disconnect", "bytes": 5}, "bytes", "no effect"),
+        ({"action": "corrupt", "part": "length", "bytes": 5}, "bytes", "no effect"),
+        ({"action": "corrupt", "part": "crc", "api": "Produce"}, "part", "record batches"),
+        ({"action": "replace", "response": {}}, "api", "is missing"),
+        ({"action": "observe", "version_min": 1}, "api", "is missing: version_min"),
+        (
+            {"action": "observe", "api": "Fetch", "version_min": 4, "version_max": 3},
+            "version_max",
+            "less than version_min",
+        ),
+        ({"action": "observe", "after_ms": 5, "until_ms": 5}, "until_ms", "greater than"),
+        ({"action": "observe", "api": "Heartbeat", "topic": "t"}, "topic", "have no topic"),
+        ({"action": "observe", "api": "prduce"}, "api", "did you mean 'PRODUCE'?"),
+        ({"action": "error", "error": "NOT_CORDINATOR"}, "error", "did you mean 'NOT_COORDI"),
+        ({"action": "observe", "api": "Vote"}, "api", "not served"),
+        ({"action": "observe", "api": "SaslAuthenticate"}, "api", "authenticate"),
+        (
+            {"action": "replace", "api": "Metadata", "response": {"topics": 1}},
+            "response.topics",
+            "must be a list",
+        ),
+    ],
+)
+def test_impossible_combination_is_rejected(rule: dict[str, Any], path: str, message: str) -> None:
+    found = faults(rule)
+    assert message in found[path]
+
+
+def test_apis_and_errors_have_several_spellings() -> None:
+    for text in ("Produce", "PRODUCE", "produce", "0"):
+        assert api_of(text) is ApiKey.PRODUCE
+    assert api_of("offset-fetch") is ApiKey.OFFSET_FETCH
+    assert api_of("93") is api_of("") is api_of("9999999") is None
+    for text in ("NOT_COORDINATOR", "notCoordinator", "16"):
+        assert error_of(text) == ErrorCode.NOT_COORDINATOR
+    assert error_of("-1") == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert error_of("x") is None
+
+
+def test_star_stands_for_any_text_and_nothing_else_is_special() -> None:
+    assert pattern_of("a*c").fullmatch("abbc")
+    assert pattern_of("a*c").fullmatch("ac")
+    assert not pattern_of("a.c").fullmatch("abc")
+    assert not pattern_of("a").fullmatch("ab")
+
+
+def test_addresses_are_compared_as_networks() -> None:
+    assert is_in_network("10.1.2.3", "10.0.0.0/8")
+    assert is_in_network("::1", "::1")
+    assert not is_in_network("::1", "0.0.0.0/0")
+    assert not is_in_network("", "10.0.0.0/8")
+
+
+def test_rule_has_the_default_place_of_its_action() -> None:
+    assert ActiveRule("1", FaultRule("delay", delay_ms=1)).place == "after"
+    assert ActiveRule("1", FaultRule("error", error="NONE")).place == "before"
+    assert ActiveRule("1", FaultRule("error", error="NONE", at="after")).place == "after"
+
+
+def test_keys_of_selectors_are_known() -> None:
+    rule = FaultRule("observe", topic="t", partition=0, client_id="c")
+    assert selected_keys(rule) == {EntityKey.TOPIC, EntityKey.PARTITION}
