@@ -61,6 +61,11 @@ LATE = {
         "app",
         "Show usage of quotas, and why a client is throttled.",
     ),
+    "faults": LazyCommand(
+        "minibroker.cli.faults",
+        "app",
+        "Make the broker misbehave on request: errors, delays, disconnects.",
+    ),
     "pipeline": LazyCommand(
         "minibroker.cli.pipeline",
         "app",

@@ -70,17 +70,31 @@ class ControlClient:
             self.close()
             raise self._gone(error) from None
 
+    def send(
+        self, method: str, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S
+    ) -> bytes:
+        """Send a request that changes the broker or waits; it is not retried."""
+        try:
+            return self._exchange(method, path, body, timeout_s)
+        except (HTTPException, OSError) as error:
+            self.close()
+            raise self._gone(error) from None
+
     def _get(self, path: str) -> bytes:
+        return self._exchange("GET", path, None, TIMEOUT_S)
+
+    def _exchange(self, method: str, path: str, body: object, timeout_s: float) -> bytes:
         if self._connection is None:
             host, port = self._address
-            self._connection = HTTPConnection(host, port, timeout=TIMEOUT_S)
-        self._connection.request("GET", path)
+            self._connection = HTTPConnection(host, port, timeout=timeout_s)
+        content = None if body is None else json.dumps(body).encode()
+        self._connection.request(method, path, content)
         response = self._connection.getresponse()
-        body = response.read()
-        if response.status != 200:
-            raise CliError(f"{self.url}{path}: {_refusal(response.status, body)}")
+        answer = response.read()
+        if response.status >= 300:
+            raise CliError(f"{self.url}{path}: {_refusal(response.status, answer)}")
         self._has_answered = True
-        return body
+        return answer
 
     def _gone(self, error: Exception) -> CliError:
         if self._has_answered:

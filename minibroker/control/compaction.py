@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from minibroker.control.client_metrics_shapes import ClientMetricsBackend
+from minibroker.control.fault_shapes import FaultsBackend
 
 
-class CompactionBackend(ClientMetricsBackend, Protocol):
+class CompactionBackend(ClientMetricsBackend, FaultsBackend, Protocol):
     """A running broker that can compact topics."""
 
     async def compact_topic(self, name: str) -> None:

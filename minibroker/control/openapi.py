@@ -70,7 +70,7 @@ def _describe(operation: ApiOperation) -> dict[str, Any]:
             }
         ]
     if operation.query is not None:
-        described["parameters"] = [
+        described["parameters"] = described.get("parameters", []) + [
             {"name": name, "in": "query", "required": False, "schema": schema}
             for name, schema in component(operation.query)["properties"].items()
         ]

@@ -38,11 +38,15 @@ class ApiOperation(NamedTuple):
 
     @property
     def parameter(self) -> str | None:
-        """The name of the path's parameter; it is always the last part of the path."""
-        return self.path[self.path.index("{") + 1 : -1] if "{" in self.path else None
+        """The name of the path's parameter."""
+        return (
+            self.path[self.path.index("{") + 1 : self.path.index("}")] if "{" in self.path else None
+        )
 
     def matches_path(self, path: str) -> bool:
         """Whether a request's path matches the operation's path."""
         if self.parameter is None:
             return path == self.path
-        return path.startswith(self.path.partition("{")[0])
+        start, _, rest = self.path.partition("{")
+        end = rest.partition("}")[2]
+        return path.startswith(start) and path.endswith(end)

@@ -28,6 +28,15 @@ from minibroker.control.backend import (
     TopicView,
 )
 from minibroker.control.client_metrics_shapes import ClientMetricsView
+from minibroker.control.fault_shapes import (
+    COUNT_MAX,
+    WAIT_MS_MAX,
+    FaultList,
+    FaultRelease,
+    FaultRule,
+    FaultView,
+    FaultWait,
+)
 from minibroker.control.operation import ApiOperation
 from minibroker.control.quota_shapes import (
     LAST,
@@ -201,6 +210,47 @@ async def turn_clock(context: ApiContext, change: ClockChange) -> ClockView:
     return await context.backend.turn_clock(change)
 
 
+async def list_faults(context: ApiContext) -> FaultList:
+    """List all fault rules, with their hits."""
+    return await context.backend.faults()
+
+
+async def get_fault(context: ApiContext, fault_id: str) -> FaultView:
+    """Return a fault rule with its hits."""
+    return await context.backend.fault(fault_id)
+
+
+async def add_fault(context: ApiContext, rule: FaultRule) -> FaultView:
+    """Add a fault rule; respond when every process applies it."""
+    return await context.backend.add_fault(rule)
+
+
+async def remove_fault(context: ApiContext, fault_id: str) -> None:
+    """Remove a fault rule, and release the requests that it holds."""
+    await context.backend.remove_fault(fault_id)
+
+
+async def remove_faults(context: ApiContext) -> None:
+    """Remove all fault rules."""
+    await context.backend.remove_faults()
+
+
+async def release_fault(context: ApiContext, fault_id: str) -> FaultRelease:
+    """Release the requests that a fault rule holds."""
+    return await context.backend.release_fault(fault_id)
+
+
+async def wait_fault(context: ApiContext, fault_id: str, wait: FaultWait) -> FaultView:
+    """Wait until a fault rule has fired: `?hits=…&timeout_ms=…`."""
+    for name, text, highest in (
+        ("hits", wait.hits, COUNT_MAX),
+        ("timeout_ms", wait.timeout_ms, WAIT_MS_MAX),
+    ):
+        if not (text.isascii() and text.isdecimal() and int(text[:12]) <= highest):
+            raise InvalidJson([Fault(name, f"must be a number from 0 to {highest}")])
+    return await context.backend.wait_fault(fault_id, int(wait.hits), int(wait.timeout_ms))
+
+
 async def reset(context: ApiContext) -> ResetResult:
     """Delete all topics, groups and offsets of the running broker."""
     return await context.backend.reset()
@@ -217,6 +267,7 @@ def _operation(
 
 
 _NO_TOPIC: Final = "There is no topic with this name."
+_NO_FAULT: Final = {404: "There is no fault rule with this id."}
 _UNAVAILABLE: Final = {503: "A process is restarting, or the broker is stopping."}
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
@@ -280,6 +331,31 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     _operation(
         "POST", "/v1/clock", ClockView, turn_clock, body=ClockChange, example={"advance_ms": 11000}
     ),
+    _operation("GET", "/v1/faults", FaultList, list_faults),
+    _operation(
+        "POST",
+        "/v1/faults",
+        FaultView,
+        add_fault,
+        body=FaultRule,
+        status=201,
+        errors={409: "There is a rule with this name, or too many rules are set."},
+        example={"action": "error", "api": "Produce", "error": "NOT_ENOUGH_REPLICAS", "first": 2},
+    ),
+    _operation("DELETE", "/v1/faults", None, remove_faults, status=204),
+    _operation(
+        "GET",
+        "/v1/faults/{fault_id}/wait",
+        FaultView,
+        wait_fault,
+        query=FaultWait,
+        errors={408: "The rule has not fired so often within the timeout.", **_NO_FAULT},
+    ),
+    _operation(
+        "POST", "/v1/faults/{fault_id}/release", FaultRelease, release_fault, errors=_NO_FAULT
+    ),
+    _operation("GET", "/v1/faults/{fault_id}", FaultView, get_fault, errors=_NO_FAULT),
+    _operation("DELETE", "/v1/faults/{fault_id}", None, remove_fault, status=204, errors=_NO_FAULT),
     _operation("POST", "/v1/reset", ResetResult, reset, errors=_UNAVAILABLE),
     _operation("GET", "/metrics", "text/plain", get_metrics),
     _operation("GET", "/openapi.json", "application/json", get_description),

@@ -7,7 +7,7 @@ instead of waited for. Implements ``control.backend.Backend``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +26,7 @@ from minibroker.control.client_metrics_shapes import ClientMetricsView
 from minibroker.control.quota_shapes import QuotaExplanation, QuotaQuery, QuotasView
 from minibroker.controller.client_metrics import client_metrics_view
 from minibroker.controller.connection_event_log import ConnectionEventLog
+from minibroker.controller.fault_operations import FaultOperations
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.coordinator.description import GroupDescription, GroupOverview
 from minibroker.observability.conditions import Condition, ConditionKind
@@ -57,6 +58,7 @@ from protocol.types import uuid_text
 
 if TYPE_CHECKING:
     from minibroker.cluster.topics import ChangeRejected
+    from minibroker.controller.faults import FaultController
     from minibroker.controller.metadata_publisher import MetadataPublisher
 
 HEALTH_WAIT_S: Final = 1.0
@@ -75,7 +77,7 @@ _STATES: Final[dict[RoleState, shown.ProcessState]] = {
 }
 
 
-class ControllerBackend:
+class ControllerBackend(FaultOperations):
     """Implements ``control.backend.Backend``."""
 
     def __init__(
@@ -83,10 +85,12 @@ class ControllerBackend:
         env: Environment,
         scope: ControllerScope,
         subscribers: MetadataPublisher,
+        faults: Callable[[], FaultController],
         *,
         started_at: float,
     ) -> None:
         """``started_at`` is the start of the controller on the broker's clock."""
+        super().__init__(faults)
         self._env = env
         self._scope = scope
         self._subscribers = subscribers

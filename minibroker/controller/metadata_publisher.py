@@ -19,8 +19,13 @@ import trio
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.publisher import Publisher
 from minibroker.observability.log import EventLog
-from minibroker.process.environment import role_name
-from minibroker.process.messages import ImageApplied, RegisterRole, RoleRegistered
+from minibroker.process.environment import PROCESSOR, role_name
+from minibroker.process.messages import (
+    FaultRules,
+    ImageApplied,
+    RegisterRole,
+    RoleRegistered,
+)
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.rpc import PeerFailed, PeerLost, RpcConnection
 
@@ -51,6 +56,8 @@ class MetadataPublisher:
         self._completed = trio.Event()
         self._not_current = set(expected)
         """Roles that may serve with an image of another incarnation, or that missed an update."""
+        self.faults: FaultRules | None = None
+        """The fault rules that a processor gets when it registers."""
         self._log = EventLog("controller")
 
     @property
@@ -70,7 +77,7 @@ class MetadataPublisher:
             if isinstance(request, RegisterRole):
                 name = role_name(request.role, request.number)
                 names.append(name)
-                return self._register(name, rpc)
+                return self._register(name, rpc, request.role)
             if isinstance(request, ImageApplied):
                 self._not_current.difference_update(names)
                 self._wake_publishers()
@@ -87,13 +94,13 @@ class MetadataPublisher:
                     self._publisher.leave(name)
                     self._wake_publishers()
 
-    def _register(self, name: str, rpc: RpcConnection) -> RoleRegistered:
+    def _register(self, name: str, rpc: RpcConnection, role: str) -> RoleRegistered:
         former = self._connections.get(name)
         if former is not None:
             former.close()
         self._connections[name] = rpc
         self._publisher.join(name)
-        return RoleRegistered(self._image())
+        return RoleRegistered(self._image(), self.faults if role == PROCESSOR else None)
 
     async def request(self, name: str, request: object) -> Any:
         """The answer of one role. Raises ``PeerLost``, also if it is not connected."""

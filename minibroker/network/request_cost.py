@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from minibroker.activity.events import LaterTime
     from minibroker.apis.base import Context
     from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.fault_stage import RequestFaults
     from minibroker.quotas.controller_mutation import Mutated
     from minibroker.quotas.manager import DeferredRecord, QuotaCheck, QuotaUser
     from protocol.headers import RequestHeader
@@ -83,6 +84,8 @@ class RequestCost:
     """The user and client id whose quotas the request counts for."""
     checks: QuotaChecks | None = None
     """Results of quota checks, if activity is recorded."""
+    faults: RequestFaults | None = None
+    """The fault rules that fired for the request."""
     error = 0
     """The first error code of the response."""
     mutated: Mutated | None = None

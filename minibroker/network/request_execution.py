@@ -10,6 +10,7 @@ reference to it has answered or died, so no owner reads the bytes of another req
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from minibroker.apis.base import Context, Owner, ServedApi
     from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.fault_stage import FaultStage
     from minibroker.network.quota_stage import QuotaStage
     from minibroker.network.request_cost import RequestCost
     from minibroker.runtime.arena import Block
@@ -40,6 +42,8 @@ class ExecutionScope(Protocol):
     """What the executions of one processor share."""
 
     quota_stage: QuotaStage
+    faults: FaultStage | None
+    """The fault rules; None if none is set."""
     quick_requests: int
     """Requests in flight that never wait at their owners."""
 
@@ -95,7 +99,13 @@ class RequestExecution:
         if api.may_wait:
             # Only records are read in place, and the client chooses how long the request waits.
             self.free()
-        cost.response = await self._execute(api, ctx, request)
+        execute = partial(self._execute, api, ctx, request)
+        if scope.faults is None:
+            cost.response = await execute()
+        else:
+            cost.response, cost.faults = await scope.faults.execute(
+                client, header, request, ctx.image, execute
+            )
 
     def free(self) -> None:
         """Release the request's memory if it is still held."""

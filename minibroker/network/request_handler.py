@@ -33,7 +33,7 @@ from minibroker.network.request_cost import RequestCost
 from minibroker.network.request_execution import RequestExecution
 from minibroker.network.request_reader import LENGTH_BYTES
 from minibroker.network.response_cache import CachedResponse, ResponseCache
-from minibroker.network.response_sender import Chunk, send_response
+from minibroker.network.response_sender import Chunk, join_response, send_response
 from minibroker.network.single_requests import SingleRequests, SingleResponse
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import FetchSessionFigures
@@ -48,6 +48,7 @@ from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from minibroker.apis.unserved import Unserved
+    from minibroker.network.fault_stage import FaultStage
     from minibroker.security.acl import Operation, Resource
 
 DirectResponse = SingleResponse | CachedResponse
@@ -108,6 +109,8 @@ class RequestHandler:
         )
         env.metrics.watch_fetch_sessions(self._fetch_session_figures)
         self._log = EventLog(env.name)
+        self.faults: FaultStage | None = None
+        """The fault rules; None if none is set."""
         self.quick_requests = 0
         """Requests in flight that never wait at their owners."""
 
@@ -122,6 +125,8 @@ class RequestHandler:
         exception closes the connection.
         """
         cost = self._receive(client, body)
+        if self.faults is not None and self.faults.concerns(body):
+            return self._serve_in_steps(cost, body)
         if isinstance(body, bytes) and not self._has_authorizer:
             response = self._execute_directly(cost, body)
             if isinstance(response, DIRECT_RESPONSES):
@@ -211,6 +216,8 @@ class RequestHandler:
             self._failed(cost)
             raise
         self._settle(cost)
+        if cost.faults is not None:
+            await cost.faults.mute()
 
     def _failed(self, cost: RequestCost) -> None:
         """Record a request whose response could not be sent."""
@@ -250,7 +257,7 @@ class RequestHandler:
 
     def _keep(self, cost: RequestCost, body: bytes, encoded: Sequence[Chunk]) -> None:
         """Let the cache keep a response for which no owner was asked."""
-        if not (cost.is_direct or cost.owners_ns or self._has_authorizer):
+        if not (cost.is_direct or cost.owners_ns or self._has_authorizer or cost.faults):
             self._cache.keep(cost, body, cost.ctx.image, encoded)
 
     async def _execute(self, cost: RequestCost, body: bytes | Block) -> None:
@@ -288,6 +295,10 @@ class RequestHandler:
         client, key = cost.client, cost.header.api_key
         version = _response_version(cost.header)
         start = encode_response_header(key, version, cost.header.correlation_id)
+        if cost.faults is not None:
+            frame = join_response(self._files, start, chunks)
+            cost.sent_bytes = await cost.faults.send(frame)
+            return
         cost.sent_bytes = await send_response(client.stream, self._files, start, chunks)
         if key == ApiKey.FETCH:
             fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
@@ -338,7 +349,9 @@ class RequestHandler:
             if bounded
             else INT_MAX,
             authorizer=self._authorizers.of(self._metadata_client.image),
-            fetch_sessions=self.fetch_sessions,
+            fetch_sessions=None
+            if self.faults is not None and self.faults.forbids_fetch_sessions
+            else self.fetch_sessions,
             denied=partial(self._log_denial, client),
         )
 

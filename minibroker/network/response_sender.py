@@ -56,6 +56,12 @@ async def send_response(
     return size + _LENGTH.size
 
 
+def join_response(files: OpenFiles, header: bytes, chunks: Sequence[Chunk]) -> bytes:
+    """Return length, header and chunks as bytes; raises as ``send_response``."""
+    size = len(header) + sum(map(len, chunks))
+    return _joined(_LENGTH.pack(size) + header, chunks, files)
+
+
 def _open(files: OpenFiles, piece: FileSlice) -> OpenFile:
     try:
         return files.get(piece.path, piece.inode)

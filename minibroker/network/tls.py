@@ -241,6 +241,10 @@ class TlsStream(ByteStream):
             await self.send_all(data)
             position += len(data)
 
+    def abort(self) -> None:
+        self._inner.abort()
+        self.close()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -36,5 +36,6 @@ class CloseReason(StrEnum):
     PEER_LOST = "peer_lost"
     STOPPING = "stopping"
     RESET = "reset"
+    FAULT_RULE = "fault_rule"
     PROCESS_DIED = "process_died"
     INTERNAL_ERROR = "internal_error"

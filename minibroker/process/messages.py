@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from minibroker.cluster.image import Image
+    from minibroker.faults.matching import Candidate
+    from minibroker.faults.rules import ActiveRule
 
 
 class RegisterRole(NamedTuple):
@@ -33,10 +35,42 @@ class RoleRegistered(NamedTuple):
     """The controller's answer: the current image. Later changes follow in order."""
 
     image: Image
+    faults: FaultRules | None = None
+    """None if no fault rule is set."""
 
 
 class ImageApplied(NamedTuple):
     """The role has applied the image of ``RoleRegistered``. Answered with None."""
+
+
+class FaultRules(NamedTuple):
+    """All fault rules, for the processors. Answered with None when they are applied.
+
+    ``number`` grows with every change; ``added`` is the id of a rule that is new.
+    """
+
+    number: int
+    rules: tuple[ActiveRule, ...]
+    added: str = ""
+
+
+class FaultMatched(NamedTuple):
+    """A request or connection matches fault rules.
+
+    Answered with a tuple of ``faults.rulebook.Firing``: the rules that fire, in order.
+    """
+
+    candidates: tuple[Candidate, ...]
+
+
+class FaultHeld(NamedTuple):
+    """A fault rule holds a request. Answered with None when the rule is released or removed.
+
+    ``releases`` is that of its ``Firing``.
+    """
+
+    rule_id: str
+    releases: int
 
 
 class ApiPart(NamedTuple):

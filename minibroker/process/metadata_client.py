@@ -32,6 +32,7 @@ from minibroker.process.messages import (
     ClockAdvanced,
     ConditionsRequest,
     DetailsRequest,
+    FaultRules,
     ImageApplied,
     MetricsRequest,
     RegisterRole,
@@ -49,6 +50,10 @@ def _ignore_change(before: Image, after: Image) -> None:
     del before, after
 
 
+async def _ignore_faults(rules: FaultRules) -> None:
+    del rules
+
+
 class MetadataClient:
     """A role's link to the controller; ``run`` must be running."""
 
@@ -59,6 +64,7 @@ class MetadataClient:
         on_image: ImageStep = _ignore_change,
         details: Callable[[], Any] = lambda: None,
         on_request: Callable[[Any], Any] | None = None,
+        on_faults: Callable[[FaultRules], Awaitable[None]] = _ignore_faults,
         configs: Collection[str] = ALL_KINDS,
     ) -> None:
         """``configs`` are the kinds of resources whose configs the role needs.
@@ -70,6 +76,8 @@ class MetadataClient:
         self._on_image = on_image
         self._details = details
         self._on_request = on_request
+        self._on_faults = on_faults
+        self._faults_number = 0
         self._configs = frozenset((*configs, BROKER_LOGGER))
         self.link = Link(self._connect, self._register, self._handle_request)
         self._registered = trio.Event()
@@ -91,6 +99,7 @@ class MetadataClient:
             RegisterRole(env.role, env.index, env.incarnation)
         )
         remaining = self._set_image(image_of(reply.image, self._configs))
+        await self._reset_faults(reply.faults)
         self._registered.set()
         if remaining is not None:
             await remaining
@@ -130,11 +139,27 @@ class MetadataClient:
             return self._env.conditions.all()
         if isinstance(request, DetailsRequest):
             return self._details()
+        if isinstance(request, FaultRules):
+            return self._set_faults(request)
         if isinstance(request, ClockAdvanced):
             return None  # The loop has read the clock again.
         if self._on_request is None:
             raise TypeError(f"{self._env.name} cannot handle {type(request).__name__}")
         return self._on_request(request)
+
+    async def _reset_faults(self, rules: FaultRules | None) -> None:
+        """Apply the rules of a new incarnation of the controller, which are none at first."""
+        if rules is not None or self._faults_number:
+            rules = rules or FaultRules(0, ())
+            self._faults_number = rules.number
+            await self._on_faults(rules._replace(added=""))
+
+    async def _set_faults(self, rules: FaultRules) -> None:
+        await self._registered.wait()
+        if rules.number <= self._faults_number:
+            return  # A later change has overtaken it.
+        self._faults_number = rules.number
+        await self._on_faults(rules)
 
     def _update(self, update: Update) -> Awaitable[None] | None:
         return self._set_image(apply_update(self.image, update_of(update, self._configs)))

@@ -64,7 +64,13 @@ from minibroker.process.environment import (
     role_name,
 )
 from minibroker.process.log_levels import follow_log_levels
-from minibroker.process.messages import ApiPart, ApiReply, ProducerIdsRequest
+from minibroker.process.messages import (
+    ApiPart,
+    ApiReply,
+    FaultHeld,
+    FaultMatched,
+    ProducerIdsRequest,
+)
 from minibroker.process.storage_watch import StorageWatch
 from minibroker.quotas.controller_mutation import Mutated, MutationQuota
 from minibroker.quotas.manager import ClientQuotaManager
@@ -84,6 +90,7 @@ from minibroker.telemetry.instances import ClientInstances
 if TYPE_CHECKING:
     from minibroker.config.dynamic import Configs
     from minibroker.control.backend import Backend
+    from minibroker.controller.faults import FaultController
 
 
 T = TypeVar("T")
@@ -169,6 +176,7 @@ class _Controller:
         self._publisher = MetadataPublisher(
             self._image, self._handle_request, cluster.image.number, _subscriber_names(env)
         )
+        self._faults: FaultController | None = None
         self._in_force = EffectiveQuotas(env.settings, env.ledger)
         self._ssl_contexts = ssl_contexts(env.settings)
         if self._ssl_contexts is not None:
@@ -275,7 +283,18 @@ class _Controller:
         # Loaded by the first request: most brokers in tests get none.
         from minibroker.controller.backend import ControllerBackend
 
-        return ControllerBackend(self._env, self, self._publisher, started_at=self._started_at)
+        return ControllerBackend(
+            self._env, self, self._publisher, self._fault_controller, started_at=self._started_at
+        )
+
+    def _fault_controller(self) -> FaultController:
+        if self._faults is None:
+            # Loaded by the first request about faults: most brokers get none.
+            from minibroker.controller.faults import FaultController
+
+            processors = [role_name(PROCESSOR, index) for index in range(self._env.processors)]
+            self._faults = FaultController(self._publisher, self._env.clock, processors)
+        return self._faults
 
     async def _hold_leadership(self, scope: trio.CancelScope) -> None:
         self._leadership_lost = await watch_leadership(self._store, self.settings[NODE_ID])
@@ -296,6 +315,10 @@ class _Controller:
                 return tuple(await self.cluster.allocate_producer_ids())
             except UnwritableError:
                 return None
+        if isinstance(request, FaultMatched):
+            return self._fault_controller().decide(request)
+        if isinstance(request, FaultHeld):
+            return await self._fault_controller().hold(request)
         raise TypeError(f"the controller cannot handle {type(request).__name__}")
 
     async def _execute(self, request: ApiPart) -> ApiReply:

@@ -8,7 +8,7 @@ Kafka's ``SocketServer.Processor``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -42,7 +42,7 @@ from minibroker.config import (
 from minibroker.connections.counts import LastUse
 from minibroker.network.activity_sender import activity_sender
 from minibroker.network.authenticator import Authenticator, ConnectionNotAuthenticated
-from minibroker.network.client_connection import ClientConnection
+from minibroker.network.client_connection import ClientConnection, FaultDisconnect
 from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.eviction import evict_slow_claims
 from minibroker.network.idle_connections import IdleConnections
@@ -69,6 +69,8 @@ from protocol.errors import ProtocolError, UnsupportedVersion
 
 if TYPE_CHECKING:
     from minibroker.admission.sharded_acceptor import ShardedAcceptor
+    from minibroker.network.fault_stage import FaultStage
+    from minibroker.process.messages import FaultRules
 
 TAKEN_BEFORE_YIELD: Final = 8
 """New connections taken in a row before requests of other connections are served."""
@@ -84,6 +86,7 @@ CLOSE_REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
     (UnsupportedVersion, CloseReason.UNSUPPORTED_VERSION),
     (ProtocolError, CloseReason.BAD_REQUEST),
     (CloseConnection, CloseReason.ACKS_ZERO_ERROR),
+    (FaultDisconnect, CloseReason.FAULT_RULE),
     (RecordsGone, CloseReason.RECORDS_GONE),
     (RecordsUnreadable, CloseReason.RECORDS_UNREADABLE),
 )
@@ -126,7 +129,10 @@ class _Processor:
             self._create_sharded_acceptor() if env.settings[ACCEPTOR_MODE] == SHARDED else None
         )
         self._quota_stage = QuotaStage(env)
-        self._metadata_client = MetadataClient(env, on_image=self._on_image, details=self._report)
+        self._faults: FaultStage | None = None
+        self._metadata_client = MetadataClient(
+            env, on_image=self._on_image, on_faults=self._on_faults, details=self._report
+        )
         self._workers = WorkerPeers(env)
         owners = {**self._workers.peers(), CONTROLLER_OWNER: self._metadata_client.link}
         self._request_handler = RequestHandler(
@@ -182,6 +188,16 @@ class _Processor:
             self._files.forget()
         self._quota_stage.follow(after)
         self._authenticator.on_image(after)
+
+    def _on_faults(self, rules: FaultRules) -> Awaitable[None]:
+        if self._faults is None:
+            # Loaded with the first rule: most brokers get none.
+            from minibroker.network.fault_stage import FaultStage
+
+            self._faults = FaultStage(self._metadata_client.link)
+        self._faults.set_rules(rules)
+        self._request_handler.faults = self._faults if rules.rules else None
+        return self._faults.close_matching(rules.added, self._clients.values())
 
     def _report(self) -> ProcessorReport:
         views = (
@@ -344,6 +360,8 @@ class _Processor:
         try:
             with client.scope, env.work_time.charge(client.account):
                 await self._pacer.wait_turn()
+                if self._request_handler.faults is not None:
+                    await self._request_handler.faults.meet(client)
                 await self._authenticator.begin(client)
                 await self._request_loop.run(client)
         except Exception as error:  # noqa: BLE001 - counted and logged

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import socket
+import struct
 import sys
 import termios
 from abc import ABC, abstractmethod
@@ -30,6 +31,9 @@ LOW_WATER_BYTES_MAX: Final = 512 * 1024
 """The most bytes that the kernel collects before it wakes the receiver."""
 
 _INT_BYTES: Final = 4
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""``SO_LINGER`` on and zero seconds: a close sends a reset."""
 
 _FILE_ERRORS: Final = frozenset({errno.EIO, errno.ESTALE})
 """Errors of ``sendfile`` that come from the file; all others come from the socket."""
@@ -94,6 +98,10 @@ class ByteStream(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close both directions; waiting calls raise ``StreamClosed``. Idempotent."""
+
+    def abort(self) -> None:
+        """Close both directions at once; a socket's peer gets a TCP reset."""
+        self.close()
 
 
 def _do_nothing() -> None:
@@ -229,6 +237,11 @@ class SocketStream(ByteStream):
             raise StreamClosed("closed on this side") from None
         finally:
             self._waiting -= 1
+
+    def abort(self) -> None:
+        if not self._closed:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.close()
 
     def close(self) -> None:
         if not self._closed:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from minibroker.testing.broker import MiniBroker as MiniBroker
     from minibroker.testing.broker import SharedBrokerError as SharedBrokerError
     from minibroker.testing.control import ControlError as ControlError
+    from minibroker.testing.faults import FaultNeverFired as FaultNeverFired
     from minibroker.testing.histories import HistoryWriter as HistoryWriter
     from minibroker.testing.histories import check as check
     from minibroker.testing.lease import BrokerStartError as BrokerStartError
@@ -26,6 +27,7 @@ _HOMES = {
     "MiniBroker": "broker",
     "SharedBrokerError": "broker",
     "ControlError": "control",
+    "FaultNeverFired": "faults",
     "BrokerStartError": "lease",
     "HistoryWriter": "histories",
     "check": "histories",
@@ -36,6 +38,7 @@ __all__ = [
     "AsyncMiniBroker",
     "BrokerStartError",
     "ControlError",
+    "FaultNeverFired",
     "HistoryWriter",
     "MiniBroker",
     "SharedBrokerError",

@@ -17,6 +17,7 @@ from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_serve
 
 if TYPE_CHECKING:
     from minibroker.testing.control import Control
+    from minibroker.testing.faults import Faults
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class MiniBroker:
         self._lease: Lease | None = None
         self._ready: dict[str, Any] = {}
         self._control: Control | None = None
+        self._faults: Faults | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -103,7 +105,7 @@ class MiniBroker:
         """Stop, and wait until nothing of the broker is left; a second call does nothing."""
         if self._control is not None:
             self._control.close()
-            self._control = None
+            self._control = self._faults = None
         if self._lease is not None:
             self._lease.stop()
             self._lease = None
@@ -145,6 +147,15 @@ class MiniBroker:
 
             self._control = Control(self.control_url)
         return self._control
+
+    @property
+    def faults(self) -> Faults:
+        """Rules that make the broker misbehave, e.g. ``broker.faults.add("disconnect")``."""
+        if self._faults is None:
+            from minibroker.testing.faults import Faults
+
+            self._faults = Faults(self.control_url, self.control, guarded=self._guarded)
+        return self._faults
 
     # --------------------------------------------------------------------------------- calls
 
@@ -243,6 +254,11 @@ class AsyncMiniBroker:
     def pid(self) -> int:
         """Process id of the supervisor."""
         return self._broker.pid
+
+    @property
+    def faults(self) -> Faults:
+        """The fault rules; their calls are short, but `FaultHandle.wait` blocks the loop."""
+        return self._broker.faults
 
     @property
     def control(self) -> AsyncControl:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, RemoteDisconnected
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 CALL_SECONDS_MAX: Final = 30.0
 
@@ -33,9 +34,9 @@ class Control:
         self._connection: HTTPConnection | None = None
         self._lock = threading.Lock()
 
-    def get(self, *path: str) -> dict[str, Any]:
+    def get(self, *path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Return the answer to ``GET``; parts of the path are quoted."""
-        return self._call("GET", path, None)
+        return self._call("GET", path, None, query)
 
     def post(self, *path: str, **body: object) -> dict[str, Any]:
         """Return the answer to ``POST`` with ``body`` as JSON; entries that are None are
@@ -53,9 +54,15 @@ class Control:
             self._drop()
 
     def _call(
-        self, method: str, path: tuple[str, ...], body: dict[str, object] | None
+        self,
+        method: str,
+        path: tuple[str, ...],
+        body: dict[str, object] | None,
+        query: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
         target = "/" + "/".join(quote(part, safe="") for part in path)
+        if query:
+            target += f"?{urlencode(query)}"
         content = json.dumps(body).encode() if body else None
         headers = {"Content-Type": "application/json"} if content else {}
         with self._lock:

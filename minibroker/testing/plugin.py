@@ -1,6 +1,6 @@
 """The pytest plugin: a broker for the test run, unique topics and unique groups.
 
-Owns three fixtures and when the broker starts. It must never import more than itself in a run that
+Owns four fixtures and when the broker starts. It must never import more than itself in a run that
 uses none of them. Invariant: under pytest-xdist all workers of a run share one broker, and no two
 tests of any run get the same topic or group; a broker that dies fails one test and is replaced. The
 broker starts when the first test that uses it is collected, and is imported at once if the last run
@@ -13,14 +13,17 @@ import itertools
 import re
 from collections.abc import Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
 if TYPE_CHECKING:
     from minibroker.testing.broker import MiniBroker
+    from minibroker.testing.faults import Faults
 
-FIXTURES: Final = frozenset({"minibroker", "minibroker_topic", "minibroker_group"})
+FIXTURES: Final = frozenset(
+    {"minibroker", "minibroker_topic", "minibroker_group", "minibroker_faults"}
+)
 NAME_MAX: Final = 60
 """Characters of a test's name in the name of its topic."""
 USED: Final = "minibroker/used"
@@ -135,6 +138,25 @@ def minibroker_group(request: pytest.FixtureRequest) -> str:
     """A group id for this test only."""
     request.config.stash[RUN].begin()
     return request.config.stash[RUN].fresh_name(request.node.name)
+
+
+@pytest.fixture
+def minibroker_faults(minibroker: MiniBroker) -> Iterator[Faults]:
+    """Fault rules of this test; it fails if one of them never fired."""
+    faults = minibroker.faults
+    yield faults
+    with suppress(OSError):  # the broker may have been stopped
+        faults.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Fail a test that passed although a fault rule of it never fired."""
+    result = yield
+    faults = pyfuncitem.funcargs.get("minibroker_faults")
+    if faults is not None:
+        cast("Faults", faults).check()
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)

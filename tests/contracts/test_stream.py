@@ -320,3 +320,15 @@ async def test_socket_receives_now_what_has_arrived() -> None:
     assert server.is_readable()
     with pytest.raises(StreamClosed):
         server.receive_now(view)
+
+
+async def test_aborted_stream_is_closed_on_both_sides(pair: Pair) -> None:
+    client, server = pair
+    server.abort()
+    server.abort()
+    with pytest.raises(StreamClosed):
+        await server.send_all(b"x")
+    try:
+        assert await client.receive_into(memoryview(bytearray(1))) == 0
+    except StreamClosed as closed:
+        assert "reset" in str(closed)  # noqa: PT017 - sockets report it, memory does not

@@ -41,6 +41,7 @@ from minibroker.control.backend import (
     UnservedClientView,
 )
 from minibroker.control.client_metrics_shapes import ClientMetricsView
+from minibroker.control.fault_shapes import FaultList, FaultRelease, FaultRule, FaultView
 from minibroker.control.http import make_app
 from minibroker.control.quota_shapes import (
     QuotaExplanation,
@@ -59,6 +60,8 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self.known: dict[str, TopicView] = {}
+        self.rules: dict[str, FaultView] = {}
+        self.waits: list[tuple[int, int]] = []
         self.ready = True
         self.worker = ProcessMetrics("worker-0")
         self.time = ClockView(now=5.0, wall_ms=1_000, offset_ms=0.0, rate=1.0, frozen=False)
@@ -113,6 +116,34 @@ class FakeBackend:
 
     async def client_metrics(self) -> ClientMetricsView:
         return ClientMetricsView(())
+
+    async def faults(self) -> FaultList:
+        return FaultList(tuple(self.rules.values()))
+
+    async def fault(self, fault_id: str) -> FaultView:
+        if fault_id not in self.rules:
+            raise NotFound("NO_SUCH_FAULT", f"no rule {fault_id!r}")
+        return self.rules[fault_id]
+
+    async def add_fault(self, rule: FaultRule) -> FaultView:
+        fault_id = rule.name or str(len(self.rules) + 1)
+        given = {name: value for name, value in rule._asdict().items() if value is not None}
+        self.rules[fault_id] = view = FaultView(fault_id, given, 2, 1, 1, 5)
+        return view
+
+    async def remove_fault(self, fault_id: str) -> None:
+        await self.fault(fault_id)
+        del self.rules[fault_id]
+
+    async def remove_faults(self) -> None:
+        self.rules.clear()
+
+    async def release_fault(self, fault_id: str) -> FaultRelease:
+        return FaultRelease((await self.fault(fault_id)).held)
+
+    async def wait_fault(self, fault_id: str, hits: int, timeout_ms: int) -> FaultView:
+        self.waits.append((hits, timeout_ms))
+        return await self.fault(fault_id)
 
     async def groups(self) -> GroupList:
         return GroupList((GroupSummary("team/one", "Stable", "consumer", 1),))

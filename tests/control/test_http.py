@@ -236,3 +236,41 @@ async def test_request_with_foreign_origin_is_rejected(
 async def test_request_with_own_origin_is_accepted(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/reset", headers={"origin": "http://localhost"})
     assert response.status_code == 200
+
+
+async def test_fault_rule_is_added_listed_released_and_removed(client: httpx.AsyncClient) -> None:
+    rule = {"action": "hold", "api": "JoinGroup", "name": "joins"}
+    added = await client.post("/v1/faults", json=rule)
+    assert added.status_code == 201
+    assert added.json()["rule"] == rule
+    assert (await client.get("/v1/faults/joins")).json() == added.json()
+    assert (await client.get("/v1/faults")).json() == {"faults": [added.json()]}
+    assert (await client.post("/v1/faults/joins/release")).json() == {"released": 1}
+    assert (await client.delete("/v1/faults/joins")).status_code == 204
+    assert error(await client.get("/v1/faults/joins"), 404)["code"] == "NO_SUCH_FAULT"
+    await client.post("/v1/faults", json=rule)
+    assert (await client.delete("/v1/faults")).status_code == 204
+    assert (await client.get("/v1/faults")).json() == {"faults": []}
+
+
+async def test_hits_of_fault_rule_are_awaited(client: httpx.AsyncClient, backend: Any) -> None:
+    await client.post("/v1/faults", json={"action": "observe"})
+    assert (await client.get("/v1/faults/1/wait")).json()["hits"] == 1
+    assert (await client.get("/v1/faults/1/wait?hits=3&timeout_ms=50")).status_code == 200
+    assert backend.waits == [(1, 10_000), (3, 50)]
+    for query in ("hits=x", "hits=-1", "timeout_ms=600001", "hits=1e3", "timeout=5"):
+        found = error(await client.get(f"/v1/faults/1/wait?{query}"), 400)
+        assert found["fields"][0]["path"] == query.partition("=")[0]
+
+
+async def test_fault_rule_with_unknown_action_is_rejected(client: httpx.AsyncClient) -> None:
+    found = error(await client.post("/v1/faults", json={"action": "dely", "api": 5}), 400)
+    messages = {fault["path"]: fault["message"] for fault in found["fields"]}
+    assert "did you mean 'delay'?" in messages["action"]
+    assert messages["api"] == "must be a text, not the number 5"
+
+
+async def test_fault_rule_from_other_site_is_rejected(client: httpx.AsyncClient) -> None:
+    headers = {"origin": "http://example.com"}
+    found = await client.post("/v1/faults", json={"action": "observe"}, headers=headers)
+    assert error(found, 403)["code"] == "FOREIGN_ORIGIN"

@@ -23,3 +23,10 @@ def test_operation_with_parameter_matches_any_value() -> None:
     assert not ROW.matches_path("/v1/groups/cats")
     assert WITHOUT.matches_path("/v1/topics")
     assert not WITHOUT.matches_path("/v1/topics/cats")
+
+
+def test_parameter_may_be_in_the_middle_of_a_path() -> None:
+    row = ROW._replace(path="/v1/faults/{fault_id}/wait")
+    assert row.parameter == "fault_id"
+    assert row.matches_path("/v1/faults/1/wait")
+    assert not row.matches_path("/v1/faults/1")

@@ -30,6 +30,7 @@ from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.control.quota_shapes import QuotaQuery
 from minibroker.controller.backend import ControllerBackend
+from minibroker.controller.faults import FaultController
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.coordinator.description import (
     GroupDescription,
@@ -148,7 +149,11 @@ class At:
         self.scope = scope
         self.roles = roles
         self.backend = ControllerBackend(
-            self.env, scope, scope.subscribers, started_at=self.env.clock.now()
+            self.env,
+            scope,
+            scope.subscribers,
+            lambda: FaultController(scope.subscribers, self.env.clock, ()),
+            started_at=self.env.clock.now(),
         )
 
     async def configure(self, config: dict[str, str]) -> None:

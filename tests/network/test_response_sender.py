@@ -17,6 +17,7 @@ from minibroker.network.response_sender import (
     Chunk,
     RecordsGone,
     RecordsUnreadable,
+    join_response,
     send_response,
 )
 from minibroker.runtime.stream import MemoryStream, memory_stream_pair
@@ -226,3 +227,8 @@ async def test_piece_of_a_file_that_may_have_been_replaced_is_not_sent(
             await send_response(stream, files, b"h", pieces)
         stream.close()
     assert 200_000 < received < 3_000_000
+
+
+def test_response_is_joined_with_its_length(files: OpenFiles, segment: Path) -> None:
+    chunks: list[Chunk] = [b"ab", FileSlice(str(segment), 5, 3)]
+    assert join_response(files, b"head", chunks) == b"\0\0\0\x09headab" + CONTENT[5:8]

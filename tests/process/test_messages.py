@@ -7,7 +7,12 @@ import pickle
 import pytest
 
 from minibroker.cluster.image import Image
+from minibroker.control.fault_shapes import FaultRule
+from minibroker.faults.matching import Candidate
+from minibroker.faults.rules import ActiveRule
 from minibroker.process import messages
+
+RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
 
 
 @pytest.mark.parametrize(
@@ -15,6 +20,9 @@ from minibroker.process import messages
     [
         messages.RegisterRole("worker", 1, 2),
         messages.RoleRegistered(Image(cluster_id="c")),
+        messages.RoleRegistered(Image(), messages.FaultRules(1, (RULE,), "1")),
+        messages.FaultMatched((Candidate("1", (0, 2)), Candidate("2", None))),
+        messages.FaultHeld("1", 3),
         messages.ApiPart(0, (1, b"x")),
         messages.ApiReply({"a": 1}, 17),
         messages.ClockAdvanced(),

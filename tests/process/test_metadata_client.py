@@ -25,11 +25,14 @@ from minibroker.cluster.image import (
     ImageGapError,
     Update,
 )
+from minibroker.control.fault_shapes import FaultRule
+from minibroker.faults.rules import ActiveRule
 from minibroker.observability.metrics import Snapshot
-from minibroker.process.environment import CONTROLLER, WORKER, Environment
+from minibroker.process.environment import CONTROLLER, PROCESSOR, WORKER, Environment
 from minibroker.process.messages import (
     ClockAdvanced,
     DetailsRequest,
+    FaultRules,
     ImageApplied,
     LogsRequest,
     MetricsRequest,
@@ -250,3 +253,49 @@ async def test_metadata_client_whose_image_step_fails_ends(
 
     with pytest.RaisesGroup(type(error), flatten_subgroups=True):
         await with_controller(client._env, client, play)
+
+
+def fault_rules(number: int, *ids: str, added: str = "") -> FaultRules:
+    rules = tuple(ActiveRule(each, FaultRule("observe")) for each in ids)
+    return FaultRules(number, rules, added)
+
+
+async def test_fault_rules_are_applied_in_order_and_end_with_their_controller(
+    make_env: MakeEnvironment,
+) -> None:
+    env = make_env(PROCESSOR)
+    applied: list[FaultRules] = []
+
+    async def apply(rules: FaultRules) -> None:
+        applied.append(rules)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        controller.welcome = controller.welcome._replace(faults=fault_rules(3, "a", added="a"))
+        first = await controller.meet()
+        await client.wait_image()
+        assert applied == [fault_rules(3, "a")]
+        await first.request(fault_rules(5, "a", "c", added="c"))
+        await first.request(fault_rules(4, "a", "b", added="b"))
+        assert applied[1:] == [fault_rules(5, "a", "c", added="c")]
+        first.close()
+        controller.welcome = welcome(0, epoch=2)
+        second = await controller.meet()
+        await client.wait_image()
+        assert applied[2:] == [fault_rules(0)]
+        await second.request(fault_rules(1, "d"))
+        assert applied[3:] == [fault_rules(1, "d")]
+
+    await with_controller(env, MetadataClient(env, on_faults=apply), play)
+
+
+async def test_role_without_requests_of_clients_ignores_fault_rules(
+    make_env: MakeEnvironment,
+) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
+        await client.wait_image()
+        assert await rpc.request(fault_rules(1, "a")) is None
+
+    await with_controller(env, MetadataClient(env), play)

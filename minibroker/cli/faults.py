@@ -1,0 +1,250 @@
+"""``minibroker faults``: add, list, wait for, release and remove fault rules.
+
+Owns these commands and the spelling of a rule as words. It must never know what a rule does; the
+broker checks it. Invariant: the help lists every action and field of the one definition of rules.
+Kafka's Trogdor has ``trogdor.sh client``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from minibroker.cli.access import bootstrap_option
+from minibroker.cli.commands import Argument, CommandGroup
+from minibroker.cli.control import control_option, find_control
+from minibroker.cli.errors import InvalidUsage
+from minibroker.cli.output import emit, json_line, note, table
+from minibroker.client.bootstrap import BootstrapServers
+
+PATH: Final = "/v1/faults"
+MARGIN_S: Final = 5.0
+"""How much longer than the broker a command waits."""
+
+app = CommandGroup(
+    "faults",
+    help="Make the broker misbehave on request: errors, delays, disconnects.",
+    no_args_is_help=True,
+)
+
+ADD_EXAMPLES = """Examples:
+
+\b
+  minibroker faults add error api=Produce topic=orders error=NOT_ENOUGH_REPLICAS first=2
+  minibroker faults add disconnect api=Produce at=after nth=1
+  minibroker faults add delay api=Fetch client_id='report-*' delay_ms=500
+  minibroker faults add throttle throttle_ms=2000 mute=false
+  minibroker faults add replace api=Metadata response='{"controller_id": 7}'
+  minibroker faults add '{"action": "hold", "api": "JoinGroup", "name": "joins"}'
+
+`minibroker faults fields` lists all actions and fields.
+"""
+LIST_EXAMPLES = """Examples:
+
+\b
+  minibroker faults list
+  minibroker faults list --json
+"""
+RELEASE_EXAMPLES = """Examples:
+
+\b
+  minibroker faults release joins
+"""
+REMOVE_EXAMPLES = """Examples:
+
+\b
+  minibroker faults remove 1 joins
+  minibroker faults remove --all
+"""
+FIELDS_EXAMPLES = """Examples:
+
+\b
+  minibroker faults fields
+"""
+WAIT_EXAMPLES = """Examples:
+
+\b
+  minibroker faults wait 1
+  minibroker faults wait joins --hits 2 --timeout 30
+"""
+
+
+def rule_of(words: tuple[str, ...]) -> dict[str, Any]:
+    """Return the rule that words describe: a JSON object, or an action and ``field=value``."""
+    first, *rest = words
+    if first.startswith("{"):
+        if rest:
+            raise InvalidUsage("no words may follow a rule in JSON")
+        return dict(_json(first))
+    rule: dict[str, Any] = {"action": first}
+    for word in rest:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise InvalidUsage(f"{word!r} is not field=value; see `minibroker faults fields`")
+        if name in rule:
+            raise InvalidUsage(f"{name} is given twice")
+        rule[name] = _value(name, text)
+    return rule
+
+
+def _value(name: str, text: str) -> Any:
+    """The value of a field: of the type that the field has."""
+    types = _types().get(name, ())
+    if "object" in types:
+        return _json(text)
+    if "boolean" in types and text in {"true", "false"}:
+        return text == "true"
+    for kind, convert in (("integer", int), ("number", float)):
+        if kind in types:
+            try:
+                return convert(text)
+            except ValueError:
+                return text
+    return text
+
+
+def _types() -> dict[str, list[str]]:
+    from minibroker.control.fault_shapes import FaultRule
+    from minibroker.control.schema import component
+
+    return {
+        name: [each.get("type", "") for each in schema.get("anyOf", [schema])]
+        for name, schema in component(FaultRule)["properties"].items()
+    }
+
+
+def _json(text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidUsage(f"{text!r} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidUsage(f"{text!r} is not a JSON object")
+    return found
+
+
+@app.command("add", epilog=ADD_EXAMPLES)
+@click.argument(
+    "words",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    metavar="ACTION [FIELD=VALUE]...",
+    about="The rule, or a JSON object.",
+)
+@bootstrap_option
+@control_option
+def add(words: tuple[str, ...], servers: BootstrapServers, control: str | None) -> None:
+    """Add a fault rule and print its id; every connection obeys it from then on."""
+    rule = rule_of(words)
+    api = find_control(control, servers)
+    try:
+        emit(json.loads(api.send("POST", PATH, rule))["id"])
+    finally:
+        api.close()
+
+
+@app.command("list", epilog=LIST_EXAMPLES)
+@bootstrap_option
+@control_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def list_(servers: BootstrapServers, control: str | None, as_json: bool) -> None:
+    """List fault rules and how often each one fired."""
+    api = find_control(control, servers)
+    try:
+        found = json.loads(api.get(PATH))["faults"]
+    finally:
+        api.close()
+    if as_json:
+        for fault in found:
+            emit(json_line(fault))
+    elif found:
+        rows = [
+            (each["id"], each["matches"], each["hits"], each["held"], _words(each["rule"]))
+            for each in found
+        ]
+        emit(table(("ID", "MATCHES", "HITS", "HELD", "RULE"), rows))
+    else:
+        note("no fault rules; add one with `minibroker faults add`")
+
+
+def _words(rule: dict[str, Any]) -> str:
+    fields = [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in rule.items()
+        if name not in {"action", "name"}
+    ]
+    return " ".join([rule["action"], *fields])
+
+
+@app.command("wait", epilog=WAIT_EXAMPLES)
+@click.argument("fault_id", cls=Argument, metavar="ID", about="The rule.")
+@bootstrap_option
+@control_option
+@click.option("--hits", type=click.IntRange(0), default=1, help="Hits to wait for.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, 600),
+    default=10.0,
+    metavar="SECONDS",
+    help="Longest wait, in real time.",
+)
+def wait(
+    fault_id: str, servers: BootstrapServers, control: str | None, hits: int, timeout: float
+) -> None:
+    """Wait until a fault rule has fired; fail if it does not in time."""
+    api = find_control(control, servers)
+    query = f"hits={hits}&timeout_ms={int(timeout * 1000)}"
+    path = f"{PATH}/{quote(fault_id, safe='')}/wait?{query}"
+    try:
+        found = json.loads(api.send("GET", path, timeout_s=timeout + MARGIN_S))
+    finally:
+        api.close()
+    emit(json_line(found))
+
+
+@app.command("release", epilog=RELEASE_EXAMPLES)
+@click.argument("fault_id", cls=Argument, metavar="ID", about="The rule.")
+@bootstrap_option
+@control_option
+def release(fault_id: str, servers: BootstrapServers, control: str | None) -> None:
+    """Release the requests that a fault rule holds."""
+    api = find_control(control, servers)
+    try:
+        answer = json.loads(api.send("POST", f"{PATH}/{quote(fault_id, safe='')}/release"))
+    finally:
+        api.close()
+    emit(f"released {answer['released']} requests")
+
+
+@app.command("remove", epilog=REMOVE_EXAMPLES)
+@click.argument("fault_ids", cls=Argument, nargs=-1, metavar="[ID]...", about="The rules.")
+@click.option("--all", "is_all", is_flag=True, help="Remove all rules.")
+@bootstrap_option
+@control_option
+def remove(
+    fault_ids: tuple[str, ...], is_all: bool, servers: BootstrapServers, control: str | None
+) -> None:
+    """Remove fault rules, and release what they hold."""
+    if is_all == bool(fault_ids):
+        raise InvalidUsage("name the rules to remove, or pass --all")
+    api = find_control(control, servers)
+    try:
+        if is_all:
+            api.send("DELETE", PATH)
+        for fault_id in fault_ids:
+            api.send("DELETE", f"{PATH}/{quote(fault_id, safe='')}")
+    finally:
+        api.close()
+
+
+@app.command("fields", epilog=FIELDS_EXAMPLES)
+def fields() -> None:
+    """List all actions and fields of fault rules."""
+    from minibroker.faults.reference import plain_lines
+
+    for line in plain_lines():
+        emit(line)

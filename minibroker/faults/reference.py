@@ -1,0 +1,159 @@
+"""Reference page of fault rules, generated from their one definition.
+
+Owns the layout of ``docs/reference/faults.md``, which this module prints, and of the plain list of
+the command line. It must never describe an action or a field itself. Invariant: the committed page
+is the output of this module (a test compares them). Kafka has no equivalent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from minibroker.apis.registry import APIS
+from minibroker.control.fault_shapes import RULES_MAX, FaultRule
+from minibroker.control.schema import component
+from minibroker.faults.actions import (
+    ACTIONS,
+    CLIENT_FIELDS,
+    CONNECTION_FIELDS,
+    ENTITY_FIELDS,
+    REQUEST_FIELDS,
+    WHEN_FIELDS,
+    ActionKind,
+)
+from minibroker.faults.entities import selectable
+from protocol import registry
+from protocol.registry import ApiKey
+
+_INTRODUCTION: Final = """\
+# Fault rules
+
+<!-- Written by `python -m minibroker.faults.reference`; don't edit. -->
+
+A fault rule is a flat JSON object: an action with its fields, selectors, and when the rule fires.
+Add one with `POST /v1/faults` of the [control API](control-api.md), with
+`broker.faults.add(action, field=value)` or with `minibroker faults add ACTION FIELD=VALUE`.
+[The guide](../guides/faults.md) has examples.
+
+- All selectors of a rule must match, those of entities at the same entity. A request that does not
+  have a selected field does not match.
+- Rules are asked in the order in which they were added. `delay`, `hold`, `throttle` and `observe`
+  all fire. Of the other actions the first one that fires decides about the entities that it
+  matches, and later ones neither count nor fire for these.
+- Counts are exact over all processes and connections of the broker.
+- At most %(rules)s rules are set. They are not stored: a restart of the controller ends them.
+- While a rule selects topics or partitions of fetches, or changes their responses, the broker keeps
+  no fetch sessions: every fetch names all its partitions.
+- A request that already waits when a rule is added is not affected.
+- SaslHandshake and SaslAuthenticate, and ApiVersions before an authentication, cannot be selected.
+"""
+
+_GROUPS: Final = (
+    ("Requests", REQUEST_FIELDS),
+    ("Clients", CLIENT_FIELDS),
+    ("Connections", CONNECTION_FIELDS),
+    ("Entities of requests", tuple(ENTITY_FIELDS)),
+)
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    lines = [
+        _INTRODUCTION % {"rules": f"{RULES_MAX:,}"},
+        *_actions(),
+        *_fields("Fields of actions", _action_fields()),
+        "## Selectors",
+        "",
+    ]
+    for title, names in _GROUPS:
+        lines += _fields(title, names, level=3)
+    lines += [*_fields("When a rule fires", WHEN_FIELDS), *_apis()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def plain_lines() -> Iterator[str]:
+    """The actions and fields as plain text."""
+    yield "ACTIONS"
+    for name, kind in ACTIONS.items():
+        yield f"  {name:<14} {kind.summary}"
+        needs = [*kind.needed, *(f"[{field}]" for field in kind.fields if field not in kind.needed)]
+        if needs:
+            yield f"  {'':<14} fields: {' '.join(needs)}"
+    for title, names in (
+        ("FIELDS OF ACTIONS", _action_fields()),
+        *((f"SELECTORS: {title.upper()}", names) for title, names in _GROUPS),
+        ("WHEN A RULE FIRES", WHEN_FIELDS),
+    ):
+        yield ""
+        yield title
+        for name in names:
+            yield f"  {name:<17} {_schema(name).get('description', '')}"
+
+
+def _action_fields() -> list[str]:
+    used = {field for kind in ACTIONS.values() for field in kind.fields}
+    return ["name", *(name for name in FaultRule._fields if name in used)]
+
+
+def _actions() -> Iterator[str]:
+    yield "## Actions"
+    yield ""
+    yield "| Action | What it does | Fields | `at` |"
+    yield "| --- | --- | --- | --- |"
+    for name, kind in ACTIONS.items():
+        places = ", ".join(f"`{place}`" for place in kind.places)
+        yield f"| `{name}` | {kind.summary} | {_needs(kind)} | {places} |"
+    yield ""
+    yield "The first value of `at` is the default. Fields in parentheses are optional."
+    yield ""
+
+
+def _needs(kind: ActionKind) -> str:
+    return ", ".join(
+        [*(f"`{name}`" for name in kind.needed), *(f"(`{name}`)" for name in kind.optional)]
+    )
+
+
+def _schema(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = component(FaultRule)["properties"][name]
+    return found
+
+
+def _fields(title: str, names: Iterable[str], level: int = 2) -> Iterator[str]:
+    yield f"{'#' * level} {title}"
+    yield ""
+    yield "| Field | Type | Meaning |"
+    yield "| --- | --- | --- |"
+    for name in names:
+        schema = _schema(name)
+        yield f"| `{name}` | {_type(schema)} | {schema.get('description', '')} |"
+    yield ""
+
+
+def _type(schema: dict[str, Any]) -> str:
+    inner = schema["anyOf"][0] if "anyOf" in schema else schema
+    if "enum" in inner:
+        return ", ".join(f"`{value}`" for value in inner["enum"])
+    if "minimum" in inner:
+        return f"{inner['type']}, {inner['minimum']} to {inner['maximum']}"
+    return str(inner["type"])
+
+
+def _apis() -> Iterator[str]:
+    yield "## Entities of each API"
+    yield ""
+    yield "Requests of other APIs name no entities."
+    yield ""
+    yield "| API | Selectors |"
+    yield "| --- | --- |"
+    for key in APIS:
+        known = selectable(registry.schema(key).request, key)
+        names = [name for name, entity in ENTITY_FIELDS.items() if entity in known]
+        if names:
+            yield f"| {ApiKey(key).name} | {', '.join(f'`{name}`' for name in names)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,30 @@
+"""The definition of a rule is complete and can be described."""
+
+from __future__ import annotations
+
+from minibroker.control.backend import Backend
+from minibroker.control.fault_shapes import FaultRule, FaultsBackend, FaultView
+from minibroker.control.schema import component, to_json
+
+
+def test_backend_has_fault_rules() -> None:
+    assert FaultsBackend in Backend.__mro__
+
+
+def test_every_field_of_a_rule_is_described_and_optional_but_the_action() -> None:
+    schema = component(FaultRule)
+    assert schema["required"] == ["action"]
+    assert all(field["description"] for field in schema["properties"].values())
+    assert schema["additionalProperties"] is False
+
+
+def test_view_is_written_with_the_fields_that_were_given() -> None:
+    view = FaultView("1", {"action": "observe"}, 3, 2, 0, 10)
+    assert to_json(view) == {
+        "id": "1",
+        "rule": {"action": "observe"},
+        "matches": 3,
+        "hits": 2,
+        "held": 0,
+        "age_ms": 10,
+    }

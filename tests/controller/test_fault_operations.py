@@ -1,0 +1,27 @@
+"""The backend delegates operations on fault rules."""
+
+from __future__ import annotations
+
+from trio.testing import MockClock
+
+from minibroker.cluster.image import Image
+from minibroker.control.fault_shapes import FaultRule
+from minibroker.controller.fault_operations import FaultOperations
+from minibroker.controller.faults import FaultController
+from minibroker.controller.metadata_publisher import MetadataPublisher
+from minibroker.runtime.clock import SimulatedClock
+
+
+async def test_all_operations_reach_the_rules(autojump_clock: MockClock) -> None:
+    publisher = MetadataPublisher(Image, lambda _: None, 0)
+    rules = FaultController(publisher, SimulatedClock(autojump_clock), ["processor-0"])
+    operations = FaultOperations(lambda: rules)
+    view = await operations.add_fault(FaultRule("hold", name="h"))
+    assert (await operations.faults()).faults == (view,)
+    assert await operations.fault("h") == view
+    assert (await operations.release_fault("h")).released == 0
+    assert await operations.wait_fault("h", 0, 0) == view
+    await operations.remove_fault("h")
+    await operations.add_fault(FaultRule("observe"))
+    await operations.remove_faults()
+    assert (await operations.faults()).faults == ()

@@ -1,0 +1,208 @@
+"""Fault rules are published, counted once for all processes, awaited, and released."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.cluster.image import Image
+from minibroker.control.backend import BackendError, Conflict, NotFound
+from minibroker.control.fault_shapes import RULES_MAX, FaultRule
+from minibroker.control.schema import InvalidJson
+from minibroker.controller.faults import FaultController
+from minibroker.controller.metadata_publisher import MetadataPublisher
+from minibroker.faults.matching import Candidate
+from minibroker.process.messages import (
+    FaultHeld,
+    FaultMatched,
+    FaultRules,
+    ImageApplied,
+    RegisterRole,
+)
+from minibroker.runtime.channel import memory_channel_pair
+from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.rpc import RpcConnection
+
+HOLD = FaultRule("hold", name="held")
+OBSERVE = FaultRule("observe")
+
+
+class Processor:
+    """A processor that applies rules when the test lets it."""
+
+    def __init__(self, publisher: MetadataPublisher, nursery: trio.Nursery) -> None:
+        here, there = memory_channel_pair()
+        self.applied: list[FaultRules] = []
+        self.gate = trio.Event()
+        self.gate.set()
+        self.rpc = RpcConnection(here, self._apply)
+        nursery.start_soon(publisher.serve_role, there)
+        nursery.start_soon(self.rpc.run)
+
+    async def _apply(self, request: Any) -> None:
+        await self.gate.wait()
+        assert isinstance(request, FaultRules)
+        self.applied.append(request)
+
+    async def register(self) -> FaultRules | None:
+        registered = await self.rpc.request(RegisterRole("processor", 0, 1))
+        await self.rpc.request(ImageApplied())
+        rules: FaultRules | None = registered.faults
+        return rules
+
+
+class At:
+    """The controller's rules and one processor."""
+
+    def __init__(self, clock: MockClock, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.publisher = MetadataPublisher(Image, lambda _: None, 0)
+        self.faults = FaultController(self.publisher, SimulatedClock(clock), ["processor-0"])
+        self.processor = Processor(self.publisher, nursery)
+
+    def fire(self, *ids: str) -> list[str]:
+        matched = FaultMatched(tuple(Candidate(each, None) for each in ids))
+        return [each.rule_id for each in self.faults.decide(matched)]
+
+
+@pytest.fixture
+async def at(autojump_clock: MockClock) -> AsyncIterator[At]:
+    async with trio.open_nursery() as nursery:
+        made = At(autojump_clock, nursery)
+        await made.processor.register()
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_added_rule_is_applied_by_processors_before_the_answer(at: At) -> None:
+    at.processor.gate = trio.Event()
+    added: list[str] = []
+
+    async def add() -> None:
+        added.append((await at.faults.add_fault(OBSERVE)).id)
+
+    at.nursery.start_soon(add)
+    await wait_all_tasks_blocked()
+    assert added == []
+    at.processor.gate.set()
+    await wait_all_tasks_blocked()
+    assert added == ["1"]
+    (rules,) = at.processor.applied
+    assert (rules.number, rules.added, [each.id for each in rules.rules]) == (1, "1", ["1"])
+
+
+async def test_processor_that_registers_later_gets_the_rules(at: At) -> None:
+    await at.faults.add_fault(OBSERVE)
+    rules = await Processor(at.publisher, at.nursery).register()
+    assert rules is not None
+    assert ([each.id for each in rules.rules], rules.added) == (["1"], "")
+
+
+async def test_matches_and_hits_are_counted(at: At) -> None:
+    await at.faults.add_fault(OBSERVE._replace(every=2))
+    assert [at.fire("1") for _ in range(3)] == [[], ["1"], []]
+    view = await at.faults.fault("1")
+    assert (view.matches, view.hits) == (3, 1)
+    assert (await at.faults.faults()).faults == (view,)
+
+
+async def test_wait_returns_when_the_rule_has_fired(at: At) -> None:
+    await at.faults.add_fault(OBSERVE)
+    hits: list[int] = []
+
+    async def wait() -> None:
+        hits.append((await at.faults.wait_fault("1", 2, 60_000)).hits)
+
+    at.nursery.start_soon(wait)
+    for _ in range(2):
+        await wait_all_tasks_blocked()
+        assert hits == []
+        at.fire("1")
+    await wait_all_tasks_blocked()
+    assert hits == [2]
+    assert (await at.faults.wait_fault("1", 0, 0)).hits == 2
+
+
+async def test_wait_ends_at_its_timeout_with_what_was_seen(at: At) -> None:
+    await at.faults.add_fault(OBSERVE)
+    at.fire("1")
+    with pytest.raises(BackendError, match="fired 1 of 2 times within 50 ms") as caught:
+        await at.faults.wait_fault("1", 2, 50)
+    assert caught.value.status == 408
+    with pytest.raises(NotFound):
+        await at.faults.wait_fault("2", 1, 50)
+
+
+async def test_wait_for_removed_rule_ends(at: At) -> None:
+    await at.faults.add_fault(OBSERVE)
+    ended = trio.Event()
+
+    async def wait() -> None:
+        with pytest.raises(NotFound):
+            await at.faults.wait_fault("1", 1, 600_000)
+        ended.set()
+
+    at.nursery.start_soon(wait)
+    await wait_all_tasks_blocked()
+    await at.faults.remove_fault("1")
+    await wait_all_tasks_blocked()
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("by", ["release", "remove", "remove all"])
+async def test_held_request_is_released(at: At, by: str) -> None:
+    await at.faults.add_fault(HOLD)
+    (fired,) = at.faults.decide(FaultMatched((Candidate("held", None),)))
+    released = trio.Event()
+
+    async def hold() -> None:
+        await at.faults.hold(FaultHeld(fired.rule_id, fired.releases))
+        released.set()
+
+    at.nursery.start_soon(hold)
+    await wait_all_tasks_blocked()
+    assert not released.is_set()
+    assert (await at.faults.fault("held")).held == 1
+    if by == "release":
+        assert (await at.faults.release_fault("held")).released == 1
+    elif by == "remove":
+        await at.faults.remove_fault("held")
+    else:
+        await at.faults.remove_faults()
+    await wait_all_tasks_blocked()
+    assert released.is_set()
+
+
+async def test_release_before_the_request_arrives_is_not_lost(at: At) -> None:
+    await at.faults.add_fault(HOLD)
+    (fired,) = at.faults.decide(FaultMatched((Candidate("held", None),)))
+    assert (await at.faults.release_fault("held")).released == 0
+    await at.faults.hold(FaultHeld(fired.rule_id, fired.releases))
+    await at.faults.hold(FaultHeld("removed", 0))
+    assert (await at.faults.fault("held")).held == 0
+
+
+async def test_invalid_duplicate_and_surplus_rules_are_rejected(at: At) -> None:
+    with pytest.raises(InvalidJson, match="error: is missing"):
+        await at.faults.add_fault(FaultRule("error"))
+    await at.faults.add_fault(HOLD)
+    with pytest.raises(Conflict, match="held"):
+        await at.faults.add_fault(HOLD)
+    for _ in range(RULES_MAX - 1):
+        await at.faults.add_fault(OBSERVE)
+    with pytest.raises(Conflict, match="1000 rules are set"):
+        await at.faults.add_fault(OBSERVE)
+
+
+async def test_removed_rule_is_unknown(at: At) -> None:
+    await at.faults.add_fault(OBSERVE)
+    await at.faults.remove_fault("1")
+    for call in (at.faults.fault, at.faults.remove_fault, at.faults.release_fault):
+        with pytest.raises(NotFound):
+            await call("1")
+    assert at.processor.applied[-1].rules == ()
+    assert at.fire("1") == []

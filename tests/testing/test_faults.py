@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from minibroker.testing import ControlError, FaultNeverFired, MiniBroker
+from minibroker.testing.faults import FaultHandle, Faults, SharedFaultError
+from protocol.messages.heartbeat import HeartbeatRequest
+from tests.network.raw_client import RawClient
+
+WITHOUT_RANDOM = ("-p", "no:randomly", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def client(minibroker: MiniBroker) -> Iterator[RawClient]:
+    with RawClient(minibroker.bootstrap_servers, "faulty") as connected:
+        yield connected
+
+
+def beat(client: RawClient, group: str) -> int:
+    return int(client.ask(HeartbeatRequest(group_id=group, member_id="m"), 4).error_code)
+
+
+def test_rule_fires_is_counted_and_removed_at_the_end_of_its_context(
+    minibroker: MiniBroker, client: RawClient, minibroker_group: str
+) -> None:
+    with minibroker.faults as faults:
+        rule = faults.add("error", api="Heartbeat", group=minibroker_group, error="16", first=1)
+        assert [beat(client, minibroker_group) for _ in range(2)] == [16, 25]
+        assert (rule.matches, rule.hits, rule.held) == (2, 1, 0)
+        assert rule.wait()["id"] == rule.id
+        assert rule.id in {each["id"] for each in faults.list()}
+        assert repr(rule).startswith(f"fault rule {rule.id} (action='error'")
+    assert rule.id not in {each["id"] for each in minibroker.faults.list()}
+
+
+def test_context_fails_if_a_rule_never_fired(minibroker: MiniBroker, minibroker_group: str) -> None:
+    with (
+        pytest.raises(FaultNeverFired, match="matched 0 times"),
+        minibroker.faults as faults,
+    ):
+        faults.add("observe", group=minibroker_group)
+    with pytest.raises(ZeroDivisionError), minibroker.faults as faults:
+        assert 1 / faults.add("observe", group=minibroker_group).hits
+    assert not [each for each in minibroker.faults.list() if minibroker_group in str(each)]
+
+
+def test_wait_for_a_rule_that_does_not_fire_ends(
+    minibroker_faults: Faults, client: RawClient, minibroker_group: str
+) -> None:
+    rule = minibroker_faults.add("observe", group=minibroker_group)
+    with pytest.raises(FaultNeverFired, match="fired 0 of 1 times"):
+        rule.wait(timeout_s=0)
+    beat(client, minibroker_group)
+
+
+def test_held_request_can_be_released_during_a_wait(
+    minibroker_faults: Faults, client: RawClient, minibroker_group: str
+) -> None:
+    rule = minibroker_faults.add("hold", group=minibroker_group, name="beats")
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(beat(client, minibroker_group)))
+    thread.start()
+    rule.wait()
+    rule.release()
+    thread.join()
+    assert codes == [25]
+
+
+def test_wrong_field_is_an_error_with_its_name(minibroker_faults: Faults) -> None:
+    with pytest.raises(ControlError, match="did you mean 'api'"):
+        minibroker_faults.add("observe", topic="t", apis="Fetch")
+
+
+def test_rule_removed_by_others_is_no_error(minibroker: MiniBroker, minibroker_group: str) -> None:
+    rule = minibroker.faults.add("observe", group=minibroker_group)
+    minibroker.control.delete("v1", "faults", rule.id)
+    minibroker.faults.clear()
+
+
+def test_wide_rule_on_shared_broker_is_rejected(minibroker: MiniBroker) -> None:
+    faults = Faults(minibroker.control_url, minibroker.control, guarded=True)
+    with pytest.raises(SharedFaultError, match="other xdist workers"):
+        faults.add("observe", api="Fetch")
+    faults.add("observe", topic="mine").remove()
+
+
+def test_fixture_fails_a_test_whose_rule_never_fired(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_silent(minibroker_faults):
+            minibroker_faults.add("observe", topic="t")
+
+        def test_next(minibroker_faults):
+            assert minibroker_faults.list() == []
+        """
+    )
+    result = pytester.runpytest_subprocess(*WITHOUT_RANDOM)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*never fired: fault rule 1 (action='observe', topic='t')*"])
+
+
+def test_handle_keeps_given_fields(minibroker: MiniBroker, minibroker_group: str) -> None:
+    rule = minibroker.faults.add("delay", group=minibroker_group, delay_ms=5)
+    assert isinstance(rule, FaultHandle)
+    assert rule.rule == {"action": "delay", "group": minibroker_group, "delay_ms": 5}
+    rule.remove()
