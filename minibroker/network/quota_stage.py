@@ -29,7 +29,7 @@ from minibroker.observability.metrics import Series
 from minibroker.process.environment import Environment
 from minibroker.quotas.manager import FETCH as BYTES_FETCHED
 from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
-from minibroker.quotas.manager import DeferredRecord, QuotaUser, Throttle, larger
+from minibroker.quotas.manager import QuotaUser, Throttle, larger
 from minibroker.quotas.rate import NO_CAUSE, Cause
 from minibroker.quotas.throttle import ThrottleQueue
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
@@ -111,26 +111,26 @@ class QuotaStage:
         Return the response to send instead, or None if the original one can be sent. A request of
         a client well below its quotas is recorded after its response instead (ADR 0016).
         """
-        if not (cost.client.is_sampled or self.active):
+        client = cost.client
+        if not (client.is_sampled or self.quotas.enabled):
             return None
-        if self._defers(cost):
-            return None
+        cost.executed(self._env.work_time.worked_ns(client.account))
+        deferred = cost.deferred
+        if deferred is not None:
+            size = cost.request_bytes
+            if deferred.number == BYTES_FETCHED:
+                size = LENGTH_BYTES + cost.response_bytes
+            if deferred.start(size, cost.worked_ns, whole_ms(cost.now)):
+                return None
+            cost.deferred = None
         self._start_record(cost)
-        return self._throttle_after_response(cost) if self.active else None
+        return self._throttle_after_response(cost) if self.quotas.enabled else None
 
     async def delay_response(self, cost: RequestCost) -> Any | None:
         """Record an executed request as `before_response`, but wait until its throttle ends."""
         cost.executed(self._env.work_time.worked_ns(cost.client.account))
         self._start_record(cost)
         return await self._throttle_before_response(cost)
-
-    def _defers(self, cost: RequestCost) -> bool:
-        """Whether the request is recorded after its response."""
-        cost.executed(self._env.work_time.worked_ns(cost.client.account))
-        if cost.deferred is not None and self._is_deferred(cost, cost.deferred):
-            return True
-        cost.deferred = None
-        return False
 
     def _start_record(self, cost: RequestCost) -> None:
         client = cost.client
@@ -140,12 +140,6 @@ class QuotaStage:
         if client.is_sampled:
             cost.checks = QuotaChecks()
 
-    def _is_deferred(self, cost: RequestCost, deferred: DeferredRecord) -> bool:
-        size = cost.request_bytes
-        if deferred.number == BYTES_FETCHED:
-            size = LENGTH_BYTES + cost.response_bytes
-        return deferred.start(size, cost.worked_ns, whole_ms(cost.now))
-
     def after_send(self, cost: RequestCost) -> None:
         """Record what was not recorded before the response: all of it, or the work since then."""
         if cost.deferred is not None:
@@ -154,13 +148,13 @@ class QuotaStage:
                     quota_user(cost.client, cost.header), cost.late_ns, self._now_ms()
                 )
         elif cost.is_recorded:
-            now_ms, ordinal = self._now_ms(), None
-            if self.active:
+            now_ms, late_ns, ordinal = self._now_ms(), cost.late_ns, None
+            if self.quotas.enabled:
                 if cost.exempt:
-                    self.quotas.exempt(cost.late_ns, now_ms)
+                    self.quotas.exempt(late_ns, now_ms)
                 else:
-                    ordinal = self.quotas.record_later_time(cost.quota_user, cost.late_ns, now_ms)
-            cost.later_time = cost.late_ns, now_ms, ordinal
+                    ordinal = self.quotas.record_later_time(cost.quota_user, late_ns, now_ms)
+            cost.later_time = late_ns, now_ms, ordinal
 
     def complete_deferred(self) -> None:
         """Record a request whose response is not sent at once, if it was not recorded before."""
