@@ -9,9 +9,9 @@ Kafka's ``LogCleaner`` and ``LogCleanerManager``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -37,6 +37,7 @@ from minibroker.storage.cleaner.plan import CleanableRange
 from minibroker.storage.cleaner.task import CleaningFailedError, CleaningResult
 from minibroker.storage.errors import LogError
 from minibroker.storage.failures import NO_SPACE_ERRNOS
+from minibroker.storage.log import Log
 from minibroker.storage.manager import LogManager
 from minibroker.storage.partition import Partition
 from minibroker.storage.segment import Segment
@@ -53,23 +54,33 @@ BACKOFF_MIN_S: Final = 0.1
 PartitionKey = tuple[str, int]
 
 
+class CleanedWorker(Protocol):
+    """What the cleaner uses of its worker."""
+
+    @property
+    def image(self) -> Image:
+        """The newest image."""
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition of an open log. Raises LogError."""
+
+
 class LogCleaner:
     """Cleans the logs of one worker; ``run`` must be running."""
 
     def __init__(
         self,
         env: Environment,
-        log: EventLog,
         logs: LogManager,
-        partition: Callable[[str, int], Partition | None],
-        image: Callable[[], Image],
+        flush: Callable[[Log], Awaitable[None]],
+        worker: CleanedWorker,
     ) -> None:
-        """``partition`` returns the partition of an open log; ``image`` is the newest one."""
+        """``flush`` writes a log to the disk and raises LogError."""
         self._env = env
-        self._log = log
+        self._log = EventLog(env.name)
         self._logs = logs
-        self._partition = partition
-        self._image = image
+        self._worker = worker
+        self._flush = flush
         self._runner = ProcessRunner() if env.starts_processes else LoopRunner()
         self._cleanings: dict[PartitionKey, LogCleaning] = {}
         self._failed: dict[PartitionKey, str] = {}
@@ -94,14 +105,14 @@ class LogCleaner:
             await self._runner.close()
 
     def _settings(self) -> Settings:
-        return effective(self._env.settings, self._image().configs)
+        return effective(self._env.settings, self._worker.image.configs)
 
     def _partitions(self) -> Iterator[tuple[PartitionKey, Partition]]:
         """The open partitions of compacted topics."""
         for key, log in list(self._logs.items()):
             if log.config.compact:
                 with suppress(LogError):  # The topic is being deleted.
-                    partition = self._partition(*key)
+                    partition = self._worker.partition(*key)
                     if partition is not None:
                         yield key, partition
 
@@ -119,7 +130,7 @@ class LogCleaner:
         cleaning = self._cleaning(key, partition)
         try:
             partition.log.roll(now_ms=self._env.clock.wall_ms())
-            partition.log.flush(now_ms=self._env.clock.wall_ms())
+            await self._flush(partition.log)
         except LogError as error:
             return error.text
         for _ in range(PASSES_MAX):

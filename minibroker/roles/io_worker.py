@@ -48,6 +48,7 @@ from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
 from minibroker.process.environment import WORKER, Environment
 from minibroker.process.log_cleaner import LogCleaner
+from minibroker.process.log_flusher import LogFlusher
 from minibroker.process.messages import (
     ActivityAppend,
     ApiPart,
@@ -91,9 +92,6 @@ PEERS_STOP_S: Final = 3.0
 """How long, in real time, processors and the recorder may take to stop when the broker stops: more
 than they take to send the last responses and to append the last events.
 """
-
-FLUSH_CHECK_S: Final = 1.0
-"""How often logs are checked for ``flush.ms``."""
 
 
 async def io_worker(env: Environment) -> None:
@@ -159,7 +157,8 @@ class _Worker:
                 sleep_real=env.clock.sleep_real,
             ),
         )
-        self._cleaner = LogCleaner(env, self._log, self._logs, self.partition, lambda: self.image)
+        self._flusher = LogFlusher(env, self._logs)
+        self._cleaner = LogCleaner(env, self._logs, self._flusher.flush, self)
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
         env.metrics.watch_logs(self._figures)
         env.metrics.watch_busy(env.busy_ns)
@@ -267,9 +266,9 @@ class _Worker:
         retention_s = self.settings[LOG_RETENTION_CHECK_INTERVAL_MS] / 1000
         nursery.start_soon(self._repeat, retention_s, self._apply_retention)
         expiration_s = self.settings[PRODUCER_ID_EXPIRATION_CHECK_INTERVAL_MS] / 1000
-        expire, flush = self._logs.expire_producers, self._logs.flush_due
+        expire = self._logs.expire_producers
         nursery.start_soon(self._repeat, expiration_s, lambda: expire(now_ms=self.wall_ms()))
-        nursery.start_soon(self._repeat, FLUSH_CHECK_S, lambda: self._run_check("flush", flush))
+        nursery.start_soon(self._flusher.run)
         nursery.start_soon(self._cleaner.run)
         nursery.start_soon(self._storage.run)
         for service, topic, what in (

@@ -181,7 +181,7 @@ class Log:
         try:
             return self._write(prepared, now_ms, leader_epoch)
         except OSError as error:
-            raise self._storage_error("written", error) from error
+            raise self.storage_error("written", error) from error
 
     def append_marker(
         self,
@@ -311,7 +311,7 @@ class Log:
         try:
             return self.segments.read(offset, max_bytes, end_offset, min_one=min_one)
         except (OSError, DecodeError) as error:
-            raise self._storage_error("read", error) from error
+            raise self.storage_error("read", error) from error
 
     def offset_for_time(
         self, timestamp_ms: int, first_offset: int | None = None
@@ -409,17 +409,16 @@ class Log:
             self._on_failure(self.directory, error)
         self.dropped.remove_due(now_ms)
 
-    def flush_due(self, *, now_ms: int) -> bool:
-        """Flush if flush.ms has passed with unflushed records, or a segment was rolled.
-
-        Returns whether it did. Called periodically.
-        """
-        unflushed = self.log_end_offset > self._flushed_offset
-        is_due = unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
-        if is_due or self.recovery_point < self.segments.active.base_offset:
-            self.flush(now_ms=now_ms)
+    def is_flush_due(self, *, now_ms: int) -> bool:
+        """Whether flush.ms has passed with unflushed records, or a segment was rolled."""
+        if self.recovery_point < self.segments.active.base_offset:
             return True
-        return False
+        unflushed = self.log_end_offset > self._flushed_offset
+        return unflushed and now_ms - self._flushed_ms >= self.config.flush_ms
+
+    def unflushed_files(self) -> list[str]:
+        """The records' files that ``flush`` writes to the disk, which a thread can do before."""
+        return [*self.segments.sealed_files(self.recovery_point), self.segments.active.path]
 
     def flush(self, *, now_ms: int) -> None:
         """Write all records to the disk (fsync). Raises LogError KAFKA_STORAGE_ERROR."""
@@ -485,9 +484,10 @@ class Log:
         try:
             yield
         except (OSError, DecodeError) as error:
-            raise self._storage_error(operation, error) from error
+            raise self.storage_error(operation, error) from error
 
-    def _storage_error(self, operation: str, error: Exception) -> LogError:
+    def storage_error(self, operation: str, error: Exception) -> LogError:
+        """Report an error of a file; returns the error of the operation that failed by it."""
         if isinstance(error, OSError):
             self._on_failure(self.directory, error)
         text = f"{self.directory} can't be {operation}: {error}"

@@ -62,8 +62,15 @@ class LogSegments:
 
     def sync_sealed(self, recovery_point: int) -> None:
         """Write the sealed segments from the recovery point on to the disk (fsync)."""
-        for segment in self._sealed[bisect_right(self._bases, recovery_point - 1) :]:
+        for segment in self._sealed_from(recovery_point):
             segment.sync()
+
+    def sealed_files(self, recovery_point: int) -> list[str]:
+        """The records' files of the segments that ``sync_sealed`` writes to the disk."""
+        return [segment.path for segment in self._sealed_from(recovery_point)]
+
+    def _sealed_from(self, offset: int) -> list[Segment]:
+        return self._sealed[bisect_right(self._bases, offset - 1) :]
 
     def next_base_offset(self, offset: int) -> int | None:
         """Base offset of the segment after the one with ``offset``, None after the last one."""

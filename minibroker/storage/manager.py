@@ -294,10 +294,6 @@ class LogManager:
         for log in self._logs.values():
             log.expire_producers(now_ms=now_ms)
 
-    def flush_due(self, *, now_ms: int) -> list[LogError]:
-        """Flush the logs whose flush.ms has passed; returns the errors of those that failed."""
-        return self._for_each_log(lambda log: log.flush_due(now_ms=now_ms))
-
     def close(self, *, now_ms: int) -> list[LogError]:
         """Close all logs; returns the errors of logs that will need recovery."""
         errors = self._for_each_log(lambda log: log.close(now_ms=now_ms))

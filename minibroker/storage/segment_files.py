@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
@@ -19,6 +21,17 @@ OPEN_MAX: Final = 128
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _MODE: Final = 0o644
+
+
+def sync_files(paths: Iterable[str]) -> None:
+    """Write files to the disk (fsync), except those that are gone. Raises OSError."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
 
 class SegmentFiles:

@@ -16,7 +16,6 @@ from trio.testing import MockClock
 
 from minibroker.cluster.image import Image
 from minibroker.observability.conditions import ConditionKind
-from minibroker.observability.log import EventLog
 from minibroker.process.environment import WORKER
 from minibroker.process.log_cleaner import LogCleaner
 from minibroker.storage.config import LogConfig
@@ -36,13 +35,14 @@ class World:
         self.directory = directory
         self.partitions: dict[Key, Partition] = {}
         logs: Any = SimpleNamespace(items=self.logs)
-        self.cleaner = LogCleaner(
-            self.env,
-            EventLog("worker-0"),
-            logs,
-            lambda topic, index: self.partitions.get((topic, index)),
-            Image,
-        )
+        self.image = Image()
+        self.cleaner = LogCleaner(self.env, logs, self.flush, self)
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return self.partitions.get((topic, index))
+
+    async def flush(self, log: Log) -> None:
+        log.flush(now_ms=self.now_ms)
 
     def logs(self) -> Iterator[tuple[Key, Log]]:
         return ((key, each.log) for key, each in self.partitions.items())

@@ -332,14 +332,15 @@ def test_log_is_flushed_by_message_count_and_interval(
     assert not synced
     log.append(batch(0), now_ms=NOW_MS)
     assert len(synced) == 1
-    assert not log.flush_due(now_ms=NOW_MS + 10_000)
+    assert not log.is_flush_due(now_ms=NOW_MS + 10_000)
     log.append(batch(0), now_ms=NOW_MS + 100)
-    assert not log.flush_due(now_ms=NOW_MS + 499)
-    assert log.flush_due(now_ms=NOW_MS + 500)
+    assert not log.is_flush_due(now_ms=NOW_MS + 499)
+    assert log.is_flush_due(now_ms=NOW_MS + 500)
+    log.flush(now_ms=NOW_MS + 500)
     assert len(synced) == 2
 
 
-def test_rolled_segment_is_flushed_by_flush_due(
+def test_rolled_segment_is_flushed_when_due(
     open_log: OpenLog, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -348,8 +349,13 @@ def test_rolled_segment_is_flushed_by_flush_due(
     log.append(batch(0), now_ms=NOW_MS)
     log.append(batch(0), now_ms=NOW_MS)
     assert not synced
-    assert log.flush_due(now_ms=NOW_MS)
-    assert not log.flush_due(now_ms=NOW_MS)
+    assert log.is_flush_due(now_ms=NOW_MS)
+    assert [Path(path).name for path in log.unflushed_files()] == [
+        "00000000000000000000.log",
+        "00000000000000000001.log",
+    ]
+    log.flush(now_ms=NOW_MS)
+    assert not log.is_flush_due(now_ms=NOW_MS)
     assert [Path(path).name for path in synced] == [
         "00000000000000000000.log",
         "00000000000000000001.log",

@@ -180,7 +180,7 @@ def test_duplicates_are_detected_after_roll_and_kill(open_log: OpenLog) -> None:
     for number in range(4):
         produce(log, number * 2)
     log.roll(now_ms=NOW_MS)
-    log.flush_due(now_ms=NOW_MS)
+    log.flush(now_ms=NOW_MS)
     produce(log, 8)
     log.abandon()
     again = open_log()
@@ -262,7 +262,7 @@ def test_flushed_segments_are_not_scanned(open_log: OpenLog) -> None:
     log = open_log(segment_bytes=500)
     for number in range(20):
         produce(log, number * 2)
-    assert log.flush_due(now_ms=NOW_MS)
+    log.flush(now_ms=NOW_MS)
     files = sorted(Path(log.directory).glob("*.log"))
     log.abandon()
     with files[0].open("r+b") as file:
@@ -279,7 +279,7 @@ def test_producer_state_is_rebuilt_if_snapshot_files_are_missing(
     log = open_log(segment_bytes=500)
     for number in range(20):
         produce(log, number * 2)
-    log.flush_due(now_ms=NOW_MS)
+    log.flush(now_ms=NOW_MS)
     log.abandon()
     for path in Path(log.directory).glob(lost):
         if path.suffix in (".json", ".snapshot"):

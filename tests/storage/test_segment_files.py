@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
-from minibroker.storage.segment_files import SegmentFiles
+from minibroker.storage.segment_files import SegmentFiles, sync_files
 from tests.descriptors import open_below
 from tests.runtime.test_descriptors import no_descriptor_left
 
@@ -146,3 +146,11 @@ def test_closed_log_does_not_write_to_new_log_of_same_name(
         log.append(batch(0), now_ms=NOW_MS)
     assert os.path.getsize(tmp_path / "t-0" / f"{0:020d}.log") == 0
     again.abandon()
+
+
+def test_files_that_are_gone_need_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    (tmp_path / "there").write_bytes(b"")
+    sync_files([str(tmp_path / "gone"), str(tmp_path / "there")])
+    assert len(synced) == 1

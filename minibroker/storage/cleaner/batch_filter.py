@@ -13,7 +13,8 @@ of the base timestamp.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby, repeat
+from itertools import repeat
+from operator import ge
 from typing import Final, NamedTuple
 
 from minibroker.storage.cleaner.cleaned_transactions import CleanedTransactions
@@ -154,7 +155,7 @@ class BatchFilter:
         data, start = batch.section()
         fields = read_fields(data, start, header.record_count, header.base_offset)
         keeps = self._choose(header, fields)
-        count = sum(keeps)
+        count = keeps.count(True)
         if not count:
             return _REMOVED
         has_tombstones = any(keeps[index] for index in fields.tombstones)
@@ -162,17 +163,19 @@ class BatchFilter:
             return self._with_horizon(batch, data, _ranges(fields.positions, keeps), count)
         if count == header.record_count:
             return Filtered(batch.view, header.max_timestamp, count)
-        ranges = _ranges(fields.positions, keeps)
+        positions = fields.positions
+        ranges = _ranges(positions, keeps)
         section = b"".join([data[first:end] for first, end in ranges])
-        max_timestamp = _max_timestamp(section, header)
+        last = len(keeps) - 1 - keeps[::-1].index(True)
+        last_bytes = positions[last + 1] - positions[last]
+        max_timestamp = _max_timestamp(section, len(section) - last_bytes, header)
         rewritten = replaced_records(header, section, count, max_timestamp=max_timestamp)
         return Filtered(rewritten, max_timestamp, count)
 
     def _choose(self, header: BatchHeader, fields: RecordFields) -> list[bool]:
         """Whether to keep each record."""
         offsets, keys, latest = fields.offsets, fields.keys, self._latest_offset
-        last_offsets = map(self._last_offsets.get, keys, repeat(NO_OFFSET))
-        keeps = [at >= last for at, last in zip(offsets, last_offsets, strict=False)]
+        keeps = list(map(ge, offsets, map(self._last_offsets.get, keys, repeat(NO_OFFSET))))
         if None in keys:
             keeps = [keep and key is not None for keep, key in zip(keeps, keys, strict=True)]
         if header.has_delete_horizon and header.base_timestamp <= self._now_ms:
@@ -220,19 +223,22 @@ class BatchFilter:
 def _ranges(positions: list[int], keeps: list[bool]) -> list[tuple[int, int]]:
     """The positions between which all records are kept."""
     ranges: list[tuple[int, int]] = []
-    index = 0
-    for keep, run in groupby(keeps):
-        following = index + sum(1 for _ in run)
-        if keep:
-            ranges.append((positions[index], positions[following]))
-        index = following
+    keeps = [*keeps, True, False]  # So that each search finds something.
+    index, count = keeps.index(True), len(keeps) - 2
+    while index < count:
+        following = min(keeps.index(False, index), count)
+        ranges.append((positions[index], positions[following]))
+        index = keeps.index(True, following)
     return ranges
 
 
-def _max_timestamp(section: bytes, header: BatchHeader) -> int:
-    """The largest timestamp of the records in ``section``."""
+def _max_timestamp(section: bytes, last: int, header: BatchHeader) -> int:
+    """The largest timestamp of the kept records, of which the last one starts at ``last``."""
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return header.max_timestamp
+    delta, _ = read_varint(section, read_varint(section, last)[1] + 1)
+    if header.base_timestamp + delta == header.max_timestamp:
+        return header.max_timestamp  # As usual: times ascend.
     at, end, largest = 0, len(section), -(2**63)
     while at < end:
         length, body = read_varint(section, at)

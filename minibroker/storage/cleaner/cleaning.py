@@ -27,8 +27,9 @@ from minibroker.storage.cleaner.task import (
 from minibroker.storage.failures import NO_SPACE_ERRNOS
 from minibroker.storage.index import OFFSET_ENTRY, search_file
 from minibroker.storage.paths import LOG, OFFSET_INDEX, TRANSACTION_INDEX, offset_file
+from protocol.checksum import crc32c
 from protocol.errors import DecodeError
-from protocol.records import HEADER_BYTES, parse_batch_header, verify_crc
+from protocol.records import CHECKED_POSITION, HEADER_BYTES, parse_batch_header
 
 Steps = Generator[int, None, CleaningResult]
 """Yields the bytes that were read and written in a step."""
@@ -190,15 +191,16 @@ class _Cleaning:
             raise DecodeError(f"a batch of {first.size} bytes exceeds the segment", position)
         buffer = os.pread(fd, max(size, first.size), position)
         batches: list[SourceBatch] = []
-        at, view = 0, memoryview(buffer)
-        while len(buffer) - at >= HEADER_BYTES:
+        at, last, view = 0, len(buffer) - HEADER_BYTES, memoryview(buffer)
+        while at <= last:
             header = parse_batch_header(buffer, at)
-            if header.size > len(buffer) - at:
+            end = at + header.size
+            if end > len(buffer):
                 break
-            if not verify_crc(view, at):
+            if crc32c(view[at + CHECKED_POSITION : end]) != header.crc:
                 raise DecodeError("the checksum of a batch is wrong", position + at)
             batches.append(SourceBatch(buffer, at, header, position))
-            at += header.size
+            at = end
         if not batches:
             raise DecodeError("a segment is shorter than expected", position)
         return batches

@@ -30,48 +30,56 @@ class RecordFields(NamedTuple):
 
 
 def read_fields(data: bytes, at: int, count: int, base_offset: int) -> RecordFields:
-    """Read the ``count`` records from position ``at`` on. Raises DecodeError."""
+    """Read the ``count`` records from position ``at`` on. Raises DecodeError.
+
+    Varints of one and two bytes, which are nearly all, are read in place.
+    """
     fields = RecordFields([at], [], [], [])
     positions, offsets, keys, tombstones = fields
+    add_position, add_offset, add_key = positions.append, offsets.append, keys.append
     size = len(data)
     try:
         for index in range(count):
-            end, at = _read_length(data, at) if data[at] >= 0x80 else (at + 1 + (data[at] >> 1), at)
-            at += 2  # The length's last byte and the attributes.
+            byte, following = data[at], data[at + 1]
+            if byte < 0x80:
+                end = at + 1 + (byte >> 1)
+                at += 2  # The attributes, too.
+            elif following < 0x80:
+                end = at + 2 + ((byte & 0x7F | following << 7) >> 1)
+                at += 3
+            else:
+                length, body = read_varint(data, at)
+                end, at = body + length, body + 1
             while data[at] >= 0x80:  # The timestamp.
                 at += 1
-            at += 1
-            byte = data[at]
+            byte, following = data[at + 1], data[at + 2]
             if byte < 0x80:
-                offsets.append(base_offset + (byte >> 1))
-                at += 1
+                add_offset(base_offset + (byte >> 1))
+                at += 2
+            elif following < 0x80:
+                add_offset(base_offset + ((byte & 0x7F | following << 7) >> 1))
+                at += 3
             else:
-                delta, at = read_varint(data, at)
-                offsets.append(base_offset + delta)
+                delta, at = read_varint(data, at + 1)
+                add_offset(base_offset + delta)
             byte = data[at]
             at += 1
             if byte == NULL:
-                keys.append(None)
+                add_key(None)
             elif byte <= 2 * KEY_BYTES_MAX:
                 key_end = at + (byte >> 1)
-                keys.append(data[at:key_end])
+                add_key(data[at:key_end])
                 at = key_end
             else:
                 length, at = read_varint(data, at - 1)
-                keys.append(short_key(data[at : at + length]))
+                add_key(short_key(data[at : at + length]))
                 at += length
             if data[at] == NULL:
                 tombstones.append(index)
             if not at < end <= size:
                 raise DecodeError(f"a record ends at {end} of {size} bytes", at)
-            positions.append(end)
+            add_position(end)
             at = end
     except IndexError:
         raise DecodeError("a record is cut off", at) from None
     return fields
-
-
-def _read_length(data: bytes, at: int) -> tuple[int, int]:
-    """The end of a record, and the position of the last byte of its length."""
-    length, body = read_varint(data, at)
-    return body + length, body - 1
