@@ -263,6 +263,14 @@ class WorkerScope(Protocol):
         """Return when one of the partitions has grown or the deadline has passed."""
         ...
 
+    def watch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+        """Wake a waiter whenever one of the partitions may have grown, until `unwatch_appended`."""
+        ...
+
+    def unwatch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+        """Remove a waiter that was added with these partitions."""
+        ...
+
     async def next_producer_id(self) -> int | None:
         """A unique producer id, from a block that the controller handed out.
 
@@ -365,21 +373,48 @@ class SingleScope(Protocol):
         ...
 
 
+class Waiter(Protocol):
+    """Something that is woken, such as an event of the loop; waking it again is harmless."""
+
+    def set(self) -> object:
+        """Wake it."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """A single step that waits until a partition has grown, or for its deadline.
+
+    ``deadline`` is in seconds of the broker's clock. ``attempt`` is called when a partition may
+    have grown, and with True at the deadline; it returns None to wait longer. Kafka's
+    ``DelayedOperation``.
+    """
+
+    partitions: frozenset[tuple[str, int]]
+    deadline: float
+    attempt: Callable[[bool], Attempt | None]
+
+
+class Attempt(NamedTuple):
+    """The end of a wait: the leaves of the response, or None if the three steps are to be taken."""
+
+    leaves: tuple[Any, ...] | None
+
+
 class SingleForm(NamedTuple):
     """The single step of an API: for a request about one partition or group of this process.
 
     ``shape`` are the arrays that such a request and its response have, and their sizes. ``execute``
     gets the version and the leaves of the request (`protocol.compiler.single`) and returns those of
-    the response, whose throttle time is 0 and which has no error, or an awaitable of them if it has
-    to wait. They are None, and there was no effect, if the request is another one: then the three
-    steps are taken.
+    the response, whose throttle time is 0 and which has no error, or says what it waits for. They
+    are None, and there was no effect, if the request is another one: then the three steps are
+    taken.
     """
 
     shape: Shape
-    execute: Callable[
-        [SingleScope, int, tuple[Any, ...]],
-        tuple[Any, ...] | Awaitable[tuple[Any, ...] | None] | None,
-    ]
+    execute: Callable[[SingleScope, int, tuple[Any, ...]], tuple[Any, ...] | Delayed | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ transactions and records that are better sent from the file are left to them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any, Final, NamedTuple
 
-from minibroker.apis.base import SingleForm, SingleScope
+from minibroker.apis.base import Attempt, Delayed, SingleForm, SingleScope
 from minibroker.apis.partition_fetch import (
     READ_COMMITTED,
     FetchQuery,
@@ -41,9 +40,7 @@ class _SingleFetch(NamedTuple):
     topic_id: bytes
 
 
-def execute_single(
-    scope: SingleScope, version: int, request: Leaves
-) -> Leaves | Awaitable[Leaves | None] | None:
+def execute_single(scope: SingleScope, version: int, request: Leaves) -> Leaves | Delayed | None:
     """Read the partition; wait if there is too little."""
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, _, session_epoch = request[:7]
     topic, topic_id, partition, leader_epoch, offset, last_epoch, _, partition_bytes = request[7:15]
@@ -66,17 +63,15 @@ def execute_single(
     result = _read(scope, fetch)
     if _is_due(result, fetch) or max_wait_ms <= 0:
         return _response(scope, fetch, result)
-    return _wait(scope, fetch, scope.worker.now() + max_wait_ms / 1000)
 
-
-async def _wait(scope: SingleScope, fetch: _SingleFetch, deadline: float) -> Leaves | None:
-    worker = scope.worker
-    keys = frozenset({(fetch.query.topic, fetch.query.partition)})
-    while True:
-        await worker.wait_appended(keys, deadline)
+    def attempt(is_over: bool) -> Attempt | None:
         result = _read(scope, fetch)
-        if _is_due(result, fetch) or worker.now() >= deadline:
-            return _response(scope, fetch, result)
+        if is_over or _is_due(result, fetch):
+            return Attempt(_response(scope, fetch, result))
+        return None
+
+    deadline = scope.worker.now() + max_wait_ms / 1000
+    return Delayed(frozenset({(name, partition)}), deadline, attempt)
 
 
 def _read(scope: SingleScope, fetch: _SingleFetch) -> FetchResult:

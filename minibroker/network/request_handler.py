@@ -27,6 +27,7 @@ from minibroker.network.activity_events import (
 from minibroker.network.activity_sender import ActivitySender
 from minibroker.network.client_connection import ClientConnection
 from minibroker.network.connection_state import ChannelEvent
+from minibroker.network.delayed_requests import DelayedRequests
 from minibroker.network.open_files import OpenFiles
 from minibroker.network.quota_stage import QuotaStage
 from minibroker.network.request_cost import RequestCost
@@ -34,7 +35,7 @@ from minibroker.network.request_execution import RequestExecution
 from minibroker.network.request_reader import LENGTH_BYTES
 from minibroker.network.response_cache import CachedResponse, ResponseCache
 from minibroker.network.response_sender import Chunk, join_response, send_response
-from minibroker.network.single_requests import SingleRequests, SingleResponse
+from minibroker.network.single_requests import SingleDelay, SingleRequests, SingleResponse
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import FetchSessionFigures
 from minibroker.process.environment import Environment
@@ -93,11 +94,10 @@ class RequestHandler:
         self._single = (
             None
             if local is None
-            else SingleRequests(
-                metadata_client, local, files, quota_stage.fetch_bytes_max, env.work_time
-            )
+            else SingleRequests(metadata_client, local, files, quota_stage.fetch_bytes_max)
         )
         self._cache = ResponseCache()
+        self.delayed = DelayedRequests(env.clock.now, env.work_time)
         self.fetch_sessions = FetchSessionCache(
             slots_of(
                 env.index,
@@ -134,7 +134,7 @@ class RequestHandler:
                 self._prepare_direct(cost)
                 return self._respond_now(cost, response)
             if response is not None:
-                return self._serve_waiting(cost, body, response)
+                return self.delayed.start(response, partial(self._complete_delayed, cost, body))
         return self._serve_in_steps(cost, body)
 
     async def _serve_in_steps(self, cost: RequestCost, body: bytes | Block) -> None:
@@ -144,15 +144,15 @@ class RequestHandler:
             self._keep(cost, body, encoded)
         await self._respond(cost, encoded)
 
-    async def _serve_waiting(
-        self, cost: RequestCost, body: bytes, response: Awaitable[DirectResponse | None]
-    ) -> None:
-        cost.response = await response
-        if cost.response is None:
-            await self._serve_in_steps(cost, body)
-        else:
-            self._prepare_direct(cost)
-            await self._respond(cost, cost.response.encode())
+    def _complete_delayed(
+        self, cost: RequestCost, body: bytes, response: SingleResponse | None
+    ) -> Awaitable[None] | None:
+        if response is None:
+            return self._serve_in_steps(cost, body)
+        cost.response = response
+        self._prepare_direct(cost)
+        self._on_use(cost.client.number)  # Not only when it was requested.
+        return self._respond_now(cost, response)
 
     def _respond_now(self, cost: RequestCost, response: DirectResponse) -> Awaitable[None] | None:
         """Send the response of a direct request; return what remains to be awaited."""
@@ -241,7 +241,7 @@ class RequestHandler:
 
     def _execute_directly(
         self, cost: RequestCost, body: bytes
-    ) -> DirectResponse | Awaitable[DirectResponse | None] | None:
+    ) -> DirectResponse | SingleDelay | None:
         """Answer the request from the cache or execute it in a single step, if that is possible."""
         cached = self._cache.find(cost, body, self._metadata_client.image)
         if cached is not None or self._single is None:

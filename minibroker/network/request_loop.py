@@ -51,7 +51,9 @@ class RequestLoop:
         self._request_handler = request_handler
         self._on_use = on_use
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.selector = Selector(self._serve_body, self._scratch, env.work_time)
+        self.selector = Selector(
+            self._serve_body, request_handler.delayed, self._scratch, env.work_time
+        )
 
     async def run(self, client: ClientConnection) -> None:
         """Serve requests until the client disconnects or the broker stops."""
@@ -117,10 +119,7 @@ class RequestLoop:
         if not is_first:
             self._pacer.note_served()
         self._on_use(client.number)
-        rest = self._request_handler.serve(client, body)
-        if rest is None and client.throttle_end is not None:
-            return client.throttle_end.wait()
-        return rest
+        return self._request_handler.serve(client, body)
 
     async def _finish(self, client: ClientConnection, rest: Awaitable[None]) -> bool:
         """Complete a request, and the throttle that it caused; return whether there was one."""

@@ -12,10 +12,12 @@ Kafka's ``Selector.poll`` and ``SocketServer.Processor.processCompletedReceives`
 from __future__ import annotations
 
 import select
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from minibroker.network.delayed_requests import DelayedRequest
 from minibroker.network.request_reader import SCRATCH_BYTES
 from minibroker.runtime.stream import SocketStream
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.delayed_requests import DelayedRequests
     from minibroker.runtime.worktime import WorkTime
 
 ROUND_REQUESTS_MAX: Final = 16
@@ -39,19 +42,26 @@ _EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 class _Registration:
     """A connection's socket."""
 
-    __slots__ = ("client", "error", "is_ready", "rest", "stream", "task")
+    __slots__ = ("client", "delayed", "error", "is_ready", "rest", "stream", "task")
 
     def __init__(self, client: ClientConnection, stream: SocketStream) -> None:
         self.client = client
         self.stream = stream
         self.task: trio.lowlevel.Task | None = None
         """The connection's task while it waits for the next request."""
+        self.delayed: DelayedRequest | None = None
+        """The request of the connection that waits for records."""
         self.is_ready = False
         """Whether the socket may have bytes, or its end, of which no further event comes."""
         self.rest: Awaitable[None] | None = None
         """What the task awaits when it continues."""
         self.error: Exception | None = None
         """What the task raises when it continues."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the next request of the connection can be served."""
+        return self.task is not None and self.delayed is None
 
 
 class Selector:
@@ -60,11 +70,13 @@ class Selector:
     def __init__(
         self,
         serve: Callable[[ClientConnection, bytes], Awaitable[None] | None],
+        delayed: DelayedRequests,
         scratch: memoryview,
         work_time: WorkTime,
     ) -> None:
         """``serve`` serves a request at once, or returns what the connection's task must await."""
         self._serve = serve
+        self._delayed = delayed
         self._scratch = scratch
         self._work_time = work_time
         self._epoll = select.epoll()
@@ -94,6 +106,8 @@ class Selector:
 
         def abort(_: object) -> trio.lowlevel.Abort:
             registration.task = None
+            if registration.delayed is not None:
+                registration.delayed.cancel()
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
@@ -134,15 +148,18 @@ class Selector:
         """Serve one request of each ready connection; return the number of connections."""
         again, self._again = self._again, []
         events = self._epoll.poll(0, EVENTS_MAX)
+        self._delayed.is_attended = True
         for registration in again:
-            if registration.task is not None:
+            if registration.is_waiting:
                 self._serve_buffered(registration)
         for descriptor, flags in events:
             registration = self._registered[descriptor]  # Forgotten ones have no events.
-            if registration.task is None or flags & _ENDED:
+            if not registration.is_waiting or flags & _ENDED:
                 registration.is_ready = True
-            if registration.task is not None:
+            if registration.is_waiting:
                 self._serve_received(registration)
+        self._delayed.attempt_noted()
+        self._delayed.is_attended = False
         self._work_time.switch(None)
         return len(events) + len(again)
 
@@ -177,6 +194,10 @@ class Selector:
             self._wake(registration)  # The task receives the rest.
             return
         rest = self._serve(client, body)
+        if isinstance(rest, DelayedRequest):
+            registration.delayed = rest
+            rest.on_due = partial(self._complete, registration, rest)
+            return
         assert client.reader is not None
         if rest is not None:
             self._wake(registration, rest)
@@ -184,6 +205,19 @@ class Selector:
             self._again.append(registration)
         elif registration.is_ready:
             self._wake(registration)
+
+    def _complete(self, registration: _Registration, delayed: DelayedRequest) -> None:
+        registration.delayed = None
+        client = registration.client
+        assert client.reader is not None
+        try:
+            rest = delayed.complete()
+        except Exception as error:  # noqa: BLE001 - raised in the connection's task
+            self._wake(registration, error=error)
+            return
+        # The task reads what has arrived in the meantime.
+        if rest is not None or client.reader.has_buffered or registration.is_ready:
+            self._wake(registration, rest)
 
     def _wake(
         self,

@@ -14,9 +14,9 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from minibroker.apis.base import Delayed
 from minibroker.apis.registry import APIS
 from minibroker.network.activity_events import count_batch_records
-from minibroker.runtime.worktime import Account, WorkTime
 from protocol import registry
 from protocol.compiler.single import SingleDecoder, SingleEncoder, single_decoder, single_encoder
 from protocol.compiler.single import leaves as leaves_of
@@ -24,9 +24,9 @@ from protocol.headers import API_BYTES, encode_response_header, quick_request_he
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from minibroker.apis.base import SingleForm, WorkerScope
+    from minibroker.apis.base import SingleForm, Waiter, WorkerScope
     from minibroker.cluster.image import Image
     from minibroker.network.client_connection import ClientConnection
     from minibroker.network.open_files import OpenFiles
@@ -83,6 +83,56 @@ class SingleResponse:
         return self._codec.encode(self._correlation_id, *leaves)
 
 
+class SingleDelay:
+    """A request that waits for records, and its further attempts."""
+
+    __slots__ = ("_codec", "_delayed", "_local_worker", "_since_ns", "cost")
+
+    def __init__(
+        self, local_worker: LocalWorker, cost: RequestCost, codec: _Codec, delayed: Delayed
+    ) -> None:
+        self._local_worker = local_worker
+        self.cost = cost
+        self._codec = codec
+        self._delayed = delayed
+        self._since_ns = time.perf_counter_ns()
+
+    @property
+    def deadline(self) -> float:
+        """When the wait ends, in seconds of the broker's clock."""
+        return self._delayed.deadline
+
+    def watch(self, waiter: Waiter) -> None:
+        """Wake a waiter when another attempt may succeed, until `unwatch`."""
+        self._local_worker.scope.watch_appended(self._delayed.partitions, waiter)
+
+    def unwatch(self, waiter: Waiter) -> None:
+        """Remove the waiter."""
+        self._local_worker.scope.unwatch_appended(self._delayed.partitions, waiter)
+
+    def attempt(self, *, is_over: bool) -> SingleAttempt | None:
+        """Try again; None if the request waits longer."""
+        cost, started_ns = self.cost, time.perf_counter_ns()
+        found = self._delayed.attempt(is_over)
+        ended_ns = time.perf_counter_ns()
+        cost.io_ns += ended_ns - started_ns
+        self._local_worker.charge(ended_ns - started_ns)
+        if found is None:
+            return None
+        if found.leaves is None:
+            cost.io_ns = cost.owners_ns = 0
+            return SingleAttempt(None)
+        cost.owners_ns += ended_ns - self._since_ns
+        cost.is_direct = True
+        return SingleAttempt(SingleResponse(self._codec, cost.header.correlation_id, found.leaves))
+
+
+class SingleAttempt(NamedTuple):
+    """The end of a wait: the response, or None if the request must go the general way."""
+
+    response: SingleResponse | None
+
+
 class SingleRequests:
     """Executes requests at the worker of this process. Implements ``apis.base.SingleScope``."""
 
@@ -92,13 +142,11 @@ class SingleRequests:
         local_worker: LocalWorker,
         files: OpenFiles,
         fetch_bytes_max: Callable[[ClientConnection, RequestHeader], int],
-        work_time: WorkTime,
     ) -> None:
         self._metadata_client = metadata_client
         self._local_worker = local_worker
         self._files = files
         self._fetch_bytes_max = fetch_bytes_max
-        self._work_time = work_time
         self._client: ClientConnection
         self._header: RequestHeader
         self._codecs: dict[bytes, _Codec | None] = {}
@@ -132,9 +180,7 @@ class SingleRequests:
             return None
         return data if len(data) == records.length else None
 
-    def execute(
-        self, cost: RequestCost, body: bytes
-    ) -> SingleResponse | Awaitable[SingleResponse | None] | None:
+    def execute(self, cost: RequestCost, body: bytes) -> SingleResponse | SingleDelay | None:
         """Execute a request, at once unless it has to wait; None if it must go the general way."""
         api = body[:API_BYTES]
         codec = self._codecs[api] if api in self._codecs else self._find_codec(api)
@@ -153,28 +199,13 @@ class SingleRequests:
         cost.io_ns = cost.owners_ns = time.perf_counter_ns() - started_ns
         self._local_worker.charge(cost.io_ns)
         cost.header = header
-        if not isinstance(leaves, tuple):
-            return self._wait(cost, codec, leaves)
+        if isinstance(leaves, Delayed):
+            cost.client.in_flight = codec.key
+            return SingleDelay(self._local_worker, cost, codec, leaves)
         cost.is_direct = True
         if cost.client.is_sampled and codec.key == ApiKey.PRODUCE:
             cost.records = count_batch_records(request[-1])
         return SingleResponse(codec, header.correlation_id, leaves)
-
-    async def _wait(
-        self, cost: RequestCost, codec: _Codec, leaves: Awaitable[tuple[Any, ...] | None]
-    ) -> SingleResponse | None:
-        account, started_ns = Account(), time.perf_counter_ns()
-        cost.client.in_flight = codec.key
-        with self._work_time.charge(account):
-            found = await leaves
-        self._local_worker.account.worked_ns += account.worked_ns
-        if found is None:
-            cost.io_ns = cost.owners_ns = 0
-            return None
-        cost.io_ns += account.worked_ns
-        cost.owners_ns += time.perf_counter_ns() - started_ns
-        cost.is_direct = True
-        return SingleResponse(codec, cost.header.correlation_id, found)
 
     def _find_codec(self, api_bytes: bytes) -> _Codec | None:
         if len(api_bytes) < API_BYTES:

@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 import trio
 
+from minibroker.apis.base import Waiter
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -19,7 +21,7 @@ class Purgatory(Generic[Key]):
     """Waiters by the keys that they wait for."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Key, dict[trio.Event, None]] = {}
+        self._waiting: dict[Key, dict[Waiter, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -30,28 +32,36 @@ class Purgatory(Generic[Key]):
         """Wake all waiters of ``key``."""
         waiting = self._waiting.get(key)
         if waiting:
-            for event in waiting:
-                event.set()
+            for waiter in waiting:
+                waiter.set()
 
     def wake_all(self) -> None:
         """Wake all waiters, so that they check again."""
         for waiting in self._waiting.values():
-            for event in waiting:
-                event.set()
+            for waiter in waiting:
+                waiter.set()
+
+    def add(self, keys: Collection[Key], waiter: Waiter) -> None:
+        """Wake a waiter when one of ``keys`` is woken, until it is removed."""
+        for key in keys:
+            self._waiting.setdefault(key, {})[waiter] = None
+        self._count += 1
+
+    def remove(self, keys: Collection[Key], waiter: Waiter) -> None:
+        """Remove a waiter that was added with these keys."""
+        self._count -= 1
+        for key in keys:
+            waiting = self._waiting[key]
+            del waiting[waiter]
+            if not waiting:
+                del self._waiting[key]
 
     async def wait(self, keys: Collection[Key], deadline: float) -> None:
         """Wait until one of ``keys`` is woken or the deadline (seconds) has passed."""
         event = trio.Event()
-        for key in keys:
-            self._waiting.setdefault(key, {})[event] = None
-        self._count += 1
+        self.add(keys, event)
         try:
             with trio.move_on_at(deadline):
                 await event.wait()
         finally:
-            self._count -= 1
-            for key in keys:
-                waiting = self._waiting[key]
-                del waiting[event]
-                if not waiting:
-                    del self._waiting[key]
+            self.remove(keys, event)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from minibroker.apis.base import Owner
+from minibroker.apis.base import Owner, Waiter
 from minibroker.apis.fetch_watches import FetchWatches
 from minibroker.apis.registry import APIS
 from minibroker.cluster.features import TRANSACTION_VERSION, level
@@ -223,6 +223,12 @@ class _Worker:
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         await self._purgatory.wait(partitions, deadline)
+
+    def watch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+        self._purgatory.add(partitions, waiter)
+
+    def unwatch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+        self._purgatory.remove(partitions, waiter)
 
     async def next_producer_id(self) -> int | None:
         while not self._producer_ids:

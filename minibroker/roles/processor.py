@@ -222,6 +222,7 @@ class _Processor:
             await self._workers.wait_connected()
             nursery.start_soon(self._pacer.run)
             nursery.start_soon(self._request_loop.selector.run)
+            nursery.start_soon(self._request_handler.delayed.run)
             nursery.start_soon(self._trim)
             nursery.start_soon(self._descriptor_health.run)
             if self._activity is not None:

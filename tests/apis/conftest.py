@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from minibroker.apis.authorization.authorizers import Authorizers
-from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round
+from minibroker.apis.base import CONTROLLER, Api, Caller, Context, Mutator, Round, Waiter
 from minibroker.apis.fetch_sessions import FetchSessionCache
 from minibroker.apis.fetch_watches import FetchWatches
 from minibroker.apis.transaction_parts import AddPartitionsPart, PartitionsToAdd
@@ -362,6 +362,12 @@ class LogWorker:
 
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         await self._purgatory.wait(partitions, deadline)
+
+    def watch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+        self._purgatory.add(partitions, waiter)
+
+    def unwatch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+        self._purgatory.remove(partitions, waiter)
 
     def close(self) -> None:
         self._logs.abandon()

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import trio
-from trio.testing import MockClock
 
-from minibroker.apis.base import SingleScope
+from minibroker.apis.base import Delayed, SingleScope
 from minibroker.apis.single_fetch import COPIED_BYTES_MAX, execute_single
 from minibroker.storage.errors import LogError
 from minibroker.storage.slices import FileSlice
@@ -26,7 +24,6 @@ class Scope:
         self.error: ErrorCode | None = None
         self.quota = 1 << 30
         self.readable = True
-        self.grown = trio.Event()
         self.image = SimpleNamespace(
             topic_names={TOPIC_ID: "t"},
             partition=lambda topic, index: (topic, index) == ("t", 0) or None,
@@ -53,11 +50,7 @@ class Scope:
         return self.quota
 
     def now(self) -> float:
-        return trio.current_time()
-
-    async def wait_appended(self, _keys: frozenset[tuple[str, int]], deadline: float) -> None:
-        with trio.move_on_at(deadline):
-            await self.grown.wait()
+        return 7.0
 
     def read(self, *of: Any, **_: Any) -> Any:
         if len(of) == 1:  # As the scope of the request: the bytes of a slice.
@@ -130,23 +123,26 @@ def test_quota_limits_the_bytes_that_are_waited_for() -> None:
     assert isinstance(execute(scope, min_bytes=1000, max_wait_ms=1000), tuple)
 
 
-async def test_fetch_waits_until_there_is_enough_or_the_time_is_over(
-    autojump_clock: MockClock,
-) -> None:
-    assert (await execute(Scope(), max_wait_ms=500))[-1] == b""
-    assert trio.current_time() == 0.5
+def test_fetch_waits_until_there_is_enough() -> None:
     scope = Scope()
-    waiting = execute(scope, max_wait_ms=500)
+    delayed = execute(scope, max_wait_ms=500)
+    assert isinstance(delayed, Delayed)
+    assert (delayed.partitions, delayed.deadline) == (frozenset({("t", 0)}), 7.5)
+    assert delayed.attempt(False) is None
     scope.size = 10
-    scope.grown.set()
-    assert (await waiting)[-1] == bytes(10)
-    assert trio.current_time() == 0.5
+    found = delayed.attempt(False)
+    assert found is not None
+    assert found.leaves is not None
+    assert found.leaves[-1] == bytes(10)
 
 
-async def test_fetch_that_fails_while_it_waits_is_left_to_the_three_steps(
-    autojump_clock: MockClock,
-) -> None:
+def test_fetch_is_answered_without_records_when_its_time_is_over() -> None:
+    found = execute(Scope(), max_wait_ms=500).attempt(True)
+    assert found.leaves[-1] == b""
+
+
+def test_fetch_that_fails_while_it_waits_is_left_to_the_three_steps() -> None:
     scope = Scope()
-    waiting = execute(scope, max_wait_ms=500)
+    delayed = execute(scope, max_wait_ms=500)
     scope.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await waiting is None
+    assert delayed.attempt(False) == (None,)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,8 +16,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.network.client_connection import ClientConnection
+from minibroker.network.delayed_requests import DelayedRequests
 from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize, RequestReader
 from minibroker.network.selector import ROUND_REQUESTS_MAX, Selector
+from minibroker.network.single_requests import SingleAttempt
+from minibroker.process.purgatory import Purgatory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.stream import SocketStream, memory_stream_pair
 from minibroker.runtime.worktime import WorkTime
@@ -92,17 +97,32 @@ class RunningSelector:
         self.part = Arena.create(max(PART_BYTES_MIN, 2 * REQUEST_BYTES_MAX), 1).open_part(0)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.work_time = WorkTime()
-        self.selector = Selector(self._serve, self.scratch, self.work_time)
+        self.delayed = DelayedRequests(trio.current_time, self.work_time)
+        self.selector = Selector(self._serve, self.delayed, self.scratch, self.work_time)
+        self.purgatory: Purgatory[bytes] = Purgatory()
         self.connections: list[Connection] = []
         self.served: list[tuple[int, bytes]] = []
         """Requests that the selector served, with the number of their connection."""
         self.read: list[bytes] = []
         """Requests that a connection's task read."""
         self.on_serve: Callable[[bytes], Awaitable[None] | None] = lambda _: None
+        self.completed: list[int] = []
+        """Connections whose delayed request was completed."""
 
     def _serve(self, client: ClientConnection, body: bytes) -> Awaitable[None] | None:
         self.served.append((client.number, body))
+        if body.startswith(b"wait "):
+            return self._delay(client, body.removeprefix(b"wait "))
         return self.on_serve(body)
+
+    def _delay(self, client: ClientConnection, key: bytes) -> Awaitable[None] | None:
+        """Delay a request until the test wakes its key, or the clock shows 1000."""
+
+        def respond(_: object) -> Awaitable[None] | None:
+            self.completed.append(client.number)
+            return self.on_serve(b"completed")
+
+        return self.delayed.start(cast("Any", PlayedDelay(self, client, key)), respond)
 
     async def settle(self, requests: int) -> None:
         """Wait until this number of requests was served or read."""
@@ -112,15 +132,40 @@ class RunningSelector:
         await wait_all_tasks_blocked()
 
 
+class PlayedDelay:
+    """Waits until its key was woken often enough."""
+
+    def __init__(self, running: RunningSelector, client: ClientConnection, key: bytes) -> None:
+        self.cost = SimpleNamespace(client=client)
+        self.deadline = math.inf
+        self._running = running
+        self._key = key
+        self.attempts = 0
+
+    def watch(self, waiter: Any) -> None:
+        self._running.purgatory.add([self._key], waiter)
+
+    def unwatch(self, waiter: Any) -> None:
+        self._running.purgatory.remove([self._key], waiter)
+
+    def attempt(self, *, is_over: bool) -> SingleAttempt | None:
+        self.attempts += 1
+        if self._key == b"broken":
+            raise ValueError("broken")
+        return SingleAttempt(None) if self.attempts == 2 or is_over else None
+
+
 @pytest.fixture
 async def running() -> AsyncIterator[RunningSelector]:
     async with trio.open_nursery() as nursery:
         made = RunningSelector(nursery)
         nursery.start_soon(made.selector.run)
+        nursery.start_soon(made.delayed.run)
         yield made
         nursery.cancel_scope.cancel()
     for connection in made.connections:
         connection.close()
+    assert len(made.purgatory) == len(made.delayed) == 0
 
 
 async def test_complete_requests_are_served_without_the_connections_task(
@@ -313,3 +358,97 @@ async def test_stream_without_socket_is_read_by_its_task(running: RunningSelecto
     client.reader = cast("Any", object())
     assert await running.selector.wait(client) is None
     running.selector.forget(client)
+
+
+async def test_delayed_request_is_completed_after_the_request_that_wakes_it(
+    running: RunningSelector,
+) -> None:
+    consumer, producer = Connection(running), Connection(running)
+    order: list[str] = []
+
+    def serve(body: bytes) -> None:
+        if body == b"append":
+            running.purgatory.wake(b"t")
+        order.append(body.decode())
+
+    running.on_serve = serve
+    consumer.send(b"wait t")
+    await running.settle(1)
+    for number in range(2):  # The first attempt fails.
+        producer.send(b"append")
+        await running.settle(2 + number)
+    assert order == ["append", "append", "completed"]
+    assert running.completed == [0]
+    assert consumer.returned == []
+    consumer.send(b"next")
+    await running.settle(4)
+    assert running.served[-1] == (0, b"next")
+
+
+async def test_delayed_request_is_completed_by_other_tasks_of_the_process(
+    running: RunningSelector,
+) -> None:
+    consumer = Connection(running)
+    consumer.send(b"wait t")
+    await running.settle(1)
+    for _ in range(2):
+        running.purgatory.wake(b"t")
+        await wait_all_tasks_blocked()
+    assert running.completed == [0]
+
+
+async def test_request_behind_a_delayed_one_waits_for_it(running: RunningSelector) -> None:
+    consumer, other = Connection(running), Connection(running)
+    consumer.send(b"wait t", b"second")
+    await running.settle(1)
+    consumer.send(b"third")
+    other.send(b"other")
+    await running.settle(2)
+    assert [body for _, body in running.served] == [b"wait t", b"other"]
+    for _ in range(2):
+        running.purgatory.wake(b"t")
+        await wait_all_tasks_blocked()
+    await running.settle(4)
+    bodies = [body for number, body in running.served if number == 0] + running.read
+    assert bodies == [b"wait t", b"second", b"third"]
+
+
+async def test_task_awaits_what_remains_of_a_delayed_request(running: RunningSelector) -> None:
+    finished = trio.Event()
+
+    async def finish() -> None:
+        finished.set()
+
+    consumer = Connection(running)
+    consumer.send(b"wait t")
+    await running.settle(1)
+    running.on_serve = lambda _: finish()
+    for _ in range(2):
+        running.purgatory.wake(b"t")
+        await wait_all_tasks_blocked()
+    assert finished.is_set()
+    assert len(consumer.returned) == 1
+
+
+async def test_error_of_a_delayed_request_is_raised_in_its_task(running: RunningSelector) -> None:
+    consumer = Connection(running)
+    consumer.send(b"wait broken")
+    await running.settle(1)
+    running.purgatory.wake(b"broken")
+    await wait_all_tasks_blocked()
+    assert str(consumer.returned[0]) == "broken"
+    assert running.completed == []
+
+
+async def test_delayed_request_of_a_closed_connection_is_cancelled(
+    running: RunningSelector,
+) -> None:
+    consumer = Connection(running)
+    consumer.send(b"wait t")
+    await running.settle(1)
+    assert len(running.delayed) == 1
+    consumer.client.scope.cancel()
+    await wait_all_tasks_blocked()
+    assert len(running.delayed) == 0
+    running.purgatory.wake(b"t")
+    assert running.completed == []

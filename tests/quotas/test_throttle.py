@@ -49,7 +49,7 @@ def test_disconnected_client_is_removed_from_throttle_queue() -> None:
         throttled.hold(number, "Produce", 10**9)
         throttled.forget(number)
         throttled.forget(number)
-    assert len(throttled._ends) < 200
+    assert len(throttled._ends) == 1
     assert throttled.size("Produce") == 1
     assert throttled.due(10**10) == [-1]
     assert throttled.next_ms() is None
