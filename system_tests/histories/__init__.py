@@ -1,0 +1,1 @@
+"""Histories of real clients on real brokers, checked for anomalies."""
