@@ -174,7 +174,7 @@ class SingleRequests:
     def read(self, records: FileSlice) -> bytes | None:
         """The bytes of records in a file; None if it cannot be read."""
         try:
-            descriptor = self._files.get(records.path).descriptor
+            descriptor = self._files.get(records.path, records.inode).descriptor
             data = os.pread(descriptor, records.length, records.position)
         except OSError:
             return None

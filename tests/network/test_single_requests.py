@@ -10,7 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.apis.single_fetch import COPIED_BYTES_MAX
-from minibroker.network.single_requests import SingleResponse
+from minibroker.network.open_files import OpenFiles
+from minibroker.network.single_requests import SingleRequests, SingleResponse
+from minibroker.storage.slices import FileSlice, replaced_path
 from protocol.compression import Compression
 from protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -347,3 +349,19 @@ async def test_records_that_are_sent_from_the_file_go_the_general_way(
         response = await client.ask(fetch(known, partition_max_bytes=1 << 20), 11)
         assert len(response.responses[0].partitions[0].records) > COPIED_BYTES_MAX
     assert direct == []
+
+
+def test_read_gets_the_file_of_the_slice_after_a_cleaned_copy_took_its_name(
+    tmp_path: Path,
+) -> None:
+    unused: Any = None
+    single = SingleRequests(unused, unused, OpenFiles(64), unused, unused)
+    path = tmp_path / "0.log"
+    path.write_bytes(b"replaced")
+    before = FileSlice(str(path), 0, 8, path.stat().st_ino)
+    assert single.read(before) == b"replaced"
+    path.rename(replaced_path(str(path), before.inode))
+    path.write_bytes(b"cleaned")
+    cleaned = FileSlice(str(path), 0, 7, path.stat().st_ino)
+    assert single.read(cleaned) == b"cleaned"
+    assert single.read(before) == b"replaced"
