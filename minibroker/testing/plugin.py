@@ -10,9 +10,11 @@ used it, so that it is ready in time.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import pytest
@@ -28,6 +30,8 @@ NAME_MAX: Final = 60
 """Characters of a test's name in the name of its topic."""
 USED: Final = "minibroker/used"
 """Key of pytest's cache: whether the last run used a broker."""
+WORKER: Final = "PYTEST_XDIST_WORKER"
+"""Set in the environment of a worker of pytest-xdist."""
 LOG_LINES_MAX: Final = 50
 
 
@@ -39,6 +43,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="linelist",
         default=[],
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start importing a broker before the conftest files if the last run used one."""
+    # Workers of pytest-xdist find the fork server of their run later, and their controller has no
+    # tests.
+    known = early_config.known_args_namespace
+    if WORKER in os.environ or getattr(known, "numprocesses", None) or getattr(known, "tx", None):
+        return
+    if _was_used(early_config):
+        from minibroker.testing.lease import fork_server_of_process
+
+        fork_server_of_process().preload()
+
+
+def _was_used(early_config: pytest.Config) -> bool:
+    """Whether the last run used a broker, when there is no ``config.cache`` yet."""
+    with suppress(OSError, ValueError):  # Without a cache, or if its plugin is disabled.
+        folder = os.path.expandvars(Path(early_config.getini("cache_dir")).expanduser())
+        used = Path(early_config.rootpath, folder, "v", USED).read_bytes()
+        return used.strip() == b"true"
+    return False
 
 
 def pytest_configure(config: pytest.Config) -> None:

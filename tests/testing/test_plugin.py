@@ -91,6 +91,27 @@ def test_imports_start_early_if_the_last_run_used_fixtures(
     assert "fork_server: None" in runs[3]
 
 
+def test_imports_start_before_conftest_files(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import sys
+
+        lease = sys.modules.get("minibroker.testing.lease")
+        print("fork_server:", lease and lease.fork_server_of_process().pid)
+        """
+    )
+    pytester.makepyfile("def test_it(minibroker): pass")
+    alone = "-s", "-p", "no:randomly"
+    runs = [
+        pytester.runpytest_subprocess(*options).stdout.str()
+        for options in (alone, alone, (*alone, "-p", "no:cacheprovider"), (*alone, "-n", "1"))
+    ]
+    assert "fork_server: None" in runs[0]
+    assert re.search(r"fork_server: \d+", runs[1])
+    assert "fork_server: None" in runs[2]
+    assert "fork_server: None" in runs[3]
+
+
 def test_collect_only_starts_no_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(USES_ALL)
     pytester.makeconftest(
