@@ -13,6 +13,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -137,7 +138,7 @@ class _Worker:
         self.groups = GroupService(
             GroupLimits.from_settings(env.settings),
             partitions=env.settings[OFFSETS_TOPIC_NUM_PARTITIONS],
-            open_partition=self._offsets_partition,
+            open_partition=partial(self._internal_partition, OFFSETS_TOPIC),
             now=env.clock.now,
             wall_ms=env.clock.wall_ms,
             random=env.random,
@@ -148,7 +149,7 @@ class _Worker:
             environment=TransactionEnvironment(
                 worker=env.index,
                 coordinates=self._coordinates,
-                open_partition=self._transaction_partition,
+                open_partition=partial(self._internal_partition, TRANSACTION_STATE_TOPIC),
                 transaction_version=lambda: level(self.image.features, TRANSACTION_VERSION),
                 new_producer_id=self.next_producer_id,
                 owner_of=self.partition_owner,
@@ -321,12 +322,6 @@ class _Worker:
 
     def _owns(self, topic: str, partition: int) -> bool:
         return self.partition_owner(topic, partition) == self.index
-
-    def _offsets_partition(self, index: int) -> Partition:
-        return self._internal_partition(OFFSETS_TOPIC, index)
-
-    def _transaction_partition(self, index: int) -> Partition:
-        return self._internal_partition(TRANSACTION_STATE_TOPIC, index)
 
     def _internal_partition(self, topic: str, index: int) -> Partition:
         partition = self._replicas.get(self.image, topic, index, now_ms=self.wall_ms())

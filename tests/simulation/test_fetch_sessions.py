@@ -48,6 +48,8 @@ class Run:
         self.ids: dict[str, bytes] = {}
         self.sessions: list[int] = [0]
         self.is_over = False
+        self.ended = trio.Event()
+        """Set when the last record was produced and no process is killed any more."""
 
     async def connect(self) -> SimulatedClient:
         return SimulatedClient(await self.broker.sources[LISTENER].connect())
@@ -104,6 +106,7 @@ class Run:
             consumer.receive(response)
             self.sessions.append(consumer.session_id)
             await trio.sleep(self.random.random() / 10)
+        await self.ended.wait()
         await self.compare(consumer, connection, version)
 
     async def compare(
@@ -170,10 +173,13 @@ async def test_consumers_with_sessions_read_all_records(
         run = Run(broker, seed)
         await run.create_topics()
         async with trio.open_nursery() as actors:
-            for actor in (run.produce, run.consume, run.consume, run.consume, run.send_anything):
+            for actor in (run.consume, run.consume, run.consume, run.send_anything):
                 actors.start_soon(actor)
-            if mode == "separate":
-                actors.start_soon(run.kill, ["worker-0", "worker-1", "processor-0"])
-            await trio.sleep(RUN_S)
-            run.is_over = True
+            async with trio.open_nursery() as changes:
+                changes.start_soon(run.produce)
+                if mode == "separate":
+                    changes.start_soon(run.kill, ["worker-0", "worker-1", "processor-0"])
+                await trio.sleep(RUN_S)
+                run.is_over = True
+            run.ended.set()
         await broker.stop()
