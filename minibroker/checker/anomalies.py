@@ -7,12 +7,16 @@ Kafka workload; ``phantom-read`` is added, for values that no operation sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from minibroker.checker.client_history import Consumers, HistorySettings, IsolationLevel
 
 Allowed = Callable[[HistorySettings], bool]
+
+
+LISTED_MAX: Final = 8
+"""Values, and steps of a cycle, that one description lists."""
 
 
 class AnomalyRule(NamedTuple):
@@ -32,6 +36,14 @@ class FoundAnomaly(NamedTuple):
     lines: tuple[int, ...]
     """Lines of the history that show it."""
     key: str | None = None
+
+
+def listed(parts: Sequence[str], separator: str) -> str:
+    """Join the first parts of a description, and say how many are left out."""
+    if len(parts) <= LISTED_MAX:
+        return separator.join(parts)
+    left_out = f"{len(parts) - LISTED_MAX} more"
+    return separator.join([*parts[:LISTED_MAX], left_out])
 
 
 def _never(_: HistorySettings) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from minibroker.checker.anomalies import FoundAnomaly
+from minibroker.checker.anomalies import LISTED_MAX, FoundAnomaly, listed
 from minibroker.checker.client_history import ClientOperation, OperationResult
 from minibroker.checker.cycles import EdgeGraph, GraphEdge
 from minibroker.checker.record_order import Observations
@@ -163,7 +163,7 @@ def _found(
         steps.append(_step_text(observations, edge.kind, before, after))
         lines.append(before.line)
         source = edge.target
-    return FoundAnomaly(rule.name, "; ".join(steps), tuple(lines))
+    return FoundAnomaly(rule.name, listed(steps, "; "), tuple(lines[:LISTED_MAX]))
 
 
 def _step_text(

@@ -30,7 +30,7 @@ from minibroker.checker.history_format import (
 HISTORY_OPERATIONS_MAX: Final = 500_000
 """Operations of a history that can be checked."""
 HISTORY_RECORDS_MAX: Final = 2_000_000
-"""Records sent and polled in a history that can be checked."""
+"""Records sent and polled, and keys assigned, in a history that can be checked."""
 
 
 def read_history(lines: Iterable[str | Mapping[str, Any]]) -> ClientHistory:
@@ -69,7 +69,7 @@ class _HistoryReader:
         self._records = 0
 
     def add(self, line: HistoryLine, number: int) -> None:
-        self._records += len(line.sends) + len(line.polls)
+        self._records += len(line.sends) + len(line.polls) + len(line.keys) + len(line.rebalanced)
         if self._records > HISTORY_RECORDS_MAX:
             raise InvalidHistory(
                 f"the history has more than {HISTORY_RECORDS_MAX} records "

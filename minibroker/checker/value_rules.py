@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minibroker.checker.anomalies import FoundAnomaly
+from minibroker.checker.anomalies import LISTED_MAX, FoundAnomaly, listed
 from minibroker.checker.client_history import ClientOperation, OperationResult, Value
 from minibroker.checker.record_order import Observations
 
@@ -19,7 +19,7 @@ def inconsistent_offsets(observations: Observations) -> Iterator[FoundAnomaly]:
         for index, values in enumerate(order.values):
             if isinstance(values, set):
                 offset = order.offsets[index]
-                shown = " and ".join(repr(value) for value in order.values_at(index))
+                shown = listed([repr(value) for value in order.values_at(index)], " and ")
                 yield FoundAnomaly(
                     "inconsistent-offsets",
                     f"offset {offset} of {key} has the values {shown}",
@@ -142,4 +142,5 @@ def unseen(observations: Observations) -> Iterator[FoundAnomaly]:
 
 def _writer_lines(observations: Observations, key: str, *values: Value) -> tuple[int, ...]:
     writers = observations.writer_of.get(key, {})
-    return tuple(sorted({writers[value].line for value in values if value in writers}))
+    lines = sorted({writers[value].line for value in values if value in writers})
+    return tuple(lines[:LISTED_MAX])

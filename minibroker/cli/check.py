@@ -49,7 +49,9 @@ def check_command(source: str, as_json: bool) -> None:
         raise InvalidUsage(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
     except OSError as error:
         raise InvalidUsage(f"{name} cannot be read: {error.strerror}") from None
-    emit(json_line(report.to_json()) if as_json else str(report))
+    text = json_line(report.to_json()) if as_json else str(report)
+    # A key may contain half of a surrogate pair, which no encoding has.
+    emit(text.encode(errors="backslashreplace").decode())
     if not report.valid:
         raise click.exceptions.Exit(ExitCode.REFUSED)
 

@@ -181,12 +181,15 @@ def run_workload(
     clients: Sequence[Sequence[str]],
     operations: int,
     seed: int,
+    idempotence: bool = True,
 ) -> None:
     """Run a workload with a client process for each command, and write its history.
 
-    The topic must exist. Raises ``WorkloadFailed``.
+    The topic must exist. Raises ``WorkloadFailed``, and ValueError if the workload needs idempotent
+    producers.
     """
-    generator = WorkloadGenerator(workload, [f"{topic}-{i}" for i in range(partitions)], seed)
+    keys = [f"{topic}-{partition}" for partition in range(partitions)]
+    generator = WorkloadGenerator(workload, keys, seed, idempotence=idempotence)
     name = f"{topic}-{uuid.uuid4().hex[:8]}"
     programs: list[ClientProgram] = []
     try:
@@ -216,6 +219,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--operations", type=int, default=100, help="of each process")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-idempotence", action="store_true", help="in queue and auto-commit")
     parser.add_argument("--output", type=Path, required=True, help="the history")
     return parser.parse_args(arguments)
 
@@ -232,6 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         clients=[CLIENTS.get(client) or shlex.split(client) for client in options.client],
         operations=options.operations,
         seed=options.seed,
+        idempotence=not options.no_idempotence,
     )
 
 

@@ -74,7 +74,12 @@ WORKLOADS: Final = {
 class WorkloadGenerator:
     """Draws the operations of a run."""
 
-    def __init__(self, name: str, keys: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, name: str, keys: Sequence[str], seed: int, *, idempotence: bool = True
+    ) -> None:
+        if WORKLOADS[name].transactional and not idempotence:
+            raise ValueError(f"the producers of {name} are transactional, and so idempotent")
+        self.idempotence = idempotence
         self.name = name
         self.kind = WORKLOADS[name]
         self.keys = list(keys)
@@ -88,6 +93,7 @@ class WorkloadGenerator:
         return HistorySettings(
             workload=self.name,
             isolation_level=IsolationLevel.READ_COMMITTED,
+            idempotence=self.idempotence,
             consumers=self.kind.consumers,
             final_polls=True,
             clients=dict(enumerate(clients)),
@@ -98,7 +104,12 @@ class WorkloadGenerator:
         owner = process // 2 if self.kind.shared_transactional_ids else process
         transactional_id = f"{run}-{owner}" if self.kind.transactional else None
         group = run if self.kind.consumers is Consumers.SUBSCRIBE else None
-        return {"process": process, "transactional_id": transactional_id, "group": group}
+        return {
+            "process": process,
+            "transactional_id": transactional_id,
+            "group": group,
+            "idempotence": self.idempotence,
+        }
 
     def first(self, process: int) -> dict[str, Any]:
         """Return the first operation of a process: it assigns or subscribes."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minibroker.checker.anomalies import RULE_OF, RULES
+from minibroker.checker.anomalies import LISTED_MAX, RULE_OF, RULES, listed
 
 PAGE = Path(__file__).parents[2] / "docs/guides/check-a-history.md"
 
@@ -15,3 +15,9 @@ def test_guide_has_the_same_table() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     table = [f"| `{rule.name}` | {rule.definition} | {rule.allowed_text} |" for rule in RULES]
     assert [row for row in rows if row in table] == table
+
+
+def test_long_lists_are_cut() -> None:
+    assert listed(["a", "b"], "; ") == "a; b"
+    parts = [str(number) for number in range(LISTED_MAX + 3)]
+    assert listed(parts, " ") == "0 1 2 3 4 5 6 7 3 more"

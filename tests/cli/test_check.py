@@ -67,6 +67,14 @@ def test_unreadable_file_is_reported(tmp_path: Path) -> None:
         check(str(file))
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_key_that_no_encoding_has_is_escaped(options: list[str]) -> None:
+    lines = [header(), *poll(1, {"\ud800-0": [(0, 1)]})]
+    result = check("-", *options, stdin=text(lines))
+    assert result.exit_code == ExitCode.REFUSED
+    assert "\\ud800-0" in result.stdout
+
+
 def test_long_line_is_not_read_as_a_whole() -> None:
     lines = read_lines(io.StringIO("x" * (LINE_CHARS_MAX + 10)))
     assert len(next(lines)) == LINE_CHARS_MAX + 1

@@ -74,6 +74,14 @@ def test_processes_of_auto_commit_share_a_group() -> None:
     assert generator.settings(["x", "y"]).clients == {0: "x", 1: "y"}
 
 
+def test_transactional_workload_without_idempotence_is_rejected() -> None:
+    with pytest.raises(ValueError, match="the producers of abort are transactional"):
+        WorkloadGenerator("abort", KEYS, 1, idempotence=False)
+    generator = WorkloadGenerator("queue", KEYS, 1, idempotence=False)
+    assert generator.client_options(0, "run")["idempotence"] is False
+    assert generator.settings(["x"]).idempotence is False
+
+
 def test_transactions_are_aborted_by_the_workload_abort() -> None:
     transactions = [each for each in drawn("abort", 1) if each["operation"] == "txn"]
     aborted = [each for each in transactions if each.get("abort")]

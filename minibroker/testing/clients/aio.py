@@ -50,7 +50,7 @@ class AioLibrary(ClientLibrary):
         await _stop(self._producer)
         self._producer = AIOKafkaProducer(
             bootstrap_servers=self.options.bootstrap_servers,
-            enable_idempotence=True,
+            enable_idempotence=self.options.idempotence,
             transactional_id=self.options.transactional_id,
             transaction_timeout_ms=PATIENCE_S * 1000,
             request_timeout_ms=PATIENCE_S * 500,

@@ -38,7 +38,7 @@ class ConfluentLibrary(ClientLibrary):
         vars(self).pop("_producer", None)  # Its destructor stops it.
         options = {
             **self._common(),
-            "enable.idempotence": True,
+            "enable.idempotence": self.options.idempotence,
             "message.timeout.ms": PATIENCE_S * 1000,
             "linger.ms": 0,
             "error_cb": lambda _: None,
@@ -130,7 +130,7 @@ class ConfluentLibrary(ClientLibrary):
             # A fatal error in a delivery callback is the cause of a SystemError.
             error = failure.args[0] if failure.args else failure
             abortable = getattr(error, "txn_requires_abort", lambda: False)()
-            raise ClientFailure(failure, definite=abortable) from failure
+            raise ClientFailure(failure.__cause__ or failure, definite=abortable) from failure
 
 
 if __name__ == "__main__":

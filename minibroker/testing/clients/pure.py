@@ -36,7 +36,7 @@ class KafkaPythonLibrary(ClientLibrary):
     def open_producer(self) -> None:
         if self._producer is not None:
             self._producer.close(timeout=0)
-        options: dict[str, Any] = {"enable_idempotence": True}
+        options: dict[str, Any] = {"enable_idempotence": self.options.idempotence}
         if self.options.transactional_id is not None:
             options["transactional_id"] = self.options.transactional_id
             options["transaction_timeout_ms"] = PATIENCE_S * 1000

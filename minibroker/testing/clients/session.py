@@ -39,6 +39,7 @@ class ClientOptions(NamedTuple):
     transactional_id: str | None = None
     group: str | None = None
     isolation_level: str = "read_committed"
+    idempotence: bool = True
 
 
 class ConsumedRecord(NamedTuple):

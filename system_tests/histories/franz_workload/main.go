@@ -32,6 +32,7 @@ type options struct {
 	TransactionalID  *string `json:"transactional_id"`
 	Group            *string `json:"group"`
 	IsolationLevel   string  `json:"isolation_level"`
+	Idempotence      *bool   `json:"idempotence"`
 }
 
 type step struct {
@@ -81,6 +82,9 @@ func (p *process) openProducer() error {
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.RecordDeliveryTimeout(patience),
 		kgo.ProducerLinger(0),
+	}
+	if p.options.Idempotence != nil && !*p.options.Idempotence {
+		settings = append(settings, kgo.DisableIdempotentWrite())
 	}
 	if p.options.TransactionalID != nil {
 		settings = append(settings,

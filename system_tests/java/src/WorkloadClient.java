@@ -80,7 +80,7 @@ public final class WorkloadClient {
         }
         Properties settings = new Properties();
         settings.put("bootstrap.servers", options.get("bootstrap_servers").asText());
-        settings.put("enable.idempotence", "true");
+        settings.put("enable.idempotence", options.path("idempotence").asText("true"));
         settings.put("delivery.timeout.ms", "20000");
         settings.put("request.timeout.ms", "10000");
         settings.put("max.block.ms", "20000");
