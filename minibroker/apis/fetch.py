@@ -3,7 +3,8 @@
 Versions 4-18. Owners answer with the position of the bytes in their files, never with the bytes. A
 single owner waits for ``min_bytes`` by itself. Several owners first answer with what is there; if
 that is not enough, each answers again when it has more, until the sum is enough or ``max_wait_ms``
-have passed. ``max_bytes`` limits the answer of each owner and, in the order of the request, the
+have passed. Unknown partitions get their error and are not waited for; a request of nothing else is
+answered at once. ``max_bytes`` limits the answer of each owner and, in the order of the request, the
 merged response. The first partition with records is never cut, so a large batch cannot block. With
 isolation level ``read_committed`` the records of a partition end at its last stable offset, and
 only those count. A request that continues a session is served by ``incremental_fetch``; the others,
@@ -93,18 +94,15 @@ def split(ctx: Context, request: FetchRequest) -> Mapping[Owner, Part]:
 def _split(ctx: Context, request: FetchRequest) -> Mapping[Owner, FetchPart]:
     """The existing partitions by owner. In the first round several owners do not wait."""
     queries: dict[Owner, list[FetchQuery]] = {}
-    failed = False
     for topic in request.topics:
         name = _topic_name(ctx, topic)
         for partition in topic.partitions:
             if name is None or ctx.image.partition(name, partition.partition) is None:
-                failed = True
-                continue
+                continue  # The others are waited for nevertheless, as in Kafka.
             owner = ctx.partition_owner(name, partition.partition)
             queries.setdefault(owner, []).append(fetch_query(name, partition))
-    # A response with an error is sent immediately, as in Kafka.
     limits = _limits(ctx, request)
-    enough = limits.bytes_min if len(queries) == 1 and not failed else 0
+    enough = limits.bytes_min if len(queries) == 1 else 0
     committed = request.isolation_level == READ_COMMITTED
     return {
         owner: FetchPart(tuple(entries), limits.bytes_max, enough, limits.deadline, committed)
@@ -162,21 +160,14 @@ def next_round(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Any]
     limits = _limits(ctx, request)
     if len(replies) < 2 or ctx.now >= limits.deadline or size >= limits.bytes_min:
         return None
-    if _any_error(request, replies):
-        return None
+    if any(reply.failed for reply in replies.values()):
+        return None  # A response with an error of the log is sent immediately, as in Kafka.
     parts = {
         owner: part._replace(enough=replies[owner].size + 1)
         for owner, part in _split(ctx, request).items()
         if owner in replies
     }
     return Round(parts, first_only=True)
-
-
-def _any_error(request: FetchRequest, replies: Mapping[Owner, FetchReply]) -> bool:
-    if any(reply.failed for reply in replies.values()):
-        return True
-    requested = sum(len(topic.partitions) for topic in request.topics)
-    return requested > sum(len(reply.found) for reply in replies.values())
 
 
 def merge(ctx: Context, request: FetchRequest, replies: Mapping[Owner, Any]) -> FetchResponse:

@@ -134,23 +134,28 @@ async def test_partition_of_another_leader_is_rejected(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_unknown_partition_is_answered_without_waiting(
+async def test_unknown_partitions_alone_are_answered_without_waiting(
     log_apis: Any, version: int, autojump_clock: MockClock
 ) -> None:
-    wanted = request(
-        log_apis,
-        ("no", 0, 0),
-        ("t", 9, 0),
-        ("t", -1, 0),
-        ("u", 0, 0),
-        max_wait_ms=5000,
-        min_bytes=1,
-    )
+    unknown = [("no", 0, 0), ("t", 9, 0), ("t", -1, 0)]
+    wanted = request(log_apis, *unknown, max_wait_ms=5000, min_bytes=1)
     response = await log_apis.ask(API, wanted, version)
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     no_topic = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else missing
-    assert found(response) == [(no_topic, 0), (missing, 0), (missing, 0), (0, 0)]
+    assert found(response) == [(no_topic, 0), (missing, 0), (missing, 0)]
     assert trio.current_time() == 0
+
+
+@pytest.mark.parametrize("existing", [[0], [0, 1]], ids=["one owner", "several owners"])
+async def test_fetch_with_unknown_partition_waits_for_the_others(
+    log_apis: Any, existing: list[int], autojump_clock: MockClock
+) -> None:
+    others = [("t", index, 0) for index in existing]
+    wanted = request(log_apis, ("no", 0, 0), *others, max_wait_ms=5000, min_bytes=1)
+    response = await log_apis.ask(API, wanted, 12)
+    unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+    assert found(response) == [unknown, *[(0, 0)] * len(existing)]
+    assert trio.current_time() == pytest.approx(5)
 
 
 @pytest.mark.parametrize("offset", [-1, 2])
