@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from protocol.compiler.single import Shape
     from protocol.headers import RequestHeader
     from protocol.registry import ApiKey
+    from protocol.types import Uuid
 
 Owner = int
 """Index of an I/O worker, or ``CONTROLLER``."""
@@ -308,6 +309,8 @@ class ControllerScope(Protocol):
     """
 
     cluster: ClusterController
+    directory_id: Uuid
+    """Id of the data directory; zero if it is not known."""
 
     @property
     def settings(self) -> Settings: ...

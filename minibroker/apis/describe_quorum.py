@@ -2,8 +2,9 @@
 
 Versions 0-2. The quorum of this broker is its own controller: the leader and only voter, whose
 epoch is that of the controller. The log end offset and the high watermark are the number of the
-last metadata change. The only partition is 0 of ``__cluster_metadata``; a request for anything else
-gets UNKNOWN_TOPIC_OR_PARTITION. In Kafka: ``KafkaRaftClient.handleDescribeQuorumRequest``.
+last metadata change, and the voter's directory is the data directory. The only partition is 0 of
+``__cluster_metadata``; a request for anything else gets UNKNOWN_TOPIC_OR_PARTITION. In Kafka:
+``KafkaRaftClient.handleDescribeQuorumRequest``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.apis.base import Api, Context, Owner
+from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
 from protocol.errors import ErrorCode
 from protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -23,18 +24,24 @@ from protocol.messages.describe_quorum import (
     ReplicaState,
 )
 from protocol.registry import ApiKey
+from protocol.types import Uuid
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_PARTITION: Final = 0
 
 
 def split(_ctx: Context, _request: DescribeQuorumRequest) -> Mapping[Owner, None]:
-    """No owner is involved: every process has the image."""
-    return {}
+    """Ask the controller for its directory; every process has the image."""
+    return {CONTROLLER: None}
+
+
+async def execute_at_controller(scope: ControllerScope, _part: None) -> Uuid:
+    """The id of the data directory."""
+    return scope.directory_id
 
 
 def merge(
-    ctx: Context, request: DescribeQuorumRequest, _replies: Mapping[Owner, None]
+    ctx: Context, request: DescribeQuorumRequest, replies: Mapping[Owner, Uuid]
 ) -> DescribeQuorumResponse:
     """Describe the controller as a quorum of one."""
     wanted = [
@@ -47,6 +54,7 @@ def merge(
     image = ctx.image
     own = ReplicaState(
         replica_id=image.controller_id,
+        replica_directory_id=replies[CONTROLLER],
         log_end_offset=image.number,
         last_fetch_timestamp=ctx.wall_ms,
         last_caught_up_timestamp=ctx.wall_ms,
@@ -89,10 +97,10 @@ def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     )
 
 
-API: Api[DescribeQuorumRequest, None, None, DescribeQuorumResponse] = Api(
+API: Api[DescribeQuorumRequest, None, Uuid, DescribeQuorumResponse] = Api(
     key=ApiKey.DESCRIBE_QUORUM,
     versions=(0, 2),
     split=split,
+    execute_at_controller=execute_at_controller,
     merge=merge,
-    left_out=("directory ids of voters: they are zero, as no raft log is in the directory",),
 )

@@ -3,13 +3,13 @@
 Versions 4-18. Owners answer with the position of the bytes in their files, never with the bytes. A
 single owner waits for ``min_bytes`` by itself. Several owners first answer with what is there; if
 that is not enough, each answers again when it has more, until the sum is enough or ``max_wait_ms``
-have passed. Unknown partitions get their error and are not waited for; a request of nothing else is
-answered at once. ``max_bytes`` limits the answer of each owner and, in the order of the request, the
-merged response. The first partition with records is never cut, so a large batch cannot block. With
-isolation level ``read_committed`` the records of a partition end at its last stable offset, and
-only those count. A request that continues a session is served by ``incremental_fetch``; the others,
-and the requests that start a session, contain all partitions and are served here. Kafka's
-``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
+have passed. Unknown partitions get their error and are not waited for; if there are no others, the
+response is immediate. ``max_bytes`` limits the answer of each owner and, in the order of the
+request, the merged response. The first partition with records is never cut, so a large batch cannot
+block. With isolation level ``read_committed`` the records of a partition end at its last stable
+offset, and only those count. A request that continues a session is served by ``incremental_fetch``;
+the others, and the requests that start a session, contain all partitions and are served here.
+Kafka's ``KafkaApis.handleFetchRequest`` and ``DelayedFetch``.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from minibroker.apis.transaction_verification import (
     begin_verification,
     confirm,
     produce_error,
+    requested_support,
     support_of,
     verify_here,
 )
@@ -142,7 +143,11 @@ def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, ProducePart]:
                 owner = ctx.partition_owner(name, data.index)
                 parts.setdefault(owner, []).append(ProduceBatch(name, data.index, ref))
     zstd_allowed = ctx.version >= ZSTD_SINCE_VERSION
-    support = _support_of(ctx.version)
+    support = TransactionSupport.DEFAULT_ERROR
+    if request.transactional_id is not None:
+        support = requested_support(
+            ctx, generic_since=GENERIC_ERRORS_SINCE, add_since=ADDS_PARTITIONS_SINCE
+        )
     return {
         owner: ProducePart(tuple(batches), zstd_allowed, request.transactional_id, support)
         for owner, batches in parts.items()

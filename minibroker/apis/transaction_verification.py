@@ -3,8 +3,8 @@
 Owns the exchange of a partition leader with the transaction coordinator. It must never know records
 or which request they came with. Invariant: a guard is returned only for a partition that the
 coordinator confirmed to be in the transaction after the guard was made. Clients of version 2 leave
-it to the leader to add the partition; for older ones the leader only verifies it (KIP-890). Kafka's
-``AddPartitionsToTxnManager``.
+it to the leader to add the partition; for older ones the leader only verifies it (KIP-890), unless
+that is switched off. Kafka's ``AddPartitionsToTxnManager``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from minibroker.apis import add_partitions_to_txn
-from minibroker.apis.base import WorkerScope
+from minibroker.apis.base import Context, WorkerScope
 from minibroker.apis.transaction_parts import AddPartitionsReply, PartitionsToAdd
 from minibroker.cluster.placement import TRANSACTION_STATE_TOPIC, transaction_partition
-from minibroker.config.transaction_definitions import TRANSACTION_STATE_LOG_NUM_PARTITIONS
+from minibroker.config.transaction_definitions import (
+    TRANSACTION_PARTITION_VERIFICATION_ENABLE,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+)
 from minibroker.runtime.rpc import PeerFailed, PeerLost
 from minibroker.storage.errors import LogError
 from minibroker.storage.partition import Partition
@@ -40,11 +43,21 @@ class TransactionSupport(Enum):
     DEFAULT_ERROR = "verify"
     GENERIC_ERROR = "verify, with TRANSACTION_ABORTABLE"
     ADD_PARTITION = "add"
+    UNVERIFIED = "append without verification"
 
     @property
     def adds(self) -> bool:
         """Whether the leader adds the partition to the transaction."""
         return self is TransactionSupport.ADD_PARTITION
+
+
+def requested_support(ctx: Context, *, generic_since: int, add_since: int) -> TransactionSupport:
+    """The support of a transactional request, by its version and the settings in force."""
+    support = support_of(ctx.version, generic_since=generic_since, add_since=add_since)
+    settings = ctx.dynamic_settings.of(ctx.image.configs)
+    if support.adds or settings[TRANSACTION_PARTITION_VERIFICATION_ENABLE]:
+        return support
+    return TransactionSupport.UNVERIFIED
 
 
 def support_of(version: int, *, generic_since: int, add_since: int) -> TransactionSupport:
@@ -143,6 +156,8 @@ async def confirm(
     scope: WorkerScope, session: ProducerSession, begun: Verified, support: TransactionSupport
 ) -> Verified:
     """Let the coordinator confirm the partitions; remove the guards of those that it does not."""
+    if support is TransactionSupport.UNVERIFIED:
+        return begun
     errors = await _ask_coordinator(scope, session, begun.unconfirmed, support)
     retries = RETRIES_MAX if support.adds else 0
     while retries and ErrorCode.CONCURRENT_TRANSACTIONS in errors.values():

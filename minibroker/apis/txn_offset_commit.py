@@ -19,7 +19,7 @@ from minibroker.apis.topic_names import requested_name, unknown_topic
 from minibroker.apis.transaction_verification import (
     ProducerSession,
     TransactionSupport,
-    support_of,
+    requested_support,
     verify_transaction,
 )
 from minibroker.cluster.placement import OFFSETS_TOPIC, offsets_partition
@@ -94,7 +94,7 @@ def split(ctx: Context, request: TxnOffsetCommitRequest) -> Mapping[Owner, TxnOf
         ),
         offsets,
         ProducerSession(request.transactional_id, request.producer_id, request.producer_epoch),
-        support_of(ctx.version, generic_since=GENERIC_ERRORS_SINCE, add_since=ADDED_SINCE),
+        requested_support(ctx, generic_since=GENERIC_ERRORS_SINCE, add_since=ADDED_SINCE),
     )
     return {ctx.group_owner(request.group_id): part}
 

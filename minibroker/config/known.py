@@ -43,7 +43,6 @@ KNOWN_UNSERVED = frozenset().union(
         replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
         security.providers server.max.startup.time.ms
         socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-        transaction.partition.verification.enable
         transaction.state.log.load.buffer.size transaction.two.phase.commit.enable
         unclean.leader.election.interval.ms unstable.api.versions.enable
         unstable.feature.versions.enable""",

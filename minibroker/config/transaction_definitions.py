@@ -8,7 +8,7 @@ The invariant: names and units are Kafka's.  Echoes ``TransactionLogConfig`` and
 from __future__ import annotations
 
 from minibroker.config.setting import setting
-from minibroker.config.types import INT, SHORT, at_least, between
+from minibroker.config.types import BOOLEAN, INT, SHORT, at_least, between
 
 _ONE_REPLICA = "it always has one replica, because there is one broker"
 
@@ -52,6 +52,15 @@ TRANSACTION_MAX_TIMEOUT_MS = setting(
     valid=at_least(1),
     doc="The maximum `transaction.timeout.ms` of a producer, in milliseconds. An open transaction "
     "keeps consumers with `isolation.level=read_committed` waiting.",
+)
+TRANSACTION_PARTITION_VERIFICATION_ENABLE = setting(
+    "transaction.partition.verification.enable",
+    BOOLEAN,
+    default=True,
+    dynamic=True,
+    doc="Whether the first batch of a transaction on a partition is appended only if the "
+    "transaction coordinator confirms that the transaction includes the partition. Clients of "
+    "transaction version 2 are verified in any case.",
 )
 TRANSACTIONAL_ID_EXPIRATION_MS = setting(
     "transactional.id.expiration.ms",

@@ -86,6 +86,7 @@ from minibroker.storage.data_directory import (
     write_meta_properties,
 )
 from minibroker.telemetry.instances import ClientInstances
+from protocol.types import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
     from minibroker.config.dynamic import Configs
@@ -115,10 +116,10 @@ async def controller(env: Environment) -> None:
                 found_logs=_found_logs(env),
                 free_bytes=storage.free_bytes,
             )
-            _mark(env.data_dir, cluster.image)
+            directory_id = _mark(env.data_dir, cluster.image)
             if is_unmarked:
                 _log_adoption(env.data_dir, cluster.image)
-        await _Controller(env, cluster, store, storage).run()
+        await _Controller(env, cluster, store, storage, directory_id).run()
     finally:
         with trio.CancelScope(
             shield=True
@@ -143,10 +144,13 @@ def _found_logs(env: Environment) -> FoundLogs:
     return FoundLogs(cluster_id, logged_topics(env.data_dir), rebuild_topics)
 
 
-def _mark(data_dir: Path, image: Image) -> None:
-    """Mark the data directory as this cluster's, if it is new."""
-    if read_meta_properties(data_dir) is None:
+def _mark(data_dir: Path, image: Image) -> Uuid:
+    """Mark the data directory as this cluster's, if it is new; return its id."""
+    meta = read_meta_properties(data_dir)
+    if meta is None:
         write_meta_properties(data_dir, MetaProperties(image.cluster_id, image.controller_id))
+        meta = read_meta_properties(data_dir)
+    return (meta and meta.directory_id) or ZERO_UUID
 
 
 def _log_adoption(data_dir: Path, image: Image) -> None:
@@ -163,8 +167,14 @@ class _Controller:
     """Implements ``apis.base.ControllerScope``."""
 
     def __init__(
-        self, env: Environment, cluster: ClusterController, store: Store, storage: StorageWatch
+        self,
+        env: Environment,
+        cluster: ClusterController,
+        store: Store,
+        storage: StorageWatch,
+        directory_id: Uuid,
     ) -> None:
+        self.directory_id = directory_id
         self._env = env
         self._store = store
         self._storage = storage

@@ -25,7 +25,7 @@ from minibroker.storage.paths import (
     read_small_file,
     replace_file,
 )
-from protocol.types import Uuid, uuid_text
+from protocol.types import Uuid, uuid_from_text, uuid_text
 
 META_PROPERTIES: Final = "meta.properties"
 STORE_FILE: Final = "config.sqlite"
@@ -82,6 +82,8 @@ class MetaProperties(NamedTuple):
 
     cluster_id: str
     node_id: int
+    directory_id: Uuid | None = None
+    """None in a file without a readable id; a new one is written for it."""
 
 
 class LoggedTopic(NamedTuple):
@@ -219,7 +221,14 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
         raise DataDirectoryError(
             f"{path} names no cluster.id and node.id: restore the file or use another directory"
         )
-    return MetaProperties(cluster_id, int(node_id))
+    return MetaProperties(cluster_id, int(node_id), _directory_id(properties))
+
+
+def _directory_id(properties: Mapping[str, str]) -> Uuid | None:
+    try:
+        return uuid_from_text(properties.get("directory.id", ""))
+    except ValueError:
+        return None
 
 
 def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
@@ -228,7 +237,7 @@ def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
         "version": _VERSION,
         "cluster.id": meta.cluster_id,
         "node.id": str(meta.node_id),
-        "directory.id": uuid_text(secrets.token_bytes(_UUID_BYTES)),
+        "directory.id": uuid_text(meta.directory_id or secrets.token_bytes(_UUID_BYTES)),
     }
     path = directory / META_PROPERTIES
     lines = (f"{name}={_escape(value)}\n" for name, value in document.items())

@@ -87,6 +87,7 @@ class LocalControllerScope:
 
     def __init__(self, cluster: ClusterController, settings: Settings) -> None:
         self.cluster = cluster
+        self.directory_id = bytes(range(16))
         self.settings = settings
         self.published: list[Update] = []
         self.at_processor = cluster.image

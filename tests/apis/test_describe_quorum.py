@@ -38,6 +38,7 @@ async def test_controller_leads_the_metadata_log(apis: Any, version: int) -> Non
     assert (voter.replica_id, voter.log_end_offset) == (1, image.number)
     assert partition.observers == []
     if version >= 2:
+        assert voter.replica_directory_id == bytes(range(16))
         [node] = response.nodes
         [listener] = node.listeners
         assert (node.node_id, listener.name, listener.port) == (1, "PLAINTEXT", 9092)

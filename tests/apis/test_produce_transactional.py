@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from minibroker.apis.produce import API
+from minibroker.cluster.configs import Alteration, ConfigOperation, Op
 from minibroker.storage.validation import STEP_LIMITS
 from protocol.control_records import EndTransactionMarker
 from protocol.errors import ErrorCode
@@ -53,6 +54,24 @@ async def test_first_batch_is_verified_and_later_ones_are_not(log_apis: Any, ver
     second = request((0, transactional_batch(1)), (1, transactional_batch(1)))
     assert results(await log_apis.ask(API, second, version)) == [(0, 1), (0, 1)]
     assert asked(log_apis) == parts
+    assert log_apis.hosted("t", 0).last_stable_offset == 0
+
+
+async def disable_verification(apis: Any) -> None:
+    step = ConfigOperation("transaction.partition.verification.enable", Op.SET, "false")
+    outcome = await apis.cluster.alter_configs([Alteration("brokers", "", (step,))])
+    await apis.controller.publish(outcome.updates)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_coordinator_is_not_asked_if_verification_is_disabled(
+    log_apis: Any, version: int
+) -> None:
+    await disable_verification(log_apis)
+    first = request((0, transactional_batch(0)))
+    assert results(await log_apis.ask(API, first, version)) == [(0, 0)]
+    adds = version >= 12
+    assert bool(asked(log_apis)) is adds
     assert log_apis.hosted("t", 0).last_stable_offset == 0
 
 

@@ -55,7 +55,7 @@ def test_support_follows_from_version(version: int, support: TransactionSupport)
     assert support_of(version, generic_since=11, add_since=12) is support
 
 
-@pytest.mark.parametrize("support", TransactionSupport)
+@pytest.mark.parametrize("support", [ADDS, VERIFIES, TransactionSupport.GENERIC_ERROR])
 async def test_confirmed_partition_has_a_guard(worker: Any, support: TransactionSupport) -> None:
     verified = await verify(worker, support)
     assert verified.errors == {}
@@ -67,6 +67,12 @@ async def test_confirmed_partition_has_a_guard(worker: Any, support: Transaction
         (PARTITION,),
     )
     assert asked.verify_only is not support.adds
+
+
+async def test_disabled_verification_gives_a_guard_without_the_coordinator(worker: Any) -> None:
+    verified = await verify(worker, TransactionSupport.UNVERIFIED)
+    assert verified.guards[PARTITION] != NO_GUARD
+    assert worker.coordinator.asked == []
 
 
 async def test_partition_with_records_of_the_transaction_needs_no_confirmation(

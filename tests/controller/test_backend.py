@@ -64,6 +64,7 @@ from minibroker.telemetry.instances import ClientInstances
 from protocol.compiler import encode
 from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
 from protocol.registry import ApiKey
+from protocol.types import ZERO_UUID
 from tests.process.conftest import MakeEnvironment
 
 WORKERS = 2
@@ -85,6 +86,7 @@ class Scope:
     def __init__(self, settings: Settings, cluster: ClusterController) -> None:
         self.settings = settings
         self.cluster = cluster
+        self.directory_id = ZERO_UUID
         self.telemetry = ClientInstances(1000)
         self.ledger = QuotaLedger(11, 1000, shared=False)
         self.in_force = EffectiveQuotas(settings, self.ledger)

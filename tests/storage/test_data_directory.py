@@ -102,15 +102,26 @@ def test_meta_properties_round_trip_and_directory_is_accepted(tmp_path: Path) ->
     make_store(tmp_path)
     write_meta_properties(tmp_path, META)
     check(tmp_path)
-    assert read_meta_properties(tmp_path) == META
+    read = read_meta_properties(tmp_path)
+    assert read is not None
+    assert read.directory_id is not None
+    assert read == META._replace(directory_id=read.directory_id)
     assert not lacks_meta_properties(tmp_path)
 
 
 @pytest.mark.parametrize("cluster_id", [" a=b: ", 'a\\b"#', "ключ\n🔑"])
 def test_any_zookeeper_cluster_id_is_accepted(tmp_path: Path, cluster_id: str) -> None:
-    meta = MetaProperties(cluster_id, 1)
+    meta = MetaProperties(cluster_id, 1, bytes(range(16)))
     write_meta_properties(tmp_path, meta)
     assert read_meta_properties(tmp_path) == meta
+
+
+def test_unreadable_directory_id_is_none(tmp_path: Path) -> None:
+    write_meta_properties(tmp_path, META)
+    path = tmp_path / META_PROPERTIES
+    lines = [line for line in path.read_text().splitlines() if "directory.id" not in line]
+    path.write_text("\n".join([*lines, "directory.id=short"]))
+    assert read_meta_properties(tmp_path) == META
 
 
 def test_meta_properties_have_kraft_fields(tmp_path: Path) -> None:
