@@ -1,16 +1,21 @@
 """ListTransactions (66): list transactional ids, or those of some states, producers or durations.
 
-Versions 0-1; version 1 adds a minimum duration. A transactional id without an open transaction has
-an unlimited duration, as in Kafka. Unknown states match nothing and are returned. The request is
-sent to every worker. In Kafka: ``TransactionStateManager.listTransactionStates``.
+Versions 0-2; version 1 adds a minimum duration, version 2 a pattern of the ids (KIP-1152) in RE2's
+syntax, for which another text gets INVALID_REGULAR_EXPRESSION. A transactional id without an open
+transaction has an unlimited duration, as in Kafka. Unknown states match nothing and are returned.
+The request is sent to every worker, which compares ids with the pattern in a thread. In Kafka:
+``TransactionStateManager.listTransactionStates``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
+from minibroker.coordinator.pattern import CompiledPattern
+from minibroker.coordinator.pattern_parser import InvalidPattern
 from minibroker.coordinator.transactions.metadata import TransactionMetadata
 from minibroker.coordinator.transactions.states import OTHER_STATE_NAMES, STATE_NAMES
 from protocol.errors import ErrorCode
@@ -28,6 +33,8 @@ class ListTransactionsPart(NamedTuple):
     states: frozenset[str]
     producer_ids: frozenset[int]
     duration_ms: int
+    pattern: str
+    """What the whole id must match; empty for all."""
 
 
 class ListedTransaction(NamedTuple):
@@ -46,28 +53,49 @@ class ListTransactionsReply(NamedTuple):
 
 
 def split(ctx: Context, request: ListTransactionsRequest) -> Mapping[Owner, ListTransactionsPart]:
-    """Send the request to every worker."""
+    """Send the request to every worker, unless its pattern is invalid."""
+    if _pattern_problem(request):
+        return {}
     part = ListTransactionsPart(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),
         request.duration_filter,
+        request.transactional_id_pattern or "",
     )
     return dict.fromkeys(range(ctx.workers), part)
 
 
-def execute(scope: WorkerScope, part: ListTransactionsPart) -> ListTransactionsReply:
+def _pattern_problem(request: ListTransactionsRequest) -> bool:
+    """Whether the pattern is invalid."""
+    try:
+        CompiledPattern(request.transactional_id_pattern or "")
+    except InvalidPattern:
+        return True
+    return False
+
+
+def execute(
+    scope: WorkerScope, part: ListTransactionsPart
+) -> ListTransactionsReply | Awaitable[ListTransactionsReply]:
     """List this worker's transactional ids."""
     if scope.transactions.unloaded:
         return ListTransactionsReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ())
     now_ms = scope.wall_ms()
-    return ListTransactionsReply(
-        ErrorCode.NONE,
-        tuple(
-            ListedTransaction(key, metadata.producer_id, STATE_NAMES[metadata.state])
-            for key, metadata in scope.transactions.list_transactions()
-            if _matches(metadata, part, now_ms)
-        ),
+    found = tuple(
+        ListedTransaction(key, metadata.producer_id, STATE_NAMES[metadata.state])
+        for key, metadata in scope.transactions.list_transactions()
+        if _matches(metadata, part, now_ms)
     )
+    if part.pattern:
+        return scope.run_in_thread(partial(_matching, found, part.pattern))
+    return ListTransactionsReply(ErrorCode.NONE, found)
+
+
+def _matching(found: tuple[ListedTransaction, ...], pattern: str) -> ListTransactionsReply:
+    """Those whose ids match the pattern."""
+    compiled = CompiledPattern(pattern)
+    matching = tuple(each for each in found if compiled.matches(each.transactional_id))
+    return ListTransactionsReply(ErrorCode.NONE, matching)
 
 
 def _matches(metadata: TransactionMetadata, part: ListTransactionsPart, now_ms: int) -> bool:
@@ -84,6 +112,8 @@ def merge(
     replies: Mapping[Owner, ListTransactionsReply],
 ) -> ListTransactionsResponse:
     """Merge the transactional ids of all workers, sorted."""
+    if _pattern_problem(request):
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     error = max((reply.error for reply in replies.values()), default=ErrorCode.NONE)
     if error is not ErrorCode.NONE:
         return ListTransactionsResponse(error_code=error)
@@ -108,9 +138,9 @@ API: Api[
     ListTransactionsRequest, ListTransactionsPart, ListTransactionsReply, ListTransactionsResponse
 ] = Api(
     key=ApiKey.LIST_TRANSACTIONS,
-    versions=(0, 1),
+    versions=(0, 2),
     split=split,
     execute=execute,
     merge=merge,
-    left_out=("version 2, a pattern of transactional ids: patterns are not served yet",),
+    left_out=("scripts in patterns, such as \\p{Greek}: there is no table of them",),
 )

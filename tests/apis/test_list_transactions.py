@@ -43,6 +43,27 @@ async def test_filters_restrict_the_list(transaction_apis: Any) -> None:
     assert len(await listed(transaction_apis, state_filters=["Ongoing", "Empty"])) == 2
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [("", ["app-1", "app-2", "b"]), ("app-.", ["app-1", "app-2"]), (None, ["app-1", "app-2", "b"])],
+)
+async def test_pattern_selects_whole_ids(
+    transaction_apis: Any, pattern: str | None, names: list[str]
+) -> None:
+    for name in ("app-1", "app-2", "b"):
+        await begin(transaction_apis, name, {"t": [0]})
+    found = await listed(transaction_apis, 2, transactional_id_pattern=pattern)
+    assert [name for name, _ in found] == names
+
+
+async def test_invalid_pattern_is_rejected_without_asking_workers(transaction_apis: Any) -> None:
+    transaction_apis.asked = {}
+    request = ListTransactionsRequest(transactional_id_pattern="a**", state_filters=["no"])
+    response = await transaction_apis.ask(API, request, 2)
+    assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert (response.transaction_states, transaction_apis.asked) == ([], {})
+
+
 async def test_unknown_state_is_returned_and_matches_nothing(transaction_apis: Any) -> None:
     await begin(transaction_apis, "a", {"t": [0]})
     request = ListTransactionsRequest(state_filters=["ongoing", "Dead"])

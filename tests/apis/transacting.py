@@ -5,9 +5,10 @@ Markers are collected and answered at once, unless a test holds them back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -36,6 +37,7 @@ from protocol.messages.add_partitions_to_txn import (
 from protocol.messages.describe_transactions import DescribeTransactionsRequest
 from protocol.messages.init_producer_id import InitProducerIdRequest
 
+T = TypeVar("T")
 WORKERS = 2
 PRODUCER_IDS = count(1000)
 
@@ -76,6 +78,9 @@ class TransactionWorker:
 
     def wall_ms(self) -> int:
         return self.time_ms
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work)
 
     async def next_producer_id(self) -> int | None:
         return next(PRODUCER_IDS)
