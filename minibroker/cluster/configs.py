@@ -12,6 +12,7 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from minibroker.cluster.image import (
@@ -50,8 +51,10 @@ from minibroker.config.dynamic import (
     DEFAULT_NAME,
     Configs,
     bad_values,
+    effective,
     layers,
     problems,
+    thread_count_problems,
     valid_entries,
 )
 from minibroker.config.setting import GROUP_SETTINGS, broker_setting
@@ -297,7 +300,8 @@ def _plan_broker(
     own, default = layers(settings, {**image.configs, key: config})
     combined = {**default, **own, **config} if alteration.name else {**config, **own}
     bad = bad_values(config, for_all=not alteration.name)
-    for problem in (*bad, *problems(settings, combined)):
+    counts = thread_count_problems(effective(settings, image.configs), config)
+    for problem in chain(bad, problems(settings, combined), counts):
         return ChangeRejected(ErrorCode.INVALID_REQUEST, problem)
     return ConfigChanged(*key, config)
 

@@ -16,6 +16,7 @@ from minibroker.config.connection_definitions import *  # noqa: F403 - the setti
 from minibroker.config.definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.fetch_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.group_definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.ineffective_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.listeners import Listener as Listener
 from minibroker.config.listeners import advertised_endpoints as advertised_endpoints
 from minibroker.config.quota_definitions import *  # noqa: F403 - the setting constants

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from minibroker.config.connection_definitions import ACCEPTOR_MODE, ONE_ACCEPTOR_ONLY, SHARDED
 from minibroker.config.definitions import NODE_ID
+from minibroker.config.ineffective_definitions import THREAD_COUNTS
 from minibroker.config.known import is_unsupported_kafka_setting
 from minibroker.config.setting import BROKER_SETTINGS, Setting, broker_setting, listener_name
 from minibroker.config.settings import Settings, unknown_name
@@ -121,6 +122,19 @@ def bad_values(changed: Mapping[str, str], *, for_all: bool = False) -> Iterator
     if for_all and of_one:
         text = "Cannot update these configs at default cluster level, broker id must be specified"
         yield f"{text}: {', '.join(sorted(of_one))}"
+
+
+def thread_count_problems(settings: Settings, changed: Mapping[str, str]) -> Iterator[str]:
+    """Check numbers of threads, which Kafka at most doubles and at least halves in one change."""
+    for name in sorted(THREAD_COUNTS & changed.keys()):
+        before, after = settings[BROKER_SETTINGS[name]], BROKER_SETTINGS[name].parse(changed[name])
+        text = f"Dynamic thread count update validation failed for {name}={after}, value should"
+        if after < 1:
+            yield f"{text} be at least 1"
+        elif after < before // 2:
+            yield f"{text} be at least half the current value {before}"
+        elif after > before * 2:
+            yield f"{text} not be greater than double the current value {before}"
 
 
 def valid_entries(config: Mapping[str, str], *, for_all: bool = False) -> Mapping[str, str]:

@@ -20,26 +20,26 @@ KNOWN_UNSERVED = frozenset().union(
         """advertised.host.name advertised.port alter.config.policy.class.name
         alter.log.dirs.replication.quota.window.num
         alter.log.dirs.replication.quota.window.size.seconds
-        auto.include.jmx.reporter auto.leader.rebalance.enable background.threads
+        auto.include.jmx.reporter auto.leader.rebalance.enable
         broker.heartbeat.interval.ms broker.id.generation.enable broker.session.timeout.ms
-        client.quota.callback.class compression.gzip.level compression.lz4.level
-        compression.zstd.level config.providers
+        client.quota.callback.class
+        config.providers
         control.plane.listener.name create.topic.policy.class.name
         delete.records.purgatory.purge.interval.requests early.start.listeners
         eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
-        follower.replication.throttled.rate host.name initial.broker.registration.timeout.ms
+        host.name initial.broker.registration.timeout.ms
         inter.broker.protocol.version kafka.metrics.polling.interval.secs
         kafka.metrics.reporters leader.imbalance.check.interval.seconds
-        leader.imbalance.per.broker.percentage leader.replication.throttled.rate
+        leader.imbalance.per.broker.percentage
         metric.reporters metrics.num.samples
-        metrics.recording.level metrics.sample.window.ms num.recovery.threads.per.data.dir
-        num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks
+        metrics.recording.level metrics.sample.window.ms
+        num.replica.alter.log.dirs.threads offsets.commit.required.acks
         offsets.commit.timeout.ms offsets.load.buffer.size offsets.topic.compression.codec
         password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
         password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
         port process.roles
         producer.purgatory.purge.interval.requests
-        replica.alter.log.dirs.io.max.bytes.per.second replication.quota.window.num
+        replication.quota.window.num
         replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
         security.providers server.max.startup.time.ms
         socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
@@ -84,9 +84,9 @@ KNOWN_UNSERVED = frozenset().union(
     _names(
         "log.",
         """dir.failure.timeout.ms flush.offset.checkpoint.interval.ms
-        flush.start.offset.checkpoint.interval.ms initial.task.delay.ms local.retention.bytes
-        local.retention.ms message.downconversion.enable message.format.version
-        message.timestamp.difference.max.ms preallocate roll.jitter.hours roll.jitter.ms""",
+        flush.start.offset.checkpoint.interval.ms initial.task.delay.ms
+        message.downconversion.enable message.format.version
+        message.timestamp.difference.max.ms roll.jitter.hours""",
     ),
     _names(
         "metadata.",

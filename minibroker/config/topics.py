@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from minibroker.config import cleaner_definitions as cleaner
 from minibroker.config import definitions as broker
+from minibroker.config import ineffective_definitions as ineffective
 from minibroker.config.setting import TOPIC_SETTINGS, Scope, Setting, setting
 from minibroker.config.settings import Settings, unknown_name
 from minibroker.config.types import (
@@ -24,10 +25,7 @@ from minibroker.config.types import (
     BadValueError,
     SettingType,
     Valid,
-    any_valid,
     at_least,
-    between,
-    equals,
 )
 
 T = TypeVar("T")
@@ -216,33 +214,25 @@ PREALLOCATE = _topic(
     "preallocate",
     BOOLEAN,
     "Whether segment files are allocated at full size when they are created.",
-    default=False,
-    no_effect="files grow as they are written",
+    ineffective.LOG_PREALLOCATE,
 )
-_CODEC_LEVEL = "every codec compresses at its default level"
 COMPRESSION_GZIP_LEVEL = _topic(
     "compression.gzip.level",
     INT,
     "The gzip level for recompression by the broker.",
-    default=-1,
-    valid=any_valid(equals(-1), between(1, 9)),
-    no_effect=_CODEC_LEVEL,
+    ineffective.COMPRESSION_GZIP_LEVEL,
 )
 COMPRESSION_LZ4_LEVEL = _topic(
     "compression.lz4.level",
     INT,
     "The lz4 level for recompression by the broker.",
-    default=9,
-    valid=between(1, 17),
-    no_effect=_CODEC_LEVEL,
+    ineffective.COMPRESSION_LZ4_LEVEL,
 )
 COMPRESSION_ZSTD_LEVEL = _topic(
     "compression.zstd.level",
     INT,
     "The zstd level for recompression by the broker.",
-    default=3,
-    valid=between(-131072, 22),
-    no_effect=_CODEC_LEVEL,
+    ineffective.COMPRESSION_ZSTD_LEVEL,
 )
 _NO_REPLICATION = "one broker does not replicate"
 _REPLICA = re.compile(r"\d+:\d+")

@@ -96,6 +96,8 @@ def test_replacement_removes_unlisted_configs() -> None:
         ("brokers", "2", ("max.connections", 0, "1"), 42, "expected 1, but received 2"),
         ("brokers", "1", ("num.io.threads", 0, "1"), 42, "Cannot update these configs dynamically"),
         ("brokers", "", ("max.connections", 0, "x"), 42, "Invalid value x"),
+        ("brokers", "", ("num.replica.fetchers", 0, "x"), 42, "Invalid value x"),
+        ("brokers", "1", ("num.replica.fetchers", 0, "3"), 42, "not be greater than double"),
         ("brokers", "", ("max.connections", 2, "1"), 40, "Can't APPEND"),
         ("brokers", "", ("colour", 0, "red"), 42, "Unknown config name: colour"),
     ],

@@ -28,6 +28,7 @@ from minibroker.config.dynamic import (
     layers,
     listener_value,
     problems,
+    thread_count_problems,
 )
 
 STATIC = Settings.from_sources(pairs=["message.max.bytes=300", "node.id=7"])
@@ -163,8 +164,31 @@ def test_single_acceptor_limits_in_sharded_mode_are_ignored() -> None:
 
 
 def test_setting_of_kafka_that_is_not_supported_cannot_be_changed() -> None:
-    [problem] = bad_values({"num.replica.fetchers": "2", "max.connections": "5"})
-    assert problem == "Cannot update these configs dynamically: num.replica.fetchers"
+    [problem] = bad_values({"request.timeout.ms": "2", "max.connections": "5"})
+    assert problem == "Cannot update these configs dynamically: request.timeout.ms"
+
+
+@pytest.mark.parametrize(
+    ("count", "problem"),
+    [
+        ("4", "be at least half the current value 10"),
+        ("5", None),
+        ("20", None),
+        ("21", "not be greater than double the current value 10"),
+    ],
+)
+def test_number_of_threads_changes_by_half_or_double_at_most(
+    count: str, problem: str | None
+) -> None:
+    changed = {"background.threads": count, "max.connections": "5"}
+    found = list(thread_count_problems(Settings.from_sources(), changed))
+    text = f"Dynamic thread count update validation failed for background.threads={count}, value"
+    assert found == ([] if problem is None else [f"{text} should {problem}"])
+
+
+def test_cleaner_keeps_a_thread() -> None:
+    [problem] = thread_count_problems(Settings.from_sources(), {"log.cleaner.threads": "0"})
+    assert problem.endswith("value should be at least 1")
 
 
 def test_settings_of_kerberos_are_changed_for_one_broker_only() -> None:

@@ -60,18 +60,14 @@ def refusal(*pairs: str) -> str:
     return str(caught.value)
 
 
-def test_kafka_3_server_properties_are_accepted_with_one_warning(properties: Path) -> None:
+def test_kafka_3_server_properties_are_accepted_without_a_warning(properties: Path) -> None:
     properties.write_text(SHIPPED_WITH_KAFKA_3)
     settings = Settings.from_sources(files=[properties])
     assert settings[config.NODE_ID] == 0
     assert settings[config.NUM_IO_THREADS] == 8
     assert settings.data_dir == "/tmp/kafka-logs"
     assert str(settings[config.ZOOKEEPER_CONNECT]) == "localhost:2181"
-    [warning] = settings.warnings
-    assert warning == (
-        "Kafka settings that this broker does not support have no effect: "
-        "num.recovery.threads.per.data.dir"
-    )
+    assert settings.warnings == ()
 
 
 def test_kafka_4_server_properties_open_only_the_client_listener(properties: Path) -> None:
