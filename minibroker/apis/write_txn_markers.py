@@ -73,6 +73,10 @@ def execute(scope: WorkerScope, part: MarkersPart) -> MarkersReply:
 
 
 def _append(scope: WorkerScope, marker: TransactionMarker, topic: str, index: int) -> ErrorCode:
+    if marker.producer_id < 0:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if marker.producer_epoch < 0:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     try:
         partition = scope.partition(topic, index)
         if partition is None:
@@ -121,6 +125,8 @@ def _response(
 ) -> WriteTxnMarkersResponse:
     by_producer: dict[int, dict[str, dict[int, ErrorCode]]] = {}
     for marker in request.markers:
+        if not any(_partitions(marker)):
+            continue  # Kafka has no result without a partition.
         topics = by_producer.setdefault(marker.producer_id, {})
         results = errors.get(marker.producer_id, {})
         for topic, index in _partitions(marker):

@@ -22,7 +22,7 @@ from minibroker.coordinator.pattern_parser import (
 
 INSTRUCTIONS_MAX: Final = 5_000
 STEPS_MAX: Final = 10_000
-"""Remembered steps; if there are more, they are computed anew."""
+"""Remembered steps; if there are more, they are computed again."""
 
 
 class Split(NamedTuple):

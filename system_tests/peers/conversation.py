@@ -39,6 +39,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.records import iter_batches
 from protocol.schema import Message, Struct
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
@@ -69,8 +70,17 @@ BROKER_SPECIFIC: Final = frozenset(
         "unknown_tagged_fields",
         "current_leader",
     }
+    | {
+        "last_timestamp",
+        "api_keys",
+        "supported_features",
+        "finalized_features",
+        "finalized_features_epoch",
+    }
 )
-"""Fields that each broker fills differently, or that are texts."""
+"""Fields that each broker fills differently, or that are texts. What ApiVersions lists is compared
+by itself.
+"""
 
 CONFIGS_OF_ONE_BROKER: Final = frozenset(
     {"local.retention.bytes", "local.retention.ms", "remote.log.copy.disable"}
@@ -87,6 +97,9 @@ CONFIGS_OF_ONE_BROKER: Final = frozenset(
 """Topic configs that only Kafka has or that its storage tool set for all topics, and broker configs
 that only one of the two lists as synonyms of topic configs.
 """
+
+CONTROL_BIT: Final = 1 << 5
+"""Attribute of batches that are transaction markers."""
 
 RETRIABLE: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
@@ -138,9 +151,14 @@ class ConversationRun:
         self._connect = connect or partial(Client, broker.address, client_id="peers")
         self._client = self._connect()
         self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[int, int]] = []
+        """API key and version of each request."""
 
     def __call__(self, name: str, request: Message, version: int) -> Any:
         assert name not in self.answers, f"two requests have the name {name}"
+        key = type(request).__api_key__
+        assert key is not None
+        self.asked.append((key, version))
         response = self._send(request, version)
         self.answers[name] = comparable(response)
         if isinstance(request, CHANGES):
@@ -251,7 +269,20 @@ def _comparable_list(values: list[Any]) -> Any:
 def _comparable_field(name: str, value: Any) -> Any:
     if name == "session_id":  # Chosen by the broker; 0 is none.
         return bool(value)
+    if name == "records" and value is not None:
+        return _comparable_records(bytes(value))
     return ErrorCode(value).name if name.endswith("error_code") else comparable(value)
+
+
+def _comparable_records(data: bytes) -> bytes:
+    """Batches without the checksums and times of transaction markers, which brokers write."""
+    parts, end = [], 0
+    for start, header in iter_batches(data):
+        end = start + header.size
+        batch = data[start:end]
+        is_marker = header.attributes & CONTROL_BIT
+        parts.append(batch[:17] + batch[21:27] + batch[43:] if is_marker else batch)
+    return b"".join([*parts, data[end:]])
 
 
 def prepare(broker: RunningBroker) -> None:
@@ -274,14 +305,14 @@ def run_conversation(
     broker: RunningBroker,
     conversation: Conversation,
     connect: Callable[[], Client] | None = None,
-) -> dict[str, Any]:
-    """All responses of a broker by the name of their request; see `ConversationRun`."""
+) -> ConversationRun:
+    """Send all requests of a conversation to a broker; the run has its responses by name."""
     run = ConversationRun(broker, connect)
     try:
         conversation(run)
     finally:
         run.end()
-    return run.answers
+    return run
 
 
 def differences(one: Any, other: Any, at: str = "") -> list[str]:

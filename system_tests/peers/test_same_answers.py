@@ -6,26 +6,33 @@ difference; a difference that no longer exists fails too, so the list stays accu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.registry import ApiKey
+from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.peers import (
     acls_and_users,
     configs,
     fetch_sessions,
     groups,
+    listed_transactions,
     operations,
     quotas,
     records,
     resources,
     topics,
     transactions,
+    versions,
 )
 from system_tests.peers.conversation import Conversation, differences, prepare, run_conversation
+from system_tests.peers.versions import versions_of
 
 pytestmark = [pytest.mark.minibroker, pytest.mark.java]
 
@@ -33,7 +40,25 @@ SETTINGS: Final = {
     "super.users": "User:ANONYMOUS",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "group.initial.rebalance.delay.ms": "0",
+    # Retention would delete the records, whose timestamps are years old, at different times.
+    "log.initial.task.delay.ms": "3600000",
+    "log.retention.check.interval.ms": "3600000",
 }
+
+REQUESTS_MIN: Final = 2200
+
+ADVERTISED_BY_ONE: Final = {
+    range(69, 70): "the consumer groups of KIP-848 are not served; 68 is, to refuse them clearly",
+    range(71, 73): "Kafka lists telemetry only with a plug-in that receives it; here it is kept",
+    range(76, 80): "share groups are not served",
+    range(80, 82): "the metadata log has no raft voters to add or remove",
+    range(83, 88): "share groups have no state here",
+    range(88, 90): "the streams groups of KIP-1071 are not served",
+    range(90, 93): "share groups have no offsets here",
+    range(93, 94): "streams groups have no topology here",
+    range(94, 95): "there is no other controller that could be unregistered",
+}
+"""APIs that only one of the brokers lists, or in other versions, by API key."""
 
 INTENDED: Final = {
     ("creation", "colliding with made_7"): "Kafka creates two topics of one request whose"
@@ -55,7 +80,29 @@ INTENDED: Final = {
     ("fetched", "isolated somehow"): "Kafka fails on an unknown isolation level; here it reads all",
     ("described_partitions", "without a name"): "Kafka fails with an internal error at an empty"
     " name; here the name is invalid",
-    ("of_topics", "described"): "compression levels of topics have no broker-wide default",
+    **{
+        (about, f"CONSUMER_GROUP_HEARTBEAT {version}"): "the groups of KIP-848 are not served"
+        for about in ("without_content", "with_unnamed_parts")
+        for version in (0, 1)
+    },
+    **{
+        ("with_unnamed_parts", f"{api} {version}"): "Kafka disconnects at the resource type 0,"
+        " which no ACL can have; here the request is invalid"
+        for api in ("CREATE_ACLS", "DELETE_ACLS")
+        for version in (1, 2, 3)
+    },
+    (
+        "with_unnamed_parts",
+        "DESCRIBE_TOPIC_PARTITIONS 0",
+    ): "Kafka fails with an internal error at an empty name; here the name is invalid",
+    **{
+        ("markers", f"{producer}, {version}"): "Kafka fails with an internal error at a negative"
+        " producer id or epoch; here the producer is invalid"
+        for producer in ("of no producer", "of no epoch")
+        for version in (1, 2)
+    },
+    ("patterns", r"lt-\p{Greek}"): "there is no table of scripts; other classes are supported",
+    ("patterns", "a long pattern"): "the size of patterns is limited",
 }
 
 CONVERSATIONS: Final = [
@@ -65,12 +112,14 @@ CONVERSATIONS: Final = [
         records,
         fetch_sessions,
         groups,
+        listed_transactions,
         configs,
         quotas,
         acls_and_users,
         operations,
         resources,
         transactions,
+        versions,
     )
     for conversation in each.CONVERSATIONS
 ]
@@ -96,11 +145,31 @@ def brokers(
             broker.forget()
 
 
+class Comparison(NamedTuple):
+    """The responses of both brokers to one conversation, and what was requested."""
+
+    kafka: dict[str, Any]
+    own: dict[str, Any]
+    asked: list[tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def compare(brokers: tuple[RunningBroker, ...]) -> Callable[[Conversation], Comparison]:
+    """Run a conversation with both brokers, once."""
+
+    @cache
+    def both(conversation: Conversation) -> Comparison:
+        kafka, own = (run_conversation(broker, conversation) for broker in brokers)
+        return Comparison(kafka.answers, own.answers, kafka.asked)
+
+    return both
+
+
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda each: each.__name__)
 def test_both_answer_the_same(
-    brokers: tuple[RunningBroker, ...], conversation: Conversation
+    compare: Callable[[Conversation], Comparison], conversation: Conversation
 ) -> None:
-    kafka, own = (run_conversation(broker, conversation) for broker in brokers)
+    kafka, own, _ = compare(conversation)
     differ = {name: differences(kafka[name], own[name]) for name in kafka}
     about = conversation.__name__
     unlike = {name: lines for name, lines in differ.items() if lines}
@@ -108,3 +177,37 @@ def test_both_answer_the_same(
     unknown = {name: lines for name, lines in unlike.items() if name not in expected}
     assert not unknown, f"Kafka's answer / ours: {unknown}"
     assert set(unlike) == expected, "these are alike by now: take them off the list"
+
+
+def test_every_api_is_asked_in_every_version(
+    compare: Callable[[Conversation], Comparison], brokers: tuple[RunningBroker, ...]
+) -> None:
+    asked = [each for conversation in CONVERSATIONS for each in compare(conversation).asked]
+    print(f"{len(asked)} requests compared, {len(set(asked))} versions of APIs")
+    assert len(asked) >= REQUESTS_MIN
+    by_both = set.intersection(*({*_versions(advertised(broker))} for broker in brokers))
+    # Kafka and minibroker list versions of Produce that they do not serve.
+    unserved = {(key, version) for key, version in by_both if version not in versions_of(key)}
+    assert unserved == {(ApiKey.PRODUCE, version) for version in range(3)}
+    assert by_both - unserved - set(asked) == set()
+
+
+def advertised(broker: RunningBroker) -> dict[int, tuple[int, int]]:
+    """The lowest and highest version of each API that the broker lists."""
+    with Client(broker.address) as client:
+        request = ApiVersionsRequest(client_software_name="peers", client_software_version="1")
+        listed = client.ask(request, 4).api_keys
+    return {each.api_key: (each.min_version, each.max_version) for each in listed}
+
+
+def _versions(listed: dict[int, tuple[int, int]]) -> Iterator[tuple[ApiKey, int]]:
+    for key, (low, high) in listed.items():
+        if key in map(int, ApiKey):
+            for version in range(low, high + 1):
+                yield ApiKey(key), version
+
+
+def test_other_apis_than_those_of_kafka_have_a_reason(brokers: tuple[RunningBroker, ...]) -> None:
+    kafka, own = map(advertised, brokers)
+    unlike = {key for key in {**kafka, **own} if kafka.get(key) != own.get(key)}
+    assert unlike == {key for keys in ADVERTISED_BY_ONE for key in keys}

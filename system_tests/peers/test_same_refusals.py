@@ -178,7 +178,7 @@ def test_kafka_and_minibroker_reject_the_same_requests(
     answers = []
     for peer in peers:
         peer.prepare(rules)
-        answers.append(run_conversation(peer.broker, conversation, peer.connect))
+        answers.append(run_conversation(peer.broker, conversation, peer.connect).answers)
     own, kafka = answers
     differ = {name: differences(kafka[name], own[name]) for name in kafka}
     expected = {

@@ -188,14 +188,14 @@ def _end(ask: SendRequest, about: str, version: int, committed: bool) -> None:
 
 def fenced(ask: SendRequest) -> None:
     """An ongoing transaction is aborted by the next producer."""
-    ask("made", create(topic("f", 1)), 2)
+    ask("made", create(topic("fenced", 1)), 2)
     ask("found", find("f", 3), 3)
     made = ask("first", init("f"), 4)
     me: Producer = (made.producer_id, made.producer_epoch)
-    ask("added", add("f", me, f=[0]), 3)
+    ask("added", add("f", me, fenced=[0]), 3)
     ask("second", init("f"), 4)
     ask("second again", init("f"), 4)
-    ask("first adds", add("f", me, f=[0]), 3)
+    ask("first adds", add("f", me, fenced=[0]), 3)
     ask("first ends", end("f", me), 4)
     ask("first ends, 5", end("f", me), 5)
     ask("first continues", init("f", me), 4)

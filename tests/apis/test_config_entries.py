@@ -49,8 +49,8 @@ def test_topic_config_is_first_of_its_synonyms() -> None:
 
 
 def test_topic_config_without_broker_synonym_uses_default() -> None:
-    entry = topic_entry("preallocate")
-    assert (entry.value, entry.source, entry.synonyms) == ("false", ConfigSource.DEFAULT, ())
+    entry = topic_entry("segment.jitter.ms")
+    assert (entry.value, entry.source, entry.synonyms) == ("0", ConfigSource.DEFAULT, ())
 
 
 def test_broker_config_reports_its_source() -> None:

@@ -80,6 +80,27 @@ async def test_errors_are_those_of_each_partition_and_producer(log_apis: Any) ->
     }
 
 
+async def test_marker_without_partitions_has_no_result(log_apis: Any) -> None:
+    wanted = WriteTxnMarkersRequest(markers=[marker(), marker(("t", 0), pid=8)])
+    response = await log_apis.ask(API, wanted, 1)
+    assert [result.producer_id for result in response.markers] == [8]
+
+
+@pytest.mark.parametrize(
+    ("producer", "error"),
+    [
+        ({"pid": -1}, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        ({"epoch": -1}, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+async def test_marker_of_no_producer_is_not_written(
+    log_apis: Any, producer: dict[str, int], error: ErrorCode
+) -> None:
+    wanted = WriteTxnMarkersRequest(markers=[marker(("t", 0), **producer)])
+    assert set(errors(await log_apis.ask(API, wanted, 1)).values()) == {error}
+    assert log_apis.hosted("t", 0).log.log_end_offset == 0
+
+
 async def test_request_without_markers_has_empty_response(log_apis: Any) -> None:
     assert (await log_apis.ask(API, WriteTxnMarkersRequest(), 2)).markers == []
 
