@@ -79,6 +79,14 @@ class ArrowWriter:
     def __init__(self, broker: int, started_us: int, sample: float) -> None:
         """``started_us`` is the start of the broker."""
         self._broker, self._started_us, self._sample = broker, started_us, sample
+        self._same_in_all = {
+            name: pa.scalar(value, SCHEMA.field(name).type)
+            for name, value in (
+                ("version", VERSION), ("kind", _REQUEST), ("broker", broker),
+                ("started_us", started_us), ("sample", sample),
+            )
+        }  # fmt: skip
+        """The columns of requests that have one value."""
         # pyarrow imports more when it is first used, for which descriptors may be lacking later.
         self.records([(0, 0, 0)], 0)
 
@@ -116,13 +124,13 @@ class ArrowWriter:
         late_ns, late_clock_ms, late_ordinal = _columns(late, 3)
         checked = [part for of_kind in _columns(checks, 4) for part in _columns(of_kind, _PARTS)]
         sequences = range(first_sequence, first_sequence + len(events))
+        same = self._same_in_all
         return [
-            pa.scalar(VERSION), pa.scalar(_REQUEST), pa.scalar(self._broker),
-            pa.scalar(self._started_us), sequences, time_us, clock_ms, pa.scalar(self._sample),
-            *_columns(clients, 5), api_key, api_version, request_bytes, response_bytes, records,
-            *_columns(mutations, 3), exempt, queue_ns, network_ns, io_ns, total_ns, checked_ns,
-            late_ns, late_clock_ms, *checked, *_columns(places, 3), late_ordinal, throttle_ms,
-            error_code, None, None, None, None,
+            same["version"], same["kind"], same["broker"], same["started_us"], sequences, time_us,
+            clock_ms, same["sample"], *_columns(clients, 5), api_key, api_version, request_bytes,
+            response_bytes, records, *_columns(mutations, 3), exempt, queue_ns, network_ns, io_ns,
+            total_ns, checked_ns, late_ns, late_clock_ms, *checked, *_columns(places, 3),
+            late_ordinal, throttle_ms, error_code, None, None, None, None,
         ]  # fmt: skip
 
     def _request(self, event: Request, sequence: int) -> Row:
@@ -177,7 +185,7 @@ def _array(values: Column, kind: pa.DataType, count: int) -> pa.Array:
     if values is None:
         return pa.nulls(count, kind)
     if isinstance(values, pa.Scalar):
-        return pa.repeat(values, count).cast(kind)
+        return pa.repeat(values, count)
     try:
         array = pa.array(values, kind)
     except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
