@@ -91,6 +91,9 @@ bench: $(VENV)/.installed-dev ## Measure, beside Apache Kafka and librdkafka's m
 sim: $(VENV)/.installed-dev ## Whole broker on a mock clock; SEED=… replays a run
 	$(BIN)/pytest tests/simulation -q $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
+sim-transactions: $(VENV)/.installed-dev ## Transactions of whole brokers; SEEDS=100 seeds from SEED=… on
+	$(BIN)/python -m tests.simulation.test_transactions $(or $(SEED),$(shell date +%s)) $(or $(SEEDS),100) $(ARGS)
+
 clean: ## Remove what tests and tools leave behind
 	rm -rf build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find minibroker protocol tests system_tests -name __pycache__ -prune -exec rm -rf {} +
@@ -114,4 +117,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: help run test system-test attack lint format docs docs-check bench sim clean nuke
+.PHONY: help run test system-test attack lint format docs docs-check bench sim sim-transactions clean nuke
