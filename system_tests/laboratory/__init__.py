@@ -1,0 +1,1 @@
+"""Real clients of a broker that misbehaves on request."""
