@@ -21,6 +21,7 @@ TEXT_MAX: Final = 1024
 
 COUNT_MAX: Final = 1_000_000_000
 TIME_MS_MAX: Final = 7 * 24 * 3600 * 1000
+PAUSE_MS_MAX: Final = 60_000
 INT32_MAX: Final = 2**31 - 1
 VERSION_MAX: Final = 2**15 - 1
 SEED_MAX: Final = 2**53
@@ -41,6 +42,9 @@ FaultAction: TypeAlias = Literal[
     "corrupt",
     "replace",
     "observe",
+    "kill",
+    "pause",
+    "advance",
     "refuse",
     "silent",
     "close",
@@ -144,6 +148,15 @@ class FaultRule(NamedTuple):
     ] = None
     delay_ms: Annotated[
         int | None, Range(0, TIME_MS_MAX), Doc("Delay after the rule fires, on the broker's clock.")
+    ] = None
+    process: Annotated[
+        str | None, Length(1, 64), Doc("A process of the broker as in `/v1/health`.")
+    ] = None
+    pause_ms: Annotated[
+        int | None, Range(0, PAUSE_MS_MAX), Doc("How long a process stops, in real time.")
+    ] = None
+    advance_ms: Annotated[
+        int | None, Range(0, TIME_MS_MAX), Doc("How far the broker's clock is advanced.")
     ] = None
     throttle_ms: Annotated[
         int | None, Range(0, INT32_MAX), Doc("Throttle time of the response.")

@@ -8,7 +8,10 @@ rules last as long as this process: they are not stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -22,23 +25,40 @@ from minibroker.control.fault_shapes import (
     FaultRule,
     FaultView,
 )
+from minibroker.control.schema import Fault, InvalidJson
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.faults.rulebook import DuplicateRule, Firing, Rulebook, RuleState, TooManyRules
-from minibroker.process.messages import FaultHeld, FaultMatched, FaultRules
-from minibroker.runtime.clock import Clock
+from minibroker.observability.log import EventLog
+from minibroker.process.environment import CONTROLLER
+from minibroker.process.messages import (
+    ClockAdvanced,
+    FaultAct,
+    FaultHeld,
+    FaultMatched,
+    FaultRules,
+)
+from minibroker.runtime.clock import ControlledClock
+from minibroker.runtime.roles import RoleStatus
 
 TIMED_OUT_STATUS: Final = 408
+
+_log = EventLog(CONTROLLER)
 
 
 class FaultController:
     """Implements ``control.fault_shapes.FaultsBackend``."""
 
     def __init__(
-        self, publisher: MetadataPublisher, clock: Clock, processors: Sequence[str]
+        self,
+        publisher: MetadataPublisher,
+        clock: ControlledClock,
+        processors: Sequence[str],
+        statuses: Callable[[], Sequence[RoleStatus]],
     ) -> None:
         """``processors`` are the names of the processes that apply rules."""
         self._publisher = publisher
         self._clock = clock
+        self._statuses = statuses
         self._processors = processors
         self._book = Rulebook(APIS)
         self._number = 0
@@ -57,6 +77,7 @@ class FaultController:
 
     async def add_fault(self, rule: FaultRule) -> FaultView:
         """Add a rule; returns when every processor applies it."""
+        self._check_process(rule)
         try:
             state = self._book.add(rule, self._clock.now())
         except DuplicateRule as error:
@@ -67,6 +88,16 @@ class FaultController:
             ) from None
         await self._publish(state.active.id)
         return state.view(self._clock.now())
+
+    def _check_process(self, rule: FaultRule) -> None:
+        if rule.process is None:
+            return
+        known = [status.name for status in self._statuses() if status.pid]
+        if rule.action == "pause":  # A stopped controller could not continue itself.
+            known = [name for name in known if name != CONTROLLER]
+        if rule.process not in known:
+            names = ", ".join(known) or "none"
+            raise InvalidJson([Fault("process", f"is not one of the processes here: {names}")])
 
     async def remove_fault(self, fault_id: str) -> None:
         """Remove a rule; returns when no processor applies it."""
@@ -144,6 +175,30 @@ class FaultController:
                 await self._changed.wait()
         finally:
             state.held -= 1
+
+    async def act(self, request: FaultAct) -> None:
+        """Carry out a rule that acts on the broker."""
+        state = self._book.find(request.rule_id)
+        if state is None:
+            return
+        rule = state.active.rule
+        if rule.action == "advance":
+            self._clock.advance(rule.advance_ms or 0)
+            await self._publisher.request_all(ClockAdvanced())
+            return
+        pids = [status.pid for status in self._statuses() if status.name == rule.process]
+        if not any(pids):
+            return  # It is being restarted.
+        if rule.action == "kill":
+            _log.warning("a fault rule kills a process", rule=request.rule_id, process=rule.process)
+            os.kill(pids[0], signal.SIGKILL)
+            return
+        os.kill(pids[0], signal.SIGSTOP)
+        try:
+            await self._clock.sleep_real((rule.pause_ms or 0) / 1000)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pids[0], signal.SIGCONT)
 
     def _release(self, state: RuleState) -> None:
         state.releases += 1

@@ -99,6 +99,20 @@ ACTIONS: Final = {
         is_final=True,
     ),
     "observe": ActionKind("Counts only."),
+    "kill": ActionKind(
+        "Kills a process of the broker, which is restarted; `after` the work, its response is "
+        "lost if that process has to send it.",
+        needed=("process",),
+        places=(BEFORE, AFTER),
+    ),
+    "pause": ActionKind(
+        "Stops a process of the broker for some time; the request waits as long.",
+        needed=("process", "pause_ms"),
+        places=(BEFORE, AFTER),
+    ),
+    "advance": ActionKind(
+        "Advances the broker's clock.", needed=("advance_ms",), places=(BEFORE, AFTER)
+    ),
     "refuse": ActionKind(
         "Closes new connections with a TCP reset.", selectors=CONNECTION_FIELDS, is_final=True
     ),
@@ -112,6 +126,9 @@ ACTIONS: Final = {
         selectors=(*CLIENT_FIELDS, *CONNECTION_FIELDS),
     ),
 }
+
+BROKER_ACTIONS: Final = frozenset({"kill", "pause", "advance"})
+"""Actions that the controller carries out while the request waits."""
 
 NEW_CONNECTION_ACTIONS: Final = frozenset({"refuse", "silent"})
 CONNECTION_ACTIONS: Final = NEW_CONNECTION_ACTIONS | {"close"}

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from minibroker.apis.base import CloseConnection
-from minibroker.faults.actions import AFTER, BEFORE, MIDDLE
+from minibroker.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, MIDDLE
 from minibroker.faults.course import FaultCourse
 from minibroker.faults.matching import Candidate, ConnectionAttributes, Matcher, matches_connection
 from minibroker.faults.rulebook import Firing
 from minibroker.faults.rules import ActiveRule
 from minibroker.network.client_connection import ClientConnection, FaultDisconnect
 from minibroker.observability.definitions import CloseReason
-from minibroker.process.messages import FaultHeld, FaultMatched, FaultRules
+from minibroker.process.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.arena import Block
 from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 from minibroker.storage.slices import FileSlice
@@ -167,14 +167,18 @@ class RequestFaults:
                 await self._hold(active.id)
             elif rule.action == "disconnect":
                 self._disconnect(active)
+            elif rule.action in BROKER_ACTIONS:
+                await self._ask(FaultAct(active.id))
             else:
                 await _discard_requests(self._client)
                 raise FaultDisconnect(f"rule {active.id} left the connection silent")
 
     async def _hold(self, rule_id: str) -> None:
-        held = FaultHeld(rule_id, self._course.fired[rule_id].releases)
+        await self._ask(FaultHeld(rule_id, self._course.fired[rule_id].releases))
+
+    async def _ask(self, request: FaultHeld | FaultAct) -> None:
         try:
-            await self._link.request(held, may_wait=True)
+            await self._link.request(request, may_wait=True)
         except (PeerLost, PeerFailed):
             return  # The rules are lost with the controller.
 
@@ -207,7 +211,7 @@ class RequestFaults:
         await trio.sleep_until(self._course.fired[active.id].now + (duration_ms or 0) / 1000)
 
 
-_STOPS: Final = ("delay", "hold", "disconnect", "never_answer")
+_STOPS: Final = ("delay", "hold", "disconnect", "never_answer", *sorted(BROKER_ACTIONS))
 
 
 def _facts(client: ClientConnection) -> ConnectionAttributes:

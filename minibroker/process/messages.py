@@ -73,6 +73,12 @@ class FaultHeld(NamedTuple):
     releases: int
 
 
+class FaultAct(NamedTuple):
+    """A fault rule that acts on the broker. Answered with None when that is done."""
+
+    rule_id: str
+
+
 class ApiPart(NamedTuple):
     """One owner's part of a client request. Answered with ``ApiReply``."""
 

@@ -67,6 +67,7 @@ from minibroker.process.log_levels import follow_log_levels
 from minibroker.process.messages import (
     ApiPart,
     ApiReply,
+    FaultAct,
     FaultHeld,
     FaultMatched,
     ProducerIdsRequest,
@@ -303,7 +304,9 @@ class _Controller:
             from minibroker.controller.faults import FaultController
 
             processors = [role_name(PROCESSOR, index) for index in range(self._env.processors)]
-            self._faults = FaultController(self._publisher, self._env.clock, processors)
+            self._faults = FaultController(
+                self._publisher, self._env.clock, processors, self._env.statuses
+            )
         return self._faults
 
     async def _hold_leadership(self, scope: trio.CancelScope) -> None:
@@ -329,6 +332,8 @@ class _Controller:
             return self._fault_controller().decide(request)
         if isinstance(request, FaultHeld):
             return await self._fault_controller().hold(request)
+        if isinstance(request, FaultAct):
+            return await self._fault_controller().act(request)
         raise TypeError(f"the controller cannot handle {type(request).__name__}")
 
     async def _execute(self, request: ApiPart) -> ApiReply:

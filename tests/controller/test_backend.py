@@ -154,7 +154,7 @@ class At:
             self.env,
             scope,
             scope.subscribers,
-            lambda: FaultController(scope.subscribers, self.env.clock, ()),
+            lambda: FaultController(scope.subscribers, self.env.clock, (), tuple),
             started_at=self.env.clock.now(),
         )
 

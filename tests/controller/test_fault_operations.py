@@ -14,7 +14,7 @@ from minibroker.runtime.clock import SimulatedClock
 
 async def test_all_operations_reach_the_rules(autojump_clock: MockClock) -> None:
     publisher = MetadataPublisher(Image, lambda _: None, 0)
-    rules = FaultController(publisher, SimulatedClock(autojump_clock), ["processor-0"])
+    rules = FaultController(publisher, SimulatedClock(autojump_clock), ["processor-0"], tuple)
     operations = FaultOperations(lambda: rules)
     view = await operations.add_fault(FaultRule("hold", name="h"))
     assert (await operations.faults()).faults == (view,)

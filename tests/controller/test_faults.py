@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +21,8 @@ from minibroker.controller.faults import FaultController
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.faults.matching import Candidate
 from minibroker.process.messages import (
+    ClockAdvanced,
+    FaultAct,
     FaultHeld,
     FaultMatched,
     FaultRules,
@@ -25,6 +31,7 @@ from minibroker.process.messages import (
 )
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.roles import RoleState, RoleStatus
 from minibroker.runtime.rpc import RpcConnection
 
 HOLD = FaultRule("hold", name="held")
@@ -37,6 +44,7 @@ class Processor:
     def __init__(self, publisher: MetadataPublisher, nursery: trio.Nursery) -> None:
         here, there = memory_channel_pair()
         self.applied: list[FaultRules] = []
+        self.clock_changes = 0
         self.gate = trio.Event()
         self.gate.set()
         self.rpc = RpcConnection(here, self._apply)
@@ -45,8 +53,11 @@ class Processor:
 
     async def _apply(self, request: Any) -> None:
         await self.gate.wait()
-        assert isinstance(request, FaultRules)
-        self.applied.append(request)
+        if isinstance(request, ClockAdvanced):
+            self.clock_changes += 1
+        else:
+            assert isinstance(request, FaultRules)
+            self.applied.append(request)
 
     async def register(self) -> FaultRules | None:
         registered = await self.rpc.request(RegisterRole("processor", 0, 1))
@@ -61,7 +72,11 @@ class At:
     def __init__(self, clock: MockClock, nursery: trio.Nursery) -> None:
         self.nursery = nursery
         self.publisher = MetadataPublisher(Image, lambda _: None, 0)
-        self.faults = FaultController(self.publisher, SimulatedClock(clock), ["processor-0"])
+        self.clock = SimulatedClock(clock)
+        self.statuses: list[RoleStatus] = []
+        self.faults = FaultController(
+            self.publisher, self.clock, ["processor-0"], lambda: self.statuses
+        )
         self.processor = Processor(self.publisher, nursery)
 
     def fire(self, *ids: str) -> list[str]:
@@ -206,3 +221,59 @@ async def test_removed_rule_is_unknown(at: At) -> None:
             await call("1")
     assert at.processor.applied[-1].rules == ()
     assert at.fire("1") == []
+
+
+@contextmanager
+def process(at: At, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the broker that does nothing."""
+    with subprocess.Popen(["sleep", "60"]) as running:
+        at.statuses = [RoleStatus(name, running.pid, 1, RoleState.READY, 0, None)]
+        yield running
+        running.kill()
+
+
+async def test_clock_is_advanced_for_all_processes(at: At) -> None:
+    await at.faults.add_fault(FaultRule("advance", advance_ms=5000))
+    before = at.clock.now()
+    await at.faults.act(FaultAct("1"))
+    assert at.clock.now() - before >= 5
+    assert at.processor.clock_changes == 1
+    await at.faults.act(FaultAct("removed"))
+
+
+async def test_process_is_killed(at: At) -> None:
+    with process(at, "worker-0") as running:
+        await at.faults.add_fault(FaultRule("kill", process="worker-0"))
+        await at.faults.act(FaultAct("1"))
+        assert running.wait() == -signal.SIGKILL
+    at.statuses = []
+    await at.faults.act(FaultAct("1"))
+
+
+async def test_paused_process_continues(at: At) -> None:
+    with process(at, "worker-0") as running:
+        await at.faults.add_fault(FaultRule("pause", process="worker-0", pause_ms=100))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(at.faults.act, FaultAct("1"))
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert state_of(running) != "T"
+        await at.faults.act(FaultAct("1"))
+        assert state_of(running) != "T"
+
+
+def state_of(running: subprocess.Popen[bytes]) -> str:
+    """The kernel's letter for the state of a process."""
+    return Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        FaultRule("kill", process="worker-9"),
+        FaultRule("pause", process="controller", pause_ms=1),
+    ],
+)
+async def test_process_that_cannot_be_acted_on_is_rejected(at: At, rule: FaultRule) -> None:
+    with process(at, "controller"), pytest.raises(InvalidJson, match="process: is not one"):
+        await at.faults.add_fault(rule)

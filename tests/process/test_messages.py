@@ -23,6 +23,7 @@ RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
         messages.RoleRegistered(Image(), messages.FaultRules(1, (RULE,), "1")),
         messages.FaultMatched((Candidate("1", (0, 2)), Candidate("2", None))),
         messages.FaultHeld("1", 3),
+        messages.FaultAct("1"),
         messages.ApiPart(0, (1, b"x")),
         messages.ApiReply({"a": 1}, 17),
         messages.ClockAdvanced(),
