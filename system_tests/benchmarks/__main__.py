@@ -17,7 +17,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from system_tests.benchmarks import accepting, costs, measures, plan, report, small
+from system_tests.benchmarks import (
+    accepting,
+    compaction,
+    costs,
+    fetch_sessions,
+    measures,
+    plan,
+    report,
+    small,
+)
 from system_tests.benchmarks.client import CLIENT, FRAMES, SMALL, TRANSACTIONS, compiled
 from system_tests.benchmarks.peers import KAFKA, KFAKE, MINIBROKER, MOCK, Peer, start_peer
 from system_tests.benchmarks.plan import Session
@@ -48,6 +57,7 @@ def measure_running(peers: list[Peer], session: Session, options: argparse.Names
     for peer in peers:
         if peer.keeps_everything:
             session.measure(peer.name, plan.IDLE, small.idle_connections, peer)
+            session.measure(peer.name, plan.SESSIONS, fetch_sessions.incremental, peer)
     rounds = plan.repeated(options.records, grows=plan.grows(options.growth, options.only))
     warm_up = Session(TIME_MAX_S)  # of caches, just-in-time compilers and heaps
     for each in session.warm_up(rounds) * WARM_UPS:
@@ -57,10 +67,16 @@ def measure_running(peers: list[Peer], session: Session, options: argparse.Names
         for each in session.chosen(rounds):
             for peer in each.peers(peers):
                 session.measure(peer.name, each.what, each.measure, peer)
+    measure_controlled([peer for peer in peers if peer.control_url], session, options.runs)
+
+
+def measure_controlled(peers: list[Peer], session: Session, runs: int) -> None:
+    """Measure what the control API of a peer does."""
     for peer in peers:
-        if peer.control_url is not None:
-            for _ in range(options.runs):
-                session.measure(peer.name, plan.RESET, measures.reset, peer, 5)
+        for _ in range(runs):
+            session.measure(peer.name, plan.COMPACTION, compaction.compaction, peer)
+        for _ in range(runs):
+            session.measure(peer.name, plan.RESET, measures.reset, peer, 5)
 
 
 def measure_limits(names: Sequence[str], folder: Path, session: Session, runs: int) -> None:

@@ -12,6 +12,7 @@ import socket
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from minibroker.testing import MiniBroker
@@ -23,8 +24,14 @@ from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import Record, build_batch
 from protocol.schema import Message
+from system_tests.benchmarks.measures import Figures, topic_of
+from system_tests.benchmarks.peers import Peer
+from system_tests.harness.waiting import wait_until
 
 SIZES: Final = (10, 100, 1000)
+COMPARED: Final = (10, 1000)
+TURNS: Final = 5
+RATIO: Final = "idle fetch of a session, 1,000 to 10 partitions"
 FETCHES: Final = 300
 FETCH_VERSION: Final = 12
 BATCH: Final = build_batch([Record(timestamp=1_700_000_000_000, value=bytes(100))])
@@ -121,6 +128,39 @@ def measure_with_records(connection: Connection, topic: str, partitions: int) ->
         assert [len(each.partitions) for each in response.responses] == [1]
         changed = [(0, number + 1)]
     return statistics.median(times)
+
+
+def idle_of(partitions: int) -> str:
+    """The row of an idle fetch of a session."""
+    return f"idle fetch of a session, {partitions:,} partitions"
+
+
+def incremental(peer: Peer) -> Figures:
+    """The median time of an idle fetch of a session of few and of many partitions, in turns."""
+    connection = Connection(peer.servers.split(",")[0])
+    times: dict[int, list[float]] = {size: [] for size in COMPARED}
+    with ExitStack() as stack:
+        consumers = {}
+        for size in COMPARED:
+            topic = stack.enter_context(topic_of(peer, f"session-{size}", size))
+            wait_until_led(connection, topic, size)
+            consumers[size] = Consumer(connection, topic, size)
+        for _ in range(TURNS):
+            for size, consumer in consumers.items():
+                times[size].append(measure(consumer, with_session=True))
+    few, many = (statistics.median(times[size]) for size in COMPARED)
+    return {idle_of(COMPARED[0]): few, idle_of(COMPARED[1]): many, RATIO: many / few}
+
+
+def wait_until_led(connection: Connection, topic: str, partitions: int) -> None:
+    """Wait until all partitions have leaders, which a new topic of Kafka has not at once."""
+
+    def is_led() -> bool:
+        response = Consumer(connection, topic, partitions).fetch(with_session=False)
+        found = [each for answer in response.responses for each in answer.partitions]
+        return len(found) == partitions and all(each.error_code == 0 for each in found)
+
+    wait_until(is_led, "all partitions to have leaders")
 
 
 def main() -> None:

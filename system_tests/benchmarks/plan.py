@@ -21,6 +21,7 @@ from system_tests.benchmarks.peers import Peer
 P = ParamSpec("P")
 
 START, FIXTURE, MEMORY, IDLE = "start", "fixture", "memory", "idle-connections"
+SESSIONS, COMPACTION = "fetch-sessions", "compaction"
 CONNECTIONS, STORM, ADDRESSES, COSTS, RESET = (
     "connections",
     "storm",
@@ -78,7 +79,9 @@ def repeated(records: int, *, grows: bool) -> list[Repeated]:
 OF_RUNNING_PEERS: Final = (
     MEMORY,
     IDLE,
+    SESSIONS,
     *(each.what for each in repeated(1, grows=True)),
+    COMPACTION,
     RESET,
 )
 NAMES: Final = (START, FIXTURE, *OF_RUNNING_PEERS, CONNECTIONS, STORM, ADDRESSES, COSTS)

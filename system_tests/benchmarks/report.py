@@ -15,7 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from system_tests.benchmarks import accepting, costs, groups, growth, small, transactions
+from system_tests.benchmarks import (
+    accepting,
+    compaction,
+    costs,
+    fetch_sessions,
+    groups,
+    growth,
+    small,
+    transactions,
+)
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER, MOCK
 
 
@@ -96,6 +105,12 @@ ROWS = (
     *(row(transactions.rate_of(count), "/s", least_of(0.7)) for count in transactions.PRODUCERS),
     *(row(transactions.median_of(count), "us") for count in transactions.PRODUCERS),
     *(row(transactions.cpu_of(count), "us") for count in transactions.PRODUCERS),
+    Row(compaction.SPEED, "MB/s", (Target(50, "MB/s", least=True),)),
+    row(compaction.BEFORE, "us"),
+    row(compaction.DURING, "us"),
+    row(compaction.RATIO, "x", most=1.5),
+    *(row(fetch_sessions.idle_of(size), "us") for size in fetch_sessions.COMPARED),
+    row(fetch_sessions.RATIO, "x", most=1.5),
     row("Metadata of 50 topics, median", "us", most_of(0.5)),
     row("Metadata of 50 topics, p99", "us"),
     *(row(groups.row(name), "us", most_of(1.5)) for name in groups.NAMES),

@@ -1,0 +1,108 @@
+"""Measures of log compaction: its speed, and what it costs a producer of the same broker.
+
+Owns amounts and row names; it starts no peer and prints nothing. Invariant: bytes are those of keys
+and values, so that a rate does not depend on how records are batched. Only minibroker compacts a
+topic on request; Kafka's cleaner decides by itself.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from system_tests.benchmarks.client import RunFailed, paced
+from system_tests.benchmarks.measures import (
+    SMALL_RECORD_BYTES,
+    TICKS_PER_S,
+    Figures,
+    topic_of,
+)
+from system_tests.benchmarks.peers import Peer
+from system_tests.harness.processes import tree
+
+RECORDS: Final = 500_000
+KEYS: Final = RECORDS // 2
+KEY_BYTES: Final = 12
+ROUNDS_BEFORE: Final = 3
+PRODUCED: Final = 1000
+PAUSE_US: Final = 1000
+PATIENCE_S: Final = 120
+CLEANER: Final = b"minibroker.process.cleaner_child"
+
+SPEED: Final = "compaction of 100-byte records, one core"
+BEFORE: Final = "record each ms, p99 before a compaction"
+DURING: Final = "record each ms, p99 during a compaction"
+RATIO: Final = "record each ms, p99 during to before"
+
+
+def compaction(peer: Peer) -> Figures:
+    """Compact a topic on request while a client produces to another one."""
+    with topic_of(peer, "compacted", 1) as topic, topic_of(peer, "beside", 1) as other:
+        make_compacted(peer, topic)
+        fill(peer, topic)
+        with paced(peer.servers, other, PRODUCED, SMALL_RECORD_BYTES, PAUSE_US) as client:
+            before = [client.produce()["p99_us"] for _ in range(ROUNDS_BEFORE)]
+            thread = threading.Thread(target=compact, args=(peer, topic))
+            thread.start()
+            during = [client.produce()["p99_us"]]
+            while thread.is_alive():
+                during.append(client.produce()["p99_us"])
+            used = cleaner_cpu_seconds(peer.pid)
+    megabytes = RECORDS * (SMALL_RECORD_BYTES + KEY_BYTES) / 1e6
+    alone, beside = statistics.median(before), statistics.median(during)
+    return {SPEED: megabytes / used, BEFORE: alone, DURING: beside, RATIO: beside / alone}
+
+
+def make_compacted(peer: Peer, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": peer.servers, "log_level": 0})
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for each in admin.incremental_alter_configs([resource]).values():
+        each.result(PATIENCE_S)
+
+
+def fill(peer: Peer, topic: str) -> None:
+    """Write each key twice."""
+    producer = Producer({
+        "bootstrap.servers": peer.servers,
+        "log_level": 0,
+        "queue.buffering.max.messages": RECORDS,
+    })  # fmt: skip
+    for number in range(RECORDS):
+        key, value = b"%012d" % (number * 7919 % KEYS), b"%0100d" % number
+        producer.produce(topic, value, key=key)
+        if not number % 1000:
+            producer.poll(0)
+    if producer.flush(PATIENCE_S):
+        raise RunFailed("not all records were acknowledged")
+
+
+def compact(peer: Peer, topic: str) -> None:
+    request = urllib.request.Request(f"{peer.control_url}/v1/compact/{topic}", method="POST")
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+        response.read()
+
+
+def cleaner_cpu_seconds(root: int) -> float:
+    """Processor time of the processes that clean logs, which run for a while afterwards."""
+    ticks = 0
+    for pid in tree(root):
+        folder = Path(f"/proc/{pid}")
+        if CLEANER in (folder / "cmdline").read_bytes():
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    if not ticks:
+        raise RunFailed("no process cleans logs")
+    return ticks / TICKS_PER_S
