@@ -297,12 +297,13 @@ LOG_ROLL_HOURS = setting(
     doc="The age at which a log rolls to a new segment file, in hours; used if `log.roll.ms` is "
     "not set.",
 )
+_TIME_OR_UNLIMITED = any_valid(equals(-1), at_least(1))
 LOG_RETENTION_MS = setting(
     "log.retention.ms",
     _OPTIONAL_LONG,
     default=None,
     default_text="log.retention.minutes, else log.retention.hours",
-    valid=at_least(-1),
+    valid=_TIME_OR_UNLIMITED,
     dynamic=True,
     doc="How long records are kept at least, in milliseconds; -1 means forever.",
 )
@@ -311,14 +312,14 @@ LOG_RETENTION_MINUTES = setting(
     _OPTIONAL_INT,
     default=None,
     default_text="log.retention.hours",
-    valid=at_least(-1),
+    valid=_TIME_OR_UNLIMITED,
     doc="How long records are kept at least, in minutes; used if `log.retention.ms` is not set.",
 )
 LOG_RETENTION_HOURS = setting(
     "log.retention.hours",
     INT,
     default=168,
-    valid=at_least(-1),
+    valid=_TIME_OR_UNLIMITED,
     doc="How long records are kept at least, in hours; used if neither `log.retention.ms` nor "
     "`log.retention.minutes` is set.",
 )

@@ -81,6 +81,7 @@ RETENTION_MS = _topic(
     broker.LOG_RETENTION_MS,
     ConfigSynonym(broker.LOG_RETENTION_MINUTES, _MINUTE_MS),
     ConfigSynonym(broker.LOG_RETENTION_HOURS, _HOUR_MS),
+    valid=at_least(-1),
 )
 RETENTION_BYTES = _topic(
     "retention.bytes",

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import base64
 import hmac
+import json
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from minibroker.security.principal import BadPrincipal, Principal, parse
+from minibroker.security.principal import Principal, parse
 from minibroker.security.scram import HASHES, ITERATIONS_MIN, Credential, credential, salted
 
 TIMESTAMP_MAX: Final = 2**63 - 1
@@ -93,7 +94,7 @@ def encode_token(token: DelegationToken) -> Mapping[str, str]:
     return {
         "owner": str(token.owner),
         "requester": str(token.requester),
-        "renewers": "\n".join(map(str, token.renewers)),
+        "renewers": json.dumps(token.renewers),
         "issued.ms": str(token.issued_ms),
         "expires.ms": str(token.expires_ms),
         "max.ms": str(token.max_ms),
@@ -107,10 +108,19 @@ def decode_token(token_id: str, stored: Mapping[str, str]) -> DelegationToken | 
             token_id,
             parse(stored["owner"]),
             parse(stored["requester"]),
-            tuple(parse(text) for text in stored["renewers"].split("\n") if text),
+            _renewers(stored["renewers"]),
             int(stored["issued.ms"]),
             int(stored["expires.ms"]),
             int(stored["max.ms"]),
         )
-    except (KeyError, ValueError, BadPrincipal):
+    except (KeyError, ValueError, RecursionError):
         return None
+
+
+def _renewers(text: str) -> tuple[Principal, ...]:
+    """Principals of any names, also empty ones. Raises ValueError."""
+    pairs = json.loads(text)
+    is_list = isinstance(pairs, list) and all(isinstance(pair, list) for pair in pairs)
+    if not is_list or not all(list(map(type, pair)) == [str, str] for pair in pairs):
+        raise ValueError("not a list of types and names")
+    return tuple(Principal(*pair) for pair in pairs)

@@ -159,4 +159,62 @@ def of_topics(ask: SendRequest) -> None:
     ask("described at last", describe(TOPIC, "t-configs", "retention.ms", "cleanup.policy"), 4)
 
 
-CONVERSATIONS: Final = (of_broker, of_topics)
+UNUSED: Final = {
+    "background.threads": ("4", "5", "20", "21", "x"),
+    "num.replica.fetchers": ("0", "1", "2", "3"),
+    "num.recovery.threads.per.data.dir": ("0", "1", "4", "5"),
+    "log.cleaner.threads": ("0", "2", "3"),
+    "compression.gzip.level": ("0", "9", "10", "-1"),
+    "compression.lz4.level": ("0", "17", "18"),
+    "compression.zstd.level": ("-131073", "22", "23"),
+    "log.preallocate": ("true", "yes"),
+    "log.roll.jitter.ms": ("-1", "1"),
+    "log.local.retention.ms": ("-3", "-2", "0"),
+    "log.local.retention.bytes": ("-3", "-2", "99"),
+    "log.remote.copy.lag.ms": ("-2", "-1", "9"),
+    "log.remote.copy.lag.bytes": ("-2", "-1", "9"),
+    "leader.replication.throttled.rate": ("-1", "1", "x"),
+    "follower.replication.throttled.rate": ("-1", "1", "x"),
+    "replica.alter.log.dirs.io.max.bytes.per.second": ("-1", "1", "x"),
+    "remote.fetch.max.wait.ms": ("0", "1"),
+    "remote.list.offsets.request.timeout.ms": ("0", "1"),
+    "remote.log.index.file.cache.total.size.bytes": ("0", "1"),
+    "remote.log.manager.copier.thread.pool.size": ("0", "4", "5", "20", "21"),
+    "remote.log.manager.expiration.thread.pool.size": ("0", "4", "20"),
+    "remote.log.manager.follower.thread.pool.size": ("0", "1", "4", "5"),
+    "remote.log.manager.copy.max.bytes.per.second": ("0", "1"),
+    "remote.log.manager.fetch.max.bytes.per.second": ("0", "1"),
+    "remote.log.reader.threads": ("0", "5", "21"),
+    "follower.fetch.last.tiered.offset.enable": ("true", "x"),
+    "transaction.partition.verification.enable": ("false", "x"),
+    "num.io.threads": ("0", "x"),
+    "log.segment.bytes": ("0", "1048576"),
+    "log.retention.ms": ("0", "5", "-1"),
+    "log.flush.interval.messages": ("0", "1"),
+    "log.cleanup.policy": ("compact", "burn", "delete,compact"),
+    "log.message.timestamp.type": ("LogAppendTime", "Now"),
+    "compression.type": ("zstd", "lz5"),
+    "unclean.leader.election.enable": ("true", "perhaps"),
+    "producer.id.expiration.ms": ("0", "1"),
+    "num.partitions": ("2",),
+    "auto.create.topics.enable": ("false",),
+    "transaction.max.timeout.ms": ("1",),
+    "group.max.session.timeout.ms": ("1",),
+    "offsets.retention.minutes": ("1",),
+    "broker.id": ("1",),
+    "node.id": ("1",),
+    "message.max.bytes": ("-1", "0"),
+    "max.incremental.fetch.session.cache.slots": ("1",),
+}
+"""Values that are only tried: most of these settings mean nothing to one broker."""
+
+
+def only_tried(ask: SendRequest) -> None:
+    for key, values in UNUSED.items():
+        for value in values:
+            for name in (THIS, ""):
+                change = alter(BROKER, name, (key, SET, value), validate_only=True)
+                ask(f"{key}={value} at {name!r}", change, 1)
+
+
+CONVERSATIONS: Final = (of_broker, of_topics, only_tried)

@@ -18,6 +18,7 @@ from protocol.messages.alter_client_quotas import AlterClientQuotasRequest
 from protocol.messages.alter_configs import AlterConfigsRequest
 from protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from protocol.messages.create_acls import CreateAclsRequest
+from protocol.messages.create_delegation_token import CreateDelegationTokenRequest
 from protocol.messages.create_partitions import CreatePartitionsRequest
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_acls import DeleteAclsRequest
@@ -26,6 +27,7 @@ from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeC
 from protocol.messages.describe_groups import DescribeGroupsRequest
 from protocol.messages.describe_transactions import DescribeTransactionsRequest
 from protocol.messages.end_txn import EndTxnRequest
+from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -39,6 +41,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from protocol.records import iter_batches
 from protocol.schema import Message, Struct
 from system_tests.connections.dialling import Client
@@ -77,6 +80,8 @@ BROKER_SPECIFIC: Final = frozenset(
         "finalized_features",
         "finalized_features_epoch",
     }
+    | {"token_id", "hmac", "issue_timestamp", "expiry_timestamp", "max_timestamp"}
+    | {"issue_timestamp_ms", "expiry_timestamp_ms", "max_timestamp_ms"}
 )
 """Fields that each broker fills differently, or that are texts. What ApiVersions lists is compared
 by itself.
@@ -121,6 +126,9 @@ CHANGES: Final = (
     AlterUserScramCredentialsRequest,
     CreateAclsRequest,
     DeleteAclsRequest,
+    CreateDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
 )
 
 

@@ -21,12 +21,14 @@ from system_tests.peers import (
     acls_and_users,
     configs,
     fetch_sessions,
+    group_versions,
     groups,
     listed_transactions,
     operations,
     quotas,
     records,
     resources,
+    tokens,
     topics,
     transactions,
     versions,
@@ -40,12 +42,13 @@ SETTINGS: Final = {
     "super.users": "User:ANONYMOUS",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "group.initial.rebalance.delay.ms": "0",
+    "delegation.token.secret.key": "a key of the tests",
     # Retention would delete the records, whose timestamps are years old, at different times.
     "log.initial.task.delay.ms": "3600000",
     "log.retention.check.interval.ms": "3600000",
 }
 
-REQUESTS_MIN: Final = 2200
+REQUESTS_MIN: Final = 2800
 
 ADVERTISED_BY_ONE: Final = {
     range(69, 70): "the consumer groups of KIP-848 are not served; 68 is, to refuse them clearly",
@@ -111,6 +114,7 @@ CONVERSATIONS: Final = [
         topics,
         records,
         fetch_sessions,
+        group_versions,
         groups,
         listed_transactions,
         configs,
@@ -119,6 +123,7 @@ CONVERSATIONS: Final = [
         operations,
         resources,
         transactions,
+        tokens,
         versions,
     )
     for conversation in each.CONVERSATIONS

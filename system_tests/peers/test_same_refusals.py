@@ -30,7 +30,7 @@ from system_tests.harness.brokers import (
     wait_for_port,
 )
 from system_tests.harness.waiting import wait_until
-from system_tests.peers import configs, groups, operations, quotas, records, topics
+from system_tests.peers import configs, groups, operations, quotas, records, tokens, topics
 from system_tests.peers.acls_and_users import filter_of
 from system_tests.peers.conversation import (
     MARKER_TOPIC,
@@ -49,6 +49,9 @@ SETTINGS: Final = {
     "super.users": "User:ANONYMOUS",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "group.initial.rebalance.delay.ms": "0",
+    "delegation.token.secret.key": "a key of the tests",
+    "log.initial.task.delay.ms": "3600000",
+    "log.retention.check.interval.ms": "3600000",
     "sasl.enabled.mechanisms": "PLAIN",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
         f'{MODULE} required user_{USER}="{PASSWORD}";'
@@ -69,7 +72,7 @@ INTENDED: Final = {
 # Without conversations about the broker's config: most of their changes are impossible anyway.
 CONVERSATIONS: Final = [
     conversation
-    for each in (topics, records, groups, quotas, operations)
+    for each in (topics, records, groups, quotas, operations, tokens)
     for conversation in each.CONVERSATIONS
 ] + [configs.of_topics]
 

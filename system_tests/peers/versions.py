@@ -57,6 +57,7 @@ SAFE: Final[dict[ApiKey, dict[str, Any]]] = {
     ApiKey.DELETE_TOPICS: {"timeout_ms": TIMEOUT_MS},
     ApiKey.DELETE_RECORDS: {"timeout_ms": TIMEOUT_MS},
     ApiKey.UNREGISTER_BROKER: {"broker_id": 99},
+    ApiKey.LIST_CONFIG_RESOURCES: {"resource_types": [4]},
 }
 """Fields that are not left empty."""
 

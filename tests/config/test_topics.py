@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.config import TOPIC_SETTINGS, Settings, topics
+from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Settings, topics
 from minibroker.config.topics import TopicConfig, parse_topic_value, topic_config
 from minibroker.config.types import LONG_MAX, BadValueError
 
@@ -69,3 +69,11 @@ def test_invalid_topic_config_is_rejected_with_kafka_message(
 ) -> None:
     with pytest.raises(BadValueError, match=message):
         parse_topic_value(name, text)
+
+
+def test_retention_of_a_topic_may_be_0_unlike_that_of_the_broker() -> None:
+    assert parse_topic_value("retention.ms", "0") == 0
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        with pytest.raises(BadValueError):
+            BROKER_SETTINGS[name].parse("0")
+        assert BROKER_SETTINGS[name].parse("-1") == -1

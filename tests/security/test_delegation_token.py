@@ -67,3 +67,14 @@ def test_token_round_trips_in_its_stored_form() -> None:
     assert decode_token("t", encode_token(TOKEN._replace(renewers=()))) is not None
     for broken in ({}, {**stored, "owner": "alice"}, {**stored, "max.ms": "x"}):
         assert decode_token("t", broken) is None
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "User:x", '"'])
+def test_renewer_may_have_any_name(name: str) -> None:
+    token = TOKEN._replace(renewers=(Principal("User", name), BOB))
+    assert decode_token("t", encode_token(token)) == token
+
+
+@pytest.mark.parametrize("renewers", ["", "User:bob", "{}", "[1]", '[["User"]]', "[" * 100_000])
+def test_token_with_invalid_renewers_is_none(renewers: str) -> None:
+    assert decode_token("t", {**encode_token(TOKEN), "renewers": renewers}) is None
