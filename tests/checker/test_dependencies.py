@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.checker.written import completed, found, invoked, poll, report, txn
 
 A, B = "orders-0", "orders-1"
@@ -77,3 +80,37 @@ def test_record_that_is_older_in_the_log_than_in_time_is_g0_realtime() -> None:
     assert found(txn(0, [(A, 1, 1)]), txn(1, [(A, 2, 0)]), poll(2, {A: [(0, 2), (1, 1)]})) == {
         "G0-realtime": 1
     }
+
+
+def reaches(edges: set[tuple[int, int]], source: int) -> set[int]:
+    found: set[int] = set()
+    waiting = [source]
+    while waiting:
+        node = waiting.pop()
+        for start, end in edges:
+            if start == node and end not in found:
+                found.add(end)
+                waiting.append(end)
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=10))
+def test_g1c_is_found_if_and_only_if_polls_form_a_cycle(edges: list[tuple[int, int]]) -> None:
+    """Draw which of six concurrent transactions polls the record of which other one."""
+    read = {(writer, reader) for writer, reader in edges if writer != reader}
+    keys = [f"k-{number}" for number in range(6)]
+    sends = [[(key, 1, 0)] for key in keys]
+    polls = [
+        {keys[writer]: [(0, 1)] for writer, reader in sorted(read) if reader == number}
+        for number in range(6)
+    ]
+    history = [
+        *(invoked(number, "txn", sends[number], NONE) for number in range(6)),
+        *(completed(number, "txn", sends[number], polls[number], "ok") for number in range(6)),
+    ]
+    components = {
+        frozenset(b for b in range(6) if b in reaches(read, a) and a in reaches(read, b))
+        for a in range(6)
+    }
+    expected = len(components - {frozenset()})
+    assert report(history, final_polls=False).anomalies.get("G1c", 0) == expected
