@@ -39,6 +39,7 @@ FaultAction: TypeAlias = Literal[
     "disconnect",
     "never_answer",
     "throttle",
+    "slow",
     "corrupt",
     "replace",
     "observe",
@@ -148,6 +149,11 @@ class FaultRule(NamedTuple):
     ] = None
     delay_ms: Annotated[
         int | None, Range(0, TIME_MS_MAX), Doc("Delay after the rule fires, on the broker's clock.")
+    ] = None
+    bytes_per_s: Annotated[
+        int | None,
+        Range(1, INT32_MAX),
+        Doc("Bytes of the response a second of the broker's clock."),
     ] = None
     process: Annotated[
         str | None, Length(1, 64), Doc("A process of the broker as in `/v1/health`.")

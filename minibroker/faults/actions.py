@@ -86,6 +86,10 @@ ACTIONS: Final = {
         needed=("throttle_ms",),
         optional=("mute",),
     ),
+    "slow": ActionKind(
+        "Sends the response slowly; the broker's clock counts from when the rule fires.",
+        needed=("bytes_per_s",),
+    ),
     "corrupt": ActionKind(
         "Damages the response.",
         needed=("part",),

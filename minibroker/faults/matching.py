@@ -18,7 +18,7 @@ from minibroker.faults.rules import (
     api_of,
     is_about_connections,
     is_in_network,
-    pattern_of,
+    matches_pattern,
     selected_keys,
 )
 from protocol.headers import RequestHeader
@@ -150,7 +150,7 @@ def matches_connection(rule: FaultRule, facts: ConnectionAttributes) -> bool:
 def _matches_text(selector: str | None, value: Any) -> bool:
     if selector is None:
         return True
-    return isinstance(value, str) and pattern_of(selector).fullmatch(value) is not None
+    return isinstance(value, str) and matches_pattern(value, selector)
 
 
 def _matches_entity(

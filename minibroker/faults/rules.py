@@ -206,10 +206,21 @@ def network_of(text: str) -> IPv4Network | IPv6Network | None:
         return None
 
 
-@cache
-def pattern_of(text: str) -> re.Pattern[str]:
-    """Return the pattern of a selector, in which ``*`` matches any text."""
-    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
+def matches_pattern(text: str, pattern: str) -> bool:
+    """Whether a text matches a selector, in which ``*`` matches any text."""
+    first, *others = pattern.split("*")
+    if not others:
+        return text == pattern
+    *middle, last = others
+    if not (text.startswith(first) and text.endswith(last)):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for part in middle:
+        at = text.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return at <= end
 
 
 def is_in_network(address: str, text: str) -> bool:

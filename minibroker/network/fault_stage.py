@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _API_KEY_BYTES: Final = 2
 _SCRATCH_BYTES: Final = 4096
 
+PIECES_PER_S: Final = 20
+"""Pieces of a slow response, unless its rate is lower."""
+
 
 class FaultStage:
     """The fault rules of one processor."""
@@ -197,8 +200,24 @@ class RequestFaults:
             end = active.rule.bytes
             await self._client.stream.send_all(frame[: len(frame) // 2 if end is None else end])
             self._disconnect(active)
-        await self._client.stream.send_all(frame)
+        await self._send_slowly(frame)
         return len(frame)
+
+    async def _send_slowly(self, frame: bytes) -> None:
+        """Send the response, at the lowest rate of the rules if there are any."""
+        slow = min(
+            self._course.rules("slow"), key=lambda each: each.rule.bytes_per_s or 0, default=None
+        )
+        sent = 0
+        if slow is not None:
+            rate, since = slow.rule.bytes_per_s or 1, self._course.fired[slow.id].now
+            piece = max(rate // PIECES_PER_S, 1)
+            while len(frame) - sent > piece:
+                await trio.sleep_until(since + (sent + piece) / rate)
+                await self._client.stream.send_all(frame[sent : sent + piece])
+                sent += piece
+            await trio.sleep_until(since + len(frame) / rate)
+        await self._client.stream.send_all(frame[sent:])
 
     async def mute(self) -> None:
         """Wait for the throttle times that rules have set and that mute the connection."""

@@ -49,6 +49,7 @@ _OPTIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "whole": st.booleans(),
     "delay_ms": st.integers(0, 1000),
     "throttle_ms": st.integers(0, 1000),
+    "bytes_per_s": st.integers(1, 1000),
     "process": st.just("worker-0"),
     "pause_ms": st.integers(0, 1000),
     "advance_ms": st.integers(0, 1000),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hypothesis import given
@@ -49,23 +50,8 @@ def matched(made: Matcher, key: ApiKey = ApiKey.HEARTBEAT, request: Any = HEARTB
 
 
 def _text_matches(selector: str, value: object) -> bool:
-    if not isinstance(value, str):
-        return False
-    parts = selector.split("*")
-    if len(parts) == 1:
-        return value == selector
-    middle = value[len(parts[0]) : len(value) - len(parts[-1])]
-    if len(value) < len(parts[0]) + len(parts[-1]):
-        return False
-    if not (value.startswith(parts[0]) and value.endswith(parts[-1])):
-        return False
-    at = 0
-    for part in parts[1:-1]:
-        at = middle.find(part, at)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
+    pattern = ".*".join(map(re.escape, selector.split("*")))
+    return isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
 
 def _expected(rule: FaultRule, head: RequestHeader, request: Any) -> list[int] | None:

@@ -81,7 +81,11 @@ CASES = {
         {"resource": "faults"},
         {"resource": "x"},
         DescribeConfigsRequest(
-            resources=[DescribeConfigsResource(resource_type=2, resource_name="faults")]
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=2, resource_name="faults", configuration_keys=["retention.ms"]
+                )
+            ]
         ),
         4,
     ),
@@ -184,6 +188,17 @@ def is_throttled(at: Meeting) -> None:
     at.receive()
 
 
+def is_slow(at: Meeting) -> None:
+    """Two bytes a second: nothing arrives at first, then each second brings two."""
+    at.wait_silent()
+    at.broker.advance(3000)
+    start = at.client.receive_bytes(6)
+    assert not at.client.is_readable()
+    at.broker.advance(300_000)
+    length = int.from_bytes(start[:4], "big")
+    response_in(start + at.client.receive_bytes(length - 2), at.request, at.version)
+
+
 def says_throttled(at: Meeting) -> None:
     assert at.receive().throttle_time_ms == 5000
     at.rule.remove()
@@ -237,6 +252,7 @@ ACTIONS: dict[str, tuple[dict[str, Any], Callable[[Meeting], None]]] = {
     "never_answer after": ({"at": "after"}, is_silent),
     "throttle": ({"throttle_ms": 5000}, is_throttled),
     "throttle unmuted": ({"throttle_ms": 5000, "mute": False}, says_throttled),
+    "slow": ({"bytes_per_s": 2}, is_slow),
     "corrupt correlation_id": ({"part": "correlation_id"}, has_other_correlation_id),
     "corrupt length": ({"part": "length"}, is_too_long),
     "corrupt truncate": ({"part": "truncate", "bytes": 3}, is_truncated),
