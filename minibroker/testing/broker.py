@@ -17,7 +17,7 @@ from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_serve
 
 if TYPE_CHECKING:
     from minibroker.testing.control import Control
-    from minibroker.testing.faults import Faults
+    from minibroker.testing.faults import FaultHandle, Faults
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -256,9 +256,9 @@ class AsyncMiniBroker:
         return self._broker.pid
 
     @property
-    def faults(self) -> Faults:
-        """The fault rules; their calls are short, but `FaultHandle.wait` blocks the loop."""
-        return self._broker.faults
+    def faults(self) -> AsyncFaults:
+        """Rules that make the broker misbehave."""
+        return AsyncFaults(self._broker.faults)
 
     @property
     def control(self) -> AsyncControl:
@@ -273,6 +273,44 @@ class AsyncControl:
         self.get = _awaited(control.get)
         self.post = _awaited(control.post)
         self.delete = _awaited(control.delete)
+
+
+class AsyncFaults:
+    """The calls of `Faults`, to be awaited; ``async with`` checks that every rule fired."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self.list = _awaited(faults.list)
+        self.clear = _awaited(faults.clear)
+        self.check = _awaited(faults.check)
+
+    async def add(self, action: str, /, **fields: object) -> AsyncFaultHandle:
+        """Add a rule; when this returns, every connection obeys it."""
+        return AsyncFaultHandle(await _awaited(self._faults.add)(action, **fields))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        leave = functools.partial(self._faults.__exit__, kind, error, traceback)
+        await in_thread(leave, shielded=True)
+
+
+class AsyncFaultHandle:
+    """The calls of `FaultHandle`, to be awaited."""
+
+    def __init__(self, handle: FaultHandle) -> None:
+        self.id = handle.id
+        self.rule = handle.rule
+        self.view = _awaited(handle.view)
+        self.wait = _awaited(handle.wait)
+        self.release = _awaited(handle.release)
+        self.remove = _awaited(handle.remove)
 
 
 def _awaited(call: Callable[P, T]) -> Callable[P, Awaitable[T]]:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
 import pytest
+import trio
 
 from minibroker.testing import ControlError, FaultNeverFired, MiniBroker
 from minibroker.testing.faults import FaultHandle, Faults, SharedFaultError
@@ -107,3 +109,26 @@ def test_handle_keeps_given_fields(minibroker: MiniBroker, minibroker_group: str
     assert isinstance(rule, FaultHandle)
     assert rule.rule == {"action": "delay", "group": minibroker_group, "delay_ms": 5}
     rule.remove()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_rules_are_awaited_in_event_loops(loop: str) -> None:
+    async def use() -> None:
+        async with MiniBroker() as broker:
+            async with broker.faults as faults:
+                rule = await faults.add("hold", group="g", name="beats")
+                assert [each["id"] for each in await faults.list()] == [rule.id]
+                with RawClient(broker.bootstrap_servers) as client:
+                    client.send(HeartbeatRequest(group_id="g", member_id="m"), 4)
+                    assert (await rule.wait())["hits"] == 1
+                    await rule.release()
+                    client.receive_frame()
+                assert (await rule.view())["rule"] == rule.rule
+            with pytest.raises(FaultNeverFired):
+                async with broker.faults as faults:
+                    await faults.add("observe")
+
+    if loop == "trio":
+        trio.run(use)
+    else:
+        asyncio.run(use())
