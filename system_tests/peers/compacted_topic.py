@@ -1,0 +1,233 @@
+"""A compacted topic of a broker that is written, compacted on request and compared batch by batch.
+
+Owns the times of the batches, the wait for the broker's own log cleaner, and what a compacted log
+consists of. It must never know what a test expects.
+Invariant: the cleaner compacts only during ``compact``, and each of its runs starts from the same
+segments on every broker: a batch starts a new one if it is an hour younger than the segment.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.records import NO_PRODUCER_ID, BatchHeader, Record, iter_batches, iter_records
+from system_tests.connections.dialling import Client
+from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.waiting import PATIENCE_S, wait_until
+from system_tests.peers.batch_writer import BatchWriter
+
+HOUR_MS: Final = 3_600_000
+START_MS: Final = int(time.time() * 1000)
+NEVER: Final = "1"
+"""A dirty ratio that no log exceeds."""
+AT_ONCE: Final = "0.0001"
+CONFIGS: Final = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": NEVER,
+    "segment.ms": str(HOUR_MS),
+    "message.timestamp.after.max.ms": str(100 * HOUR_MS),
+}
+CLEANER_SETTINGS: Final = {"log.cleaner.backoff.ms": "50"}
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+FETCH_BYTES: Final = 1 << 20
+
+Pair = tuple[str, str | None]
+
+
+class Batch(NamedTuple):
+    """What both brokers must have of a batch. Times of markers and horizons are their own."""
+
+    base_offset: int
+    last_offset: int
+    producer: int
+    """The number of the producer id, in the order of the log; -1 without one."""
+    epoch: int
+    base_sequence: int
+    attributes: int
+    max_timestamp: int | None
+    records: tuple[Record, ...]
+
+
+class Contents(NamedTuple):
+    """A complete log, and what readers of committed records are asked to leave out."""
+
+    segments: tuple[int, ...]
+    cleaned_until: int
+    batches: tuple[Batch, ...]
+    aborted: tuple[tuple[int, int], ...]
+
+
+class CompactedTopic:
+    """A topic with one partition."""
+
+    def __init__(self, broker: RunningBroker, name: str, **configs: str) -> None:
+        assert broker.data_dir is not None
+        self._broker = broker
+        self._name = name
+        self._data_dir = broker.data_dir
+        self._client = Client(broker.address)
+        self._writer = BatchWriter(self._client, name)
+        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        self._end_offset = 0
+        topic = NewTopic(name, 1, 1, config={**CONFIGS, **configs})
+        self._admin.create_topics([topic])[name].result(PATIENCE_S)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def write(
+        self,
+        hour: int,
+        *pairs: Pair,
+        codec: Compression = Compression.NONE,
+        idempotent: bool = False,
+    ) -> None:
+        """Write one batch, outside of transactions, at an hour after the start."""
+        self._writer.write(_records(hour, pairs), codec, idempotent=idempotent)
+        self._end_offset += len(pairs)
+
+    def write_in(self, name: str, hour: int, *pairs: Pair) -> None:
+        """Write one batch in the open transaction of a transactional id, or begin one."""
+        self._writer.write_in(name, _records(hour, pairs))
+        self._end_offset += len(pairs)
+
+    def end(self, name: str, *, commit: bool) -> None:
+        """End a transaction and wait for its marker."""
+        self._writer.end(name, commit=commit)
+        self._end_offset += 1
+        self._wait_for_end()
+
+    def _wait_for_end(self) -> None:
+        def is_written() -> bool:
+            return bool(self._fetch(0).high_watermark == self._end_offset)
+
+        wait_until(is_written, f"offset {self._end_offset}")
+
+    def compact(self) -> Contents:
+        """Have all segments but the newest compacted, before open transactions; return the log."""
+        until = min(self._segments()[-1], self._fetch(0).last_stable_offset)
+        wait_until(self._is_on_disk, "all segments but the newest on the disk")
+        self._set_ratio(AT_ONCE)
+        wait_until(lambda: self._cleaned_until() == until, f"{self._name} compacted until {until}")
+        self._set_ratio(NEVER)
+        return self.contents()
+
+    def _is_on_disk(self) -> bool:
+        """Whether minibroker has flushed what it will compact, as it must to compact it at once."""
+        if self._broker.kind != "minibroker":
+            return True
+        checkpoint = self._data_dir / f"{self._name}-0" / "checkpoint.json"
+        point: int = json.loads(checkpoint.read_text())["recovery_point"]
+        return point == self._segments()[-1]
+
+    def _set_ratio(self, ratio: str) -> None:
+        entry = ConfigEntry(
+            "min.cleanable.dirty.ratio", ratio, incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ResourceType.TOPIC, self._name, incremental_configs=[entry])
+        [changed] = self._admin.incremental_alter_configs([resource]).values()
+        changed.result(PATIENCE_S)
+        asked = ConfigResource(ResourceType.TOPIC, self._name)
+
+        def is_set() -> bool:
+            [described] = self._admin.describe_configs([asked]).values()
+            value = described.result(PATIENCE_S)["min.cleanable.dirty.ratio"].value
+            return float(value) == float(ratio)
+
+        wait_until(is_set, "the changed config")
+
+    def _segments(self) -> tuple[int, ...]:
+        files = (self._data_dir / f"{self._name}-0").glob("*.log")
+        return tuple(sorted(int(file.stem) for file in files))
+
+    def _cleaned_until(self) -> int:
+        """The offset in the checkpoint, which Kafka has in one file for all partitions."""
+        for folder in (self._data_dir, self._data_dir / f"{self._name}-0"):
+            file = folder / "cleaner-offset-checkpoint"
+            for line in file.read_text().splitlines() if file.exists() else []:
+                if line.startswith(f"{self._name} 0 "):
+                    return int(line.split()[2])
+        return -1
+
+    def _fetch(self, offset: int, isolation_level: int = READ_UNCOMMITTED) -> Any:
+        partition = FetchPartition(
+            partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+        )
+        request = FetchRequest(
+            max_bytes=FETCH_BYTES,
+            isolation_level=isolation_level,
+            topics=[FetchTopic(topic=self._name, partitions=[partition])],
+        )
+        found = self._client.ask(request, 12).responses[0].partitions[0]
+        assert found.error_code == ErrorCode.NONE
+        return found
+
+    def contents(self) -> Contents:
+        """Read the complete log, and what a reader of committed records leaves out."""
+        numbers: dict[int, int] = {NO_PRODUCER_ID: NO_PRODUCER_ID}
+        batches = []
+        for found in self._fetch_all(READ_UNCOMMITTED):
+            data = bytes(found.records)
+            for position, header in iter_batches(data):
+                number = numbers.setdefault(header.producer_id, len(numbers) - 1)
+                records = tuple(iter_records(data[position : position + header.size]))
+                batches.append(_comparable(header, records, number))
+        aborted = {
+            (numbers[each.producer_id], each.first_offset)
+            for found in self._fetch_all(READ_COMMITTED)
+            for each in found.aborted_transactions
+        }
+        segments = self._segments()
+        return Contents(segments, self._cleaned_until(), tuple(batches), tuple(sorted(aborted)))
+
+    def _fetch_all(self, isolation_level: int) -> Iterator[Any]:
+        """Yield responses until there are no more records; each is of one segment in Kafka."""
+        offset = 0
+        while (found := self._fetch(offset, isolation_level)).records:
+            yield found
+            *_, (_, last) = iter_batches(bytes(found.records))
+            offset = last.next_offset
+
+
+def _records(hour: int, pairs: Sequence[Pair]) -> list[Record]:
+    return [
+        Record(
+            timestamp=START_MS + hour * HOUR_MS + number,
+            key=key.encode(),
+            value=None if value is None else value.encode(),
+            headers=(("n", b"%d" % number),),
+        )
+        for number, (key, value) in enumerate(pairs)
+    ]
+
+
+def _comparable(header: BatchHeader, records: tuple[Record, ...], producer: int) -> Batch:
+    if header.is_control:
+        records = tuple(record._replace(timestamp=START_MS) for record in records)
+    return Batch(
+        header.base_offset,
+        header.last_offset,
+        producer,
+        header.producer_epoch,
+        header.base_sequence,
+        header.attributes,
+        None if header.is_control else header.max_timestamp - START_MS,
+        tuple(record._replace(timestamp=record.timestamp - START_MS) for record in records),
+    )
