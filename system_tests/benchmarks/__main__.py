@@ -191,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
         "--growth",
         type=Path,
         metavar="FOLDER",
-        help="measure the growth with connections and record size, too, and draw it into FOLDER",
+        help="measure the growth with connections, partitions and sizes, and draw it into FOLDER",
     )
     found.add_argument("--output", type=Path, default=CACHE / "benchmarks")
     return found

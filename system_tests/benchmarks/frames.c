@@ -19,7 +19,7 @@
 #include "bare_socket.h"
 #include "stopwatch.h"
 
-enum { ANSWER_MAX = 1 << 16, INPUT_MAX = 1 << 24, FRAMES_MAX = 1024, EVENTS_MAX = 512, HEX_MAX = 4096 };
+enum { ANSWER_MAX = 1 << 16, INPUT_MAX = 1 << 24, FRAMES_MAX = 1 << 14, EVENTS_MAX = 512, HEX_MAX = 4096 };
 
 struct frame {
     const char *bytes;

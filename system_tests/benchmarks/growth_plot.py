@@ -1,4 +1,4 @@
-"""Pictures of `growth`: requests per second by connections, and latency by the size of a record.
+"""Pictures of `growth`: requests per second, and latency of a request, by what grows.
 
 Owns colors, axes and file names, and nothing that is measured; only this needs matplotlib.
 Invariant: a point is the median of a run's rounds, and all peers are on the same logarithmic axes.
@@ -21,6 +21,8 @@ Points = tuple[list[int], list[float]]
 
 COLORS = {MINIBROKER: "#2a6f97", KAFKA: "#d1495b", MOCK: "#8a8a8a", KFAKE: "#e9a03b"}
 BY_CONNECTIONS, BY_SIZE = "performance-connections.png", "performance-record-size.png"
+BY_PARTITIONS, BY_BATCH = "performance-partitions.png", "performance-batch-size.png"
+MEDIAN = "median of one Produce request, µs"
 
 
 def draw(runs: Runs, folder: Path) -> list[Path]:
@@ -35,7 +37,17 @@ def draw(runs: Runs, folder: Path) -> list[Path]:
         (
             folder / BY_SIZE,
             points(runs, growth.SIZES, growth.with_size),
-            ("bytes of a record", "median of one Produce request, µs"),
+            ("bytes of a record", MEDIAN),
+        ),
+        (
+            folder / BY_PARTITIONS,
+            points(runs, growth.PARTITION_COUNTS, growth.with_partitions),
+            ("partitions, each used in turn", MEDIAN),
+        ),
+        (
+            folder / BY_BATCH,
+            points(runs, growth.BATCHES, growth.with_batch),
+            ("100-byte records of a batch", MEDIAN),
         ),
     )
     return [_draw(file, lines, labels) for file, lines, labels in pictures if lines]

@@ -29,7 +29,12 @@ CONNECTIONS, STORM, ADDRESSES, COSTS, RESET = (
     "costs",
     "reset",
 )
-GROWTH_BY_CONNECTIONS, GROWTH_BY_SIZE = "growth-connections", "growth-size"
+GROWTH: Final = (
+    ("growth-connections", growth.connections),
+    ("growth-partitions", growth.partitions),
+    ("growth-size", growth.sizes),
+    ("growth-batch", growth.batches),
+)
 SMALL_PER_LARGE: Final = 3
 """So many 100-byte records are produced in place of one of 1,000 bytes."""
 
@@ -69,10 +74,7 @@ def repeated(records: int, *, grows: bool) -> list[Repeated]:
         Repeated("metadata", partial(measures.metadata, count=2000), lasting=True),
     ]
     if grows:
-        found += [
-            Repeated(GROWTH_BY_CONNECTIONS, growth.connections, lasting=True),
-            Repeated(GROWTH_BY_SIZE, growth.sizes, lasting=True),
-        ]
+        found += [Repeated(name, measure, lasting=True) for name, measure in GROWTH]
     return found
 
 
@@ -90,7 +92,7 @@ NAMES: Final = (START, FIXTURE, *OF_RUNNING_PEERS, CONNECTIONS, STORM, ADDRESSES
 
 def grows(folder: Path | None, only: Collection[str]) -> bool:
     """Whether growth is measured: if it is drawn or chosen by name."""
-    return folder is not None or not {GROWTH_BY_CONNECTIONS, GROWTH_BY_SIZE}.isdisjoint(only)
+    return folder is not None or not {name for name, _ in GROWTH}.isdisjoint(only)
 
 
 class Session:

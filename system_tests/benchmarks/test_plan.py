@@ -41,9 +41,9 @@ def test_names_of_measures_are_distinct() -> None:
 def test_growth_is_measured_if_it_is_drawn_or_named() -> None:
     assert not plan.grows(None, [])
     assert plan.grows(Path("docs"), [])
-    assert plan.grows(None, [plan.GROWTH_BY_SIZE])
+    assert plan.grows(None, [plan.GROWTH[0][0]])
     more = names(plan.repeated(1000, grows=True))
-    assert set(more) - set(names(ROUNDS)) == {plan.GROWTH_BY_SIZE, plan.GROWTH_BY_CONNECTIONS}
+    assert set(more) - set(names(ROUNDS)) == {name for name, _ in plan.GROWTH}
 
 
 def test_session_without_choice_wants_all_and_warms_up_with_a_few() -> None:
