@@ -210,11 +210,14 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
     return properties, port
 
 
-def launch_kafka(properties: Path, port: int) -> RunningBroker:
-    """Start the node on a formatted folder, without waiting for it."""
+def launch_kafka(properties: Path, port: int, *, plugins: str = "") -> RunningBroker:
+    """Start the node on a formatted folder, without waiting for it.
+
+    `plugins` is the class path of classes that the properties name.
+    """
     output = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the broker)
     process = subprocess.Popen(
-        [*_java(KAFKA_JVM), "kafka.Kafka", str(properties)],
+        [*_java(KAFKA_JVM, plugins), "kafka.Kafka", str(properties)],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -224,10 +227,12 @@ def launch_kafka(properties: Path, port: int) -> RunningBroker:
     )
 
 
-def start_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -> RunningBroker:
+def start_kafka(
+    data_dir: Path, *, settings: Mapping[str, str] | None = None, plugins: str = ""
+) -> RunningBroker:
     """Format `data_dir`, start one node on it and wait until it accepts connections."""
     properties, port = format_kafka(data_dir, settings=settings)
-    broker = launch_kafka(properties, port)
+    broker = launch_kafka(properties, port, plugins=plugins)
     broker.data_dir = data_dir
     wait_for_port(broker)
     return broker
@@ -272,9 +277,10 @@ def free_port() -> int:
     raise StartFailed("of a hundred ports none is free")
 
 
-def _java(options: Sequence[str]) -> list[str]:
+def _java(options: Sequence[str], plugins: str = "") -> list[str]:
     logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    return ["java", *options, logging, "-cp", classpath(kafka_jars())]
+    classes = plugins or classpath(kafka_jars())
+    return ["java", *options, logging, "-cp", classes]
 
 
 def _cluster_id() -> str:

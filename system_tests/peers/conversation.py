@@ -80,6 +80,7 @@ BROKER_SPECIFIC: Final = frozenset(
         "finalized_features",
         "finalized_features_epoch",
     }
+    | {"client_instance_id", "subscription_id"}
     | {"token_id", "hmac", "issue_timestamp", "expiry_timestamp", "max_timestamp"}
     | {"issue_timestamp_ms", "expiry_timestamp_ms", "max_timestamp_ms"}
 )

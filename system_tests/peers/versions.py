@@ -29,7 +29,7 @@ OTHER_BROKERS: Final = frozenset(
 """Requests between brokers, which no Kafka 4 has."""
 
 NOT_LISTED: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
-"""Kafka serves them only with a plug-in that receives the metrics."""
+"""Kafka serves them only with a plug-in that receives the metrics, as in `test_same_telemetry`."""
 
 SAFE: Final[dict[ApiKey, dict[str, Any]]] = {
     ApiKey.PRODUCE: {"acks": 1},  # With 0 there is no response.
