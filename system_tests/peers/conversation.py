@@ -170,7 +170,7 @@ class ConversationRun:
         self.asked.append((key, version))
         response = self._send(request, version)
         self.answers[name] = comparable(response)
-        if isinstance(request, CHANGES):
+        if isinstance(request, CHANGES) and not getattr(request, "validate_only", False):
             self._wait_until_applied()
         if isinstance(request, EndTxnRequest | InitProducerIdRequest) and request.transactional_id:
             wait_until(partial(self._has_ended, request.transactional_id), "written markers")
