@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 from minibroker.testing import MiniBroker
-from system_tests.laboratory.clients import CLIENTS, PythonClient
+from system_tests.clients.adapters.java import JavaClient
+from system_tests.clients.model import Record
+from system_tests.conftest import without_toolchain
+from system_tests.harness.jars import ToolchainMissing
+from system_tests.laboratory.clients import CLIENTS, ConfluentKafka, PythonClient
 
 pytestmark = pytest.mark.minibroker
 
@@ -105,3 +110,61 @@ def test_error_in_every_group_api_is_retried(
     assert [each for each in found if isinstance(each, bytes)] == VALUES
     (committed,) = lab.control.get("v1", "groups", group)["offsets"]
     assert committed["offset"] == 3
+
+
+def test_transaction_survives_concurrent_transactions_for_ten_seconds_of_the_clock(
+    topic: str, lab: MiniBroker, fresh: Callable[[str], str]
+) -> None:
+    transactional_id = fresh("tx")
+    producer = Producer(
+        {
+            "bootstrap.servers": lab.bootstrap_servers,
+            "transactional.id": transactional_id,
+            "retry.backoff.ms": 20,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(30)
+    with lab.faults as faults:
+        busy = faults.add(
+            "error",
+            api="AddPartitionsToTxn",
+            transactional_id=transactional_id,
+            error="CONCURRENT_TRANSACTIONS",
+            until_ms=10_000,
+        )
+        lab.freeze()
+        producer.begin_transaction()
+        producer.produce(topic, b"one", partition=0)
+        busy.wait(3)
+        assert stored(lab, topic) == 0
+        lab.advance(10_000)
+        producer.commit_transaction(30)
+        assert busy.matches == busy.hits
+    lab.freeze(False)
+    assert ConfluentKafka(lab.bootstrap_servers).consume(topic, 1) == [b"one"]
+
+
+@pytest.fixture(scope="module")
+def java(lab: MiniBroker) -> Iterator[JavaClient]:
+    try:
+        client = JavaClient(lab.bootstrap_servers)
+    except ToolchainMissing as missing:
+        without_toolchain(missing)
+        raise
+    yield client
+    client.close()
+
+
+@pytest.mark.java
+def test_java_client_survives_lost_acknowledgements_and_cut_responses(
+    lab: MiniBroker, java: JavaClient, topic: str
+) -> None:
+    with lab.faults as faults:
+        faults.add("disconnect", api="Produce", topic=topic, at="after", first=1)
+        faults.add("error", api="Produce", topic=topic, error="NOT_LEADER_OR_FOLLOWER", first=1)
+        faults.add("disconnect", api="Fetch", topic=topic, at="middle", first=1)
+        faults.add("error", api="Fetch", topic=topic, error="NOT_LEADER_OR_FOLLOWER", first=1)
+        java.produce(topic, [Record(None, value) for value in VALUES], idempotent=True)
+        assert [each.value for each in java.read(topic, 0, 0, 3)] == VALUES
+    assert stored(lab, topic) == 3
