@@ -1,0 +1,44 @@
+"""Errors before the work in every API and version, over a real socket."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from minibroker.testing import MiniBroker
+from protocol.errors import ErrorCode
+from protocol.messages.produce import ProduceRequest
+from protocol.registry import ApiKey
+from protocol.schema import Array, Message, Struct
+from tests.faults.messages import request_of, served_versions
+from tests.network.raw_client import RawClient
+
+CODE = int(ErrorCode.POLICY_VIOLATION)
+
+
+def codes_in(struct: Struct) -> set[int]:
+    """All error codes of a response."""
+    found: set[int] = set()
+    for item in type(struct).__fields__:
+        value = getattr(struct, item.name)
+        if item.name in {"error_code", "partition_error_code"}:
+            found.add(value)
+        elif isinstance(item.kind, Array):
+            found.update(*(codes_in(each) for each in value or () if isinstance(each, Struct)))
+    return found
+
+
+def test_every_api_and_version_answers_with_the_error_of_a_rule() -> None:
+    answered = 0
+    with MiniBroker() as broker, broker.faults as faults:
+        rule = faults.add("error", error="POLICY_VIOLATION")
+        with RawClient(broker.bootstrap_servers) as client:
+            for key, version in served_versions():
+                if key == ApiKey.DESCRIBE_LOG_DIRS and version < 3:
+                    continue  # It has an error for each directory, and no request names one.
+                request = cast("Message", request_of(key, version))
+                if isinstance(request, ProduceRequest):
+                    request.acks = 1
+                assert CODE in codes_in(client.ask(request, version)), (key.name, version)
+                answered += 1
+        assert rule.hits == answered
+        assert "Traceback" not in broker.log()
