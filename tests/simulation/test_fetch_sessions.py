@@ -114,14 +114,7 @@ class Run:
     ) -> None:
         """After two more fetches, the client must know all records and offsets."""
         for _ in range(2):
-            try:
-                response = await connection.ask(consumer.request(), version)
-            except StreamClosed:
-                connection = await self.connect()
-                response = None
-            if response is None or response.error_code:
-                consumer.restart()
-                response = await connection.ask(consumer.request(), version)
+            connection, response = await self.fetch(consumer, connection, version)
             consumer.receive(response)
         topics = topics_of(consumer.offsets, self.ids)
         full = FetchRequest(session_epoch=-1, max_bytes=1 << 20, topics=topics)
@@ -131,6 +124,19 @@ class Run:
             name: (data.error_code, data.high_watermark, data.log_start_offset)
             for name, data in expected.items()
         }
+
+    async def fetch(
+        self, consumer: SessionClient, connection: SimulatedClient, version: int
+    ) -> tuple[SimulatedClient, Any]:
+        """Fetch until there is a response without an error, with a new session if need be."""
+        while True:
+            with suppress(StreamClosed):
+                response = await connection.ask(consumer.request(), version)
+                if not response.error_code:
+                    return connection, response
+            consumer.restart()
+            await trio.sleep(0.1)
+            connection = await self.connect()
 
     async def send_anything(self) -> None:
         """Send ids of other clients, ids that do not exist, and any epochs and partitions."""

@@ -91,7 +91,10 @@ def test_imports_start_early_if_the_last_run_used_fixtures(
     assert "fork_server: None" in runs[3]
 
 
-def test_imports_start_before_conftest_files(pytester: pytest.Pytester) -> None:
+def test_imports_start_before_conftest_files(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # The runs below have no workers.
     pytester.makeconftest(
         """
         import sys

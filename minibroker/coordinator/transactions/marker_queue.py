@@ -37,7 +37,7 @@ class MarkerQueue:
         taken: dict[int, PartitionsById] = {}
         left: PartitionsById = {}
         for transactional_id, partitions in self._waiting.items():
-            for each in partitions:
+            for each in sorted(partitions):
                 owner = owner_of(*each)
                 target = left
                 batch = taken.setdefault(owner, {})

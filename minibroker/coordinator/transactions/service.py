@@ -268,7 +268,7 @@ class TransactionService:
             self._failure = trio.Event()
             await self._env.sleep_real(MARKER_RETRY_S)
             failed, self._failed = self._failed, set()
-            for transactional_id in failed:
+            for transactional_id in sorted(failed):
                 self._send_markers(transactional_id)
 
     def _complete(
