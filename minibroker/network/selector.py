@@ -208,6 +208,8 @@ class Selector:
 
     def _complete(self, registration: _Registration, delayed: DelayedRequest) -> None:
         registration.delayed = None
+        if registration.task is None:  # It was closed by another request that was due now.
+            return
         client = registration.client
         assert client.reader is not None
         try:

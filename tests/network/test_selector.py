@@ -452,3 +452,21 @@ async def test_delayed_request_of_a_closed_connection_is_cancelled(
     assert len(running.delayed) == 0
     running.purgatory.wake(b"t")
     assert running.completed == []
+
+
+async def test_delayed_request_that_is_due_with_the_one_that_closes_it_gets_no_response(
+    running: RunningSelector,
+) -> None:
+    first, second = Connection(running), Connection(running)
+    for number, connection in enumerate((first, second)):
+        connection.send(b"wait t")
+        await running.settle(number + 1)
+    running.on_serve = lambda _: second.client.scope.cancel()
+    due = list(running.delayed._deadlines._numbers)
+    for request in due:
+        running.delayed.forget(request)
+        request.attempt(is_over=True)
+    for request in due:
+        request.on_due()
+    await wait_all_tasks_blocked()
+    assert running.completed == [0]
