@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class DelayedRequest(Awaitable[None]):
-    """One request that waits; whoever gets it awaits it or sets ``on_due``.
+    """One request that waits; its connection awaits it or sets ``on_due``.
 
     ``on_due`` is called when the wait has ended; then `complete` must be called.
     """

@@ -96,7 +96,7 @@ class RequestLoop:
         if body is None:
             await self._pacer.wait_turn()
             return False
-        if is_first and stream.waits > waits:  # Other connections were opened meanwhile.
+        if is_first and stream.waits > waits:  # Others were opened while it waited.
             await self._pace(body)
         if client.session_expires_at is not None:
             self._on_use(client.number)

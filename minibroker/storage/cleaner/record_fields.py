@@ -32,7 +32,7 @@ class RecordFields(NamedTuple):
 def read_fields(data: bytes, at: int, count: int, base_offset: int) -> RecordFields:
     """Read the ``count`` records from position ``at`` on. Raises DecodeError.
 
-    Varints of one and two bytes, which are nearly all, are read in place.
+    Varints of one and two bytes, which are the most frequent, are read in place.
     """
     fields = RecordFields([at], [], [], [])
     positions, offsets, keys, tombstones = fields

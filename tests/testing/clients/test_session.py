@@ -21,7 +21,7 @@ OPTIONS = ClientOptions("localhost:1", 0, "id")
 
 
 class FakeLibrary(ClientLibrary):
-    """Notes calls, and fails those that it is told to fail."""
+    """Notes calls, and fails those that a test lists."""
 
     name = "fake 1.0"
 
