@@ -10,7 +10,6 @@ import pytest
 from trio.testing import MockClock
 
 from minibroker.config.group_definitions import OFFSET_METADATA_MAX_BYTES
-from minibroker.network.single_requests import SingleResponse
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.heartbeat import HeartbeatRequest
@@ -68,21 +67,6 @@ async def joined(client: SimulatedClient) -> Member:
     sync = SyncGroupRequest(group_id=GROUP, member_id=member[0], generation_id=member[1])
     assert (await client.ask(sync, 3)).error_code == 0
     return Member(*member, bytes(found.topics[0].topic_id))
-
-
-@pytest.fixture
-def direct(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the responses of requests that were executed in a single step."""
-    sizes: list[int] = []
-    encode = SingleResponse.encode
-
-    def counted(response: SingleResponse) -> bytes:
-        encoded = encode(response)
-        sizes.append(len(encoded))
-        return encoded
-
-    monkeypatch.setattr(SingleResponse, "encode", counted)
-    return sizes
 
 
 async def compare(

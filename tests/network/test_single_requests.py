@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from minibroker.apis.single_fetch import COPIED_BYTES_MAX
 from minibroker.network.open_files import OpenFiles
-from minibroker.network.single_requests import SingleRequests, SingleResponse
+from minibroker.network.single_requests import SingleRequests
 from minibroker.storage.slices import FileSlice, replaced_path
 from protocol.compression import Compression
 from protocol.messages.add_partitions_to_txn import (
@@ -97,21 +97,6 @@ def requests(known: bytes) -> list[ProduceRequest]:
         for topic in request.topic_data:
             topic.topic_id = known if topic.name == "t" else NO_ID
     return found
-
-
-@pytest.fixture
-def direct(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the responses of requests that were executed in a single step."""
-    sizes: list[int] = []
-    encode = SingleResponse.encode
-
-    def counted(response: SingleResponse) -> bytes:
-        encoded = encode(response)
-        sizes.append(len(encoded))
-        return encoded
-
-    monkeypatch.setattr(SingleResponse, "encode", counted)
-    return sizes
 
 
 @pytest.mark.parametrize("version", VERSIONS)
