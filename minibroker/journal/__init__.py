@@ -1,0 +1,1 @@
+"""The journal: what happened in a broker, in one order."""
