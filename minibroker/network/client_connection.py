@@ -27,10 +27,6 @@ SHOWN_MAX: Final = 200
 """Characters kept of texts that a client chooses."""
 
 
-class FaultDisconnect(Exception):
-    """A fault rule closes the connection; the text names the rule."""
-
-
 class ConnectionReport(NamedTuple):
     """A connection as the control API shows it; times in seconds of the broker's clock."""
 

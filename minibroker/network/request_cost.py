@@ -14,8 +14,8 @@ from minibroker.quotas.types import QuotaType
 if TYPE_CHECKING:
     from minibroker.activity.events import LaterTime
     from minibroker.apis.base import Context
+    from minibroker.faults.execution import RequestFaults
     from minibroker.network.client_connection import ClientConnection
-    from minibroker.network.fault_stage import RequestFaults
     from minibroker.quotas.controller_mutation import Mutated
     from minibroker.quotas.manager import DeferredRecord, QuotaCheck, QuotaUser
     from protocol.headers import RequestHeader

@@ -40,9 +40,10 @@ from minibroker.config import (
     SHARDED,
 )
 from minibroker.connections.counts import LastUse
+from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.network.activity_sender import activity_sender
 from minibroker.network.authenticator import Authenticator, ConnectionNotAuthenticated
-from minibroker.network.client_connection import ClientConnection, FaultDisconnect
+from minibroker.network.client_connection import ClientConnection
 from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.eviction import evict_slow_claims
 from minibroker.network.idle_connections import IdleConnections

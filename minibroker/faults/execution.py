@@ -1,0 +1,258 @@
+"""Carries out fault rules on connections, in a broker and in a proxy.
+
+Owns the waits, disconnects and silences that rules ask for. It must never decide which rules fire,
+know what an error looks like, or how requests are executed: the caller passes that in. Invariant:
+what a rule does to a request is the same wherever the request is executed; a connection that a rule
+closes raises ``FaultDisconnect``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+import trio
+
+from minibroker.apis.base import CloseConnection
+from minibroker.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, MIDDLE
+from minibroker.faults.course import FaultCourse
+from minibroker.faults.disconnect import FaultDisconnect
+from minibroker.faults.matching import (
+    Candidate,
+    ConnectionAttributes,
+    Matcher,
+    RequestMatches,
+    matches_connection,
+)
+from minibroker.faults.rulebook import Firing
+from minibroker.faults.rules import ActiveRule
+from minibroker.storage.slices import FileSlice
+from protocol.headers import RequestHeader
+from protocol.registry import ApiKey
+
+API_KEY_BYTES: Final = 2
+
+PIECES_PER_S: Final = 20
+"""Pieces of a slow response, unless its rate is lower."""
+
+
+class FaultedConnection(Protocol):
+    """A client's connection, as rules act on it."""
+
+    def attributes(self) -> ConnectionAttributes:
+        """What rules can select about it."""
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes to the client."""
+
+    def reset(self) -> None:
+        """Close it with a TCP reset."""
+
+    def close_for(self, rule_id: str) -> None:
+        """Close it for a rule, whatever it does now."""
+
+    async def discard_requests(self) -> None:
+        """Read and drop requests until the client disconnects."""
+
+    async def discard_bytes(self) -> None:
+        """Read and drop bytes until the client disconnects."""
+
+
+class FaultDecisions(Protocol):
+    """Whatever counts matches, and decides which rules fire."""
+
+    async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+        """The rules that fire of those that match."""
+
+    async def hold(self, rule_id: str, releases: int) -> None:
+        """Return when a rule has been released more often than that, or is removed."""
+
+    async def act(self, rule_id: str) -> None:
+        """Carry out a rule that acts on the broker."""
+
+
+class FaultExecutor:
+    """The fault rules that apply to a set of connections."""
+
+    def __init__(self, decisions: FaultDecisions) -> None:
+        self._decisions = decisions
+        self._matcher = Matcher(())
+
+    @property
+    def forbids_fetch_sessions(self) -> bool:
+        """Whether fetches must name all their partitions."""
+        return self._matcher.forbids_fetch_sessions
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rule is set."""
+        return not self._matcher.rules
+
+    def set_rules(self, rules: Sequence[ActiveRule]) -> None:
+        """Replace all rules."""
+        self._matcher = Matcher(rules)
+
+    def concerns(self, data: bytes | memoryview) -> bool:
+        """Whether a rule may match a request, by its API."""
+        return self._matcher.concerns(int.from_bytes(data[:API_KEY_BYTES], "big", signed=True))
+
+    # Requests ---------------------------------------------------------------------------------
+
+    def match(
+        self,
+        attributes: ConnectionAttributes,
+        header: RequestHeader,
+        request: Any,
+        topic_of: Callable[[Any], str | None],
+    ) -> RequestMatches | None:
+        """The rules that match a request; None if there are none.
+
+        ``topic_of`` returns the name of a topic id.
+        """
+        if (
+            header.api_key == ApiKey.FETCH
+            and self.forbids_fetch_sessions
+            and request.session_epoch > 0
+        ):
+            return None  # Its session is refused, and the client starts again with a full fetch.
+        return self._matcher.match_request(attributes, header, request, topic_of)
+
+    async def execute(
+        self,
+        connection: FaultedConnection,
+        header: RequestHeader,
+        request: Any,
+        matches: RequestMatches | None,
+        run: Callable[[], Awaitable[Any]],
+    ) -> tuple[Any, RequestFaults | None]:
+        """Return the response to a request, and what rules do when it is sent.
+
+        ``run`` executes the request.
+
+        Raises ``FaultDisconnect``, or ``CloseConnection`` for an error that has no response.
+        """
+        if matches is None:
+            return await run(), None
+        course = FaultCourse(header, matches, await self._decide(matches.candidates))
+        faults = RequestFaults(connection, course, self._decisions)
+        await faults.stop_at(BEFORE)
+        response = await run() if course.prepare(request) else None
+        response = course.finish(response)
+        if candidates := course.record_candidates(response):
+            course.damage_records(response, await self._decide(candidates), _load)
+        if header.api_key == ApiKey.PRODUCE and request.acks == 0:
+            if course.has_error:
+                raise CloseConnection("a fault rule put an error into a request with acks=0")
+            response = None
+        await faults.stop_at(AFTER)
+        return response, faults
+
+    async def _decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+        return await self._decisions.decide(candidates) if candidates else ()
+
+    # Connections ------------------------------------------------------------------------------
+
+    async def meet(self, connection: FaultedConnection) -> None:
+        """Apply the rules to a new connection. Raises ``FaultDisconnect``."""
+        matching = self._matcher.match_new_connection(connection.attributes())
+        for active in await self._fired(matching):
+            if active.rule.action == "refuse":
+                connection.reset()
+                raise FaultDisconnect(f"rule {active.id}")
+            await connection.discard_bytes()
+            raise FaultDisconnect(f"rule {active.id} left the connection silent")
+
+    async def close_matching(self, added: str, connections: Iterable[FaultedConnection]) -> None:
+        """Close the connections that a new rule is about, if it is one to close them."""
+        rules = [each for each in self._matcher.rules if each.id == added]
+        for active in rules:
+            if active.rule.action != "close":
+                continue
+            for connection in list(connections):
+                if matches_connection(active.rule, connection.attributes()) and await self._fired(
+                    [active]
+                ):
+                    connection.close_for(active.id)
+
+    async def _fired(self, matching: Sequence[ActiveRule]) -> list[ActiveRule]:
+        decided = await self._decide([Candidate(active.id, None) for active in matching])
+        fired = {each.rule_id for each in decided}
+        return [active for active in matching if active.id in fired]
+
+
+class RequestFaults:
+    """The rules that fired for one request, where they wait, send and disconnect."""
+
+    def __init__(
+        self, connection: FaultedConnection, course: FaultCourse, decisions: FaultDecisions
+    ) -> None:
+        self._connection = connection
+        self._course = course
+        self._decisions = decisions
+
+    async def stop_at(self, place: str) -> None:
+        """Delay, hold, disconnect or fall silent at a place. Raises ``FaultDisconnect``."""
+        for active in self._course.rules(*_STOPS, place=place):
+            rule = active.rule
+            if rule.action == "delay":
+                await self._sleep(active, rule.delay_ms)
+            elif rule.action == "hold":
+                await self._decisions.hold(active.id, self._course.fired[active.id].releases)
+            elif rule.action == "disconnect":
+                self._disconnect(active)
+            elif rule.action in BROKER_ACTIONS:
+                await self._decisions.act(active.id)
+            else:
+                await self._connection.discard_requests()
+                raise FaultDisconnect(f"rule {active.id} left the connection silent")
+
+    def _disconnect(self, active: ActiveRule) -> None:
+        if active.rule.reset:
+            self._connection.reset()
+        raise FaultDisconnect(f"rule {active.id}")
+
+    async def send(self, frame: bytes) -> int:
+        """Send the response with its length; return the number of bytes.
+
+        Raises ``FaultDisconnect``.
+        """
+        frame = self._course.damage(frame)
+        for active in self._course.rules("disconnect", place=MIDDLE):
+            end = active.rule.bytes
+            await self._connection.send(frame[: len(frame) // 2 if end is None else end])
+            self._disconnect(active)
+        await self._send_slowly(frame)
+        return len(frame)
+
+    async def _send_slowly(self, frame: bytes) -> None:
+        """Send the response, at the lowest rate of the rules if there are any."""
+        slow = min(
+            self._course.rules("slow"), key=lambda each: each.rule.bytes_per_s or 0, default=None
+        )
+        sent = 0
+        if slow is not None:
+            rate, since = slow.rule.bytes_per_s or 1, self._course.fired[slow.id].now
+            piece = max(rate // PIECES_PER_S, 1)
+            while len(frame) - sent > piece:
+                await trio.sleep_until(since + (sent + piece) / rate)
+                await self._connection.send(frame[sent : sent + piece])
+                sent += piece
+            await trio.sleep_until(since + len(frame) / rate)
+        await self._connection.send(frame[sent:])
+
+    async def mute(self) -> None:
+        """Wait for the throttle times that rules have set and that mute the connection."""
+        for active in self._course.rules("throttle"):
+            if active.rule.mute is not False:
+                await self._sleep(active, active.rule.throttle_ms)
+
+    async def _sleep(self, active: ActiveRule, duration_ms: int | None) -> None:
+        """Sleep until a time after the rule has fired."""
+        await trio.sleep_until(self._course.fired[active.id].now + (duration_ms or 0) / 1000)
+
+
+_STOPS: Final = ("delay", "hold", "disconnect", "never_answer", *sorted(BROKER_ACTIONS))
+
+
+def _load(records: Any) -> bytes:
+    return records.load() if isinstance(records, FileSlice) else bytes(records)

@@ -1,0 +1,157 @@
+"""The fault rules of a broker or a proxy, with those that wait for them.
+
+Owns the one rulebook: what the control API adds and removes, and which requests wait until a rule
+has fired or is released. It must never know how a fault is carried out, or in which processes.
+Invariant: every match is counted here, and what waits is woken by each change. The rules last as
+long as this process: they are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import Final
+
+import trio
+
+from minibroker.control.backend import BackendError, Conflict, NotFound
+from minibroker.control.fault_shapes import (
+    RULES_MAX,
+    FaultList,
+    FaultRelease,
+    FaultRule,
+    FaultView,
+)
+from minibroker.faults.matching import Candidate
+from minibroker.faults.rulebook import DuplicateRule, Firing, Rulebook, RuleState, TooManyRules
+from minibroker.faults.rules import ActiveRule
+
+TIMED_OUT_STATUS: Final = 408
+
+
+class FaultRegister:
+    """The rulebook, and events when it changes."""
+
+    def __init__(
+        self,
+        served: Container[int],
+        now: Callable[[], float],
+        sleep_real: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """``served`` are the keys of the APIs that requests may have.
+
+        ``now`` is the clock of the rules; ``sleep_real`` waits for real seconds.
+        """
+        self._book = Rulebook(served)
+        self._now = now
+        self._sleep_real = sleep_real
+        self._changed = trio.Event()
+
+    def active(self) -> tuple[ActiveRule, ...]:
+        """All rules, in the order in which they were added."""
+        return self._book.active()
+
+    def find(self, rule_id: str) -> RuleState | None:
+        """A rule by its id."""
+        return self._book.find(rule_id)
+
+    # The control API --------------------------------------------------------------------------
+
+    def views(self) -> FaultList:
+        """All rules."""
+        now = self._now()
+        return FaultList(tuple(state.view(now) for state in self._book.states()))
+
+    def view(self, rule_id: str) -> FaultView:
+        """One rule. Raises ``NotFound``."""
+        return self._state(rule_id).view(self._now())
+
+    def add(self, rule: FaultRule) -> RuleState:
+        """Add a rule. Raises ``InvalidJson`` or ``Conflict``."""
+        try:
+            return self._book.add(rule, self._now())
+        except DuplicateRule as error:
+            raise Conflict("DUPLICATE_RULE", f"there is a rule {str(error)!r}") from None
+        except TooManyRules:
+            raise Conflict(
+                "TOO_MANY_RULES", f"{RULES_MAX} rules are set", "Remove those not needed."
+            ) from None
+
+    def remove(self, rule_id: str) -> None:
+        """Remove a rule, and release what it holds. Raises ``NotFound``."""
+        self._release(self._state(rule_id))
+        self._book.remove(rule_id)
+
+    def clear(self) -> None:
+        """Remove all rules, and release what they hold."""
+        for state in self._book.states():
+            self._release(state)
+        self._book.clear()
+
+    def release(self, rule_id: str) -> FaultRelease:
+        """Release what a rule holds. Raises ``NotFound``."""
+        state = self._state(rule_id)
+        held = state.held
+        self._release(state)
+        return FaultRelease(held)
+
+    async def wait(self, rule_id: str, hits: int, timeout_ms: int) -> FaultView:
+        """Wait for hits of a rule, for real time at most.
+
+        Raises ``NotFound`` if the rule is removed, and ``BackendError`` after the time.
+        """
+        state = self._state(rule_id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_after, timeout_ms, nursery.cancel_scope)
+            while state.hits < hits and self._book.find(rule_id) is state:
+                await self._changed.wait()
+            nursery.cancel_scope.cancel()
+        if state.hits >= hits:
+            return state.view(self._now())
+        self._state(rule_id)
+        raise BackendError(
+            "REQUEST_TIMED_OUT",
+            f"rule {rule_id} has fired {state.hits} of {hits} times within {timeout_ms} ms",
+            f"Its selectors have matched {state.matches} times.",
+            status=TIMED_OUT_STATUS,
+        )
+
+    async def _cancel_after(self, timeout_ms: int, scope: trio.CancelScope) -> None:
+        await self._sleep_real(timeout_ms / 1000)
+        scope.cancel()
+
+    def _state(self, rule_id: str) -> RuleState:
+        state = self._book.find(rule_id)
+        if state is None:
+            raise NotFound(
+                "NO_SUCH_FAULT", f"there is no fault rule {rule_id!r}", "GET /v1/faults lists all."
+            )
+        return state
+
+    # Requests ---------------------------------------------------------------------------------
+
+    def decide(self, candidates: Sequence[Candidate]) -> tuple[Firing, ...]:
+        """The rules that fire of those that match."""
+        fired = self._book.decide(candidates, self._now())
+        if fired:
+            self._wake()
+        return fired
+
+    async def hold(self, rule_id: str, releases: int) -> None:
+        """Return when a rule has been released more often than that, or is removed."""
+        state = self._book.find(rule_id)
+        if state is None:
+            return
+        state.held += 1
+        try:
+            while state.releases == releases:
+                await self._changed.wait()
+        finally:
+            state.held -= 1
+
+    def _release(self, state: RuleState) -> None:
+        state.releases += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
