@@ -1,7 +1,8 @@
 """kazoo's client with what the store needs: authentication, TLS, and watches of subtrees.
 
-Owns everything that depends on kazoo's internals, in two places: a request that kazoo has no method
-for, and the reader of watch events, which would drop answers to it. It must never know what the
+Owns everything that depends on kazoo's internals, in three places: a request that kazoo has no
+method for, the reader of watch events, which would drop answers to it, and the time a server has to
+confirm a session. It must never know what the
 store does with either. Invariant: nothing here blocks, and a client that was created can read its
 certificates. Kafka's ``ZooKeeperClient`` and ``ZKClientConfig``.
 """
@@ -27,6 +28,10 @@ from minibroker.security.handshakes import BadPem, Pem, client_context, explain_
 RECONNECT_FIRST_S: Final = 0.05
 RECONNECT_MAX_S: Final = 1.0
 """The pause between two rounds of tries at all servers: it doubles from the first to the last."""
+
+SESSION_RESPONSE_S: Final = 5.0
+"""How long a server may take to confirm a session. One that is just starting can lose the request,
+and kazoo would wait for the complete session timeout before it tries again."""
 
 PRIVATE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 """Nodes below these contain secrets; Kafka's ``ZkData.SensitiveRootPaths``."""
@@ -135,7 +140,18 @@ def make_client(
         },
         logger=_LOG,
     )
+    _limit_session_response(client)
     return client, ConnectionAttempts(client.handler, context)
+
+
+def _limit_session_response(client: KazooClient) -> None:
+    connection = client._connection  # noqa: SLF001
+    invoke = connection._invoke  # noqa: SLF001
+
+    def invoke_limited(timeout: float, *arguments: Any) -> Any:
+        return invoke(min(timeout, SESSION_RESPONSE_S), *arguments)
+
+    connection._invoke = invoke_limited  # noqa: SLF001
 
 
 def _context_of(tls: Pem) -> ssl.SSLContext:

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kazoo.protocol.serialization import int_struct, write_string
+from kazoo.protocol.serialization import int_struct, write_buffer, write_string
 
+from minibroker.cluster.store import zookeeper_client
 from minibroker.cluster.store.tree import StoreError, StoreEvent, StoreEventKind
 from minibroker.cluster.store.zookeeper_client import (
     AddWatch,
@@ -171,3 +172,28 @@ def test_watch_events_are_delivered_by_kind() -> None:
 def test_add_watch_request_has_zookeeper_encoding() -> None:
     assert AddWatch.type == 106
     assert AddWatch("/a").serialize() == b"\0\0\0\2/a" + b"\0\0\0\1"
+
+
+def test_server_that_does_not_confirm_session_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(zookeeper_client, "SESSION_RESPONSE_S", 0.2)
+    confirmation = int_struct.pack(0) + int_struct.pack(60_000) + bytes(8) + write_buffer(bytes(16))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        port = listener.getsockname()[1]
+        connect = parse_connect_string(f"127.0.0.1:{port}")
+        client, _ = make_client(ZooKeeperAccess(connect, session_timeout_s=60.0, patience_s=60.0))
+        connected = client.start_async()
+        sockets = [listener.accept()[0]]  # The first connection gets no response.
+        while not connected.wait(0):
+            sockets.append(listener.accept()[0])
+            with suppress(OSError):
+                sockets[-1].sendall(int_struct.pack(len(confirmation)) + confirmation)
+            connected.wait(1)
+        client._stopped.set()  # The server would not answer a request to close.
+        for each in sockets:
+            each.close()
+        assert client._connection.connection_stopped.wait(20)
+        client.handler.stop()
+        client.close()
