@@ -14,10 +14,10 @@ import trio
 from minibroker.cluster import stored_acls
 from minibroker.cluster.acls import Binding, Filter, plan_creation, plan_deletion
 from minibroker.cluster.image import AclsChanged, Change, Image, Update
-from minibroker.cluster.store.tree import Operation, Store, UnwritableError
+from minibroker.cluster.outcomes import unavailable_rejection
+from minibroker.cluster.store.tree import Operation, Store, UnavailableError
 from minibroker.cluster.topics import ChangeRejected
 from minibroker.security.acl import AclRule, Pattern
-from protocol.errors import ErrorCode
 
 MatchingAcls = list[tuple[Pattern, AclRule]]
 
@@ -39,9 +39,9 @@ class AclController:
             rejections = tuple(plan if isinstance(plan, ChangeRejected) else None for plan in plans)
             try:
                 return rejections, await self._store_acls(changes)
-            except UnwritableError as error:
-                unwritable = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-                return tuple(rejection or unwritable for rejection in rejections), []
+            except UnavailableError as error:
+                unavailable = unavailable_rejection(error)
+                return tuple(rejection or unavailable for rejection in rejections), []
 
     async def delete_acls(
         self, requested: Sequence[Filter]
@@ -51,9 +51,9 @@ class AclController:
             answers, changes = plan_deletion(self._image, requested)
             try:
                 return answers, await self._store_acls(changes)
-            except UnwritableError as error:
-                unwritable = ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-                found = [unwritable if isinstance(one, list) and one else one for one in answers]
+            except UnavailableError as error:
+                unavailable = unavailable_rejection(error)
+                found = [unavailable if isinstance(one, list) and one else one for one in answers]
                 return found, []
 
     async def apply_acls(self, pattern: Pattern) -> list[Update]:

@@ -50,6 +50,7 @@ from minibroker.cluster.outcomes import (
     TopicOutcomes,
     duplicate_topic_outcome,
     reject_all,
+    unavailable_rejection,
 )
 from minibroker.cluster.quotas import QuotaChange, plan_change, sharded_problem
 from minibroker.cluster.store.tree import (
@@ -63,7 +64,6 @@ from minibroker.cluster.store.tree import (
     Store,
     StoreError,
     UnavailableError,
-    UnwritableError,
 )
 from minibroker.cluster.topic_recovery import FoundLogs, rebuild_topics
 from minibroker.cluster.topics import (
@@ -401,7 +401,7 @@ class ClusterController(UserController):
     ) -> Result:
         """Change topics; after a conflict, apply what other programs wrote and try again.
 
-        ``reject`` builds the result if the store cannot be written.
+        ``reject`` builds the result if the store is unavailable.
         """
         async with self._lock:
             try:
@@ -412,10 +412,10 @@ class ClusterController(UserController):
                         for name in names:
                             await self._apply_topic(name)
                 return await attempt()
-            except UnwritableError as error:
+            except UnavailableError as error:
                 if reject is None:
                     raise
-                return reject(ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+                return reject(unavailable_rejection(error))
 
     async def _apply_topic(self, name: str) -> str:
         """Apply a stored topic; return why it was rejected, or an empty text."""

@@ -13,9 +13,9 @@ from minibroker.cluster import stored_features
 from minibroker.cluster.acl_controller import AclController
 from minibroker.cluster.feature_updates import FeatureUpdate, plan_features
 from minibroker.cluster.image import FeaturesChanged, Update
-from minibroker.cluster.store.tree import UnwritableError
+from minibroker.cluster.outcomes import unavailable_rejection
+from minibroker.cluster.store.tree import UnavailableError
 from minibroker.cluster.topics import ChangeRejected
-from protocol.errors import ErrorCode
 
 
 class FeatureController(AclController):
@@ -34,5 +34,5 @@ class FeatureController(AclController):
             try:
                 operations = await stored_features.steps(self._store, plan)
                 return None, await self._commit(operations, [FeaturesChanged(plan)])
-            except UnwritableError as error:
-                return ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error)), []
+            except UnavailableError as error:
+                return unavailable_rejection(error), []

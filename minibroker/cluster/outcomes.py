@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from minibroker.cluster.image import EMPTY, Topic, Update
+from minibroker.cluster.store.tree import UnavailableError, UnwritableError
 from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
@@ -48,3 +49,14 @@ def duplicate_topic_outcome(name: str) -> TopicOutcome:
 def reject_all(names: Iterable[str], rejection: ChangeRejected) -> TopicOutcomes:
     """Return the outcome if all topics are rejected for the same reason."""
     return TopicOutcomes(tuple(TopicOutcome(name, rejection) for name in names), [])
+
+
+def unavailable_rejection(error: UnavailableError) -> ChangeRejected:
+    """Return the rejection of changes while the store is unavailable.
+
+    A store that cannot be reached may have made the change, or make it later, so clients get
+    REQUEST_TIMED_OUT, with which they try again.
+    """
+    if isinstance(error, UnwritableError):
+        return ChangeRejected(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+    return ChangeRejected(ErrorCode.REQUEST_TIMED_OUT, str(error))

@@ -25,7 +25,7 @@ from minibroker.cluster.delegation_tokens import plan_removals
 from minibroker.cluster.effective_quotas import EffectiveQuotas
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.layout import LayoutError
-from minibroker.cluster.store.tree import Store, StoreError, UnwritableError
+from minibroker.cluster.store.tree import Store, StoreError, UnavailableError
 from minibroker.cluster.topic_recovery import FoundLogs
 from minibroker.config import (
     ACCEPTOR_MODE,
@@ -326,7 +326,7 @@ class _Controller:
         if isinstance(request, ProducerIdsRequest):
             try:
                 return tuple(await self.cluster.allocate_producer_ids())
-            except UnwritableError:
+            except UnavailableError:
                 return None
         if isinstance(request, FaultMatched):
             return self._fault_controller().decide(request)

@@ -11,7 +11,7 @@ from minibroker.cluster.bootstrap import ControllerStartError
 from minibroker.cluster.controller import ClusterController
 from minibroker.cluster.image import apply_update
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import Create, UnwritableError
+from minibroker.cluster.store.tree import Create, UnavailableError, UnwritableError
 from minibroker.cluster.topics import ChangeRejected
 from minibroker.config import Settings
 from minibroker.security.acl import Pattern, Resource
@@ -85,22 +85,29 @@ async def test_unreadable_acls_prevent_start_with_authorizer() -> None:
     await store.close()
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnwritableError, ErrorCode.KAFKA_STORAGE_ERROR),
+        (UnavailableError, ErrorCode.REQUEST_TIMED_OUT),
+    ],
+)
 async def test_failed_acl_writes_are_rejected_and_keep_image(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: type[UnavailableError], code: ErrorCode
 ) -> None:
     store = SqliteStore(MEMORY)
     cluster = await started(store, ON)
     await cluster.create_acls([READ])
     before = cluster.image
 
-    async def full(_: object) -> None:
-        raise UnwritableError("store", "cannot be written")
+    async def fail(_: object) -> None:
+        raise error("store", "cannot be written")
 
-    monkeypatch.setattr(store, "multi", full)
+    monkeypatch.setattr(store, "multi", fail)
     bad = READ._replace(operation=0)
     rejections, updates = await cluster.create_acls([READ._replace(name="dogs"), bad])
     assert [refusal and refusal.code for refusal in rejections] == [
-        ErrorCode.KAFKA_STORAGE_ERROR,
+        code,
         ErrorCode.INVALID_REQUEST,
     ]
     assert updates == []
@@ -108,7 +115,7 @@ async def test_failed_acl_writes_are_rejected_and_keep_image(
     nothing = everything._replace(name="dogs", resource=2, pattern_type=3)
     answers, updates = await cluster.delete_acls([everything, nothing])
     assert isinstance(answers[0], ChangeRejected)
-    assert answers[0].code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert answers[0].code is code
     assert answers[1:] == [[]]
     assert updates == []
     assert cluster.image == before

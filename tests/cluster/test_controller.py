@@ -16,11 +16,13 @@ from minibroker.cluster.configs import Alteration, ConfigOperation, Op
 from minibroker.cluster.controller import (
     ClusterController,
 )
+from minibroker.cluster.feature_updates import FeatureUpdate, UpgradeType
+from minibroker.cluster.features import TRANSACTION_VERSION
 from minibroker.cluster.image import Image, Update, apply_update
 from minibroker.cluster.producer_ids import PRODUCER_IDS_PER_BLOCK
 from minibroker.cluster.quotas import QuotaChange
 from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import Store
+from minibroker.cluster.store.tree import Store, UnavailableError
 from minibroker.cluster.topics import NewPartitions, NewTopic
 from minibroker.config import Settings
 from protocol.errors import ErrorCode
@@ -446,3 +448,24 @@ async def test_existing_config_node_allows_topic_create_and_delete(
     await store.set("/config/topics/t", b'{"version":1,"config":{}}')
     await controller.delete_topics(["t"])
     assert "t" not in await store.children("/config/topics")
+
+
+async def test_changes_while_store_cannot_be_reached_time_out(
+    store: Store, controller: ClusterController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> None:
+        raise UnavailableError("/brokers", "no ZooKeeper answered")
+
+    monkeypatch.setattr(store, "multi", fail)
+    before = controller.image
+    (topic,), updates = await controller.create_topics([NewTopic("orders")])
+    setting = ConfigOperation("max.connections", Op.SET, "5")
+    configs = await controller.alter_configs([Alteration("brokers", "1", (setting,))])
+    feature, _ = await controller.update_features(
+        [FeatureUpdate(TRANSACTION_VERSION.name, 1, UpgradeType.SAFE_DOWNGRADE)]
+    )
+    for rejection in (topic.rejection, *configs.rejections, feature):
+        assert rejection is not None
+        assert rejection.code is ErrorCode.REQUEST_TIMED_OUT
+    assert updates == []
+    assert controller.image is before

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from minibroker.cluster.outcomes import duplicate_topic_outcome, reject_all
+from minibroker.cluster.outcomes import (
+    duplicate_topic_outcome,
+    reject_all,
+    unavailable_rejection,
+)
+from minibroker.cluster.store.tree import UnavailableError, UnwritableError
 from minibroker.cluster.topics import ChangeRejected
 from protocol.errors import ErrorCode
 
@@ -18,3 +23,14 @@ def test_duplicate_topic_is_reported_as_invalid_request() -> None:
     outcome = duplicate_topic_outcome("a")
     assert outcome.rejection is not None
     assert outcome.rejection.code is ErrorCode.INVALID_REQUEST
+
+
+def test_changes_time_out_while_store_cannot_be_reached() -> None:
+    rejection = unavailable_rejection(UnavailableError("/a", "no ZooKeeper answered"))
+    assert rejection.code is ErrorCode.REQUEST_TIMED_OUT
+    assert "no ZooKeeper answered" in rejection.text
+
+
+def test_changes_fail_while_store_cannot_be_written() -> None:
+    rejection = unavailable_rejection(UnwritableError("/a", "the disk is full"))
+    assert rejection.code is ErrorCode.KAFKA_STORAGE_ERROR
