@@ -105,6 +105,8 @@ class DelayedRequests:
         self._deadlines: Deadlines[DelayedRequest] = Deadlines()
         self._noted: list[DelayedRequest] = []
         self._wake = trio.Event()
+        self._timer = trio.CancelScope()
+        """Ends the sleep of `run` at the next deadline; moving it is cheaper than waking `run`."""
         self.is_attended = False
         """Whether `attempt_noted` will be called before other tasks run."""
 
@@ -121,7 +123,7 @@ class DelayedRequests:
         request = DelayedRequest(self, delay, respond)
         delay.watch(request)
         if self._deadlines.add(request, delay.deadline):
-            self._wake.set()
+            self._timer.deadline = delay.deadline
         return request
 
     def note(self, request: DelayedRequest) -> None:
@@ -157,7 +159,7 @@ class DelayedRequests:
                 self._attempt(request, is_over=True)
             self._work_time.switch(None)
             end = self._deadlines.next()
-            with trio.CancelScope(deadline=math.inf if end is None else end):
+            with trio.CancelScope(deadline=math.inf if end is None else end) as self._timer:
                 await self._wake.wait()
 
     def _attempt(self, request: DelayedRequest, *, is_over: bool) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from minibroker.network.client_connection import ClientConnection
     from minibroker.network.delayed_requests import DelayedRequests
+    from minibroker.network.request_reader import RequestReader
     from minibroker.runtime.worktime import WorkTime
 
 ROUND_REQUESTS_MAX: Final = 16
@@ -151,57 +152,55 @@ class Selector:
         self._delayed.is_attended = True
         for registration in again:
             if registration.is_waiting:
-                self._serve_buffered(registration)
+                self._attempt(registration, self._serve_buffered)
         for descriptor, flags in events:
             registration = self._registered[descriptor]  # Forgotten ones have no events.
             if not registration.is_waiting or flags & _ENDED:
                 registration.is_ready = True
             if registration.is_waiting:
-                self._serve_received(registration)
+                self._attempt(registration, self._serve_received)
         self._delayed.attempt_noted()
         self._delayed.is_attended = False
         self._work_time.switch(None)
         return len(events) + len(again)
 
-    def _serve_received(self, registration: _Registration) -> None:
+    def _attempt(
+        self, registration: _Registration, step: Callable[[_Registration, RequestReader], None]
+    ) -> None:
         client = registration.client
         self._work_time.switch(client.account)
         assert client.reader is not None
         try:
-            count = registration.stream.receive_now(self._scratch)
-            if not count:
-                if count == 0 or registration.is_ready:
-                    self._wake(registration)
-                return
-            if count == SCRATCH_BYTES:
-                registration.is_ready = True  # The socket may have more.
-            self._serve_body(registration, client.reader.received(count))
+            step(registration, client.reader)
         except Exception as error:  # noqa: BLE001 - raised in the connection's task
             self._wake(registration, error=error)
 
-    def _serve_buffered(self, registration: _Registration) -> None:
-        client = registration.client
-        self._work_time.switch(client.account)
-        assert client.reader is not None
-        try:
-            self._serve_body(registration, client.reader.buffered_body())
-        except Exception as error:  # noqa: BLE001 - raised in the connection's task
-            self._wake(registration, error=error)
+    def _serve_received(self, registration: _Registration, reader: RequestReader) -> None:
+        count = registration.stream.receive_now(self._scratch)
+        if not count:
+            if count == 0 or registration.is_ready:
+                self._wake(registration)
+            return
+        if count == SCRATCH_BYTES:
+            registration.is_ready = True  # The socket may have more.
+        self._serve_body(registration, reader, reader.received(count))
 
-    def _serve_body(self, registration: _Registration, body: bytes | None) -> None:
-        client = registration.client
+    def _serve_buffered(self, registration: _Registration, reader: RequestReader) -> None:
+        self._serve_body(registration, reader, reader.buffered_body())
+
+    def _serve_body(
+        self, registration: _Registration, reader: RequestReader, body: bytes | None
+    ) -> None:
         if body is None:
             self._wake(registration)  # The task receives the rest.
             return
-        rest = self._serve(client, body)
+        rest = self._serve(registration.client, body)
         if isinstance(rest, DelayedRequest):
             registration.delayed = rest
             rest.on_due = partial(self._complete, registration, rest)
-            return
-        assert client.reader is not None
-        if rest is not None:
+        elif rest is not None:
             self._wake(registration, rest)
-        elif client.reader.has_buffered:
+        elif reader.has_buffered:
             self._again.append(registration)
         elif registration.is_ready:
             self._wake(registration)
