@@ -12,10 +12,10 @@ import subprocess
 from typing import NamedTuple
 
 from system_tests.harness.jars import kafka_tools
+from system_tests.harness.jvm import QUIET, end_jvm
 from system_tests.harness.waiting import PATIENCE_S
 
 JVM = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
 END = "\x04"
 
 
@@ -62,11 +62,4 @@ class KafkaTools:
 
     def close(self) -> None:
         """End the JVM."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(PATIENCE_S)
-        finally:
-            self._process.kill()
-            self._process.stdout.close()
+        end_jvm(self._process)

@@ -27,6 +27,7 @@ from kafka.errors import KafkaError as PureError
 from kafka.structs import OffsetAndMetadata
 
 from system_tests.harness.jars import java_driver
+from system_tests.harness.jvm import QUIET
 from system_tests.harness.waiting import PATIENCE_S
 
 
@@ -229,7 +230,7 @@ class JavaProducer(TransactionalProducer):
         self._process = subprocess.Popen(
             [
                 *("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+                QUIET,
                 *("-cp", java_driver(), "TransactionalProducer"),
                 *(bootstrap_servers, transactional_id, str(timeout_ms)),
             ],

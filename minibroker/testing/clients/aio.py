@@ -62,17 +62,7 @@ class AioLibrary(ClientLibrary):
 
     async def _open_consumer(self) -> None:
         await _stop(self._consumer)
-        self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.options.bootstrap_servers,
-            group_id=self.options.group,
-            enable_auto_commit=self.options.group is not None,
-            auto_commit_interval_ms=100,
-            auto_offset_reset="earliest",
-            isolation_level=self.options.isolation_level,
-            fetch_max_wait_ms=50,
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=1000,
-        )
+        self._consumer = AIOKafkaConsumer(**self.consumer_options())
         await self._consumer.start()
 
     def assign(self, positions: Mapping[str, int]) -> None:

@@ -53,17 +53,7 @@ class KafkaPythonLibrary(ClientLibrary):
     def open_consumer(self) -> None:
         if self._consumer is not None:
             self._consumer.close(autocommit=False)
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=self.options.bootstrap_servers,
-            group_id=self.options.group,
-            enable_auto_commit=self.options.group is not None,
-            auto_commit_interval_ms=100,
-            auto_offset_reset="earliest",
-            isolation_level=self.options.isolation_level,
-            fetch_max_wait_ms=50,
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=1000,
-        )
+        self._consumer = KafkaConsumer(**self.consumer_options())
 
     def assign(self, positions: Mapping[str, int]) -> None:
         partitions = {

@@ -60,6 +60,20 @@ class ClientLibrary(ABC):
         self.moved: set[str] = set()
         """Keys that a rebalance moved since the last operation."""
 
+    def consumer_options(self) -> dict[str, Any]:
+        """Return the consumer's options as kafka-python and aiokafka name them."""
+        return {
+            "bootstrap_servers": self.options.bootstrap_servers,
+            "group_id": self.options.group,
+            "enable_auto_commit": self.options.group is not None,
+            "auto_commit_interval_ms": 100,
+            "auto_offset_reset": "earliest",
+            "isolation_level": self.options.isolation_level,
+            "fetch_max_wait_ms": 50,
+            "session_timeout_ms": 6000,
+            "heartbeat_interval_ms": 1000,
+        }
+
     @abstractmethod
     def open_producer(self) -> None:
         """Replace the producer; a transactional one is initialized."""

@@ -30,12 +30,12 @@ from system_tests.clients.model import (
     TopicPartition,
 )
 from system_tests.harness.jars import java_driver
+from system_tests.harness.jvm import QUIET, end_jvm
 from system_tests.harness.waiting import PATIENCE_S, TimedOut
 
 __all__ = ["JavaClient"]
 
 JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
 
 
 class _Jvm:
@@ -69,14 +69,9 @@ class _Jvm:
         return answer["result"]
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
         try:
-            self._process.wait(PATIENCE_S)
+            end_jvm(self._process)
         finally:
-            self._process.kill()
-            self._process.stdout.close()
             self._errors.close()
 
 
