@@ -124,6 +124,14 @@ class RequestHandler:
         Return None if its response was sent, else what the connection's task must await. Any
         exception closes the connection.
         """
+        started = self.start(client, body)
+        return self.respond(started) if isinstance(started, RequestCost) else started
+
+    def start(self, client: ClientConnection, body: bytes | Block) -> RequestCost | Awaitable[None]:
+        """Execute one request if it need not wait; then `respond` must be called with the result.
+
+        Otherwise return what the connection's task must await.
+        """
         cost = self._receive(client, body)
         if self.faults is not None and self.faults.concerns(body):
             return self._serve_in_steps(cost, body)
@@ -131,8 +139,7 @@ class RequestHandler:
             response = self._execute_directly(cost, body)
             if isinstance(response, DIRECT_RESPONSES):
                 cost.response = response
-                self._prepare_direct(cost)
-                return self._respond_now(cost, response)
+                return cost
             if response is not None:
                 return self.delayed.start(response, partial(self._complete_delayed, cost, body))
         return self._serve_in_steps(cost, body)
@@ -150,13 +157,13 @@ class RequestHandler:
         if response is None:
             return self._serve_in_steps(cost, body)
         cost.response = response
-        self._prepare_direct(cost)
         self._on_use(cost.client.number)  # Not only when it was requested.
-        return self._respond_now(cost, response)
+        return self.respond(cost)
 
-    def _respond_now(self, cost: RequestCost, response: DirectResponse) -> Awaitable[None] | None:
+    def respond(self, cost: RequestCost) -> Awaitable[None] | None:
         """Send the response of a direct request; return what remains to be awaited."""
-        encoded = response.encode()
+        self._prepare_direct(cost)
+        encoded: bytes = cost.response.encode()
         if self.quota_stage.delays_responses:
             return self._respond(cost, encoded)
         cost.response_bytes = _body_bytes(cost, encoded)

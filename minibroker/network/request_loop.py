@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from minibroker.admission.new_connection_pacer import NewConnectionPacer
     from minibroker.network.authenticator import Authenticator
     from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.request_cost import RequestCost
     from minibroker.network.request_handler import RequestHandler
     from minibroker.process.environment import Environment
 
@@ -52,7 +53,11 @@ class RequestLoop:
         self._on_use = on_use
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.selector = Selector(
-            self._serve_body, request_handler.delayed, self._scratch, env.work_time
+            self._start_body,
+            request_handler.respond,
+            request_handler.delayed,
+            self._scratch,
+            env.work_time,
         )
 
     async def run(self, client: ClientConnection) -> None:
@@ -104,7 +109,10 @@ class RequestLoop:
             if await self._authenticator.reauthenticate(client, reader, block):
                 return True
             body = block
-        rest = self._serve_body(client, body, is_first=is_first)
+        if not is_first:
+            self._pacer.note_served()
+        self._on_use(client.number)
+        rest = self._request_handler.serve(client, body)
         was_throttled = rest is not None and await self._finish(client, rest)
         if stream.waits == waits and not was_throttled:
             # A client that pipelines requests may not have waited anywhere above, and would
@@ -112,14 +120,10 @@ class RequestLoop:
             await trio.lowlevel.checkpoint()
         return True
 
-    def _serve_body(
-        self, client: ClientConnection, body: bytes | Block, *, is_first: bool = False
-    ) -> Awaitable[None] | None:
-        """Serve a request at once, or return what its connection's task must await."""
-        if not is_first:
-            self._pacer.note_served()
+    def _start_body(self, client: ClientConnection, body: bytes) -> RequestCost | Awaitable[None]:
+        self._pacer.note_served()
         self._on_use(client.number)
-        return self._request_handler.serve(client, body)
+        return self._request_handler.start(client, body)
 
     async def _finish(self, client: ClientConnection, rest: Awaitable[None]) -> bool:
         """Complete a request, and the throttle that it caused; return whether there was one."""

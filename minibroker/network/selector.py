@@ -5,7 +5,8 @@ know what a request does. A switch between tasks takes longer than a small reque
 that waits for its next request leaves its socket to the selector. Its own task continues when more
 is needed than a complete request that can be answered at once. Invariant: a socket is read either
 by the selector or by its task, never by both; in each round every ready connection is served once,
-and other tasks run after at most ``ROUND_REQUESTS_MAX`` requests and the rest of their round.
+its response is sent before its next request is executed, and other tasks run after at most
+``ROUND_REQUESTS_MAX`` requests and the rest of their round.
 Kafka's ``Selector.poll`` and ``SocketServer.Processor.processCompletedReceives``.
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.network.delayed_requests import DelayedRequest
+from minibroker.network.request_cost import RequestCost
 from minibroker.network.request_reader import SCRATCH_BYTES
 from minibroker.runtime.stream import SocketStream
 
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 ROUND_REQUESTS_MAX: Final = 16
 """Requests after which the other tasks of the process run."""
 
+RESPONSES_MAX: Final = 16
+"""Responses that wait until further requests of the round are executed. A client that sleeps is
+woken by its response, which takes longer than the request if its core sleeps too; several responses
+in a row find it awake."""
+
 EVENTS_MAX: Final = 64
 """Ready connections of one round; others are ready in the next round."""
 
@@ -43,7 +50,7 @@ _EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 class _Registration:
     """A connection's socket."""
 
-    __slots__ = ("client", "delayed", "error", "is_ready", "rest", "stream", "task")
+    __slots__ = ("client", "cost", "delayed", "error", "is_ready", "rest", "stream", "task")
 
     def __init__(self, client: ClientConnection, stream: SocketStream) -> None:
         self.client = client
@@ -52,6 +59,8 @@ class _Registration:
         """The connection's task while it waits for the next request."""
         self.delayed: DelayedRequest | None = None
         """The request of the connection that waits for records."""
+        self.cost: RequestCost | None = None
+        """The request of the connection that was executed, and has no response yet."""
         self.is_ready = False
         """Whether the socket may have bytes, or its end, of which no further event comes."""
         self.rest: Awaitable[None] | None = None
@@ -62,7 +71,7 @@ class _Registration:
     @property
     def is_waiting(self) -> bool:
         """Whether the next request of the connection can be served."""
-        return self.task is not None and self.delayed is None
+        return self.task is not None and self.delayed is None and self.cost is None
 
 
 class Selector:
@@ -70,13 +79,15 @@ class Selector:
 
     def __init__(
         self,
-        serve: Callable[[ClientConnection, bytes], Awaitable[None] | None],
+        start: Callable[[ClientConnection, bytes], RequestCost | Awaitable[None]],
+        respond: Callable[[RequestCost], Awaitable[None] | None],
         delayed: DelayedRequests,
         scratch: memoryview,
         work_time: WorkTime,
     ) -> None:
-        """``serve`` serves a request at once, or returns what the connection's task must await."""
-        self._serve = serve
+        """Use the functions ``start`` and ``respond`` of a request handler."""
+        self._start = start
+        self._respond = respond
         self._delayed = delayed
         self._scratch = scratch
         self._work_time = work_time
@@ -84,6 +95,8 @@ class Selector:
         self._registered: dict[int, _Registration] = {}
         self._again: list[_Registration] = []
         """Connections with a further request in their buffers."""
+        self._executed: list[_Registration] = []
+        """Connections that are to get a response."""
 
     async def wait(self, client: ClientConnection) -> Awaitable[None] | None:
         """Wait until the connection's task is needed, and serve requests in the meantime.
@@ -159,6 +172,7 @@ class Selector:
                 registration.is_ready = True
             if registration.is_waiting:
                 self._attempt(registration, self._serve_received)
+        self._send_responses()
         self._delayed.attempt_noted()
         self._delayed.is_attended = False
         self._work_time.switch(None)
@@ -183,22 +197,39 @@ class Selector:
             return
         if count == SCRATCH_BYTES:
             registration.is_ready = True  # The socket may have more.
-        self._serve_body(registration, reader, reader.received(count))
+        self._serve_body(registration, reader.received(count))
 
     def _serve_buffered(self, registration: _Registration, reader: RequestReader) -> None:
-        self._serve_body(registration, reader, reader.buffered_body())
+        self._serve_body(registration, reader.buffered_body())
 
-    def _serve_body(
-        self, registration: _Registration, reader: RequestReader, body: bytes | None
-    ) -> None:
+    def _serve_body(self, registration: _Registration, body: bytes | None) -> None:
         if body is None:
             self._wake(registration)  # The task receives the rest.
             return
-        rest = self._serve(registration.client, body)
-        if isinstance(rest, DelayedRequest):
-            registration.delayed = rest
-            rest.on_due = partial(self._complete, registration, rest)
-        elif rest is not None:
+        started = self._start(registration.client, body)
+        if isinstance(started, RequestCost):
+            registration.cost = started
+            self._executed.append(registration)
+            if len(self._executed) == RESPONSES_MAX:
+                self._send_responses()
+        elif isinstance(started, DelayedRequest):
+            registration.delayed = started
+            started.on_due = partial(self._complete, registration, started)
+        else:
+            self._wake(registration, started)
+
+    def _send_responses(self) -> None:
+        executed, self._executed = self._executed, []
+        for registration in executed:
+            if registration.task is not None:  # It was closed by another request of the round.
+                self._attempt(registration, self._send_response)
+            registration.cost = None
+
+    def _send_response(self, registration: _Registration, reader: RequestReader) -> None:
+        cost = registration.cost
+        assert cost is not None
+        rest = self._respond(cost)
+        if rest is not None:
             self._wake(registration, rest)
         elif reader.has_buffered:
             self._again.append(registration)

@@ -17,8 +17,9 @@ from trio.testing import wait_all_tasks_blocked
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.network.client_connection import ClientConnection
 from minibroker.network.delayed_requests import DelayedRequests
+from minibroker.network.request_cost import RequestCost
 from minibroker.network.request_reader import SCRATCH_BYTES, InvalidRequestSize, RequestReader
-from minibroker.network.selector import ROUND_REQUESTS_MAX, Selector
+from minibroker.network.selector import RESPONSES_MAX, ROUND_REQUESTS_MAX, Selector
 from minibroker.network.single_requests import SingleAttempt
 from minibroker.process.purgatory import Purgatory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
@@ -98,7 +99,9 @@ class RunningSelector:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.work_time = WorkTime()
         self.delayed = DelayedRequests(trio.current_time, self.work_time)
-        self.selector = Selector(self._serve, self.delayed, self.scratch, self.work_time)
+        self.selector = Selector(
+            self._start, self._respond, self.delayed, self.scratch, self.work_time
+        )
         self.purgatory: Purgatory[bytes] = Purgatory()
         self.connections: list[Connection] = []
         self.served: list[tuple[int, bytes]] = []
@@ -108,14 +111,26 @@ class RunningSelector:
         self.on_serve: Callable[[bytes], Awaitable[None] | None] = lambda _: None
         self.completed: list[int] = []
         """Connections whose delayed request was completed."""
+        self.responded: list[tuple[int, bytes]] = []
+        """Requests whose response the selector sent, with the number of their connection."""
+        self.on_respond: Callable[[bytes], Awaitable[None] | None] = lambda _: None
 
-    def _serve(self, client: ClientConnection, body: bytes) -> Awaitable[None] | None:
+    def _start(self, client: ClientConnection, body: bytes) -> RequestCost | Awaitable[None]:
         self.served.append((client.number, body))
         if body.startswith(b"wait "):
             return self._delay(client, body.removeprefix(b"wait "))
-        return self.on_serve(body)
+        rest = self.on_serve(body)
+        if rest is not None:
+            return rest
+        cost = RequestCost(client, len(body), 0, 0)
+        cost.request = body
+        return cost
 
-    def _delay(self, client: ClientConnection, key: bytes) -> Awaitable[None] | None:
+    def _respond(self, cost: RequestCost) -> Awaitable[None] | None:
+        self.responded.append((cost.client.number, cost.request))
+        return self.on_respond(cost.request)
+
+    def _delay(self, client: ClientConnection, key: bytes) -> Awaitable[None]:
         """Delay a request until the test wakes its key, or the clock shows 1000."""
 
         def respond(_: object) -> Awaitable[None] | None:
@@ -188,6 +203,95 @@ async def test_pipelined_requests_of_connections_take_turns(running: RunningSele
     assert [number for number, _ in running.served] == [0, 1, 0, 1, 0, 1]
     assert [body for number, body in running.served if number == 0] == [b"a", b"b", b"c"]
     assert first.returned == second.returned == []
+
+
+async def test_responses_are_sent_after_the_requests_of_a_round(running: RunningSelector) -> None:
+    events: list[str] = []
+    running.on_serve = lambda body: events.append(f"start {body.decode()}")
+    running.on_respond = lambda body: events.append(f"respond {body.decode()}")
+    connections = [Connection(running) for _ in range(2)]
+    await wait_all_tasks_blocked()
+    connections[0].send(b"a", b"c")
+    connections[1].send(b"b")
+    await running.settle(3)
+    assert events == ["start a", "start b", "respond a", "respond b", "start c", "respond c"]
+
+
+async def test_responses_of_a_long_round_are_sent_in_parts(running: RunningSelector) -> None:
+    waiting: list[int] = []
+    running.on_serve = lambda _: waiting.append(len(running.served) - len(running.responded))
+    connections = [Connection(running) for _ in range(2 * RESPONSES_MAX)]
+    await wait_all_tasks_blocked()
+    for connection in connections:
+        connection.send(b"x")
+    await running.settle(len(connections))
+    assert waiting == [*range(1, RESPONSES_MAX + 1)] * 2
+    assert running.responded == running.served
+
+
+async def test_task_awaits_what_remains_of_a_response(running: RunningSelector) -> None:
+    finished = trio.Event()
+
+    async def finish() -> None:
+        finished.set()
+
+    running.on_respond = lambda _: finish()
+    connection = Connection(running)
+    connection.send(b"large")
+    with trio.fail_after(PATIENCE_S):
+        await finished.wait()
+    assert running.served == running.responded == [(0, b"large")]
+
+
+async def test_error_of_a_response_is_raised_in_its_task_only(running: RunningSelector) -> None:
+    def fail(body: bytes) -> None:
+        if body == b"bad":
+            raise ValueError("bad")
+
+    running.on_respond = fail
+    connection, other = Connection(running), Connection(running)
+    await wait_all_tasks_blocked()
+    connection.send(b"bad")
+    other.send(b"good")
+    await running.settle(2)
+    assert str(connection.returned[0]) == "bad"
+    assert running.responded[-1] == (1, b"good")
+    assert other.returned == []
+
+
+async def test_connection_closed_by_another_request_of_the_round_gets_no_response(
+    running: RunningSelector,
+) -> None:
+    closed, other = Connection(running), Connection(running)
+    await wait_all_tasks_blocked()
+
+    def close(body: bytes) -> None:
+        if body == b"close":
+            closed.client.scope.cancel()
+
+    running.on_serve = close
+    closed.send(b"first")
+    other.send(b"close")
+    await running.settle(2)
+    assert running.responded == [(1, b"close")]
+
+
+async def test_request_that_arrives_before_the_response_to_the_previous_one_waits(
+    running: RunningSelector,
+) -> None:
+    connection, other = Connection(running), Connection(running)
+    await wait_all_tasks_blocked()
+
+    def serve(body: bytes) -> None:
+        if body == b"b":  # The next round finds a request in the buffer, and one in the socket.
+            connection.send(b"third")
+
+    running.on_serve = serve
+    connection.send(b"first", b"second")
+    other.send(b"b")
+    await running.settle(4)
+    assert running.responded == running.served == [(0, b"first"), (1, b"b"), (0, b"second")]
+    assert running.read == [b"third"]
 
 
 async def test_task_awaits_what_remains_of_a_request(running: RunningSelector) -> None:
