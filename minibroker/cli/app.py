@@ -40,6 +40,11 @@ LATE = {
         "check_command",
         "Find lost, doubled and reordered records and other anomalies in a history.",
     ),
+    "judge": LazyCommand(
+        "minibroker.cli.judge",
+        "judge_command",
+        "Say which rules of good behavior a client kept and broke.",
+    ),
     "topics": LazyCommand(
         "minibroker.cli.topics", "app", "List, create, describe and delete topics."
     ),

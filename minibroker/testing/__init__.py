@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from minibroker.testing.histories import HistoryWriter as HistoryWriter
     from minibroker.testing.histories import check as check
     from minibroker.testing.lease import BrokerStartError as BrokerStartError
+    from minibroker.testing.verdicts import ClientMisbehaved as ClientMisbehaved
+    from minibroker.testing.verdicts import assert_well_behaved as assert_well_behaved
     from minibroker.testing.workload import run_workload as run_workload
 
 _HOMES = {
@@ -31,17 +33,21 @@ _HOMES = {
     "BrokerStartError": "lease",
     "HistoryWriter": "histories",
     "check": "histories",
+    "ClientMisbehaved": "verdicts",
+    "assert_well_behaved": "verdicts",
     "run_workload": "workload",
 }
 
 __all__ = [
     "AsyncMiniBroker",
     "BrokerStartError",
+    "ClientMisbehaved",
     "ControlError",
     "FaultNeverFired",
     "HistoryWriter",
     "MiniBroker",
     "SharedBrokerError",
+    "assert_well_behaved",
     "check",
     "run_workload",
 ]

@@ -27,7 +27,7 @@ from minibroker.testing.clients.session import (
 class ConfluentLibrary(ClientLibrary):
     """confluent-kafka."""
 
-    name = f"confluent-kafka {confluent_kafka.version()[0]}"
+    name = f"confluent-kafka {confluent_kafka.__version__}"
     _producer: Any
     _consumer: Any
 

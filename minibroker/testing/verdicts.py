@@ -1,0 +1,69 @@
+"""Verdicts on clients in tests: ``assert_well_behaved(broker, "my-app")``.
+
+Owns the reading of a broker's journal and the message of a failed assertion. It must never know a
+rule. Invariant: entries are read in pages, so an answer of the broker is bounded; a client that the
+journal does not have is an error, not a client without findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final, Protocol
+
+from minibroker.journal.entries import JournalEntry
+from minibroker.verdicts.judging import ClientReport, judge
+from minibroker.verdicts.report import report_text
+from minibroker.verdicts.saved_journal import entry_of_json
+
+PAGE_ENTRIES: Final = 5000
+"""Entries that are read at once."""
+
+
+class ClientMisbehaved(AssertionError):
+    """A client broke rules of good behavior; ``report`` has the verdicts."""
+
+    def __init__(self, report: ClientReport) -> None:
+        super().__init__(report_text(report))
+        self.report = report
+
+
+class BrokerWithJournal(Protocol):
+    """A broker with a control API, e.g. ``MiniBroker``."""
+
+    @property
+    def control(self) -> Any:
+        """The control API."""
+
+
+def journal_entries(broker: BrokerWithJournal, after: int = 0) -> tuple[list[JournalEntry], int]:
+    """Return the entries of a broker's journal after a sequence, and how many were dropped."""
+    entries: list[JournalEntry] = []
+    while True:
+        last = entries[-1].sequence if entries else after
+        query = {"frames": "true", "limit": PAGE_ENTRIES, "after": last}
+        page = broker.control.get("v1", "journal", query=query)
+        entries += map(entry_of_json, page["entries"])
+        if not page["has_more"] or not page["entries"]:
+            return entries, page["dropped"]
+
+
+def judge_client(
+    broker: BrokerWithJournal, client_id: str, *, allow: Collection[str] = (), after: int = 0
+) -> ClientReport:
+    """Judge a client by the journal of a broker, which must be on; ``*`` matches any text.
+
+    ``allow`` names rules that may be broken, ``after`` is the sequence of the last entry that is
+    not judged. Raises ``UnknownClient`` and ``UnknownRule``.
+    """
+    entries, dropped = journal_entries(broker, after)
+    return judge(entries, client_id, allowed=allow, dropped=dropped)
+
+
+def assert_well_behaved(
+    broker: BrokerWithJournal, client_id: str, *, allow: Collection[str] = (), after: int = 0
+) -> ClientReport:
+    """Judge a client as `judge_client`, and raise `ClientMisbehaved` if it broke a rule."""
+    report = judge_client(broker, client_id, allow=allow, after=after)
+    if not report.behaves_well:
+        raise ClientMisbehaved(report)
+    return report

@@ -1,0 +1,1 @@
+"""Verdicts on clients: rules of good behavior, judged from the journal of a broker."""

@@ -1,0 +1,157 @@
+"""Messages of group members for written journals."""
+
+from __future__ import annotations
+
+from protocol.compiler import encode
+from protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from protocol.messages.consumer_group_heartbeat import TopicPartitions as OwnedPartitions
+from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from protocol.types import Uuid
+from tests.verdicts.written import WrittenJournal
+
+GROUP, MEMBER, TOPIC = "g", "m", "t"
+SESSION_MS = 6_000
+INTERVAL_MS = 5_000
+TOPIC_ID = Uuid(bytes(15) + b"\1")
+
+
+def assignment_of(*partitions: int) -> bytes:
+    assigned = [TopicPartition(topic=TOPIC, partitions=list(partitions))]
+    return b"\0\0" + encode(ConsumerProtocolAssignment(assigned_partitions=assigned), 0)
+
+
+def join(
+    journal: WrittenJournal,
+    connection: str,
+    *partitions: int,
+    generation: int = 1,
+    member: str = MEMBER,
+    instance: str | None = None,
+) -> None:
+    """Join a classic group and get an assignment."""
+    journal.ask(
+        connection,
+        JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=SESSION_MS,
+            member_id=member,
+            group_instance_id=instance,
+            protocol_type="consumer",
+        ),
+        7,
+        JoinGroupResponse(generation_id=generation, member_id=member, leader=member),
+    )
+    journal.ask(
+        connection,
+        SyncGroupRequest(group_id=GROUP, generation_id=generation, member_id=member),
+        5,
+        SyncGroupResponse(assignment=assignment_of(*partitions)),
+    )
+
+
+def beat(
+    journal: WrittenJournal, connection: str, generation: int = 1, error_code: int = 0
+) -> None:
+    """Send a heartbeat of a classic member."""
+    journal.ask(
+        connection,
+        HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=MEMBER),
+        4,
+        HeartbeatResponse(error_code=error_code),
+    )
+
+
+def commit(
+    journal: WrittenJournal,
+    connection: str,
+    *partitions: int,
+    generation: int = 1,
+    error_code: int = 0,
+) -> None:
+    """Commit an offset of some partitions."""
+    asked = [OffsetCommitRequestPartition(partition_index=each) for each in partitions]
+    done = [
+        OffsetCommitResponsePartition(partition_index=each, error_code=error_code)
+        for each in partitions
+    ]
+    journal.ask(
+        connection,
+        OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id_or_member_epoch=generation,
+            member_id=MEMBER,
+            topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=asked)],
+        ),
+        8,
+        OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name=TOPIC, partitions=done)]),
+    )
+
+
+def leave(journal: WrittenJournal, connection: str) -> None:
+    journal.ask(
+        connection,
+        LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id=MEMBER)]),
+        5,
+        LeaveGroupResponse(),
+    )
+
+
+def get_metadata(journal: WrittenJournal, connection: str) -> None:
+    """Get the name of the topic's id."""
+    topics = [MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID)]
+    journal.ask(connection, MetadataRequest(topics=None), 12, MetadataResponse(topics=topics))
+
+
+def beat_848(
+    journal: WrittenJournal,
+    connection: str,
+    *,
+    epoch: int = 1,
+    owned: list[int] | None = None,
+    assigned: list[int] | None = None,
+    error_code: int = 0,
+) -> None:
+    """Send a heartbeat of a member of a KIP-848 group."""
+    reported = None
+    if owned is not None:
+        reported = [OwnedPartitions(topic_id=TOPIC_ID, partitions=owned)]
+    given = None
+    if assigned is not None:
+        given = Assignment(
+            topic_partitions=[OwnedPartitions(topic_id=TOPIC_ID, partitions=assigned)]
+        )
+    journal.ask(
+        connection,
+        ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=MEMBER, member_epoch=epoch, topic_partitions=reported
+        ),
+        0,
+        ConsumerGroupHeartbeatResponse(
+            member_id=MEMBER,
+            member_epoch=max(epoch, 1),
+            heartbeat_interval_ms=INTERVAL_MS,
+            assignment=given,
+            error_code=error_code,
+        ),
+    )

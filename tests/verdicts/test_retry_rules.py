@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pytest
+
+from minibroker.verdicts.judging import RuleOutcome
+from minibroker.verdicts.retry_rules import REPEATS_PER_S_MAX
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tests.verdicts.test_metadata_rules import fetch, produce
+from tests.verdicts.written import WrittenJournal
+
+
+def initialize(journal: WrittenJournal, error_code: int = 0, transactional_id: str = "tx") -> None:
+    request = InitProducerIdRequest(transactional_id=transactional_id)
+    journal.ask("1", request, 4, InitProducerIdResponse(error_code=error_code))
+
+
+def retries(gaps_ms: list[float]) -> WrittenJournal:
+    journal = WrittenJournal()
+    for gap_ms in gaps_ms:
+        initialize(journal, ErrorCode.CONCURRENT_TRANSACTIONS)
+        journal.now += gap_ms
+    initialize(journal)
+    return journal
+
+
+def test_growing_times_between_retries_are_kept() -> None:
+    journal = retries([90, 210, 390, 820, 1000, 1100, 900])
+    assert journal.findings("retry-backoff") == []
+    assert journal.findings("retry-backoff-grows") == []
+
+
+def test_retries_without_a_pause_are_found() -> None:
+    [text] = retries([2, 1, 0, 1]).findings("retry-backoff")
+    assert text == (
+        "repeated InitProducerId v4 for transactional id tx 4 times after CONCURRENT_TRANSACTIONS, "
+        "1.0 ms after the error on average"
+    )
+
+
+def test_equal_times_between_retries_are_found() -> None:
+    journal = retries([100.0] * 8)
+    assert journal.findings("retry-backoff") == []
+    [text] = journal.findings("retry-backoff-grows")
+    assert text.endswith(
+        "8 times after CONCURRENT_TRANSACTIONS: after 100 ms at first, and after 100 ms at last"
+    )
+
+
+def test_longest_time_between_retries_need_not_grow() -> None:
+    assert retries([1000.0] * 8).findings("retry-backoff-grows") == []
+
+
+@pytest.mark.parametrize("gaps", [[1.0], [1.0, 1.0, 1.0]])
+def test_few_fast_retries_are_no_situation(gaps: list[float]) -> None:
+    assert retries(gaps).verdict("retry-backoff").outcome is RuleOutcome.NOT_OBSERVED
+
+
+def test_error_that_cannot_be_retried_ends_a_row() -> None:
+    journal = WrittenJournal()
+    for _ in range(8):
+        initialize(journal, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert journal.verdict("retry-backoff").outcome is RuleOutcome.NOT_OBSERVED
+
+
+def test_requests_for_different_ids_are_not_retries() -> None:
+    journal = WrittenJournal()
+    for number in range(8):
+        initialize(journal, ErrorCode.CONCURRENT_TRANSACTIONS, f"tx-{number}")
+    assert journal.verdict("retry-backoff").outcome is RuleOutcome.NOT_OBSERVED
+
+
+def test_batches_in_flight_are_not_retries() -> None:
+    journal = WrittenJournal()
+    for number in range(8):
+        produce(journal, b"%d" % number, ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert journal.verdict("retry-backoff").outcome is RuleOutcome.NOT_OBSERVED
+
+
+def test_batch_that_is_repeated_without_a_pause_is_found() -> None:
+    journal = WrittenJournal()
+    for _ in range(6):
+        produce(journal, b"1", ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert len(journal.findings("retry-backoff")) == 1
+
+
+def test_fetches_of_a_failing_partition_with_pauses_are_kept() -> None:
+    journal = WrittenJournal()
+    for _ in range(6):
+        fetch(journal, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert journal.findings("retry-backoff") == []
+
+
+def test_moved_clock_hides_retries() -> None:
+    journal = WrittenJournal()
+    for _ in range(6):
+        initialize(journal, ErrorCode.CONCURRENT_TRANSACTIONS)
+        journal.clock()
+    assert journal.verdict("retry-backoff").outcome is RuleOutcome.NOT_OBSERVED
+
+
+def poll(journal: WrittenJournal, count: int, gap_ms: float) -> None:
+    for _ in range(count):
+        journal.ask("1", FetchRequest(), 11, FetchResponse(), 1)
+        journal.now += gap_ms
+
+
+def test_equal_requests_without_a_pause_are_found_once() -> None:
+    journal = WrittenJournal()
+    poll(journal, 3 * REPEATS_PER_S_MAX, 1)
+    [text] = journal.findings("no-busy-loop")
+    assert text == "sent the same Fetch v11 51 times in 100 ms"
+
+
+def test_polls_with_a_wait_are_kept() -> None:
+    journal = WrittenJournal()
+    poll(journal, 2 * REPEATS_PER_S_MAX, 50)
+    assert journal.findings("no-busy-loop") == []
