@@ -107,6 +107,9 @@ def broker() -> Iterator[MiniBroker]:
 @pytest.fixture
 def client(broker: MiniBroker) -> Iterator[RawClient]:
     with RawClient(broker.bootstrap_servers) as connected:
+        # A rule that is added before the processor accepts the connection would match it as new.
+        connected.ask(HEARTBEAT, 4)
+        connected.correlation_id = 0
         yield connected
 
 
