@@ -9,8 +9,9 @@ that serves it: Starlette takes 3 MB. Kafka has no equivalent.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -50,19 +51,23 @@ SHOWN_PATH_MAX: Final = 200
 _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-def make_app(backend: Backend, allowed_hosts: Iterable[str] = ()) -> Starlette:
+def make_app(
+    backend: Backend,
+    allowed_hosts: Iterable[str] = (),
+    operations: Sequence[ApiOperation] | None = None,
+) -> Starlette:
     """Create the application for one broker.
 
     ``allowed_hosts`` are further names of this broker, such as a container's; IP addresses and
-    ``localhost`` are always allowed.
+    ``localhost`` are always allowed. ``operations`` are those that it has, by default all.
     """
-    context = ApiContext(backend, Totals())
+    context = ApiContext(backend, Totals(), tuple(operations or OPERATIONS))
     app = Starlette(
-        routes=[_route(context, operation) for operation in OPERATIONS],
+        routes=[_route(context, operation) for operation in context.operations],
         middleware=[Middleware(_Guard, allowed_hosts=frozenset(map(str.lower, allowed_hosts)))],
         exception_handlers={
-            404: _no_such_route,
-            405: _wrong_method,
+            404: partial(_no_such_route, context),
+            405: partial(_wrong_method, context),
             BackendError: _refused,
             InvalidJson: _invalid,
             HTTPException: _other,
@@ -141,18 +146,18 @@ def _error(
     return Response(content, status, _HEADERS, "application/json")
 
 
-async def _no_such_route(request: Request, _: Exception) -> Response:
+async def _no_such_route(context: ApiContext, request: Request, _: Exception) -> Response:
     path = request.scope["path"][:SHOWN_PATH_MAX]
-    known = {operation.path: None for operation in OPERATIONS}
+    known = {operation.path: None for operation in context.operations}
     suggestions = similar_names(path, known, count_max=3, similarity_min=SIMILARITY_MIN)
     hint = f"Similar: {', '.join(suggestions)}" if suggestions else "GET / lists all operations."
     return _error(404, "NO_SUCH_ROUTE", f"there is no resource at {path}", hint)
 
 
-async def _wrong_method(request: Request, _: Exception) -> Response:
+async def _wrong_method(context: ApiContext, request: Request, _: Exception) -> Response:
     allowed = [
         operation.method
-        for operation in OPERATIONS
+        for operation in context.operations
         if operation.matches_path(request.scope["path"])
     ]
     message = f"{request.method[:SHOWN_PATH_MAX]} is not allowed"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 from minibroker.control.backend import (
@@ -48,6 +47,8 @@ from minibroker.control.schema import Fault, InvalidJson
 from minibroker.observability.totals import Totals
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
+CONSOLE: Final = "/console"
+
 
 class Text(NamedTuple):
     """A response that is not a record as JSON."""
@@ -69,6 +70,8 @@ class ApiContext(NamedTuple):
 
     backend: Backend
     totals: Totals
+    operations: tuple[ApiOperation, ...]
+    """Those that the application has."""
 
 
 class Answer(NamedTuple):
@@ -78,10 +81,12 @@ class Answer(NamedTuple):
     status: int
 
 
-async def get_index(_: ApiContext) -> Redirect:
+async def get_index(context: ApiContext) -> Redirect | Text:
     """List the operations; redirect a browser to the console."""
-    lines = [f"{each.method:<6} {each.path:<24} {each.summary}" for each in OPERATIONS]
-    return Redirect("/console", Text("\n".join([*lines, ""]).encode(), "text/plain"))
+    lines = [f"{each.method:<6} {each.path:<24} {each.summary}" for each in context.operations]
+    text = Text("\n".join([*lines, ""]).encode(), "text/plain")
+    has_console = any(each.path == CONSOLE for each in context.operations)
+    return Redirect(CONSOLE, text) if has_console else text
 
 
 async def get_console(_: ApiContext) -> Text:
@@ -101,17 +106,13 @@ def _console_file(name: str) -> Text:
     return Text(*read(name), HEADERS)
 
 
-async def get_description(_: ApiContext) -> Text:
+async def get_description(context: ApiContext) -> Text:
     """Return the OpenAPI description of this API."""
-    return Text(_description(), "application/json")
-
-
-@cache
-def _description() -> bytes:
     # Imported with the first request, because most brokers never get one.
     from minibroker.control.openapi import description
 
-    return json.dumps(description(OPERATIONS), indent=1).encode()
+    content = json.dumps(description(context.operations), indent=1).encode()
+    return Text(content, "application/json")
 
 
 async def get_metrics(context: ApiContext) -> Text:
@@ -272,7 +273,7 @@ _UNAVAILABLE: Final = {503: "A process is restarting, or the broker is stopping.
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     _operation("GET", "/", "text/plain", get_index),
-    _operation("GET", "/console", "text/html", get_console),
+    _operation("GET", CONSOLE, "text/html", get_console),
     _operation(
         "GET",
         "/console/{name}",

@@ -10,7 +10,7 @@ controller. Kafka has no counterpart.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from minibroker.control.backend import Backend
+    from minibroker.control.operation import ApiOperation
 
 _log = EventLog("control")
 
@@ -75,6 +76,7 @@ async def serve(
     stopping: trio.Event,
     *,
     allowed_hosts: Iterable[str] = (),
+    operations: Sequence[ApiOperation] | None = None,
     sleep: Callable[[float], Awaitable[None]] = trio.sleep,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -85,24 +87,28 @@ async def serve(
     answered; cancel it if that takes too long.
     ``sleep`` waits in real time before a failed import, e.g. without free descriptors, is retried.
     ``allowed_hosts`` are names of this broker that requests may use in addition to IP addresses
-    and ``localhost``.
+    and ``localhost``. ``operations`` are those to serve, by default all.
     """
     task_status.started()
     if not await _wait_for_connection(listener, stopping):
         return
-    while (app := _load(make_backend, allowed_hosts)) is None:
+    while (app := _load(make_backend, allowed_hosts, operations)) is None:
         await sleep(LOAD_RETRY_S)
     from minibroker.control.server import serve_app
 
     await serve_app(app, listener, stopping)
 
 
-def _load(make_backend: Callable[[], Backend], allowed_hosts: Iterable[str]) -> ASGIApp | None:
+def _load(
+    make_backend: Callable[[], Backend],
+    allowed_hosts: Iterable[str],
+    operations: Sequence[ApiOperation] | None,
+) -> ASGIApp | None:
     try:
         from minibroker.control import server  # noqa: F401
         from minibroker.control.http import make_app
 
-        return make_app(make_backend(), allowed_hosts)
+        return make_app(make_backend(), allowed_hosts, operations)
     except (OSError, ImportError) as error:
         _log.error("the control API can't be loaded; retrying", reason=error)
         return None

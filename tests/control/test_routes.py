@@ -50,13 +50,13 @@ def test_path_parameter_may_contain_slashes() -> None:
 
 
 async def test_empty_clock_change_is_rejected(backend: object) -> None:
-    context = ApiContext(backend, Totals())  # type: ignore[arg-type]
+    context = ApiContext(backend, Totals(), OPERATIONS)  # type: ignore[arg-type]
     with pytest.raises(InvalidJson, match="at least one of advance_ms, freeze and rate"):
         await turn_clock(context, ClockChange())
 
 
 async def test_get_health_of_broker_not_ready_is_503(backend: object) -> None:
     backend.ready = False  # type: ignore[attr-defined]
-    answer = await get_health(ApiContext(backend, Totals()))  # type: ignore[arg-type]
+    answer = await get_health(ApiContext(backend, Totals(), OPERATIONS))  # type: ignore[arg-type]
     assert isinstance(answer, Answer)
     assert answer.status == 503
