@@ -30,7 +30,16 @@ class Ready(NamedTuple):
     """The supervisor's process, which stops the broker on SIGTERM."""
 
 
-def as_json(ready: Ready) -> str:
+class ProxyReady(NamedTuple):
+    """A proxy that serves: where clients and the control API are."""
+
+    bootstrap_servers: str
+    """``host:port``, comma-separated: one for each upstream address."""
+    control_url: str
+    pid: int
+
+
+def as_json(ready: Ready | ProxyReady) -> str:
     """One line of JSON, without its line break."""
     return json.dumps(
         {
@@ -39,6 +48,20 @@ def as_json(ready: Ready) -> str:
             "control_url": ready.control_url,
             "pid": ready.pid,
         }
+    )
+
+
+def proxy_as_text(ready: ProxyReady, upstream: str) -> str:
+    """Lines for a person; ``upstream`` is where the proxy connects to."""
+    return "\n".join(
+        (
+            f"minibroker {__version__} is a proxy, process {ready.pid}; Ctrl-C stops it",
+            f"  upstream        {upstream}",
+            f"  Kafka clients   {ready.bootstrap_servers}",
+            f"  control         {ready.control_url} (/v1/faults, /openapi.json)",
+            "Try it in another terminal:",
+            f"  minibroker faults add delay api=Fetch delay_ms=500 --control {ready.control_url}",
+        )
     )
 
 

@@ -26,6 +26,11 @@ LATE = {
     "start": LazyCommand(
         "minibroker.cli.start", "start", "Start a broker and run it until it is stopped."
     ),
+    "proxy": LazyCommand(
+        "minibroker.cli.proxy",
+        "proxy",
+        "Run a proxy in front of a Kafka cluster, with the broker's fault rules.",
+    ),
     "produce": LazyCommand(
         "minibroker.cli.produce", "produce", "Send messages: arguments, or lines of standard input."
     ),

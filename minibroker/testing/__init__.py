@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from minibroker.testing.histories import HistoryWriter as HistoryWriter
     from minibroker.testing.histories import check as check
     from minibroker.testing.lease import BrokerStartError as BrokerStartError
+    from minibroker.testing.proxy import MiniProxy as MiniProxy
+    from minibroker.testing.proxy import ProxyNotStarted as ProxyNotStarted
     from minibroker.testing.verdicts import ClientMisbehaved as ClientMisbehaved
     from minibroker.testing.verdicts import assert_well_behaved as assert_well_behaved
     from minibroker.testing.workload import run_workload as run_workload
@@ -35,6 +37,8 @@ _HOMES = {
     "check": "histories",
     "ClientMisbehaved": "verdicts",
     "assert_well_behaved": "verdicts",
+    "MiniProxy": "proxy",
+    "ProxyNotStarted": "proxy",
     "run_workload": "workload",
 }
 
@@ -46,6 +50,8 @@ __all__ = [
     "FaultNeverFired",
     "HistoryWriter",
     "MiniBroker",
+    "MiniProxy",
+    "ProxyNotStarted",
     "SharedBrokerError",
     "assert_well_behaved",
     "check",

@@ -1,0 +1,84 @@
+"""``minibroker proxy``: run a proxy in front of a Kafka cluster.
+
+Owns the conversion of options, and the signals that stop it. It must never know the parts of a
+proxy. Invariant: a proxy that cannot start says why, and how to fix it. Kafka has no equivalent.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import click
+
+from minibroker.cli.commands import Command
+from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
+from minibroker.cli.output import emit
+
+EXAMPLES = """Examples:
+
+\b
+  minibroker proxy --upstream kafka1:9092,kafka2:9092
+  minibroker proxy --upstream 127.0.0.1:9092 --listener 127.0.0.1:0 --json
+  minibroker proxy --upstream kafka:9092 --listener 0.0.0.0:9092 --control-port 8080
+  minibroker faults add error api=Produce error=NOT_LEADER_OR_FOLLOWER first=2 \\
+      --control http://127.0.0.1:8080
+
+Connect clients to the proxy's address. Each broker gets a listener as soon as a response names it,
+at the port after that of the last one. Stop it with Ctrl-C.
+"""
+
+
+@click.command("proxy", cls=Command, epilog=EXAMPLES)
+@click.option(
+    "--upstream",
+    required=True,
+    metavar="HOST:PORT,...",
+    help="Bootstrap servers of the cluster, without TLS.",
+)
+@click.option(
+    "--listener",
+    default="127.0.0.1:19092",
+    metavar="HOST:PORT",
+    help="Address for clients; port 0 chooses free ports.",
+)
+@click.option(
+    "--control-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="PORT",
+    help="Port of the HTTP control API on 127.0.0.1; 0 chooses a free one.",
+)
+@click.option("--json", is_flag=True, help="Print one line of JSON when ready, and nothing else.")
+def proxy(upstream: str, listener: str, control_port: int, json: bool) -> None:
+    """Run a proxy in front of a Kafka cluster until it is stopped."""
+    import trio
+
+    from minibroker.client.bootstrap import parse_bootstrap
+    from minibroker.config.types import BadValueError, parse_host_port
+    from minibroker.proxy.running import (
+        NoBrokerReachable,
+        ProxyOptions,
+        ProxyStartError,
+        run_proxy,
+    )
+    from minibroker.ready import ProxyReady, as_json, proxy_as_text
+
+    try:
+        listening = parse_host_port(listener)
+    except BadValueError as error:
+        raise InvalidUsage(f"--listener {listener}: {error}") from None
+    options = ProxyOptions(parse_bootstrap(upstream), listening, control_port)
+
+    def print_ready(ready: ProxyReady) -> None:
+        emit(as_json(ready) if json else proxy_as_text(ready, upstream))
+
+    async def run() -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            await run_proxy(options, signals.__anext__, print_ready)
+
+    try:
+        trio.run(run)
+    except NoBrokerReachable as error:
+        raise Unreachable(str(error)) from None
+    except ProxyStartError as error:
+        raise CliError(str(error)) from None

@@ -1,0 +1,92 @@
+"""The fault rules of a proxy: set by the control API, applied to all its connections.
+
+Owns the check of what a proxy cannot do, and the delivery of rules to the connections, which are in
+the same process. It must never know what a rule does. Invariant: a rule that was added or removed
+is applied by every connection when the call returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import trio
+
+from minibroker.control.fault_shapes import FaultList, FaultRelease, FaultRule, FaultView
+from minibroker.control.schema import Fault, InvalidJson
+from minibroker.faults.actions import BROKER_ACTIONS
+from minibroker.faults.execution import FaultedConnection, FaultExecutor
+from minibroker.faults.matching import Candidate
+from minibroker.faults.register import FaultRegister
+from minibroker.faults.rulebook import Firing
+from protocol.registry import ApiKey
+
+_NO_BROKER: Final = (
+    "acts on a broker from inside, which a proxy cannot do; use it on `minibroker start`"
+)
+_NO_PRINCIPAL: Final = "is not known to a proxy, which passes authentication on; use client_id"
+
+
+class ProxyFaults:
+    """Implements ``control.fault_shapes.FaultsBackend`` and ``faults.execution.FaultDecisions``."""
+
+    def __init__(self, connections: Callable[[], Iterable[FaultedConnection]]) -> None:
+        """``connections`` returns those that are open."""
+        self._connections = connections
+        self._register = FaultRegister(frozenset(map(int, ApiKey)), trio.current_time, trio.sleep)
+        self.executor: Final = FaultExecutor(self)
+
+    # The control API --------------------------------------------------------------------------
+
+    async def faults(self) -> FaultList:
+        """All rules."""
+        return self._register.views()
+
+    async def fault(self, fault_id: str) -> FaultView:
+        """One rule."""
+        return self._register.view(fault_id)
+
+    async def add_fault(self, rule: FaultRule) -> FaultView:
+        """Add a rule; returns when every connection applies it."""
+        if rule.action in BROKER_ACTIONS:
+            raise InvalidJson([Fault("action", f"{rule.action} {_NO_BROKER}")])
+        if rule.principal is not None:
+            raise InvalidJson([Fault("principal", _NO_PRINCIPAL)])
+        state = self._register.add(rule)
+        self._apply()
+        await self.executor.close_matching(state.active.id, list(self._connections()))
+        return state.view(trio.current_time())
+
+    async def remove_fault(self, fault_id: str) -> None:
+        """Remove a rule, and release what it holds."""
+        self._register.remove(fault_id)
+        self._apply()
+
+    async def remove_faults(self) -> None:
+        """Remove all rules, and release what they hold."""
+        self._register.clear()
+        self._apply()
+
+    async def release_fault(self, fault_id: str) -> FaultRelease:
+        """Release what a rule holds."""
+        return self._register.release(fault_id)
+
+    async def wait_fault(self, fault_id: str, hits: int, timeout_ms: int) -> FaultView:
+        """Wait for hits of a rule."""
+        return await self._register.wait(fault_id, hits, timeout_ms)
+
+    def _apply(self) -> None:
+        self.executor.set_rules(self._register.active())
+
+    # Connections ------------------------------------------------------------------------------
+
+    async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+        """The rules that fire of those that match."""
+        return self._register.decide(candidates)
+
+    async def hold(self, rule_id: str, releases: int) -> None:
+        """Return when a rule has been released more often than that, or is removed."""
+        await self._register.hold(rule_id, releases)
+
+    async def act(self, rule_id: str) -> None:
+        """Do nothing: rules that act on a broker are rejected when they are added."""

@@ -1,0 +1,183 @@
+"""The listeners of a proxy, one for each broker, and their connections.
+
+Owns opening a listener when a response first names a broker, and the limit of connections. It must
+never look into a request. Invariant: a listener that was opened stays open until the proxy stops,
+and a broker that is lost closes only the connections to it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Final
+
+import trio
+
+from minibroker.config.listeners import META_ADDRESSES
+from minibroker.config.types import HostPort
+from minibroker.observability.log import EventLog
+from minibroker.proxy.addresses import AddressTable
+from minibroker.proxy.connection import ProxiedConnection, UpstreamLost
+from minibroker.proxy.faults import ProxyFaults
+from minibroker.proxy.topic_names import TopicNames
+from minibroker.runtime.hosts import resolver_name
+from minibroker.runtime.stream import SocketStream
+
+CONNECTIONS_MAX: Final = 10_000
+"""Open connections of clients."""
+
+CONNECT_S: Final = 10.0
+"""How long a connection to a broker may take."""
+
+BACKLOG: Final = 128
+
+_log = EventLog("proxy")
+
+
+class ListenFailed(Exception):
+    """The proxy cannot listen at an address; the text says why."""
+
+
+class ProxyServer:
+    """Implements ``proxy.connection.ConnectionScope``."""
+
+    def __init__(self, listener: HostPort) -> None:
+        """``listener`` is the address of the first listener; the others have its host."""
+        self._host = listener.host
+        self._table = AddressTable(listener.port)
+        self._connections: dict[int, ProxiedConnection] = {}
+        self._numbers = count(1)
+        self._nursery: trio.Nursery | None = None
+        self._waiting: list[tuple[HostPort, socket.socket]] = []
+        self._sockets: list[socket.socket] = []
+        self.faults: Final = ProxyFaults(self._connections.values)
+        self.executor: Final = self.faults.executor
+        self.topic_names: Final = TopicNames()
+
+    # Listeners --------------------------------------------------------------------------------
+
+    def listen_for(self, broker: HostPort) -> HostPort:
+        """Listen for a broker, and return the address. Raises ``ListenFailed``."""
+        port = self._table.port_of(broker)
+        if port is None:
+            listening = self._open()
+            self._sockets.append(listening)
+            port = listening.getsockname()[1]
+            self._table.add(broker, port)
+            if self._nursery is None:
+                self._waiting.append((broker, listening))
+            else:
+                self._nursery.start_soon(self._accept, broker, listening)
+                _log.info("a broker was discovered", broker=broker, listener=port)
+        host = self._host
+        if host in META_ADDRESSES:
+            host = "::1" if ":" in host else "127.0.0.1"
+        return HostPort(host, port)
+
+    def _open(self) -> socket.socket:
+        failure = ""
+        for port in self._table.candidates():
+            try:
+                return _listening(self._host, port)
+            except OSError as error:
+                failure = f"{HostPort(self._host, port)}: {error.strerror or error}"
+        raise ListenFailed(f"the proxy can't listen on {failure}")
+
+    def local_address(self, broker: HostPort, seen_from: str) -> HostPort:
+        """The proxy's address for a broker, for a client that is connected to ``seen_from``."""
+        return HostPort(seen_from, self.listen_for(broker).port)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for broker, listening in self._waiting:
+                nursery.start_soon(self._accept, broker, listening)
+            self._waiting.clear()
+            await trio.sleep_forever()
+
+    def close(self) -> None:
+        """Close all listeners."""
+        for listening in self._sockets:
+            listening.close()
+
+    async def _accept(self, broker: HostPort, listening: socket.socket) -> None:
+        source = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        await trio.serve_listeners(partial(self._serve, broker), [source])
+
+    # Connections ------------------------------------------------------------------------------
+
+    async def _serve(self, broker: HostPort, accepted: trio.SocketStream) -> None:
+        stream = _byte_stream(accepted)
+        if len(self._connections) >= CONNECTIONS_MAX:
+            _log.warning("connection rejected: too many", limit=CONNECTIONS_MAX)
+            stream.close()
+            return
+        connection = ProxiedConnection(next(self._numbers), broker, stream, self)
+        self._connections[connection.number] = connection
+        try:
+            await connection.run()
+        finally:
+            del self._connections[connection.number]
+        write = _log.warning if connection.end.is_problem else _log.debug
+        write(
+            "connection closed",
+            client=connection.client_address,
+            broker=broker,
+            reason=connection.end.text,
+        )
+
+    async def connect(self, broker: HostPort) -> SocketStream:
+        """Connect to a broker. Raises ``UpstreamLost``."""
+        reason = f"no connection within {CONNECT_S:g} s"
+        with trio.move_on_after(CONNECT_S):
+            try:
+                return _byte_stream(await trio.open_tcp_stream(broker.host, broker.port))
+            except OSError as error:
+                cause = error.__cause__
+                while isinstance(cause, BaseExceptionGroup):
+                    cause = cause.exceptions[0]
+                reason = getattr(cause, "strerror", None) or str(error)
+        raise UpstreamLost(f"broker {broker} can't be reached: {reason}")
+
+    async def unreachable(self, brokers: Sequence[HostPort]) -> dict[HostPort, str]:
+        """Try to connect to brokers; return why those that can't be reached can't."""
+        failures: dict[HostPort, str] = {}
+
+        async def probe(broker: HostPort) -> None:
+            try:
+                (await self.connect(broker)).close()
+            except UpstreamLost as error:
+                failures[broker] = str(error)
+
+        async with trio.open_nursery() as nursery:
+            for broker in brokers:
+                nursery.start_soon(probe, broker)
+        return failures
+
+
+def _byte_stream(stream: trio.SocketStream) -> SocketStream:
+    """The socket of a stream; a response is sent at once, not held back for more bytes."""
+    sock = socket.socket(fileno=stream.socket.detach())
+    with suppress(OSError):  # The peer has disconnected; reading will report it.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return SocketStream(sock)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(
+        resolver_name(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,49 @@
+"""The process of a ``MiniProxy``: a proxy that ends when its standard input does.
+
+Owns the exchange with the test's process: options on standard input, one line of JSON on standard
+output. It must never outlive that process. Invariant: it prints exactly one line, that it is ready
+or why it cannot start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import trio
+
+from minibroker.client.bootstrap import parse_bootstrap
+from minibroker.client.errors import InvalidArgument
+from minibroker.config.types import BadValueError, parse_host_port
+from minibroker.proxy.running import ProxyOptions, ProxyStartError, run_proxy
+from minibroker.ready import ProxyReady, as_json
+
+
+def main() -> None:
+    """Run a proxy with the options in the first line of standard input, until it ends."""
+    line = sys.stdin.readline()
+    if not line:
+        return
+    given = json.loads(line)
+    try:
+        listener = parse_host_port(given["listener"])
+        options = ProxyOptions(parse_bootstrap(given["upstream"]), listener)
+        trio.run(run_proxy, options, _wait_for_end, _say_ready)
+    except (InvalidArgument, BadValueError, ProxyStartError) as error:
+        _say(json.dumps({"event": "failed", "text": str(error)}))
+
+
+def _say_ready(ready: ProxyReady) -> None:
+    _say(as_json(ready))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+async def _wait_for_end() -> None:
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stream:
+        while await stream.receive_some():
+            pass

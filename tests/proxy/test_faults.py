@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+from trio.testing import MockClock
+
+from minibroker.control.backend import NotFound
+from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.schema import InvalidJson
+from minibroker.faults.actions import ACTIONS, BROKER_ACTIONS
+from minibroker.faults.matching import Candidate
+from minibroker.proxy.faults import ProxyFaults
+from tests.faults.test_execution import Client
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        FaultRule("kill", process="worker-0"),
+        FaultRule("pause", process="worker-0", pause_ms=1),
+        FaultRule("advance", advance_ms=1),
+    ],
+)
+async def test_broker_s_actions_are_rejected_with_advice(rule: FaultRule) -> None:
+    with pytest.raises(InvalidJson, match=r"action: \w+ acts on a broker .*`minibroker start`"):
+        await ProxyFaults(list).add_fault(rule)
+
+
+async def test_principal_is_rejected_with_advice() -> None:
+    with pytest.raises(InvalidJson, match="principal: is not known to a proxy"):
+        await ProxyFaults(list).add_fault(FaultRule("observe", principal="User:a"))
+
+
+def test_every_broker_s_action_is_tested() -> None:
+    assert ACTIONS.keys() > BROKER_ACTIONS
+    assert frozenset({"kill", "pause", "advance"}) == BROKER_ACTIONS
+
+
+async def test_rules_apply_when_the_call_returns(autojump_clock: MockClock) -> None:
+    client = Client()
+    faults = ProxyFaults(lambda: [client])
+    view = await faults.add_fault(FaultRule("hold", name="h", api="Fetch"))
+    assert faults.executor.concerns(b"\0\1")
+    assert (await faults.faults()).faults == (view,)
+    assert (await faults.fault("h")).rule["api"] == "Fetch"
+    (fired,) = await faults.decide([Candidate("h", None)])
+    assert (await faults.wait_fault("h", 1, 10)).hits == 1
+    assert (await faults.release_fault("h")).released == 0
+    await faults.hold("h", fired.releases)
+    await faults.act("h")
+    await faults.remove_fault("h")
+    assert not faults.executor.concerns(b"\0\1")
+    with pytest.raises(NotFound):
+        await faults.fault("h")
+    await faults.add_fault(FaultRule("close"))
+    assert client.done == ["closed by 2"]
+    await faults.remove_faults()
+    assert faults.executor.is_empty

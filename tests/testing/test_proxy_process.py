@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+from minibroker.testing.proxy import PROGRAM
+
+
+def started(line: bytes) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    process.stdin.write(line)
+    process.stdin.flush()
+    return process
+
+
+def test_process_ends_with_its_standard_input() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        port = broker.getsockname()[1]
+        options = {"upstream": f"127.0.0.1:{port}", "listener": "127.0.0.1:0"}
+        with started(json.dumps(options).encode() + b"\n") as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert json.loads(process.stdout.readline())["event"] == "ready"
+            process.stdin.close()
+            assert process.wait(30) == 0
+
+
+def test_process_without_options_ends() -> None:
+    with started(b"") as process:
+        output, _ = process.communicate(timeout=30)
+        assert (output, process.returncode) == (b"", 0)
+
+
+def test_invalid_options_are_named() -> None:
+    options = {"upstream": "kafka:9092", "listener": "here"}
+    with started(json.dumps(options).encode() + b"\n") as process:
+        output, _ = process.communicate(timeout=30)
+    assert json.loads(output)["text"].startswith("must be host:port")
