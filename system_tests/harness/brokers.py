@@ -198,7 +198,7 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
         [
             *_java(["-XX:TieredStopAtLevel=1"]),
             *["kafka.tools.StorageTool", "format", "--standalone"],
-            *["-t", _cluster_id(), "-c", str(properties)],
+            *["-t", cluster_id(), "-c", str(properties)],
         ],
         check=False,
         capture_output=True,
@@ -210,14 +210,16 @@ def format_kafka(data_dir: Path, *, settings: Mapping[str, str] | None = None) -
     return properties, port
 
 
-def launch_kafka(properties: Path, port: int, *, plugins: str = "") -> RunningBroker:
+def launch_kafka(
+    properties: Path, port: int, *, plugins: str = "", jvm: Sequence[str] = KAFKA_JVM
+) -> RunningBroker:
     """Start the node on a formatted folder, without waiting for it.
 
     `plugins` is the class path of classes that the properties name.
     """
     output = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the broker)
     process = subprocess.Popen(
-        [*_java(KAFKA_JVM, plugins), "kafka.Kafka", str(properties)],
+        [*_java(jvm, plugins), "kafka.Kafka", str(properties)],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -283,7 +285,8 @@ def _java(options: Sequence[str], plugins: str = "") -> list[str]:
     return ["java", *options, logging, "-cp", classes]
 
 
-def _cluster_id() -> str:
+def cluster_id() -> str:
+    """Return a random id for a new cluster."""
     # Kafka's command line takes an id with a leading dash for an option.
     return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
