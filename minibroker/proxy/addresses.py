@@ -20,8 +20,8 @@ PORTS_TRIED_MAX: Final = 100
 _PORT_MAX: Final = 65535
 
 
-class TooManyBrokers(Exception):
-    """Responses have named more brokers than a proxy listens for."""
+class ListenFailed(Exception):
+    """The proxy cannot listen for a broker; the text says why."""
 
 
 class AddressTable:
@@ -43,10 +43,10 @@ class AddressTable:
     def candidates(self) -> Iterator[int]:
         """Ports to try for another broker; the last one is 0, any free port.
 
-        Raises ``TooManyBrokers``.
+        Raises ``ListenFailed``.
         """
         if len(self._ports) >= BROKERS_MAX:
-            raise TooManyBrokers(f"the cluster has more than {BROKERS_MAX} broker addresses")
+            raise ListenFailed(f"the cluster has more than {BROKERS_MAX} broker addresses")
         if self._first_port and not self._ports:
             yield self._first_port
             return

@@ -21,7 +21,7 @@ from minibroker.connections.address import client_ip
 from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.faults.execution import FaultExecutor, RequestFaults
 from minibroker.faults.matching import ConnectionAttributes, RequestMatches
-from minibroker.proxy.addresses import TooManyBrokers
+from minibroker.proxy.addresses import ListenFailed
 from minibroker.proxy.api_limits import is_too_new, limit_versions, unsupported_api_versions
 from minibroker.proxy.exchange import Exchange, ProxiedRequest, UnexpectedFrame
 from minibroker.proxy.frames import (
@@ -75,7 +75,7 @@ class ConnectionScope(Protocol):
     def local_address(self, broker: HostPort, seen_from: str) -> HostPort:
         """The proxy's address for a broker, for a client that is connected to ``seen_from``.
 
-        Raises ``OSError`` or ``TooManyBrokers`` if the proxy cannot listen for it.
+        Raises ``ListenFailed`` if the proxy cannot listen for it.
         """
 
 
@@ -154,8 +154,7 @@ class ProxiedConnection:
             UnexpectedFrame,
             ProtocolError,
             CloseConnection,
-            TooManyBrokers,
-            OSError,
+            ListenFailed,
         ) as error:
             self.end = ConnectionEnd(str(error), is_problem=True)
 

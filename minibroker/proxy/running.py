@@ -19,8 +19,9 @@ import trio
 from minibroker.config.types import HostPort
 from minibroker.control.serve import listener_url, open_listener, serve
 from minibroker.observability import log
+from minibroker.proxy.addresses import ListenFailed
 from minibroker.proxy.backend import PROXY_OPERATIONS, ProxyBackend
-from minibroker.proxy.server import ListenFailed, ProxyServer
+from minibroker.proxy.server import ProxyServer
 from minibroker.ready import ProxyReady
 from minibroker.runtime.clock import SharedClock
 

@@ -19,7 +19,7 @@ import trio
 from minibroker.config.listeners import META_ADDRESSES
 from minibroker.config.types import HostPort
 from minibroker.observability.log import EventLog
-from minibroker.proxy.addresses import AddressTable
+from minibroker.proxy.addresses import AddressTable, ListenFailed
 from minibroker.proxy.connection import ProxiedConnection, UpstreamLost
 from minibroker.proxy.faults import ProxyFaults
 from minibroker.proxy.topic_names import TopicNames
@@ -35,10 +35,6 @@ CONNECT_S: Final = 10.0
 BACKLOG: Final = 128
 
 _log = EventLog("proxy")
-
-
-class ListenFailed(Exception):
-    """The proxy cannot listen at an address; the text says why."""
 
 
 class ProxyServer:
@@ -120,7 +116,10 @@ class ProxyServer:
         self._connections[connection.number] = connection
         try:
             await connection.run()
+        except Exception as error:  # noqa: BLE001 - logged; it must not end the proxy
+            _log.failure("a connection failed", error)
         finally:
+            stream.close()
             del self._connections[connection.number]
         write = _log.warning if connection.end.is_problem else _log.debug
         write(

@@ -10,6 +10,7 @@ import trio
 
 from minibroker.config.types import HostPort
 from minibroker.control.fault_shapes import FaultRule
+from minibroker.proxy.addresses import ListenFailed
 from minibroker.proxy.connection import ProxiedConnection, UpstreamLost
 from minibroker.proxy.faults import ProxyFaults
 from minibroker.proxy.frames import FrameReader
@@ -63,6 +64,7 @@ class Conversation:
         self.executor = self.faults.executor
         self.topic_names = TopicNames()
         self.is_reachable = True
+        self.listen_failure = ""
         self.connection = ProxiedConnection(3, BROKER, client_end, self)
         self.ended = trio.Event()
 
@@ -72,6 +74,8 @@ class Conversation:
         return self._upstream_end
 
     def local_address(self, broker: HostPort, seen_from: str) -> HostPort:
+        if self.listen_failure:
+            raise ListenFailed(self.listen_failure)
         return HostPort(seen_from, broker.port + 1)
 
     async def run(self) -> None:

@@ -7,7 +7,7 @@ from minibroker.proxy.addresses import (
     BROKERS_MAX,
     PORTS_TRIED_MAX,
     AddressTable,
-    TooManyBrokers,
+    ListenFailed,
 )
 
 FIRST, SECOND = HostPort("a", 9092), HostPort("b", 9092)
@@ -39,5 +39,5 @@ def test_brokers_are_limited() -> None:
     table = AddressTable(0)
     for number in range(BROKERS_MAX):
         table.add(HostPort(f"h{number}", 1), number + 1)
-    with pytest.raises(TooManyBrokers, match="1000"):
+    with pytest.raises(ListenFailed, match="1000"):
         list(table.candidates())

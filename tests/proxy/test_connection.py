@@ -76,6 +76,17 @@ async def test_addresses_are_replaced_and_names_learned() -> None:
         assert at.topic_names.get(TOPIC_ID) == "t"
 
 
+async def test_broker_that_cannot_be_listened_for_ends_the_connection() -> None:
+    async with conversation() as at:
+        at.listen_failure = "all ports are taken"
+        await at.send(MetadataRequest(topics=None), 12)
+        await at.taken()
+        broker = MetadataResponseBroker(node_id=1, host="kafka", port=9092)
+        await at.answer(MetadataResponse(brokers=[broker]), 12)
+        assert await at.receive_frame() is None
+        assert at.connection.end == ("all ports are taken", True)
+
+
 async def test_offered_versions_are_limited_to_those_that_can_be_read() -> None:
     async with conversation() as at:
         await at.send(ApiVersionsRequest(), 3)

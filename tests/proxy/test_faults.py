@@ -1,38 +1,28 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from trio.testing import MockClock
 
 from minibroker.control.backend import NotFound
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import InvalidJson
-from minibroker.faults.actions import ACTIONS, BROKER_ACTIONS
+from minibroker.faults.actions import BROKER_ACTIONS
 from minibroker.faults.matching import Candidate
 from minibroker.proxy.faults import ProxyFaults
 from tests.faults.test_execution import Client
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        FaultRule("kill", process="worker-0"),
-        FaultRule("pause", process="worker-0", pause_ms=1),
-        FaultRule("advance", advance_ms=1),
-    ],
-)
-async def test_broker_s_actions_are_rejected_with_advice(rule: FaultRule) -> None:
+@pytest.mark.parametrize("action", sorted(BROKER_ACTIONS))
+async def test_broker_s_actions_are_rejected_with_advice(action: Any) -> None:
     with pytest.raises(InvalidJson, match=r"action: \w+ acts on a broker .*`minibroker start`"):
-        await ProxyFaults(list).add_fault(rule)
+        await ProxyFaults(list).add_fault(FaultRule(action))
 
 
 async def test_principal_is_rejected_with_advice() -> None:
     with pytest.raises(InvalidJson, match="principal: is not known to a proxy"):
         await ProxyFaults(list).add_fault(FaultRule("observe", principal="User:a"))
-
-
-def test_every_broker_s_action_is_tested() -> None:
-    assert ACTIONS.keys() > BROKER_ACTIONS
-    assert frozenset({"kill", "pause", "advance"}) == BROKER_ACTIONS
 
 
 async def test_rules_apply_when_the_call_returns(autojump_clock: MockClock) -> None:

@@ -13,8 +13,9 @@ import trio
 
 from minibroker.config.types import HostPort
 from minibroker.proxy import server as module
-from minibroker.proxy.connection import UpstreamLost
-from minibroker.proxy.server import ListenFailed, ProxyServer
+from minibroker.proxy.addresses import ListenFailed
+from minibroker.proxy.connection import ProxiedConnection, UpstreamLost
+from minibroker.proxy.server import ProxyServer
 
 LOOPBACK = "127.0.0.1"
 
@@ -122,3 +123,18 @@ async def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
             assert await ask(address) == b""
         while not await ask(address):  # Until the first connection is forgotten.
             await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_failure_of_one_connection_does_not_end_the_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with echo() as broker, running() as server:
+        address = server.listen_for(broker)
+        with monkeypatch.context() as patched:
+            patched.setattr(ProxiedConnection, "run", fail)
+            assert await ask(address) == b""
+        assert await ask(address)
+
+
+async def fail(connection: Any) -> None:
+    raise ZeroDivisionError
