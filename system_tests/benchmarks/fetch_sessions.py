@@ -55,6 +55,9 @@ class Connection:
         _, at = decode_response_header(answer, key, version)
         return decode(registry.schema(key).response, version, answer, at)
 
+    def close(self) -> None:
+        self._socket.close()
+
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
