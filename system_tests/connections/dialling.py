@@ -89,7 +89,17 @@ class Client:
         key = type(request).__api_key__
         assert key is not None
         header = RequestHeader(key, version, 1, self.client_id)
-        frame = encode_request_header(header) + encode(request, version)
+        self._send_frame(encode_request_header(header) + encode(request, version))
+
+    def exchange(self, frame: bytes) -> bytes:
+        """Send a frame and return the one that follows; ConnectionResetError as in `ask`."""
+        self._send_frame(frame)
+        body = self._receive()
+        if not body:
+            raise ConnectionResetError("the broker closed the connection")
+        return body
+
+    def _send_frame(self, frame: bytes) -> None:
         self.socket.sendall(len(frame).to_bytes(4, "big") + frame)
 
     def _receive(self) -> bytes:

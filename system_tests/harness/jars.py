@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,6 +21,7 @@ CACHE = PROJECT / ".cache"
 JAVA = PROJECT / "system_tests" / "java"
 ZOOKEEPER = PROJECT / "system_tests" / "zookeeper"
 PIPELINE = PROJECT / "system_tests" / "pipeline"
+PERSONAS = PROJECT / "system_tests" / "personas"
 FETCH_PATIENCE_S = 800
 FETCH_TRIES = 3  # A network may fail once; registries are not what is tested.
 
@@ -54,7 +55,18 @@ def kafka_tools(line: str | None = None) -> str:
     return classpath(_compiled(JAVA / "tools", jars), jars)
 
 
-def _fetched(pom: Path, name: str) -> Path:
+def kafka_broker_jars(version: str, scala: str, zookeeper: str | None = None) -> Path:
+    """Return the folder of the jars of a broker of any version, e.g. 2.8.2 for Scala 2.13, with
+    its own version of ZooKeeper's client or another one.
+    """
+    values = {"kafka.version": version, "scala.line": scala}
+    if zookeeper is not None:
+        values["zookeeper.version"] = zookeeper
+    return _fetched(PERSONAS / "pom.xml", f"kafka-{version}-broker", values)
+
+
+def _fetched(pom: Path, name: str, values: Mapping[str, str] | None = None) -> Path:
+    """``values`` are properties of the POM file."""
     _require("java", "a JDK of version 17 or later")
     folder = CACHE / f"{name}-jars-{_digest([pom])}"
     with one_at_a_time("jars"):
@@ -66,6 +78,7 @@ def _fetched(pom: Path, name: str) -> Path:
                 [
                     *["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"],
                     *[f"-DoutputDirectory={fresh}", "-DincludeScope=runtime"],
+                    *[f"-D{key}={value}" for key, value in (values or {}).items()],
                 ],
                 f"Maven could not fetch the jars of {name}",
             )

@@ -1,0 +1,1 @@
+"""Personas: what brokers of other versions and makers serve and answer, as recorded facts."""

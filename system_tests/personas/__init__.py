@@ -1,0 +1,1 @@
+"""Real brokers of older versions, requests to them, and the personas made of their responses."""
