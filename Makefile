@@ -74,7 +74,8 @@ format: $(VENV)/.installed-dev ## Mend what ruff can mend
 # name of the page = module that prints it
 PAGES := settings=minibroker.config.reference control-api=minibroker.control.reference \
          metrics=minibroker.observability.reference apis=minibroker.apis.reference \
-         activity=minibroker.activity.reference faults=minibroker.faults.reference
+         activity=minibroker.activity.reference faults=minibroker.faults.reference \
+         personas=minibroker.apis.persona_reference
 
 docs: $(VENV)/.installed-dev ## Write the generated pages of docs/reference again
 	@for page in $(PAGES); do \

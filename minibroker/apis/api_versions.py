@@ -6,7 +6,8 @@ version 3 on the client sends its software name and version, which are validated
 advertised from 0 although 0-2 are rejected, because older librdkafka does not compress without it
 (KAFKA-18659). Below version 4, features with a minimum of 0 are omitted because older clients
 cannot read them (KAFKA-17492). From version 5 on the client may name the cluster and the node that
-it expects (KIP-1242), and gets REBOOTSTRAP_REQUIRED from another one. In Kafka:
+it expects (KIP-1242), and gets REBOOTSTRAP_REQUIRED from another one. With a persona, the features
+and the response to an unknown version are the persona's. In Kafka:
 ``KafkaApis.handleApiVersionsRequest`` and ``ApiVersionsResponse.Builder``.
 """
 
@@ -17,8 +18,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from minibroker.apis.base import Api, Context, Owner, ServedVersions
-from minibroker.cluster.features import FEATURES, level
-from minibroker.config import NODE_ID
+from minibroker.cluster.features import shown_features
+from minibroker.config import NODE_ID, PERSONA
+from minibroker.personas.persona import ALL, NONE, OWN, Persona
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import (
     ApiVersion,
@@ -77,33 +79,36 @@ def _expects_another_broker(ctx: Context, request: ApiVersionsRequest) -> bool:
 
 
 def _response(ctx: Context) -> ApiVersionsResponse:
+    features = shown_features(ctx.settings[PERSONA], ctx.image.features)
+    if features is None:
+        return ApiVersionsResponse(api_keys=_advertised(ctx.served))
     return ApiVersionsResponse(
         api_keys=_advertised(ctx.served),
         supported_features=[
-            SupportedFeatureKey(
-                name=feature.name, min_version=feature.lowest, max_version=feature.highest
-            )
-            for feature in FEATURES
-            if ctx.version >= 4 or feature.lowest > 0
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in features.supported.items()
+            if ctx.version >= 4 or low > 0
         ],
-        finalized_features_epoch=ctx.image.features.epoch,
+        finalized_features_epoch=features.epoch,
         finalized_features=[
-            FinalizedFeatureKey(
-                name=feature.name,
-                max_version_level=level(ctx.image.features, feature),
-                min_version_level=level(ctx.image.features, feature),
-            )
-            for feature in FEATURES
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features.finalized.items()
         ],
     )
 
 
-def unsupported_version(served: ServedVersions) -> ApiVersionsResponse:
+def unsupported_version(
+    served: ServedVersions, persona: Persona | None = None
+) -> ApiVersionsResponse:
     """Response to an unsupported version of ApiVersions, to be encoded as version 0."""
     key = ApiKey.API_VERSIONS
-    return ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_version(key, served[key])]
-    )
+    lists = OWN if persona is None else persona.behaviour.unknown_api_versions_lists
+    api_keys = {
+        ALL: _advertised(served),
+        OWN: [_version(key, served[key])],
+        NONE: [],
+    }[lists]
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=api_keys)
 
 
 _ADVERTISED: Final[list[tuple[ServedVersions, list[ApiVersion]]]] = []

@@ -2,7 +2,8 @@
 
 Versions 0-13. Null selects all topics, in version 0 an empty list. A topic that does not exist is
 created if the request (from version 4 on) and ``auto.create.topics.enable`` permit it, and the
-response contains it; Kafka first returns an error and the client retries. Its partitions count
+response contains it; Kafka first returns an error and the client retries, and so does this broker
+with a persona. Its partitions count
 against the controller mutation quota as in CreateTopics. If the quota is exceeded, the topic is not
 created in any version, and the client is not throttled but retries (KIP-599). From version 12 on
 topics may be given by id; if a request has any id, its names are ignored, as in Kafka. Brokers are
@@ -19,7 +20,7 @@ from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Muta
 from minibroker.apis.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from minibroker.cluster.image import PartitionRegistration, Topic
 from minibroker.cluster.topics import INTERNAL_TO_CLIENTS, NewTopic, name_problem
-from minibroker.config import AUTO_CREATE_TOPICS_ENABLE
+from minibroker.config import AUTO_CREATE_TOPICS_ENABLE, PERSONA
 from minibroker.quotas.controller_mutation import Mutated
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import (
@@ -41,7 +42,10 @@ class MetadataPart(NamedTuple):
 
 
 class MetadataReply(NamedTuple):
-    """Errors of topics that were not created, and the recorded controller mutations."""
+    """Errors of topics for the response, and the recorded controller mutations.
+
+    A topic that was created has an error if the persona's broker returns one for a new topic.
+    """
 
     creation_errors: Mapping[str, int]
     mutated: Mutated
@@ -67,6 +71,10 @@ async def execute_at_controller(scope: ControllerScope, part: MetadataPart) -> M
     outcome = await scope.cluster.create_topics(wanted, allow=mutations.take)
     await scope.publish(outcome.updates)
     creation_errors = {each.name: each.rejection.code for each in outcome.topics if each.rejection}
+    persona = scope.settings[PERSONA]
+    if persona is not None and persona.behaviour.new_topic_error:
+        new_topic_error = ErrorCode(persona.behaviour.new_topic_error)
+        creation_errors = dict.fromkeys(part.names, new_topic_error) | creation_errors
     return MetadataReply(creation_errors, mutations.mutated())
 
 
@@ -113,7 +121,7 @@ def _topics(
     else:
         for name in _names(request):
             known = image.topics.get(name)
-            if known is None:
+            if known is None or (name in creation_errors and ctx.settings[PERSONA] is not None):
                 yield _error(_missing_error(name, creation_errors), name, operations=operations)
             else:
                 yield _topic(ctx, known, operations)

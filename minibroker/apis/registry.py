@@ -75,14 +75,11 @@ from minibroker.apis import (
     update_metadata,
     write_txn_markers,
 )
-from minibroker.apis.api_versions import unsupported_version
 from minibroker.apis.authorization.wrap import with_authorization_check
 from minibroker.apis.base import ServedApi, ServedVersions
 from minibroker.apis.control_requests import CONTROL_REQUESTS
 from minibroker.config import ADVERTISE_CONTROLLER_REQUESTS, ZOOKEEPER_CONNECT, Settings
 from protocol import registry
-
-__all__ = ["APIS", "advertised", "unsupported_version"]
 
 
 def collect(apis: Iterable[ServedApi]) -> Mapping[int, ServedApi]:

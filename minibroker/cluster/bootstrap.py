@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from random import Random
 from typing import Final
+from uuid import UUID
 
 from minibroker.cluster import layout, stored_acls, stored_configs, stored_features, stored_topics
 from minibroker.cluster.configs import KINDS
+from minibroker.cluster.features import with_defaults
 from minibroker.cluster.foreign_topics import accept_topic
 from minibroker.cluster.image import (
     TOPIC,
@@ -34,6 +36,7 @@ from minibroker.config import (
     CLUSTER_ID,
     NODE_ID,
     OFFSETS_TOPIC_NUM_PARTITIONS,
+    PERSONA,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,
     ZOOKEEPER_CONNECT,
     Settings,
@@ -107,7 +110,7 @@ async def cluster_id(
         found = await store.get(layout.CLUSTER_ID)
     except NoNodeError:
         _check_new_store(requested, found_logs)
-        return marked_id or requested or uuid_text(new_uuid(random))
+        return marked_id or requested or _new_cluster_id(settings, random)
     stored_id = layout.decode_cluster_id(found.data)
     if marked_id not in (None, stored_id):
         raise ControllerStartError(
@@ -120,6 +123,14 @@ async def cluster_id(
             f"cluster {stored_id}; use that id or another data directory"
         )
     return stored_id
+
+
+def _new_cluster_id(settings: Settings, random: Random) -> str:
+    """Return an id in the form of the persona: Redpanda's has a prefix before a plain UUID."""
+    persona, raw = settings[PERSONA], new_uuid(random)
+    if persona is None or not persona.behaviour.cluster_id_prefix:
+        return uuid_text(raw)
+    return f"{persona.behaviour.cluster_id_prefix}{UUID(bytes=raw)}"
 
 
 async def store_cluster_id(store: Store, cluster_id: str) -> None:
@@ -151,7 +162,8 @@ def _check_new_store(requested: str | None, found_logs: FoundLogs) -> None:
 
 async def load_configs(store: Store, settings: Settings) -> list[Change]:
     """Read feature levels, configs of all resources but topics, and ACLs if they are used."""
-    found: list[Change] = [FeaturesChanged(await stored_features.load(store))]
+    levels = with_defaults(await stored_features.load(store), settings[PERSONA])
+    found: list[Change] = [FeaturesChanged(levels)]
     if settings[AUTHORIZER_CLASS_NAME]:
         try:
             found += [change async for change in stored_acls.load_all(store)]

@@ -12,21 +12,27 @@ from collections.abc import Sequence
 from minibroker.cluster import stored_features
 from minibroker.cluster.acl_controller import AclController
 from minibroker.cluster.feature_updates import FeatureUpdate, plan_features
+from minibroker.cluster.features import supported_features
 from minibroker.cluster.image import FeaturesChanged, Update
 from minibroker.cluster.outcomes import unavailable_rejection
 from minibroker.cluster.store.tree import UnavailableError
 from minibroker.cluster.topics import ChangeRejected
+from minibroker.config import PERSONA, Settings
 
 
 class FeatureController(AclController):
     """The part of the controller that finalizes feature levels."""
+
+    _settings: Settings
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> tuple[ChangeRejected | None, list[Update]]:
         """Change levels, all or none; return the rejection, and the updates to publish."""
         async with self._lock:
-            plan = plan_features(self._image.features, updates, self._image.controller_id)
+            node_id = self._image.controller_id
+            features = supported_features(self._settings[PERSONA])
+            plan = plan_features(self._image.features, updates, node_id, features)
             if isinstance(plan, ChangeRejected):
                 return plan, []
             if validate_only or plan == self._image.features:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from minibroker.cluster.features import FEATURES, Feature, FinalizedLevels, level
 from minibroker.cluster.topics import ChangeRejected
@@ -31,19 +31,20 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int
 
 
-_BY_NAME: Final = {feature.name: feature for feature in FEATURES}
-
-
 def plan_features(
-    finalized: FinalizedLevels, updates: Sequence[FeatureUpdate], node_id: int
+    finalized: FinalizedLevels,
+    updates: Sequence[FeatureUpdate],
+    node_id: int,
+    features: Sequence[Feature] = FEATURES,
 ) -> FinalizedLevels | ChangeRejected:
     """Return the levels after the updates, or the error of the first invalid one.
 
     The epoch grows if a level changes.
     """
     levels = dict(finalized.levels)
+    by_name = {feature.name: feature for feature in features}
     for update in updates:
-        feature = _BY_NAME.get(update.feature)
+        feature = by_name.get(update.feature)
         problem = _problem(finalized, feature, update, node_id)
         if problem:
             text = "The update failed for all features since the following feature had an error: "

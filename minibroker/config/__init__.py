@@ -19,6 +19,7 @@ from minibroker.config.group_definitions import *  # noqa: F403 - the setting co
 from minibroker.config.ineffective_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.listeners import Listener as Listener
 from minibroker.config.listeners import advertised_endpoints as advertised_endpoints
+from minibroker.config.persona_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.quota_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.sasl_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.security_definitions import *  # noqa: F403 - the setting constants

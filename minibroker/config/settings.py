@@ -18,8 +18,10 @@ from minibroker.config import activity_definitions as a
 from minibroker.config import connection_definitions as c
 from minibroker.config import definitions as d
 from minibroker.config import group_definitions as g
+from minibroker.config import persona_definitions as p
 from minibroker.config import security_relations
 from minibroker.config import zookeeper_definitions as z
+from minibroker.config.admin_definitions import ADVERTISE_CONTROLLER_REQUESTS
 from minibroker.config.known import is_unsupported_kafka_setting
 from minibroker.config.listeners import (
     Listener,
@@ -44,6 +46,8 @@ PROFILES = ("laptop", "kafka")
 DEFAULT_SOURCE = "default"
 HIDDEN = "[hidden]"
 """Replaces sensitive values, as in Kafka."""
+LEADER_AND_ISR = 4
+"""The API key of LeaderAndIsr."""
 SIMILARITY_MIN = 0.6
 """Least similarity of a name that is suggested."""
 
@@ -178,6 +182,7 @@ class Settings:
             raise ConfigError(problems)
         settings = cls(values, where, tuple(ignored.values()), profile)
         settings._settle_synonyms()
+        settings._settle_persona()
         problems = [*settings.problems(), *settings._start_problems()]
         if problems:
             raise ConfigError(problems)
@@ -300,6 +305,13 @@ class Settings:
         if not self.is_given(d.LOG_DIRS) and self[d.LOG_DIR]:
             self._values[d.LOG_DIRS.name] = (self[d.LOG_DIR],)
 
+    def _settle_persona(self) -> None:
+        """Set what follows from the persona, unless it was given."""
+        persona = self[p.PERSONA]
+        for name, text in p.implied_settings(persona).items() if persona else ():
+            if name not in self._where:
+                self._values[name] = BROKER_SETTINGS[name].parse(text)
+
     def _problem_text(self, name: str, text: str) -> str:
         value = self._shown(name)
         return _problem(
@@ -330,6 +342,18 @@ def _problem(entry: SettingEntry, text: str) -> str:
 def _largest_requests(settings: Settings) -> int:
     """Return the bytes of one request of the maximum size per network processor."""
     return settings[d.SOCKET_REQUEST_MAX_BYTES] * settings[d.NUM_NETWORK_THREADS]
+
+
+def _persona_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    persona = settings[p.PERSONA]
+    if persona is None or LEADER_AND_ISR in persona.versions:
+        return
+    text = f"needs LeaderAndIsr and other requests of controllers, which persona={persona} does "
+    text += "not have; set only one of the two"
+    if settings[ADVERTISE_CONTROLLER_REQUESTS]:
+        yield ADVERTISE_CONTROLLER_REQUESTS.name, text
+    if settings[z.ZOOKEEPER_CONNECT] is not None:
+        yield z.ZOOKEEPER_CONNECT.name, text
 
 
 Relation = Callable[[Settings], Iterable[tuple[str, str]]]
@@ -413,6 +437,7 @@ _RELATIONS: tuple[Relation, ...] = (
     _bound_relations,
     _connection_relations,
     _zookeeper_relations,
+    _persona_relations,
 )
 
 

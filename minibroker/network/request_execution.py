@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
-from minibroker.apis.registry import APIS, unsupported_version
+from minibroker.apis.api_versions import unsupported_version
+from minibroker.config.persona_definitions import PERSONA
 from minibroker.network.activity_events import count_records
 from minibroker.process.messages import ApiPart
 from minibroker.runtime.rpc import Link, LocalPeer, request_all
@@ -42,6 +43,8 @@ class ExecutionScope(Protocol):
     """What the executions of one processor share."""
 
     quota_stage: QuotaStage
+    apis: Mapping[int, ServedApi]
+    """The served APIs by key."""
     faults: FaultStage | None
     """The fault rules; None if none is set."""
     quick_requests: int
@@ -82,9 +85,11 @@ class RequestExecution:
         client.client_id = header.client_id
         client.in_flight = header.api_key
         ctx = cost.ctx = scope.context(client, header, block)
-        api = _served(header)
+        api = _served(scope.apis, header)
         if api is None:
-            cost.response = unsupported_version(ctx.served)
+            cost.response = unsupported_version(ctx.served, ctx.settings[PERSONA])
+            # The version of the response, which is encoded by this header (KIP-511).
+            cost.header = header._replace(api_version=0)
             return
         schema = registry.schema(header.api_key)
         request, _ = locating_decoder(schema.request, header.api_version)(block.view, at)
@@ -171,13 +176,13 @@ class RequestExecution:
             self._scope.quota_stage.prepare(self._cost)
 
 
-def _served(header: RequestHeader) -> ServedApi | None:
+def _served(apis: Mapping[int, ServedApi], header: RequestHeader) -> ServedApi | None:
     """Return the API of a request, or None for an ApiVersions version that is too new.
 
     Raises ``UnsupportedVersion`` otherwise: as in Kafka, the connection is closed, because there is
     no version in which to respond.
     """
-    api = APIS.get(header.api_key)
+    api = apis.get(header.api_key)
     if api is None:
         raise UnsupportedVersion(f"{ApiKey(header.api_key).name} is not served")
     low, high = api.versions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from minibroker.apis.authorization.authorizers import Authorizers
 from minibroker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
-from minibroker.apis.registry import APIS, advertised
+from minibroker.apis.serving import serving
 from minibroker.config.access_definitions import AUTHORIZER_CLASS_NAME
 from minibroker.config.dynamic import DynamicSettings
 from minibroker.config.fetch_definitions import MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS
@@ -57,8 +57,6 @@ DirectResponse = SingleResponse | CachedResponse
 
 DIRECT_RESPONSES: Final = (SingleResponse, CachedResponse)
 
-_API_VERSIONS: Final = APIS[ApiKey.API_VERSIONS].versions
-
 
 class RequestHandler:
     """Handles the requests of one processor."""
@@ -88,13 +86,15 @@ class RequestHandler:
         self._on_unserved = on_unserved
         self._authorizers = Authorizers(env.settings)
         self._dynamic_settings = DynamicSettings(env.settings)
-        self._advertised = advertised(env.settings)
+        self.apis, self._advertised = serving(env.settings)
         local = env.local_worker
         self._has_authorizer = bool(env.settings[AUTHORIZER_CLASS_NAME])
         self._single = (
             None
             if local is None
-            else SingleRequests(metadata_client, local, files, quota_stage.fetch_bytes_max)
+            else SingleRequests(
+                self.apis, metadata_client, local, files, quota_stage.fetch_bytes_max
+            )
         )
         self._cache = ResponseCache()
         self.delayed = DelayedRequests(env.clock.now, env.work_time)
@@ -300,7 +300,7 @@ class RequestHandler:
 
     async def _send_chunks(self, cost: RequestCost, chunks: Sequence[Chunk]) -> None:
         client, key = cost.client, cost.header.api_key
-        version = _response_version(cost.header)
+        version = cost.header.api_version
         start = encode_response_header(key, version, cost.header.correlation_id)
         if cost.faults is not None:
             frame = join_response(self._files, start, chunks)
@@ -400,7 +400,7 @@ def _chunks(cost: RequestCost, response: Any) -> Sequence[Chunk]:
     if response is None:
         return ()
     # A records field of a response contains slices of files only.
-    version = _response_version(cost.header)
+    version = cost.header.api_version
     return cast("list[Chunk]", encoder(type(response), version)(response))
 
 
@@ -413,11 +413,3 @@ def _body_bytes(cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> int:
 def _reference(block: Block, records: object) -> ArenaRef:
     assert isinstance(records, range)  # `locating_decoder` returns a range for a records field
     return block.ref(records.start, len(records))
-
-
-def _response_version(header: RequestHeader) -> int:
-    """Return the version of the response; 0 for an unknown ApiVersions version (KIP-511)."""
-    if header.api_key == ApiKey.API_VERSIONS:
-        low, high = _API_VERSIONS
-        return header.api_version if low <= header.api_version <= high else 0
-    return header.api_version

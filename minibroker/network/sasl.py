@@ -13,12 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from minibroker.apis import api_versions, sasl_authenticate, sasl_handshake
-from minibroker.apis.base import Context, ServedVersions
+from minibroker.apis import api_versions
+from minibroker.apis.base import Context
+from minibroker.apis.serving import serving
 from minibroker.cluster.credentials import shapes
 from minibroker.cluster.image import EMPTY, USER, Image
 from minibroker.config import (
     CONNECTIONS_MAX_REAUTH_MS,
+    PERSONA,
     SASL_ENABLED_MECHANISMS,
     SASL_JAAS_CONFIG,
     SASL_OAUTHBEARER_CLOCK_SKEW_SECONDS,
@@ -63,10 +65,8 @@ if TYPE_CHECKING:
 
 NONCE_BYTES: Final = 24
 
-SERVED: Final[ServedVersions] = {
-    api.key: api.versions for api in (api_versions.API, sasl_handshake.API, sasl_authenticate.API)
-}
-"""All requests that are allowed before authentication."""
+ALLOWED: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+"""All requests that are allowed before authentication, if they are served."""
 
 MakeContext = Callable[["ClientConnection", RequestHeader, "Block"], Context]
 
@@ -96,6 +96,9 @@ class SaslAuthenticator:
         Raises ``ConfigError``.
         """
         self._settings = settings
+        self._persona = settings[PERSONA]
+        apis = serving(settings).apis
+        self._served = {key: apis[key].versions for key in ALLOWED if key in apis}
         self._listener = listener
         self._clock = clock
         self._image = image
@@ -166,7 +169,7 @@ class SaslAuthenticator:
             self._set_session_expiry(client, answer.lifetime_ms)
             return
         header, at = decode_request_header(block.view)
-        if header.api_key not in SERVED:
+        if header.api_key not in self._served:
             name = ApiKey(header.api_key).name
             raise SaslFailed(f"{name} was requested before the client was authenticated")
         client.client_id = header.client_id
@@ -185,14 +188,14 @@ class SaslAuthenticator:
         """Return the response, its version, and the reason why it is the last one, if it is."""
         header = context.header
         key, version = ApiKey(header.api_key), header.api_version
-        low, high = SERVED[key]
+        low, high = self._served[key]
         if key != ApiKey.API_VERSIONS:
             if not low <= version <= high:
                 raise UnsupportedVersion(f"version {version} of a SASL request is not served")
             request: Any = decode(registry.schema(key).request, version, body, at)
             answer = self._handle_request(authentication, header, request)
             return _as_response(header, answer, authentication), version, answer.failure
-        response: Any = api_versions.unsupported_version(SERVED)
+        response: Any = api_versions.unsupported_version(self._served, self._persona)
         if low <= version <= high:
             request = decode(registry.schema(key).request, version, body, at)
             response = api_versions.before_authentication(context, request)

@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from minibroker.apis.base import Delayed
-from minibroker.apis.registry import APIS
 from minibroker.network.activity_events import count_batch_records
 from protocol import registry
 from protocol.compiler.single import SingleDecoder, SingleEncoder, single_decoder, single_encoder
@@ -24,9 +23,9 @@ from protocol.headers import API_BYTES, encode_response_header, quick_request_he
 from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from minibroker.apis.base import SingleForm, Waiter, WorkerScope
+    from minibroker.apis.base import ServedApi, SingleForm, Waiter, WorkerScope
     from minibroker.cluster.image import Image
     from minibroker.network.client_connection import ClientConnection
     from minibroker.network.open_files import OpenFiles
@@ -138,11 +137,13 @@ class SingleRequests:
 
     def __init__(
         self,
+        apis: Mapping[int, ServedApi],
         metadata_client: MetadataClient,
         local_worker: LocalWorker,
         files: OpenFiles,
         fetch_bytes_max: Callable[[ClientConnection, RequestHeader], int],
     ) -> None:
+        self._apis = apis
         self._metadata_client = metadata_client
         self._local_worker = local_worker
         self._files = files
@@ -211,7 +212,7 @@ class SingleRequests:
         if len(api_bytes) < API_BYTES:
             return None
         key, version = _API.unpack(api_bytes)
-        api = APIS.get(key)
+        api = self._apis.get(key)
         if api is None or not api.serves(version):
             return None  # Not kept: clients choose the bytes.
         codec = None if api.single is None else _codec(api.key, version, api.single)

@@ -175,6 +175,8 @@ class Log:
         """
         header = prepared.header
         if header.producer_id >= 0:
+            if self.config.unknown_producer_error and origin is Origin.CLIENT:
+                self.producers.check_known(header, self.config.unknown_producer_error)
             duplicate = self.producers.check(header, origin, guard)
             if duplicate is not None:
                 return appended_before(duplicate, self.log_start_offset)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from minibroker.cluster.image import Image, Topic
-from minibroker.config import Settings, topics
+from minibroker.config import PERSONA, Settings, topics
 from minibroker.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from minibroker.config.dynamic import effective
 from minibroker.storage.checkpoint import read_topic_id
@@ -55,6 +55,7 @@ def log_config(settings: Settings, image: Image, topic: str) -> LogConfig:
     config = topics.topic_config(settings, image.topic_overrides(topic))
     codec = config[topics.COMPRESSION_TYPE]
     policies = config[topics.CLEANUP_POLICY]
+    persona = settings[PERSONA]
     return LogConfig(
         segment_bytes=config[topics.SEGMENT_BYTES],
         segment_ms=config[topics.SEGMENT_MS],
@@ -78,6 +79,7 @@ def log_config(settings: Settings, image: Image, topic: str) -> LogConfig:
         max_compaction_lag_ms=config[topics.MAX_COMPACTION_LAG_MS],
         min_cleanable_dirty_ratio=config[topics.MIN_CLEANABLE_DIRTY_RATIO],
         producer_id_expiration_ms=settings[PRODUCER_ID_EXPIRATION_MS],
+        unknown_producer_error=0 if persona is None else persona.behaviour.unknown_producer_error,
     )
 
 

@@ -157,6 +157,18 @@ class ProducerTable:
             )
         return None
 
+    def check_known(self, header: BatchHeader, error: int) -> None:
+        """Raise LogError for a batch in the middle of the sequence of an unknown producer.
+
+        Kafka returned an error before KIP-360; `check` accepts the batch.
+        """
+        if header.base_sequence > 0 and header.producer_id not in self.producers:
+            raise LogError(
+                ErrorCode(error),
+                f"producer {header.producer_id} is not known, and its batch starts with sequence"
+                f" number {header.base_sequence}",
+            )
+
     def _check_verified(self, header: BatchHeader, guard: Guard) -> None:
         if not self.verifications.is_verified(header.producer_id, guard):
             raise LogError(

@@ -31,7 +31,8 @@ class MiniBroker:
     """A broker for a test: ``with MiniBroker() as broker: connect_to(broker.bootstrap_servers)``.
 
     ``settings`` are the broker's own, e.g. ``{"num.partitions": 3}``; see ``minibroker settings
-    list``. By default, ports are free ones and data is in memory. The broker
+    list``. ``persona``, e.g. ``"kafka-2.8"``, sets the setting of this name: clients meet a broker
+    of that version. By default, ports are free ones and data is in memory. The broker
     ends with the context, and with this process at the latest. ``async with`` gives an
     `AsyncMiniBroker`, whose methods are awaited.
     """
@@ -40,11 +41,14 @@ class MiniBroker:
         self,
         *,
         settings: Mapping[str, object] | None = None,
+        persona: str | None = None,
         fork_server: ForkServerAddress | None = None,
         share: str | None = None,
         guarded: bool = False,
     ) -> None:
         self._settings = {name: _text(value) for name, value in (settings or {}).items()}
+        if persona is not None:
+            self._settings["persona"] = persona
         self._fork_server = fork_server
         self._share = share
         self._guarded = guarded

@@ -15,6 +15,8 @@ from minibroker.runtime.clock import SimulatedClock
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.simulation.client import SimulatedClient
 
+CREATE_TOPICS = 2  # A version that every persona has.
+
 
 class _Client(SimulatedClient):
     """A client that knows its broker."""
@@ -29,15 +31,17 @@ async def another(client: SimulatedClient) -> SimulatedClient:
 
 
 @asynccontextmanager
-async def running(folder: Path, clock: MockClock, mode: str) -> AsyncIterator[SimulatedClient]:
-    """A client of a broker whose worker has a process of its own or not."""
-    settings = Settings.from_sources(pairs=[f"process.mode={mode}"])
+async def running(
+    folder: Path, clock: MockClock, mode: str, *pairs: str
+) -> AsyncIterator[SimulatedClient]:
+    """A client of a broker whose worker has a process of its own or not, with these settings."""
+    settings = Settings.from_sources(pairs=[f"process.mode={mode}", *pairs])
     broker = TaskBroker(settings, folder, clock=SimulatedClock(clock), seed=1)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         client = _Client(await broker.sources["PLAINTEXT"].connect())
         client.broker = broker
         topics = [CreatableTopic(name="t", num_partitions=2, replication_factor=1)]
-        await client.ask(CreateTopicsRequest(topics=topics), 7)
+        await client.ask(CreateTopicsRequest(topics=topics), CREATE_TOPICS)
         yield client
         await broker.stop()

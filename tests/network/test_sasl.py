@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from minibroker.config import ConfigError, Settings
 from minibroker.network.handshakes import SASL_S
-from minibroker.network.sasl import SERVED, token_rules
+from minibroker.network.sasl import ALLOWED, token_rules
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.stream import StreamClosed
 from minibroker.security.scram import salted
@@ -228,6 +228,19 @@ async def test_unsupported_version_is_answered_as_before(
         assert await client.wait_closed() == b""
 
 
+async def test_requests_before_authentication_are_those_of_the_persona(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with secured(tmp_path, autojump_clock, *SETTINGS, "persona=kafka-0.11") as at:
+        client = await at.connect("SASL_PLAINTEXT")
+        await client.send_request(HELLO, 4)
+        body = await client.receive_frame()
+        assert body[4:] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big") + bytes(4)
+        assert (await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 0)).error_code == 0
+        await client.stream.send_all(frame(SaslAuthenticateRequest(auth_bytes=b"x"), 0))
+        assert await client.wait_closed() == b""
+
+
 async def test_token_out_of_order_is_an_illegal_state(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -337,4 +350,4 @@ def test_token_rules_follow_kafka_s_settings(tmp_path: Path) -> None:
 
 
 def test_requests_before_authentication_are_limited_to_three() -> None:
-    assert set(SERVED) == {18, 17, 36}
+    assert set(ALLOWED) == {18, 17, 36}

@@ -340,7 +340,7 @@ def test_read_gets_the_file_of_the_slice_after_a_cleaned_copy_took_its_name(
     tmp_path: Path,
 ) -> None:
     unused: Any = None
-    single = SingleRequests(unused, unused, OpenFiles(64), unused)
+    single = SingleRequests({}, unused, unused, OpenFiles(64), unused)
     path = tmp_path / "0.log"
     path.write_bytes(b"replaced")
     before = FileSlice(str(path), 0, 8, path.stat().st_ino)

@@ -54,6 +54,16 @@ def test_sequence_gap_is_rejected() -> None:
     assert take(table, header(4)) is None
 
 
+def test_unknown_producer_in_the_middle_of_its_sequence_is_rejected_if_that_is_checked() -> None:
+    table = ProducerTable()
+    with pytest.raises(LogError, match="sequence number 5") as caught:
+        table.check_known(header(5), ErrorCode.UNKNOWN_PRODUCER_ID)
+    assert caught.value.code is ErrorCode.UNKNOWN_PRODUCER_ID
+    table.check_known(header(0), ErrorCode.UNKNOWN_PRODUCER_ID)
+    take(table, header(0))
+    table.check_known(header(5), ErrorCode.UNKNOWN_PRODUCER_ID)
+
+
 def test_last_five_batches_are_recognized_as_duplicates() -> None:
     table = ProducerTable()
     for first in range(0, 14, 2):
