@@ -117,6 +117,8 @@ class KafkaPython(PythonClient):
             check_crcs=True,
             retry_backoff_ms=20,
         )
+        # Version 3.0.12 assigns nothing, for minutes, if it joins a group before it has metadata.
+        consumer.partitions_for_topic(topic)
         found: list[bytes | str] = []
         deadline = time.monotonic() + TIMEOUT_S
         while self._lacks(found, count) and time.monotonic() < deadline:

@@ -45,7 +45,7 @@ BROKER: Final = 4
 QUOTA_BYTES_PER_S: Final = 100_000
 QUOTA_SETTINGS: Final = {"quota.producer.default": str(QUOTA_BYTES_PER_S)}
 """The quota of brokers that AlterClientQuotas does not exist in."""
-LARGE: Final = 700_000
+LARGE: Final = 900_000
 """Bytes of a record, of which two exceed the quota of ten seconds."""
 THROTTLED: Final = "throttled"
 THROTTLE_MIN_S: Final = 1.0
