@@ -8,6 +8,7 @@ Kafka's Trogdor has ``trogdor.sh client``.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from minibroker.cli.output import emit, json_line, note, table
 from minibroker.client.bootstrap import BootstrapServers
 
 PATH: Final = "/v1/faults"
+ACTIONS_PATH: Final = "/v1/actions"
 MARGIN_S: Final = 5.0
 """How much longer than the broker a command waits."""
 
@@ -38,7 +40,20 @@ ADD_EXAMPLES = """Examples:
   minibroker faults add delay api=Fetch client_id='report-*' delay_ms=500
   minibroker faults add throttle throttle_ms=2000 mute=false
   minibroker faults add replace api=Metadata response='{"controller_id": 7}'
+  minibroker faults add hold point=transaction.prepared transactional_id=orders name=tx
   minibroker faults add '{"action": "hold", "api": "JoinGroup", "name": "joins"}'
+
+`minibroker faults fields` lists all actions and fields.
+"""
+ACT_EXAMPLES = """Examples:
+
+\b
+  minibroker faults act rebalance group=orders
+  minibroker faults act expire_member group=orders member=consumer-1-5f0c
+  minibroker faults act assign group=orders assignment='{"consumer-1-5f0c": {"cats": [0, 1]}}'
+  minibroker faults act expire_transaction transactional_id=orders-0
+  minibroker faults act roll topic=cats partition=0
+  minibroker faults act pause process=worker-0 pause_ms=2000
 
 `minibroker faults fields` lists all actions and fields.
 """
@@ -74,10 +89,18 @@ WAIT_EXAMPLES = """Examples:
 
 def rule_of(words: tuple[str, ...]) -> dict[str, Any]:
     """Return the rule that words describe: a JSON object, or an action and ``field=value``."""
+    from minibroker.control.fault_shapes import FaultRule
+
+    return fields_of_words(words, FaultRule)
+
+
+def fields_of_words(words: tuple[str, ...], kind: type) -> dict[str, Any]:
+    """Return the fields of a rule or action, with values of the types that ``kind`` has."""
+    types = _types(kind)
     first, *rest = words
     if first.startswith("{"):
         if rest:
-            raise InvalidUsage("no words may follow a rule in JSON")
+            raise InvalidUsage("no words may follow a JSON object")
         return dict(_json(first))
     rule: dict[str, Any] = {"action": first}
     for word in rest:
@@ -86,13 +109,12 @@ def rule_of(words: tuple[str, ...]) -> dict[str, Any]:
             raise InvalidUsage(f"{word!r} is not field=value; see `minibroker faults fields`")
         if name in rule:
             raise InvalidUsage(f"{name} is given twice")
-        rule[name] = _value(name, text)
+        rule[name] = _value(types.get(name, ()), text)
     return rule
 
 
-def _value(name: str, text: str) -> Any:
-    """The value of a field: of the type that the field has."""
-    types = _types().get(name, ())
+def _value(types: Sequence[str], text: str) -> Any:
+    """The value of a field: of a type that the field may have."""
     if "object" in types:
         return _json(text)
     if "boolean" in types and text in {"true", "false"}:
@@ -106,13 +128,12 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def _types() -> dict[str, list[str]]:
-    from minibroker.control.fault_shapes import FaultRule
+def _types(kind: type) -> dict[str, list[str]]:
     from minibroker.control.schema import component
 
     return {
         name: [each.get("type", "") for each in schema.get("anyOf", [schema])]
-        for name, schema in component(FaultRule)["properties"].items()
+        for name, schema in component(kind)["properties"].items()
     }
 
 
@@ -145,6 +166,30 @@ def add(words: tuple[str, ...], servers: BootstrapServers, control: str | None) 
         emit(json.loads(api.send("POST", PATH, rule))["id"])
     finally:
         api.close()
+
+
+@app.command("act", epilog=ACT_EXAMPLES)
+@click.argument(
+    "words",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    metavar="ACTION [FIELD=VALUE]...",
+    about="The action, or a JSON object.",
+)
+@bootstrap_option
+@control_option
+def act(words: tuple[str, ...], servers: BootstrapServers, control: str | None) -> None:
+    """Let the broker do something now, e.g. rebalance a group; returns when it is done."""
+    from minibroker.control.action_shapes import BrokerAction
+
+    action = fields_of_words(words, BrokerAction)
+    api = find_control(control, servers)
+    try:
+        answer = json.loads(api.send("POST", ACTIONS_PATH, action))
+    finally:
+        api.close()
+    emit(f"affected {answer['affected']}")
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -211,13 +256,13 @@ def wait(
 @bootstrap_option
 @control_option
 def release(fault_id: str, servers: BootstrapServers, control: str | None) -> None:
-    """Release the requests that a fault rule holds."""
+    """Release what a fault rule holds."""
     api = find_control(control, servers)
     try:
         answer = json.loads(api.send("POST", f"{PATH}/{quote(fault_id, safe='')}/release"))
     finally:
         api.close()
-    emit(f"released {answer['released']} requests")
+    emit(f"released {answer['released']}")
 
 
 @app.command("remove", epilog=REMOVE_EXAMPLES)

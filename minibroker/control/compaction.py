@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from minibroker.control.action_shapes import ActionsBackend
 from minibroker.control.client_metrics_shapes import ClientMetricsBackend
 from minibroker.control.fault_shapes import FaultsBackend
 
 
-class CompactionBackend(ClientMetricsBackend, FaultsBackend, Protocol):
+class CompactionBackend(ActionsBackend, ClientMetricsBackend, FaultsBackend, Protocol):
     """A running broker that can compact topics."""
 
     async def compact_topic(self, name: str) -> None:

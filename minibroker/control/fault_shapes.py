@@ -27,6 +27,9 @@ VERSION_MAX: Final = 2**15 - 1
 SEED_MAX: Final = 2**53
 """The largest whole number that every JSON library keeps."""
 
+HOLDS_SHOWN_MAX: Final = 100
+"""Held requests of one rule that are shown."""
+
 WAIT_MS: Final = 10_000
 """How long a request waits for hits by default, in real time."""
 
@@ -49,6 +52,14 @@ FaultAction: TypeAlias = Literal[
     "refuse",
     "silent",
     "close",
+]
+FaultPoint: TypeAlias = Literal[
+    "produce.appended",
+    "fetch.waiting",
+    "group.preparing_rebalance",
+    "transaction.prepared",
+    "transaction.completing",
+    "controller.applied",
 ]
 FaultPlace: TypeAlias = Literal["before", "after", "middle"]
 CorruptPart: TypeAlias = Literal["crc", "bit", "length", "correlation_id", "truncate"]
@@ -140,6 +151,9 @@ class FaultRule(NamedTuple):
             "`middle` of the response."
         ),
     ] = None
+    point: Annotated[
+        FaultPoint | None, Doc("A hold point inside of the broker, instead of a place of requests.")
+    ] = None
     error: Annotated[
         str | None, Length(1, 64), Doc("Kafka's error by name or code, e.g. `NOT_COORDINATOR`.")
     ] = None
@@ -197,6 +211,26 @@ class FaultRule(NamedTuple):
     ] = None
 
 
+class FaultHold(NamedTuple):
+    """What a rule holds: a request, or something inside of the broker.
+
+    The entity is the first one that the rule matches.
+    """
+
+    process: Annotated[str, Doc("The process that waits.")]
+    api: Annotated[str | None, Doc("The API of the request.")] = None
+    client_id: str | None = None
+    connection: Annotated[int | None, Doc("Number of the connection, as in `/v1/connections`.")] = (
+        None
+    )
+    topic: str | None = None
+    partition: int | None = None
+    group: str | None = None
+    member: str | None = None
+    transactional_id: str | None = None
+    resource: str | None = None
+
+
 class FaultView(NamedTuple):
     """A fault rule and what it has done so far."""
 
@@ -204,7 +238,10 @@ class FaultView(NamedTuple):
     rule: Annotated[Mapping[str, object], Doc("Its fields, as in `FaultRule`.")]
     matches: Annotated[int, Doc("Requests or connections that its selectors matched.")]
     hits: Annotated[int, Doc("How often it fired.")]
-    held: Annotated[int, Doc("Requests that it holds now.")]
+    held: Annotated[int, Doc("How many requests or others it holds now.")]
+    holds: Annotated[
+        tuple[FaultHold, ...], Doc(f"What it holds, the first {HOLDS_SHOWN_MAX} of them.")
+    ]
     age_ms: Annotated[int, Doc("Time since it was added, on the broker's clock.")]
 
 
@@ -217,7 +254,7 @@ class FaultList(NamedTuple):
 class FaultRelease(NamedTuple):
     """The result of a release."""
 
-    released: Annotated[int, Doc("Number of requests that were held.")]
+    released: Annotated[int, Doc("How many requests or others were held.")]
 
 
 class FaultWait(NamedTuple):
@@ -248,7 +285,7 @@ class FaultsBackend(Protocol):
         """Remove all fault rules."""
 
     async def release_fault(self, fault_id: str) -> FaultRelease:
-        """Release the requests that a rule holds."""
+        """Release what a rule holds."""
 
     async def wait_fault(self, fault_id: str, hits: int, timeout_ms: int) -> FaultView:
         """Wait for hits of a rule; raise ``BackendError`` after the timeout in real time."""

@@ -12,6 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from minibroker.control.action_shapes import ActionResult, BrokerAction
 from minibroker.control.backend import (
     Backend,
     ClockChange,
@@ -227,7 +228,7 @@ async def add_fault(context: ApiContext, rule: FaultRule) -> FaultView:
 
 
 async def remove_fault(context: ApiContext, fault_id: str) -> None:
-    """Remove a fault rule, and release the requests that it holds."""
+    """Remove a fault rule, and release what it holds."""
     await context.backend.remove_fault(fault_id)
 
 
@@ -237,7 +238,7 @@ async def remove_faults(context: ApiContext) -> None:
 
 
 async def release_fault(context: ApiContext, fault_id: str) -> FaultRelease:
-    """Release the requests that a fault rule holds."""
+    """Release what a fault rule holds."""
     return await context.backend.release_fault(fault_id)
 
 
@@ -250,6 +251,11 @@ async def wait_fault(context: ApiContext, fault_id: str, wait: FaultWait) -> Fau
         if not (text.isascii() and text.isdecimal() and int(text[:12]) <= highest):
             raise InvalidJson([Fault(name, f"must be a number from 0 to {highest}")])
     return await context.backend.wait_fault(fault_id, int(wait.hits), int(wait.timeout_ms))
+
+
+async def act(context: ApiContext, action: BrokerAction) -> ActionResult:
+    """Let the broker do something now: rebalance, expire a session, roll; respond when done."""
+    return await context.backend.act(action)
 
 
 async def reset(context: ApiContext) -> ResetResult:
@@ -357,6 +363,19 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
     ),
     _operation("GET", "/v1/faults/{fault_id}", FaultView, get_fault, errors=_NO_FAULT),
     _operation("DELETE", "/v1/faults/{fault_id}", None, remove_fault, status=204, errors=_NO_FAULT),
+    _operation(
+        "POST",
+        "/v1/actions",
+        ActionResult,
+        act,
+        body=BrokerAction,
+        errors={
+            404: "There is no such group, member, transactional id or partition.",
+            409: "The action is not possible in the state of the group or transaction.",
+            **_UNAVAILABLE,
+        },
+        example={"action": "rebalance", "group": "orders"},
+    ),
     _operation("POST", "/v1/reset", ResetResult, reset, errors=_UNAVAILABLE),
     _operation("GET", "/metrics", "text/plain", get_metrics),
     _operation("GET", "/openapi.json", "application/json", get_description),

@@ -58,6 +58,7 @@ from protocol.types import uuid_text
 
 if TYPE_CHECKING:
     from minibroker.cluster.topics import ChangeRejected
+    from minibroker.control.action_shapes import ActionResult, BrokerAction
     from minibroker.controller.faults import FaultController
     from minibroker.controller.metadata_publisher import MetadataPublisher
 
@@ -373,6 +374,13 @@ class ControllerBackend(FaultOperations):
             raise BackendError("INVALID_CLOCK", str(error)) from None
         await self._subscribers.request_all(ClockAdvanced())
         return await self.clock()
+
+    async def act(self, action: BrokerAction) -> ActionResult:
+        """Carry out an action; returns when it is done."""
+        # Loaded by the first action: most brokers get none.
+        from minibroker.controller.actions import BrokerActions
+
+        return await BrokerActions(self._env, self._image, self._subscribers).act(action)
 
     async def reset(self) -> shown.ResetResult:
         """Drop all topics, groups and offsets; returns when every process has applied that."""

@@ -1,24 +1,31 @@
-"""The fault rules of a broker: set by the control API, asked by the processors.
+"""The fault rules of a broker: set by the control API, applied by processors and workers.
 
-Owns their publication to the processors, and the actions on the broker's own processes. It must
+Owns their publication to the processes, and the actions on the broker's own processes. It must
 never know how a fault of a request is carried out. Invariant: a rule that was added or removed is
-applied by every connected processor when the call returns.
+applied by every connected process when the call returns.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from minibroker.apis.registry import APIS
-from minibroker.control.fault_shapes import FaultList, FaultRelease, FaultRule, FaultView
-from minibroker.control.schema import Fault, InvalidJson
+from minibroker.cluster.image import Update
+from minibroker.control.fault_shapes import (
+    FaultHold,
+    FaultList,
+    FaultRelease,
+    FaultRule,
+    FaultView,
+)
+from minibroker.controller.affected import affected
 from minibroker.controller.metadata_publisher import MetadataPublisher
+from minibroker.controller.processes import ProcessSignals
+from minibroker.faults.entities import EntityKey
+from minibroker.faults.matching import Candidate, PointMatcher
+from minibroker.faults.points import APPLIED
 from minibroker.faults.register import FaultRegister
 from minibroker.faults.rulebook import Firing
-from minibroker.observability.log import EventLog
 from minibroker.process.environment import CONTROLLER
 from minibroker.process.messages import (
     ClockAdvanced,
@@ -30,8 +37,6 @@ from minibroker.process.messages import (
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.roles import RoleStatus
 
-_log = EventLog(CONTROLLER)
-
 
 class FaultController:
     """Implements ``control.fault_shapes.FaultsBackend``."""
@@ -40,15 +45,16 @@ class FaultController:
         self,
         publisher: MetadataPublisher,
         clock: ControlledClock,
-        processors: Sequence[str],
+        subscribers: Sequence[str],
         statuses: Callable[[], Sequence[RoleStatus]],
     ) -> None:
-        """``processors`` are the names of the processes that apply rules."""
+        """``subscribers`` are the names of the processes that apply rules."""
         self._publisher = publisher
         self._clock = clock
-        self._statuses = statuses
-        self._processors = processors
+        self._processes = ProcessSignals(clock, statuses)
+        self._subscribers = subscribers
         self._register = FaultRegister(APIS, clock.now, clock.sleep_real)
+        self._matcher = PointMatcher(())
         self._number = 0
 
     # The control API --------------------------------------------------------------------------
@@ -62,24 +68,15 @@ class FaultController:
         return self._register.view(fault_id)
 
     async def add_fault(self, rule: FaultRule) -> FaultView:
-        """Add a rule; returns when every processor applies it."""
-        self._check_process(rule)
+        """Add a rule; returns when every process applies it."""
+        if rule.process is not None:
+            self._processes.check(rule.action, rule.process)
         state = self._register.add(rule)
         await self._publish(state.active.id)
         return state.view(self._clock.now())
 
-    def _check_process(self, rule: FaultRule) -> None:
-        if rule.process is None:
-            return
-        known = [status.name for status in self._statuses() if status.pid]
-        if rule.action == "pause":  # A stopped controller could not continue itself.
-            known = [name for name in known if name != CONTROLLER]
-        if rule.process not in known:
-            names = ", ".join(known) or "none"
-            raise InvalidJson([Fault("process", f"is not one of the processes here: {names}")])
-
     async def remove_fault(self, fault_id: str) -> None:
-        """Remove a rule; returns when no processor applies it."""
+        """Remove a rule; returns when no process applies it."""
         self._register.remove(fault_id)
         await self._publish()
 
@@ -100,9 +97,11 @@ class FaultController:
         self._number += 1
         rules = FaultRules(self._number, self._register.active())
         self._publisher.faults = rules
-        await self._publisher.request_all(rules._replace(added=added), self._processors)
+        self._matcher = PointMatcher(rules.rules)
+        self._publisher.before_sending = self.hold_update if rules.rules else None
+        await self._publisher.request_all(rules._replace(added=added), self._subscribers)
 
-    # The processors ---------------------------------------------------------------------------
+    # Processors and workers -------------------------------------------------------------------
 
     def decide(self, matched: FaultMatched) -> tuple[Firing, ...]:
         """The rules that fire of those that match."""
@@ -110,7 +109,18 @@ class FaultController:
 
     async def hold(self, held: FaultHeld) -> None:
         """Return when a rule has been released since it fired."""
-        await self._register.hold(held.rule_id, held.releases)
+        await self._register.hold(*held)
+
+    async def hold_update(self, update: Update) -> None:
+        """Hold a change of metadata before it is published, if rules do."""
+        matched: dict[str, FaultHold] = {}
+        for topic, resource in affected(update):
+            keys = {EntityKey.TOPIC: topic, EntityKey.RESOURCE: resource}
+            what = FaultHold(CONTROLLER, topic=topic, resource=resource)
+            for candidate in self._matcher.match(APPLIED, keys):
+                matched.setdefault(candidate.rule_id, what)
+        for fired in self._register.decide([Candidate(each, None) for each in matched]):
+            await self._register.hold(fired.rule_id, fired.releases, matched[fired.rule_id])
 
     async def act(self, request: FaultAct) -> None:
         """Carry out a rule that acts on the broker."""
@@ -122,16 +132,7 @@ class FaultController:
             self._clock.advance(rule.advance_ms or 0)
             await self._publisher.request_all(ClockAdvanced())
             return
-        pids = [status.pid for status in self._statuses() if status.name == rule.process]
-        if not any(pids):
-            return  # It is being restarted.
         if rule.action == "kill":
-            _log.warning("a fault rule kills a process", rule=request.rule_id, process=rule.process)
-            os.kill(pids[0], signal.SIGKILL)
+            self._processes.kill(rule.process or "", f"fault rule {request.rule_id}")
             return
-        os.kill(pids[0], signal.SIGSTOP)
-        try:
-            await self._clock.sleep_real((rule.pause_ms or 0) / 1000)
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(pids[0], signal.SIGCONT)
+        await self._processes.pause(rule.process or "", rule.pause_ms or 0)

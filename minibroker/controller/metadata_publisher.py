@@ -19,7 +19,7 @@ import trio
 from minibroker.cluster.image import Image, Update
 from minibroker.cluster.publisher import Publisher
 from minibroker.observability.log import EventLog
-from minibroker.process.environment import PROCESSOR, role_name
+from minibroker.process.environment import PROCESSOR, WORKER, role_name
 from minibroker.process.messages import (
     FaultRules,
     ImageApplied,
@@ -57,7 +57,9 @@ class MetadataPublisher:
         self._not_current = set(expected)
         """Roles that may serve with an image of another incarnation, or that missed an update."""
         self.faults: FaultRules | None = None
-        """The fault rules that a processor gets when it registers."""
+        """The fault rules that a processor or worker gets when it registers."""
+        self.before_sending: Callable[[Update], Awaitable[None]] | None = None
+        """Awaited before an update is sent; the later ones wait behind it."""
         self._log = EventLog("controller")
 
     @property
@@ -100,7 +102,8 @@ class MetadataPublisher:
             former.close()
         self._connections[name] = rpc
         self._publisher.join(name)
-        return RoleRegistered(self._image(), self.faults if role == PROCESSOR else None)
+        rules = self.faults if role in (PROCESSOR, WORKER) else None
+        return RoleRegistered(self._image(), rules)
 
     async def request(self, name: str, request: object) -> Any:
         """The answer of one role. Raises ``PeerLost``, also if it is not connected."""
@@ -165,7 +168,10 @@ class MetadataPublisher:
         """Send updates one after the other, until cancelled."""
         while True:
             while self._pending:
-                await self._send(self._pending.popleft())
+                update = self._pending.popleft()
+                if self.before_sending is not None:
+                    await self.before_sending(update)
+                await self._send(update)
             self._more = trio.Event()
             await self._more.wait()
 

@@ -26,6 +26,7 @@ from minibroker.coordinator.events import (
     Decision,
     GroupAnswer,
     GroupImage,
+    HoldRebalance,
     JoinResult,
     LogLine,
     Moment,
@@ -78,6 +79,8 @@ class ClassicGroup(Group):
         self.past_transitions: deque[StateTransition] = deque(maxlen=PAST_TRANSITIONS_MAX)
         self.after_persist: AfterPersist | None = None
         self.joined_during_delay = False
+        self.planned_assignment: dict[str, bytes] = {}
+        self._is_held = False
         self._decisions: list[Decision] = []
         self._persist: Persist | None = None
         self._join_deadline: float | None = None
@@ -284,6 +287,9 @@ class ClassicGroup(Group):
             self._set_join_deadline(self.time.now + timeout)
         self.transition(TransitionCause.REBALANCE)
         self.log(f"rebalances after generation {self.generation}: {reason}")
+        self._is_held = self.holds_rebalances
+        if self._is_held:
+            self._decisions.append(HoldRebalance())
         self.complete_join_if_ready()
 
     def complete_join_if_ready(self) -> None:
@@ -295,7 +301,16 @@ class ClassicGroup(Group):
         ):
             self._complete_join()
 
+    def release_rebalance(self) -> None:
+        """Complete a rebalance that was held, if it is ready or its time has passed."""
+        self._is_held = False
+        if self.state is GroupState.PREPARING_REBALANCE and self._join_deadline is None:
+            self._complete_join()
+        self.complete_join_if_ready()
+
     def _complete_join(self) -> None:
+        if self._is_held:
+            return
         self._join_deadline = None
         self._initial_delay = None
         not_rejoined = [m.member_id for m in self.membership if not (m.awaits_join or m.is_static)]

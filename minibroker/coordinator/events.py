@@ -9,6 +9,7 @@ callbacks and purgatories of ``GroupCoordinator``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
@@ -108,6 +109,32 @@ class Persisted(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
+class RebalanceReleased(NamedTuple):
+    """A rebalance that was held may complete."""
+
+
+class RebalanceRequested(NamedTuple):
+    """A test requests a rebalance."""
+
+
+class AssignmentPlanned(NamedTuple):
+    """A test sets the assignment of members in the next generation."""
+
+    assignment: Mapping[str, bytes]
+
+
+class MemberExpired(NamedTuple):
+    """A test ends the session of a member."""
+
+    member_id: str
+
+
+class MemberFenced(NamedTuple):
+    """A test gives the place of a static member to another id."""
+
+    member_id: str
+
+
 class Restored(NamedTuple):
     """The group was loaded from the log. Each member's session timeout restarts."""
 
@@ -124,6 +151,11 @@ Event = (
     | LeaveRequested
     | TimePassed
     | Persisted
+    | RebalanceReleased
+    | RebalanceRequested
+    | AssignmentPlanned
+    | MemberExpired
+    | MemberFenced
     | Restored
     | Removed
 )
@@ -180,7 +212,17 @@ class LeaveResult(NamedTuple):
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
-Result = JoinResult | SyncResult | HeartbeatResult | CommitResult | LeaveResult
+class ActionTaken(NamedTuple):
+    """Answer to what a test requests; ``affected`` is the number of members."""
+
+    error: ErrorCode = ErrorCode.NONE
+    text: str = ""
+    affected: int = 0
+
+
+Result = JoinResult | SyncResult | HeartbeatResult | CommitResult | LeaveResult | ActionTaken
+
+GroupAction = RebalanceRequested | AssignmentPlanned | MemberExpired | MemberFenced
 
 
 class MemberImage(NamedTuple):
@@ -244,4 +286,8 @@ class LogLine(NamedTuple):
     text: str
 
 
-Decision = GroupAnswer | Persist | LogLine
+class HoldRebalance(NamedTuple):
+    """A rebalance has started that is held: pass ``RebalanceReleased`` when it may complete."""
+
+
+Decision = GroupAnswer | Persist | LogLine | HoldRebalance

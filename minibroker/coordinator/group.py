@@ -26,6 +26,8 @@ class Group(ABC):
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
+        self.holds_rebalances = False
+        """Whether a rebalance that starts now is held."""
         self.offsets = OffsetTable()
 
     @property

@@ -27,12 +27,14 @@ from minibroker.coordinator.events import (
     LeavingMember,
     Moment,
     Persisted,
+    RebalanceReleased,
     Removed,
     Restored,
     SyncRequested,
     SyncResult,
     TimePassed,
 )
+from minibroker.coordinator.group_actions import ACTION_HANDLERS
 from minibroker.coordinator.limits import (
     MEMBER_METADATA_BYTES_MAX,
     NEW_MEMBER_JOIN_TIMEOUT_S,
@@ -281,6 +283,7 @@ def _sync(group: ClassicGroup, event: SyncRequested) -> None:
     group.answer(superseded, SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
     if group.membership.leader == event.member_id:
         sent = dict(event.assignments)
+        sent |= group.planned_assignment
         assignments = {m.member_id: sent.get(m.member_id, b"") for m in group.membership}
         group.persist(assignments, lambda error: _assignment_stored(group, assignments, error))
 
@@ -309,6 +312,7 @@ def _assignment_stored(
         group.answer_syncs(SyncResult(error=error))
         group.prepare_rebalance(f"the assignment could not be written: {error.name}")
         return
+    group.planned_assignment = {}
     for member in group.membership:
         member.assignment = assignments[member.member_id]
     group.transition(TransitionCause.ASSIGNED)
@@ -401,6 +405,10 @@ def _persisted(group: ClassicGroup, event: Persisted) -> None:
         callback(event.error)
 
 
+def _rebalance_released(group: ClassicGroup, _event: RebalanceReleased) -> None:
+    group.release_rebalance()
+
+
 def _restored(group: ClassicGroup, _event: Restored) -> None:
     for member in group.membership:
         group.extend_session(member)
@@ -434,6 +442,8 @@ HANDLERS: Final[dict[type[Event], Callable[[ClassicGroup, Any], None]]] = {
     LeaveRequested: _leave,
     TimePassed: _time_passed,
     Persisted: _persisted,
+    RebalanceReleased: _rebalance_released,
     Restored: _restored,
     Removed: _removed,
+    **ACTION_HANDLERS,
 }

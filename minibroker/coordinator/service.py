@@ -9,11 +9,10 @@ in an offsets log; the answer to a cancelled request is discarded. Kafka's count
 
 from __future__ import annotations
 
-import heapq
 import logging
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -30,13 +29,16 @@ from minibroker.coordinator.description import (
 )
 from minibroker.coordinator.events import (
     NO_WAITER,
+    ActionTaken,
     CommitRequested,
     CommitResult,
     Decision,
     Event,
+    GroupAction,
     GroupAnswer,
     HeartbeatReceived,
     HeartbeatResult,
+    HoldRebalance,
     JoinRequested,
     JoinResult,
     LeaveRequested,
@@ -45,6 +47,7 @@ from minibroker.coordinator.events import (
     Moment,
     Persist,
     Persisted,
+    RebalanceReleased,
     Removed,
     Restored,
     Result,
@@ -57,15 +60,11 @@ from minibroker.coordinator.group import Group
 from minibroker.coordinator.group_manager import GroupManager
 from minibroker.coordinator.group_state_machine import validate_join
 from minibroker.coordinator.group_types import GROUP_TYPES
-from minibroker.coordinator.limits import (
-    EXTRA_TIMERS_MAX,
-    GROUPS_MAX,
-    LOG_LINE_CHARACTERS_MAX,
-    TIMERS_PER_GROUP_MAX,
-    GroupLimits,
-)
+from minibroker.coordinator.holds import NO_HOLD_POINTS, REBALANCE, HoldPoints
+from minibroker.coordinator.limits import GROUPS_MAX, LOG_LINE_CHARACTERS_MAX, GroupLimits
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
 from minibroker.coordinator.offsets_log import OffsetsTransaction
+from minibroker.coordinator.timers import GroupTimers
 from minibroker.storage.errors import LogError
 from minibroker.storage.partition import Partition
 from protocol.errors import ErrorCode
@@ -91,6 +90,7 @@ class GroupService:
         now: Callable[[], float],
         wall_ms: Callable[[], int],
         random: Random,
+        hold_points: HoldPoints = NO_HOLD_POINTS,
     ) -> None:
         self.limits = limits
         self._manager = GroupManager(
@@ -101,11 +101,11 @@ class GroupService:
         )
         self._now = now
         self._wall_ms = wall_ms
+        self._hold_points = hold_points
         self._waiter = 0
         self._parked: dict[Waiter, trio.Event] = {}
         self._answers: dict[Waiter, Result] = {}
-        self._timers: list[tuple[float, str]] = []
-        self._scheduled: dict[str, float] = {}
+        self._timers = GroupTimers()
         self._cleanup_at = now() + limits.retention_check_interval_s
         self._wakeup = trio.Event()
         self.can_store = True
@@ -146,8 +146,7 @@ class GroupService:
     async def run(self) -> None:
         """Run the timers of all groups until cancelled."""
         while True:
-            due = min(self._timers[0][0] if self._timers else math.inf, self._cleanup_at)
-            with trio.move_on_at(due):
+            with trio.move_on_at(min(self._timers.next, self._cleanup_at)):
                 await self._wakeup.wait()
             self._wakeup = trio.Event()
             self._run_due()
@@ -162,7 +161,6 @@ class GroupService:
             self._handle_event(group, Removed())
         self._manager.clear()
         self._timers.clear()
-        self._scheduled.clear()
         return len(groups)
 
     # ------------------------------------------------------------------------ member requests
@@ -361,6 +359,14 @@ class GroupService:
         error = group.validate_delete()
         return self._drop(group) if error is ErrorCode.NONE else error
 
+    def act(self, group_id: str, event: GroupAction) -> ActionTaken:
+        """Change a classic group as a test requests."""
+        group = self._manager.find(group_id, ClassicGroup)
+        if group is None:
+            error = self.missing_group_error(group_id)
+            return ActionTaken(error, f"there is no group {group_id!r} with members")
+        return self._request_immediate(group, event, ActionTaken)
+
     def statistics(self) -> GroupStatistics:
         groups = self._manager.groups.values()
         return GroupStatistics(
@@ -403,7 +409,7 @@ class GroupService:
     def _request_immediate(
         self,
         group: Group,
-        event: HeartbeatReceived | CommitRequested | LeaveRequested,
+        event: HeartbeatReceived | CommitRequested | LeaveRequested | GroupAction,
         kind: type[ResultT],
     ) -> ResultT:
         """Pass an event to the group that it answers immediately."""
@@ -425,6 +431,7 @@ class GroupService:
     def _handle_event(self, group: Group, event: Event) -> None:
         """Pass an event to a group and carry out its decisions."""
         next_event: Event | None = event
+        group.holds_rebalances = self._hold_points.may_hold(REBALANCE, group.group_id)
         while next_event is not None:
             decisions = GROUP_TYPES[group.type].handle(group, next_event, self._moment())
             next_event = None
@@ -445,31 +452,25 @@ class GroupService:
         elif isinstance(decision, LogLine):
             text = decision.text[:LOG_LINE_CHARACTERS_MAX]
             _logger.info("%s", text if text.isprintable() else repr(text))
+        elif isinstance(decision, HoldRebalance):
+            self._hold_points.hold(REBALANCE, group.group_id, partial(self._release, group))
         return None
+
+    def _release(self, group: Group) -> None:
+        """Let the rebalance of a group continue that was held."""
+        if self._manager.groups.get(group.group_id) is group:
+            self._handle_event(group, RebalanceReleased())
 
     # ------------------------------------------------------------------------------- time
 
     def _schedule(self, group: Group) -> None:
-        """Schedule the group's next deadline. A timer that fires too early is harmless."""
-        deadline = group.next_deadline
-        scheduled = self._scheduled.get(group.group_id)
-        if deadline is None or (scheduled is not None and scheduled <= deadline):
-            return
-        self._scheduled[group.group_id] = deadline
-        heapq.heappush(self._timers, (deadline, group.group_id))
-        if len(self._timers) > TIMERS_PER_GROUP_MAX * len(self._scheduled) + EXTRA_TIMERS_MAX:
-            self._timers = [(deadline, group_id) for group_id, deadline in self._scheduled.items()]
-            heapq.heapify(self._timers)
-        if self._timers[0][0] == deadline:
+        """Schedule the group's next deadline."""
+        if self._timers.schedule(group.group_id, group.next_deadline):
             self._wakeup.set()
 
     def _run_due(self) -> None:
         now = self._now()
-        while self._timers and self._timers[0][0] <= now:
-            deadline, group_id = heapq.heappop(self._timers)
-            if self._scheduled.get(group_id) != deadline:
-                continue  # replaced by another deadline
-            del self._scheduled[group_id]
+        while (group_id := self._timers.take_due(now)) is not None:
             group = self._manager.groups.get(group_id)
             if group is not None:
                 self._handle_event(group, TimePassed())
@@ -487,5 +488,5 @@ class GroupService:
         error = self._manager.delete(group, self._wall_ms())
         if error is ErrorCode.NONE:
             self._handle_event(group, Removed())
-            self._scheduled.pop(group.group_id, None)
+            self._timers.forget(group.group_id)
         return error

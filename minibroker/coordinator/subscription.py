@@ -1,4 +1,4 @@
-"""Decodes the subscriptions and assignments that consumers exchange.
+"""Decodes the subscriptions and assignments that consumers exchange, and encodes assignments.
 
 The coordinator forwards them as opaque bytes. They are decoded only to find the topics that are
 still consumed, for the expiry and deletion of offsets, and to show assignments to users. It must
@@ -9,13 +9,15 @@ version of ``ConsumerProtocolSubscription`` starts with the same fields.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
-from protocol.compiler import decoder
+from protocol.compiler import decoder, encode
 from protocol.errors import DecodeError
 from protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
+    TopicPartition,
 )
 from protocol.schema import Message
 
@@ -40,6 +42,13 @@ def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]],
     return tuple(
         (assigned.topic, tuple(assigned.partitions)) for assigned in decoded.assigned_partitions
     )
+
+
+def encode_assignment(topics: Mapping[str, Sequence[int]]) -> bytes:
+    """An assignment of version 0 with its version, from partitions by topic."""
+    assigned = [TopicPartition(topic=name, partitions=list(at)) for name, at in topics.items()]
+    message = ConsumerProtocolAssignment(assigned_partitions=assigned)
+    return bytes(_VERSION_BYTES) + encode(message, 0)
 
 
 def _read(cls: type[MessageT], data: bytes) -> MessageT | None:

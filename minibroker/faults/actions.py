@@ -68,7 +68,9 @@ ACTIONS: Final = {
         places=(AFTER, BEFORE),
     ),
     "hold": ActionKind(
-        "Holds the request until the rule is released or removed.", places=(BEFORE, AFTER)
+        "Holds the request, or what passes a hold point, until the rule is released or removed.",
+        optional=("point",),
+        places=(BEFORE, AFTER),
     ),
     "disconnect": ActionKind(
         "Closes the connection; in the `middle` a part of the response is sent before.",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from minibroker.faults.actions import AFTER, BEFORE
 from minibroker.faults.corruption import damage_crc, damage_frame
-from minibroker.faults.entities import EntityKey, MessageEntity, Step
+from minibroker.faults.entities import EntityKey, Keys, MessageEntity, Step
 from minibroker.faults.error_responses import (
     ErrorPlan,
     error_response,
@@ -21,12 +21,19 @@ from minibroker.faults.error_responses import (
     remove_entities,
 )
 from minibroker.faults.matching import Candidate, RequestMatches, RuleMatch
+from minibroker.faults.points import WAITING
 from minibroker.faults.response_fields import set_fields
 from minibroker.faults.rulebook import Firing
 from minibroker.faults.rules import ActiveRule, error_of, selected_keys
 from protocol import registry
 from protocol.headers import RequestHeader
-from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from protocol.registry import ApiKey
 from protocol.schema import Struct
 
 CRC: Final = "crc"
@@ -40,12 +47,29 @@ class FaultCourse:
     ) -> None:
         self.fired: Final = {each.rule_id: each for each in fired}
         self._header = (int(header.api_key), header.api_version)
+        self._all_matches = matches.matches
         self._matches = [each for each in matches.matches if each.active.id in self.fired]
         self._about_records = [each for each in matches.matches if each.active.rule.part == CRC]
+        self._about_waits = [each for each in matches.matches if each.active.place == WAITING]
         self._entity_count = matches.entity_count
         self._early: list[tuple[ErrorPlan, int]] = []
         self._late: list[tuple[ErrorPlan | None, int]] = []
         self._replaces_early = False
+
+    @property
+    def api(self) -> ApiKey:
+        """The API of the request."""
+        return ApiKey(self._header[0])
+
+    def fire(self, fired: Sequence[Firing]) -> None:
+        """Add rules that fired later."""
+        self.fired.update({each.rule_id: each for each in fired})
+        self._matches = [each for each in self._all_matches if each.active.id in self.fired]
+
+    def keys_of(self, rule_id: str) -> Keys:
+        """The keys of the first entity that a rule matches."""
+        found = (each.found for each in self._matches if each.active.id == rule_id)
+        return next((entities[0].keys for entities in found if entities), {})
 
     def rules(self, *actions: str, place: str | None = None) -> Iterator[ActiveRule]:
         """The rules with one of these actions, at a place or at any."""
@@ -129,6 +153,22 @@ class FaultCourse:
             if hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = active.rule.throttle_ms
         return response
+
+    @property
+    def is_about_waits(self) -> bool:
+        """Whether a rule is about a fetch that waits."""
+        return bool(self._about_waits)
+
+    def wait_candidates(self, request: FetchRequest, response: Any) -> list[Candidate]:
+        """The rules about waits; they are matches only if what is there is not enough."""
+        if not isinstance(response, FetchResponse) or request.max_wait_ms <= 0:
+            return []
+        partitions = [each for topic in response.responses for each in topic.partitions]
+        size = sum(len(each.records or b"") for each in partitions)
+        is_failed = response.error_code or any(each.error_code for each in partitions)
+        if is_failed or size >= request.min_bytes:
+            return []
+        return [Candidate(match.active.id, None) for match in self._about_waits]
 
     def record_candidates(self, response: Any) -> list[Candidate]:
         """The rules about records that a response has; they are matches only if it has any."""

@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol
 import trio
 
 from minibroker.apis.base import CloseConnection
-from minibroker.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, MIDDLE
+from minibroker.control.fault_shapes import FaultHold
+from minibroker.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, ENTITY_FIELDS, MIDDLE
 from minibroker.faults.course import FaultCourse
 from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.faults.matching import (
@@ -24,6 +25,7 @@ from minibroker.faults.matching import (
     RequestMatches,
     matches_connection,
 )
+from minibroker.faults.points import WAITING
 from minibroker.faults.rulebook import Firing
 from minibroker.faults.rules import ActiveRule
 from minibroker.storage.slices import FileSlice
@@ -64,8 +66,11 @@ class FaultDecisions(Protocol):
     async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         """The rules that fire of those that match."""
 
-    async def hold(self, rule_id: str, releases: int) -> None:
-        """Return when a rule has been released more often than that, or is removed."""
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
+        """Return when a rule has been released more often than that, or is removed.
+
+        ``what`` is held meanwhile, in a process that this knows.
+        """
 
     async def act(self, rule_id: str) -> None:
         """Carry out a rule that acts on the broker."""
@@ -136,7 +141,9 @@ class FaultExecutor:
         course = FaultCourse(header, matches, await self._decide(matches.candidates))
         faults = RequestFaults(connection, course, self._decisions)
         await faults.stop_at(BEFORE)
-        response = await run() if course.prepare(request) else None
+        response = None
+        if course.prepare(request):
+            response = await self._run(course, faults, request, run)
         response = course.finish(response)
         if candidates := course.record_candidates(response):
             course.damage_records(response, await self._decide(candidates), _load)
@@ -146,6 +153,26 @@ class FaultExecutor:
             response = None
         await faults.stop_at(AFTER)
         return response, faults
+
+    async def _run(
+        self,
+        course: FaultCourse,
+        faults: RequestFaults,
+        request: Any,
+        run: Callable[[], Awaitable[Any]],
+    ) -> Any:
+        """Execute a request; one that would wait for records is held before it does."""
+        if not course.is_about_waits:
+            return await run()
+        wait_ms, request.max_wait_ms = request.max_wait_ms, 0
+        response = await run()
+        request.max_wait_ms = wait_ms
+        candidates = course.wait_candidates(request, response)
+        if not candidates:
+            return response
+        course.fire(await self._decide(candidates))
+        await faults.stop_at(WAITING)
+        return await run()
 
     async def _decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         return await self._decisions.decide(candidates) if candidates else ()
@@ -197,7 +224,8 @@ class RequestFaults:
             if rule.action == "delay":
                 await self._sleep(active, rule.delay_ms)
             elif rule.action == "hold":
-                await self._decisions.hold(active.id, self._course.fired[active.id].releases)
+                releases = self._course.fired[active.id].releases
+                await self._decisions.hold(active.id, releases, self._describe(active.id))
             elif rule.action == "disconnect":
                 self._disconnect(active)
             elif rule.action in BROKER_ACTIONS:
@@ -205,6 +233,18 @@ class RequestFaults:
             else:
                 await self._connection.discard_requests()
                 raise FaultDisconnect(f"rule {active.id} left the connection silent")
+
+    def _describe(self, rule_id: str) -> FaultHold:
+        """The request and an entity of it."""
+        attributes, keys = self._connection.attributes(), self._course.keys_of(rule_id)
+        entity = {
+            name: keys[key]
+            for name, key in ENTITY_FIELDS.items()
+            if name in FaultHold._fields and keys.get(key) is not None
+        }
+        api = self._course.api.name
+        request = FaultHold("", api, attributes.client_id, attributes.number)
+        return request._replace(**entity)
 
     def _disconnect(self, active: ActiveRule) -> None:
         if active.rule.reset:

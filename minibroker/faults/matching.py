@@ -7,18 +7,19 @@ selected field does not match.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.faults.actions import ENTITY_FIELDS, NEW_CONNECTION_ACTIONS
 from minibroker.faults.entities import EntityKey, MessageEntity, entities
+from minibroker.faults.points import WAITING, is_inside
 from minibroker.faults.rules import (
     ActiveRule,
-    api_of,
-    is_about_connections,
+    is_about_requests,
     is_in_network,
     matches_pattern,
+    selected_api,
     selected_keys,
 )
 from protocol.headers import RequestHeader
@@ -59,7 +60,7 @@ class RequestMatches(NamedTuple):
 
     matches: tuple[RuleMatch, ...]
     candidates: tuple[Candidate, ...]
-    """Without rules about records, which the response has or not."""
+    """Without rules about records, which the response has or not, and about waits."""
     entity_count: int
 
 
@@ -68,19 +69,20 @@ class Matcher:
 
     def __init__(self, rules: Sequence[ActiveRule]) -> None:
         self.rules = tuple(rules)
-        self._about_requests = [each for each in rules if not is_about_connections(each.rule)]
+        self._about_requests = [each for each in rules if is_about_requests(each.rule)]
         self._about_new_connections = [
             each for each in rules if each.rule.action in NEW_CONNECTION_ACTIONS
         ]
-        apis = [each.rule.api and api_of(each.rule.api) for each in self._about_requests]
+        apis = [selected_api(each.rule) for each in self._about_requests]
         self._apis: frozenset[int] | None = (
             None if None in apis else frozenset(int(api) for api in apis if api is not None)
         )
         self.forbids_fetch_sessions = any(
             selected_keys(each.rule) & _SESSION_KEYS
             or each.rule.action in ("error", "corrupt", "replace")
+            or each.place == WAITING
             for each in self._about_requests
-            if each.rule.api is None or api_of(each.rule.api) == ApiKey.FETCH
+            if selected_api(each.rule) in (None, ApiKey.FETCH)
         )
         """Whether fetches must name all their partitions, so that rules can select them."""
 
@@ -113,7 +115,8 @@ class Matcher:
             if selected and not at:
                 continue
             matches.append(RuleMatch(active, tuple(found[index] for index in at)))
-            if rule.part != "crc":  # Those are matches only if the response has records.
+            # Some are matches only if the response has records, or if the request waits.
+            if rule.part != "crc" and active.place != WAITING:
                 claims = tuple(at) if selected and len(at) < len(found) else None
                 candidates.append(Candidate(active.id, claims))
         if found is None or not matches:
@@ -127,7 +130,7 @@ class Matcher:
 
 
 def _matches_header(rule: FaultRule, header: RequestHeader) -> bool:
-    if rule.api is not None and api_of(rule.api) != header.api_key:
+    if selected_api(rule) not in (None, header.api_key):
         return False
     if rule.version_min is not None and header.api_version < rule.version_min:
         return False
@@ -145,6 +148,29 @@ def matches_connection(rule: FaultRule, facts: ConnectionAttributes) -> bool:
         and _matches_text(rule.principal, facts.principal)
         and _matches_text(rule.client_id, facts.client_id)
     )
+
+
+class PointMatcher:
+    """The rules of a broker that hold at points inside of it."""
+
+    def __init__(self, rules: Sequence[ActiveRule]) -> None:
+        self._rules: dict[str, list[ActiveRule]] = {}
+        for each in rules:
+            if is_inside(each.rule):
+                self._rules.setdefault(str(each.rule.point), []).append(each)
+
+    def match(self, point: str, keys: Mapping[EntityKey, Any]) -> tuple[Candidate, ...]:
+        """The rules that match what is at a point, with these keys."""
+        entity = MessageEntity(keys, ())
+        return tuple(
+            Candidate(each.id, None)
+            for each in self._rules.get(point, ())
+            if _matches_entity(each.rule, entity, _no_topic)
+        )
+
+
+def _no_topic(topic_id: object) -> None:
+    del topic_id
 
 
 def _matches_text(selector: str | None, value: Any) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from minibroker.apis.registry import APIS
+from minibroker.control.action_shapes import ACTION_KINDS, BrokerAction, BrokerActionKind
 from minibroker.control.fault_shapes import RULES_MAX, FaultRule
 from minibroker.control.schema import component
 from minibroker.faults.actions import (
@@ -24,6 +25,7 @@ from minibroker.faults.actions import (
     ActionKind,
 )
 from minibroker.faults.entities import selectable
+from minibroker.faults.points import POINTS
 from protocol import registry
 from protocol.registry import ApiKey
 
@@ -63,13 +65,14 @@ def page() -> str:
     lines = [
         _INTRODUCTION % {"rules": f"{RULES_MAX:,}"},
         *_actions(),
+        *_points(),
         *_fields("Fields of actions", _action_fields()),
         "## Selectors",
         "",
     ]
     for title, names in _GROUPS:
         lines += _fields(title, names, level=3)
-    lines += [*_fields("When a rule fires", WHEN_FIELDS), *_apis()]
+    lines += [*_fields("When a rule fires", WHEN_FIELDS), *_apis(), *_broker_actions()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -81,6 +84,16 @@ def plain_lines() -> Iterator[str]:
         needs = [*kind.needed, *(f"[{field}]" for field in kind.fields if field not in kind.needed)]
         if needs:
             yield f"  {'':<14} fields: {' '.join(needs)}"
+    yield ""
+    yield "HOLD POINTS"
+    for name, point in POINTS.items():
+        yield f"  {name:<26} {point.summary}"
+    yield ""
+    yield "ACTIONS OF THE BROKER, NOW (faults act)"
+    for name, action in ACTION_KINDS.items():
+        yield f"  {name:<19} {action.summary}"
+        optional = [f"[{field}]" for field in action.optional]
+        yield f"  {'':<19} fields: {' '.join([*action.needed, *optional])}"
     for title, names in (
         ("FIELDS OF ACTIONS", _action_fields()),
         *((f"SELECTORS: {title.upper()}", names) for title, names in _GROUPS),
@@ -110,7 +123,20 @@ def _actions() -> Iterator[str]:
     yield ""
 
 
-def _needs(kind: ActionKind) -> str:
+def _points() -> Iterator[str]:
+    yield "## Hold points"
+    yield ""
+    yield "A rule `hold` with a `point` holds what passes there. What it holds is in `holds`."
+    yield ""
+    yield "| Point | What is held | Selectors |"
+    yield "| --- | --- | --- |"
+    for name, point in POINTS.items():
+        selectors = ", ".join(f"`{each}`" for each in point.selectors)
+        yield f"| `{name}` | {point.summary} | {selectors} |"
+    yield ""
+
+
+def _needs(kind: ActionKind | BrokerActionKind) -> str:
     return ", ".join(
         [*(f"`{name}`" for name in kind.needed), *(f"(`{name}`)" for name in kind.optional)]
     )
@@ -139,6 +165,30 @@ def _type(schema: dict[str, Any]) -> str:
     if "minimum" in inner:
         return f"{inner['type']}, {inner['minimum']} to {inner['maximum']}"
     return str(inner["type"])
+
+
+def _broker_actions() -> Iterator[str]:
+    yield ""
+    yield "## Actions of the broker, now"
+    yield ""
+    yield "`POST /v1/actions`, `broker.faults.act(action, field=value)` and `minibroker faults act`"
+    yield "let the broker do something at once. The answer comes when it is done."
+    yield ""
+    yield "| Action | What it does | Fields |"
+    yield "| --- | --- | --- |"
+    for name, kind in ACTION_KINDS.items():
+        fields = [
+            *(f"`{each}`" for each in kind.needed),
+            *(f"(`{each}`)" for each in kind.optional),
+        ]
+        yield f"| `{name}` | {kind.summary} | {', '.join(fields)} |"
+    yield ""
+    yield "| Field | Type | Meaning |"
+    yield "| --- | --- | --- |"
+    for name, schema in component(BrokerAction)["properties"].items():
+        if name != "action":
+            yield f"| `{name}` | {_type(schema)} | {schema.get('description', '')} |"
+    yield ""
 
 
 def _apis() -> Iterator[str]:

@@ -16,6 +16,7 @@ import trio
 from minibroker.control.backend import BackendError, Conflict, NotFound
 from minibroker.control.fault_shapes import (
     RULES_MAX,
+    FaultHold,
     FaultList,
     FaultRelease,
     FaultRule,
@@ -102,15 +103,15 @@ class FaultRegister:
         state = self._state(rule_id)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_after, timeout_ms, nursery.cancel_scope)
-            while state.hits < hits and self._book.find(rule_id) is state:
+            while state.reached < hits and self._book.find(rule_id) is state:
                 await self._changed.wait()
             nursery.cancel_scope.cancel()
-        if state.hits >= hits:
+        if state.reached >= hits:
             return state.view(self._now())
         self._state(rule_id)
         raise BackendError(
             "REQUEST_TIMED_OUT",
-            f"rule {rule_id} has fired {state.hits} of {hits} times within {timeout_ms} ms",
+            f"rule {rule_id} has fired {state.reached} of {hits} times within {timeout_ms} ms",
             f"Its selectors have matched {state.matches} times.",
             status=TIMED_OUT_STATUS,
         )
@@ -136,17 +137,18 @@ class FaultRegister:
             self._wake()
         return fired
 
-    async def hold(self, rule_id: str, releases: int) -> None:
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
         """Return when a rule has been released more often than that, or is removed."""
         state = self._book.find(rule_id)
         if state is None:
             return
-        state.held += 1
+        number = state.hold(what)
+        self._wake()
         try:
             while state.releases == releases:
                 await self._changed.wait()
         finally:
-            state.held -= 1
+            state.forget_hold(number)
 
     def _release(self, state: RuleState) -> None:
         state.releases += 1

@@ -10,9 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
-from minibroker.control.fault_shapes import RULES_MAX, FaultRule, FaultView
+from minibroker.control.fault_shapes import (
+    HOLDS_SHOWN_MAX,
+    RULES_MAX,
+    FaultHold,
+    FaultRule,
+    FaultView,
+)
 from minibroker.faults.actions import ACTIONS
 from minibroker.faults.matching import Candidate
 from minibroker.faults.rules import ActiveRule, check_rule, given_fields
@@ -42,15 +49,44 @@ class Firing(NamedTuple):
 class RuleState:
     """One rule with its counts."""
 
-    __slots__ = ("active", "added", "held", "hits", "matches", "releases")
+    __slots__ = (
+        "_arrivals",
+        "_holds",
+        "active",
+        "added",
+        "hits",
+        "matches",
+        "releases",
+    )
 
     def __init__(self, active: ActiveRule, added: float) -> None:
         self.active = active
         self.added = added
         self.matches = 0
         self.hits = 0
-        self.held = 0
         self.releases = 0
+        self._holds: dict[int, FaultHold] = {}
+        self._arrivals = 0
+
+    @property
+    def reached(self) -> int:
+        """How often it fired; of what it holds, only what has arrived where it is held."""
+        return self._arrivals if self.active.rule.action == "hold" else self.hits
+
+    @property
+    def held(self) -> int:
+        """How many it holds now."""
+        return len(self._holds)
+
+    def hold(self, what: FaultHold) -> int:
+        """Note that it holds something; return the number by which that is removed."""
+        self._arrivals += 1
+        self._holds[self._arrivals] = what
+        return self._arrivals
+
+    def forget_hold(self, number: int) -> None:
+        """Note that it no longer holds something."""
+        del self._holds[number]
 
     def view(self, now: float) -> FaultView:
         """The rule as the control API shows it."""
@@ -60,6 +96,7 @@ class RuleState:
             self.matches,
             self.hits,
             self.held,
+            tuple(islice(self._holds.values(), HOLDS_SHOWN_MAX)),
             int((now - self.added) * 1000),
         )
 

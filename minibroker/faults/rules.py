@@ -27,6 +27,7 @@ from minibroker.faults.actions import (
     WHEN_FIELDS,
 )
 from minibroker.faults.entities import EntityKey, selectable
+from minibroker.faults.points import POINTS, is_inside, selectors_of
 from minibroker.faults.response_fields import response_faults
 from protocol import registry
 from protocol.errors import ErrorCode
@@ -55,6 +56,8 @@ class ActiveRule(NamedTuple):
 
 def place_of(rule: FaultRule) -> str:
     """Where in the course of a request the action of a rule happens."""
+    if rule.point is not None:
+        return POINTS[rule.point].place
     places = ACTIONS[rule.action].places
     return rule.at or (places[0] if places else AFTER)
 
@@ -88,12 +91,13 @@ def _field_faults(rule: FaultRule) -> Iterator[Fault]:
             yield Fault(name, f"is missing: the action {rule.action} needs it")
     for name in given.keys() - _ALWAYS:
         if name in SELECTORS:
-            if name not in kind.selectors:
-                yield Fault(name, f"cannot select for the action {rule.action}")
+            yield from _selector_faults(rule, name)
         elif name not in WHEN_FIELDS and name not in kind.fields:
             yield Fault(name, f"does not belong to the action {rule.action}")
     if rule.at is not None and kind.places and rule.at not in kind.places:
         yield Fault("at", f"must be {' or '.join(kind.places)} for the action {rule.action}")
+    if rule.at is not None and rule.point is not None:
+        yield Fault("at", "has no effect at a hold point")
     counts = [name for name in COUNTS if name in given]
     for name in counts[1:]:
         yield Fault(name, f"excludes {counts[0]}")
@@ -101,6 +105,13 @@ def _field_faults(rule: FaultRule) -> Iterator[Fault]:
         yield Fault("seed", "has no effect without probability")
     if rule.bytes is not None and not _uses_bytes(rule):
         yield Fault("bytes", "has no effect here")
+
+
+def _selector_faults(rule: FaultRule, name: str) -> Iterator[Fault]:
+    if name not in ACTIONS[rule.action].selectors:
+        yield Fault(name, f"cannot select for the action {rule.action}")
+    elif name not in (selectors_of(rule) or SELECTORS):
+        yield Fault(name, f"cannot select at the point {rule.point}")
 
 
 def _uses_bytes(rule: FaultRule) -> bool:
@@ -233,9 +244,16 @@ def is_in_network(address: str, text: str) -> bool:
     return network is not None and found.version == network.version and found in network
 
 
-def is_about_connections(rule: FaultRule) -> bool:
-    """Whether a rule is about connections instead of requests."""
-    return rule.action in CONNECTION_ACTIONS
+def is_about_requests(rule: FaultRule) -> bool:
+    """Whether a rule is about requests, instead of connections or the inside of the broker."""
+    return rule.action not in CONNECTION_ACTIONS and not is_inside(rule)
+
+
+def selected_api(rule: FaultRule) -> ApiKey | None:
+    """The API that a rule selects, by its name or by a hold point."""
+    if rule.point is not None:
+        return POINTS[rule.point].api
+    return None if rule.api is None else api_of(rule.api)
 
 
 def selected_keys(rule: FaultRule) -> frozenset[EntityKey]:

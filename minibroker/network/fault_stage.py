@@ -22,6 +22,7 @@ from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 
 if TYPE_CHECKING:
     from minibroker.cluster.image import Image
+    from minibroker.control.fault_shapes import FaultHold
     from protocol.headers import RequestHeader
 
 _SCRATCH_BYTES: Final = 4096
@@ -30,9 +31,12 @@ _SCRATCH_BYTES: Final = 4096
 class FaultStage:
     """The fault rules of one processor."""
 
-    def __init__(self, link: Link) -> None:
-        """``link`` leads to the controller, which decides which rules fire."""
-        self._executor = FaultExecutor(ControllerDecisions(link))
+    def __init__(self, link: Link, process: str) -> None:
+        """``link`` leads to the controller, which decides which rules fire.
+
+        ``process`` is the name of this one.
+        """
+        self._executor = FaultExecutor(ControllerDecisions(link, process))
 
     @property
     def forbids_fetch_sessions(self) -> bool:
@@ -84,8 +88,9 @@ class FaultStage:
 class ControllerDecisions:
     """Implements ``faults.execution.FaultDecisions`` by questions to the controller."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, process: str) -> None:
         self._link = link
+        self._process = process
 
     async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         """The rules that fire of those that match."""
@@ -95,9 +100,9 @@ class ControllerDecisions:
             return ()  # The rules are lost with the controller.
         return fired
 
-    async def hold(self, rule_id: str, releases: int) -> None:
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
         """Return when a rule has been released more often than that, or is removed."""
-        await self._ask(FaultHeld(rule_id, releases))
+        await self._ask(FaultHeld(rule_id, releases, what._replace(process=self._process)))
 
     async def act(self, rule_id: str) -> None:
         """Carry out a rule that acts on the broker."""

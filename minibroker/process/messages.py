@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from protocol.errors import ErrorCode
+
 if TYPE_CHECKING:
     from minibroker.cluster.image import Image
+    from minibroker.control.action_shapes import BrokerAction
+    from minibroker.control.fault_shapes import FaultHold
     from minibroker.faults.matching import Candidate
     from minibroker.faults.rules import ActiveRule
 
@@ -44,7 +48,7 @@ class ImageApplied(NamedTuple):
 
 
 class FaultRules(NamedTuple):
-    """All fault rules, for the processors. Answered with None when they are applied.
+    """All fault rules, for processors and workers. Answered with None when they are applied.
 
     ``number`` grows with every change; ``added`` is the id of a rule that is new.
     """
@@ -64,13 +68,28 @@ class FaultMatched(NamedTuple):
 
 
 class FaultHeld(NamedTuple):
-    """A fault rule holds a request. Answered with None when the rule is released or removed.
+    """A fault rule holds something. Answered with None when the rule is released or removed.
 
     ``releases`` is that of its ``Firing``.
     """
 
     rule_id: str
     releases: int
+    what: FaultHold
+
+
+class ActionRequest(NamedTuple):
+    """An action for the worker that owns what it changes. Answered with ``ActionReply``."""
+
+    action: BrokerAction
+
+
+class ActionReply(NamedTuple):
+    """What an action has done at a worker, or why nothing."""
+
+    error: ErrorCode = ErrorCode.NONE
+    text: str = ""
+    affected: int = 0
 
 
 class FaultAct(NamedTuple):

@@ -12,18 +12,29 @@ from typing import Final
 
 import trio
 
-from minibroker.control.fault_shapes import FaultList, FaultRelease, FaultRule, FaultView
+from minibroker.control.fault_shapes import (
+    FaultHold,
+    FaultList,
+    FaultRelease,
+    FaultRule,
+    FaultView,
+)
 from minibroker.control.schema import Fault, InvalidJson
-from minibroker.faults.actions import BROKER_ACTIONS
+from minibroker.faults.actions import AFTER, BROKER_ACTIONS
 from minibroker.faults.execution import FaultedConnection, FaultExecutor
 from minibroker.faults.matching import Candidate
 from minibroker.faults.register import FaultRegister
 from minibroker.faults.rulebook import Firing
+from minibroker.faults.rules import place_of
 from protocol.registry import ApiKey
+
+PROXY: Final = "proxy"
+"""The process that holds requests."""
 
 _NO_BROKER: Final = (
     "acts on a broker from inside, which a proxy cannot do; use it on `minibroker start`"
 )
+_NO_POINT: Final = "is inside of a broker; use it on `minibroker start`"
 _NO_PRINCIPAL: Final = "is not known to a proxy, which passes authentication on; use client_id"
 
 
@@ -50,6 +61,8 @@ class ProxyFaults:
         """Add a rule; returns when every connection applies it."""
         if rule.action in BROKER_ACTIONS:
             raise InvalidJson([Fault("action", f"{rule.action} {_NO_BROKER}")])
+        if rule.point is not None and place_of(rule) != AFTER:
+            raise InvalidJson([Fault("point", f"{rule.point} {_NO_POINT}")])
         if rule.principal is not None:
             raise InvalidJson([Fault("principal", _NO_PRINCIPAL)])
         state = self._register.add(rule)
@@ -84,9 +97,9 @@ class ProxyFaults:
         """The rules that fire of those that match."""
         return self._register.decide(candidates)
 
-    async def hold(self, rule_id: str, releases: int) -> None:
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
         """Return when a rule has been released more often than that, or is removed."""
-        await self._register.hold(rule_id, releases)
+        await self._register.hold(rule_id, releases, what._replace(process=PROXY))
 
     async def act(self, rule_id: str) -> None:
         """Do nothing: rules that act on a broker are rejected when they are added."""

@@ -303,10 +303,10 @@ class _Controller:
             # Loaded by the first request about faults: most brokers get none.
             from minibroker.controller.faults import FaultController
 
-            processors = [role_name(PROCESSOR, index) for index in range(self._env.processors)]
-            self._faults = FaultController(
-                self._publisher, self._env.clock, processors, self._env.statuses
-            )
+            env = self._env
+            names = [role_name(PROCESSOR, index) for index in range(env.processors)]
+            names += [role_name(WORKER, index) for index in range(env.workers)]
+            self._faults = FaultController(self._publisher, env.clock, names, env.statuses)
         return self._faults
 
     async def _hold_leadership(self, scope: trio.CancelScope) -> None:

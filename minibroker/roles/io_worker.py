@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -48,16 +47,13 @@ from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
 from minibroker.process.environment import WORKER, Environment
+from minibroker.process.hold_points import ProcessHoldPoints
 from minibroker.process.log_cleaner import LogCleaner
 from minibroker.process.log_flusher import LogFlusher
 from minibroker.process.messages import (
     ActivityAppend,
     ApiPart,
     ApiReply,
-    CompactRequest,
-    GroupsRequest,
-    LogsRequest,
-    LogView,
     ProducerIdsRequest,
     RegisterRole,
     TailRequest,
@@ -66,6 +62,7 @@ from minibroker.process.metadata_client import MetadataClient
 from minibroker.process.purgatory import Purgatory
 from minibroker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.process.worker_links import WorkerLinks
+from minibroker.roles.worker_requests import ControllerRequests
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
@@ -113,7 +110,7 @@ class _Worker:
         self._logs = LogManager(
             env.data_dir,
             env.settings,
-            self._owns,
+            self.owns,
             SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE)),
             on_failure=self._storage.failed,
             on_truncation=self._storage.health.truncated,
@@ -129,12 +126,15 @@ class _Worker:
         self._producer_ids = range(0)
         self._work_thread = WorkThread(env.work_time)
         self._links = WorkerLinks(env)
+        self._hold_points = ProcessHoldPoints(env.name)
         self._metadata_client = MetadataClient(
             env,
             on_image=self._on_image,
-            on_request=self._handle_controller_request,
+            on_request=ControllerRequests(self).handle,
+            on_faults=self._hold_points.set_rules,
             configs=(TOPIC, BROKER),
         )
+        self._hold_points.link = self._metadata_client.link
         self.groups = GroupService(
             GroupLimits.from_settings(env.settings),
             partitions=env.settings[OFFSETS_TOPIC_NUM_PARTITIONS],
@@ -142,27 +142,33 @@ class _Worker:
             now=env.clock.now,
             wall_ms=env.clock.wall_ms,
             random=env.random,
+            hold_points=self._hold_points,
         )
         self.transactions = TransactionService(
             TransactionLimits.from_settings(env.settings),
             partitions=env.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS],
-            environment=TransactionEnvironment(
-                worker=env.index,
-                coordinates=self._coordinates,
-                open_partition=partial(self._internal_partition, TRANSACTION_STATE_TOPIC),
-                transaction_version=lambda: level(self.image.features, TRANSACTION_VERSION),
-                new_producer_id=self.next_producer_id,
-                owner_of=self.partition_owner,
-                write_markers=self._write_markers,
-                wall_ms=env.clock.wall_ms,
-                sleep_real=env.clock.sleep_real,
-            ),
+            environment=self._transaction_environment(),
         )
         self._flusher = LogFlusher(env, self._logs)
-        self._cleaner = LogCleaner(env, self._logs, self._flusher.flush, self)
+        self.cleaner = LogCleaner(env, self._logs, self._flusher.flush, self)
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
         env.metrics.watch_logs(self._figures)
         env.metrics.watch_busy(env.busy_ns)
+
+    def _transaction_environment(self) -> TransactionEnvironment:
+        env = self._env
+        return TransactionEnvironment(
+            worker=env.index,
+            coordinates=self._coordinates,
+            open_partition=partial(self._internal_partition, TRANSACTION_STATE_TOPIC),
+            transaction_version=lambda: level(self.image.features, TRANSACTION_VERSION),
+            new_producer_id=self.next_producer_id,
+            owner_of=self.partition_owner,
+            write_markers=self._write_markers,
+            wall_ms=env.clock.wall_ms,
+            sleep_real=env.clock.sleep_real,
+            hold_points=self._hold_points,
+        )
 
     # What executing APIs may use --------------------------------------------------------------
 
@@ -255,6 +261,7 @@ class _Worker:
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._metadata_client.run)
+            nursery.start_soon(self._hold_points.run)
             await self._metadata_client.wait_image()
             found = self._logs.recover(self.image, now_ms=self.wall_ms())
             self.groups.load([number for topic, number in found if topic == OFFSETS_TOPIC])
@@ -276,7 +283,7 @@ class _Worker:
         expire = self._logs.expire_producers
         nursery.start_soon(self._repeat, expiration_s, lambda: expire(now_ms=self.wall_ms()))
         nursery.start_soon(self._flusher.run)
-        nursery.start_soon(self._cleaner.run)
+        nursery.start_soon(self.cleaner.run)
         nursery.start_soon(self._storage.run)
         for service, topic, what in (
             (self.groups, OFFSETS_TOPIC, "groups"),
@@ -320,7 +327,7 @@ class _Worker:
         if conditions.clear(kind, topic):
             self._log.warning(f"all {what} are loaded")
 
-    def _owns(self, topic: str, partition: int) -> bool:
+    def owns(self, topic: str, partition: int) -> bool:
         return self.partition_owner(topic, partition) == self.index
 
     def _internal_partition(self, topic: str, index: int) -> Partition:
@@ -331,7 +338,7 @@ class _Worker:
 
     def _coordinates(self, index: int) -> bool:
         exists = self.image.partition(TRANSACTION_STATE_TOPIC, index) is not None
-        return exists and self._owns(TRANSACTION_STATE_TOPIC, index)
+        return exists and self.owns(TRANSACTION_STATE_TOPIC, index)
 
     async def _write_markers(
         self, owner: Owner, markers: tuple[TransactionMarker, ...]
@@ -440,38 +447,9 @@ class _Worker:
             result = await reply
         return ApiReply(result, worked_ns + account.worked_ns)
 
-    # The controller -----------------------------------------------------------------------------
-
-    def _handle_controller_request(self, request: Any) -> Any:
-        if isinstance(request, CompactRequest):
-            return self._cleaner.compact(request.topic)
-        if isinstance(request, LogsRequest):
-            return self._log_views(request.topic)
-        if isinstance(request, GroupsRequest):
-            if request.group_id is None:
-                return self.groups.list_groups()
-            return self.groups.describe(request.group_id, full=True)
-        raise TypeError(f"a worker cannot handle {type(request).__name__}")
-
-    def _log_views(self, topic: str) -> dict[int, LogView]:
-        known = self.image.topics.get(topic)
-        views: dict[int, LogView] = {}
-        for index in range(len(known.partitions) if known else 0):
-            if self._owns(topic, index):
-                with suppress(LogError):  # Shown as a partition without a log.
-                    partition = self.partition(topic, index)
-                    if partition is not None:
-                        views[index] = _log_view(partition)
-        return views
-
     def _figures(self) -> Iterator[LogFigures]:
         for (topic, partition), log in self._logs.items():
             yield LogFigures(topic, partition, log.size, log.log_start_offset, log.log_end_offset)
-
-
-def _log_view(partition: Partition) -> LogView:
-    log = partition.log
-    return LogView(log.log_start_offset, partition.high_watermark, log.log_end_offset, log.size)
 
 
 def _topic_id(image: Image, name: str) -> bytes | None:

@@ -195,7 +195,7 @@ class _Processor:
             # Loaded with the first rule: most brokers get none.
             from minibroker.network.fault_stage import FaultStage
 
-            self._faults = FaultStage(self._metadata_client.link)
+            self._faults = FaultStage(self._metadata_client.link, self._env.name)
         self._faults.set_rules(rules)
         self._request_handler.faults = self._faults if rules.rules else None
         return self._faults.close_matching(rules.added, self._clients.values())

@@ -285,6 +285,7 @@ class AsyncFaults:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self.list = _awaited(faults.list)
+        self.act = _awaited(faults.act)
         self.clear = _awaited(faults.clear)
         self.check = _awaited(faults.check)
 

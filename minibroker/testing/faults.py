@@ -41,7 +41,7 @@ class FaultHandle:
         self.rule: Final[dict[str, Any]] = view["rule"]
 
     def view(self) -> dict[str, Any]:
-        """``matches``, ``hits``, ``held`` and the rule itself."""
+        """``matches``, ``hits``, ``held``, ``holds`` and the rule itself."""
         return self._faults.control.get("v1", "faults", self.id)
 
     @property
@@ -56,8 +56,16 @@ class FaultHandle:
 
     @property
     def held(self) -> int:
-        """Requests that it holds now."""
+        """How many requests or others it holds now."""
         return int(self.view()["held"])
+
+    @property
+    def holds(self) -> list[dict[str, Any]]:
+        """What it holds: the process, and what is known of client, request and entity."""
+        found: list[dict[str, Any]] = self.view()["holds"]
+        return [
+            {name: value for name, value in each.items() if value is not None} for each in found
+        ]
 
     def wait(self, hits: int = 1, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """Wait until the rule has fired so often; raise `FaultNeverFired` after real seconds."""
@@ -78,7 +86,7 @@ class FaultHandle:
             control.close()
 
     def release(self) -> int:
-        """Release the requests that the rule holds; return their number."""
+        """Release what the rule holds; return how many."""
         answer = self._faults.control.post("v1", "faults", self.id, "release")
         return int(answer["released"])
 
@@ -119,6 +127,13 @@ class Faults:
         handle = FaultHandle(self, self.control.post("v1", "faults", action=action, **fields))
         self._added.append(handle)
         return handle
+
+    def act(self, action: str, /, **fields: object) -> int:
+        """Let the broker do something now, e.g. ``act("rebalance", group="g")``.
+
+        Returns how many members, logs or others were changed, after that is done.
+        """
+        return int(self.control.post("v1", "actions", action=action, **fields)["affected"])
 
     def list(self) -> list[dict[str, Any]]:
         """All rules of the broker with their hits."""

@@ -26,10 +26,16 @@ def test_rule_is_added_listed_awaited_released_and_removed(
     assert json.loads(command("faults", "wait", name, "--hits", "0").stdout)["id"] == name
     with pytest.raises(CliError, match="fired 0 of 1 times"):
         command("faults", "wait", name, "--timeout", "0")
-    assert command("faults", "release", name).stdout == "released 0 requests\n"
+    assert command("faults", "release", name).stdout == "released 0\n"
     command("faults", "remove", name)
     with pytest.raises(CliError, match="there is no fault rule"):
         command("faults", "remove", name)
+
+
+def test_action_is_carried_out_at_once(command: Any, minibroker_topic: str) -> None:
+    assert command("faults", "act", "roll", f"topic={minibroker_topic}").stdout == "affected 0\n"
+    with pytest.raises(CliError, match="there is no group"):
+        command("faults", "act", "assign", "group=none", 'assignment={"m": {"t": [0]}}')
 
 
 def test_all_rules_are_removed(command: Any) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import trio
 
+from minibroker.control.action_shapes import ActionResult, BrokerAction, check_action
 from minibroker.control.backend import (
     AddressView,
     AssignedTopic,
@@ -117,6 +118,12 @@ class FakeBackend:
     async def client_metrics(self) -> ClientMetricsView:
         return ClientMetricsView(())
 
+    async def act(self, action: BrokerAction) -> ActionResult:
+        check_action(action)
+        if action.group != "g":
+            raise NotFound("GROUP_ID_NOT_FOUND", f"no group {action.group!r}")
+        return ActionResult(2)
+
     async def faults(self) -> FaultList:
         return FaultList(tuple(self.rules.values()))
 
@@ -128,7 +135,7 @@ class FakeBackend:
     async def add_fault(self, rule: FaultRule) -> FaultView:
         fault_id = rule.name or str(len(self.rules) + 1)
         given = {name: value for name, value in rule._asdict().items() if value is not None}
-        self.rules[fault_id] = view = FaultView(fault_id, given, 2, 1, 1, 5)
+        self.rules[fault_id] = view = FaultView(fault_id, given, 2, 1, 1, (), 5)
         return view
 
     async def remove_fault(self, fault_id: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minibroker.control.backend import Backend
-from minibroker.control.fault_shapes import FaultRule, FaultsBackend, FaultView
+from minibroker.control.fault_shapes import FaultHold, FaultRule, FaultsBackend, FaultView
 from minibroker.control.schema import component, to_json
 
 
@@ -19,12 +19,15 @@ def test_every_field_of_a_rule_is_described_and_optional_but_the_action() -> Non
 
 
 def test_view_is_written_with_the_fields_that_were_given() -> None:
-    view = FaultView("1", {"action": "observe"}, 3, 2, 0, 10)
+    view = FaultView("1", {"action": "hold"}, 3, 2, 1, (FaultHold("worker-0", group="g"),), 10)
     assert to_json(view) == {
         "id": "1",
-        "rule": {"action": "observe"},
+        "rule": {"action": "hold"},
         "matches": 3,
         "hits": 2,
-        "held": 0,
+        "held": 1,
+        "holds": [
+            {**dict.fromkeys(FaultHold._fields), "process": "worker-0", "group": "g"},
+        ],
         "age_ms": 10,
     }

@@ -274,3 +274,12 @@ async def test_fault_rule_from_other_site_is_rejected(client: httpx.AsyncClient)
     headers = {"origin": "http://example.com"}
     found = await client.post("/v1/faults", json={"action": "observe"}, headers=headers)
     assert error(found, 403)["code"] == "FOREIGN_ORIGIN"
+
+
+async def test_action_is_carried_out_or_rejected(client: httpx.AsyncClient) -> None:
+    done = await client.post("/v1/actions", json={"action": "rebalance", "group": "g"})
+    assert (done.status_code, done.json()) == (200, {"affected": 2})
+    unknown = await client.post("/v1/actions", json={"action": "rebalance", "group": "h"})
+    assert error(unknown, 404)["code"] == "GROUP_ID_NOT_FOUND"
+    wrong = error(await client.post("/v1/actions", json={"action": "roll", "group": "g"}), 400)
+    assert {each["path"] for each in wrong["fields"]} == {"topic", "group"}

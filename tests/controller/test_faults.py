@@ -13,9 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.cluster.image import Image
+from minibroker.cluster.image import Image, Topic, TopicCreated, Update
 from minibroker.control.backend import BackendError, Conflict, NotFound
-from minibroker.control.fault_shapes import RULES_MAX, FaultRule
+from minibroker.control.fault_shapes import RULES_MAX, FaultHold, FaultRule, FaultView
 from minibroker.control.schema import InvalidJson
 from minibroker.controller.faults import FaultController
 from minibroker.controller.metadata_publisher import MetadataPublisher
@@ -36,6 +36,7 @@ from minibroker.runtime.rpc import RpcConnection
 
 HOLD = FaultRule("hold", name="held")
 OBSERVE = FaultRule("observe")
+REQUEST = FaultHold("processor-0", "HEARTBEAT", "client", 7, group="g")
 
 
 class Processor:
@@ -55,7 +56,7 @@ class Processor:
         await self.gate.wait()
         if isinstance(request, ClockAdvanced):
             self.clock_changes += 1
-        else:
+        elif not isinstance(request, Update):
             assert isinstance(request, FaultRules)
             self.applied.append(request)
 
@@ -175,13 +176,14 @@ async def test_held_request_is_released(at: At, by: str) -> None:
     released = trio.Event()
 
     async def hold() -> None:
-        await at.faults.hold(FaultHeld(fired.rule_id, fired.releases))
+        await at.faults.hold(FaultHeld(fired.rule_id, fired.releases, REQUEST))
         released.set()
 
     at.nursery.start_soon(hold)
     await wait_all_tasks_blocked()
     assert not released.is_set()
-    assert (await at.faults.fault("held")).held == 1
+    view = await at.faults.fault("held")
+    assert (view.held, view.holds) == (1, (REQUEST,))
     if by == "release":
         assert (await at.faults.release_fault("held")).released == 1
     elif by == "remove":
@@ -192,12 +194,56 @@ async def test_held_request_is_released(at: At, by: str) -> None:
     assert released.is_set()
 
 
+async def test_wait_for_a_hold_returns_when_something_is_held(at: At) -> None:
+    await at.faults.add_fault(HOLD)
+    views: list[FaultView] = []
+
+    async def wait() -> None:
+        views.append(await at.faults.wait_fault("held", 1, 60_000))
+
+    at.nursery.start_soon(wait)
+    (fired,) = at.faults.decide(FaultMatched((Candidate("held", None),)))
+    await wait_all_tasks_blocked()
+    assert not views
+    at.nursery.start_soon(at.faults.hold, FaultHeld("held", fired.releases, REQUEST))
+    await wait_all_tasks_blocked()
+    assert [each.holds for each in views] == [(REQUEST,)]
+
+
+async def test_change_of_metadata_is_held_before_it_is_published(at: At) -> None:
+    rule = FaultRule("hold", name="held", point="controller.applied", topic="t*")
+    await at.faults.add_fault(rule)
+    published: list[int] = []
+
+    async def publish(number: int, name: str) -> None:
+        change = TopicCreated(Topic(name, bytes(16), ()))
+        await at.publisher.publish([Update(0, number, (change,))])
+        published.append(number)
+
+    at.nursery.start_soon(at.publisher.run)
+    at.nursery.start_soon(publish, 1, "other")
+    await wait_all_tasks_blocked()
+    assert published == [1]
+    at.nursery.start_soon(publish, 2, "t1")
+    await wait_all_tasks_blocked()
+    at.nursery.start_soon(publish, 3, "other")
+    await wait_all_tasks_blocked()
+    assert published == [1]
+    view = await at.faults.fault("held")
+    assert view.holds == (FaultHold("controller", topic="t1"),)
+    await at.faults.release_fault("held")
+    await wait_all_tasks_blocked()
+    assert published == [1, 2, 3]
+    await at.faults.remove_faults()
+    assert at.publisher.before_sending is None
+
+
 async def test_release_before_the_request_arrives_is_not_lost(at: At) -> None:
     await at.faults.add_fault(HOLD)
     (fired,) = at.faults.decide(FaultMatched((Candidate("held", None),)))
     assert (await at.faults.release_fault("held")).released == 0
-    await at.faults.hold(FaultHeld(fired.rule_id, fired.releases))
-    await at.faults.hold(FaultHeld("removed", 0))
+    await at.faults.hold(FaultHeld(fired.rule_id, fired.releases, REQUEST))
+    await at.faults.hold(FaultHeld("removed", 0, REQUEST))
     assert (await at.faults.fault("held")).held == 0
 
 

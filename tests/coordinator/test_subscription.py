@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.coordinator.subscription import subscribed_topics
+from minibroker.coordinator.subscription import (
+    assigned_partitions,
+    encode_assignment,
+    subscribed_topics,
+)
 from protocol.compiler import encode
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
 
@@ -31,3 +35,9 @@ def test_unknown_metadata_gives_no_topics(metadata: bytes) -> None:
 def test_arbitrary_bytes_decode_as_topics_or_none(metadata: bytes) -> None:
     topics = subscribed_topics(metadata)
     assert topics is None or all(isinstance(topic, str) for topic in topics)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(0, 2**31 - 1)), max_size=4))
+def test_encoded_assignment_is_read_back(topics: dict[str, list[int]]) -> None:
+    found = assigned_partitions(encode_assignment(topics))
+    assert dict(found) == {name: tuple(partitions) for name, partitions in topics.items()}

@@ -13,6 +13,7 @@ from minibroker.faults.actions import (
     ActionKind,
 )
 from minibroker.faults.entities import selectable
+from minibroker.faults.points import POINTS
 from minibroker.faults.rules import AUTHENTICATION_APIS
 from protocol import registry
 from protocol.errors import ErrorCode
@@ -54,6 +55,7 @@ _OPTIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "pause_ms": st.integers(0, 1000),
     "advance_ms": st.integers(0, 1000),
     "mute": st.booleans(),
+    "point": st.sampled_from(list(POINTS)),
     "reset": st.booleans(),
     "part": st.sampled_from(["bit", "length", "correlation_id", "truncate"]),
     "response": st.just({"throttle_time_ms": 7}),
@@ -72,7 +74,10 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
     kind: ActionKind = ACTIONS[action]
     rule: dict[str, Any] = {"action": action}
     names: list[str] = [name for name in kind.selectors if name in _SELECTORS]
-    if "api" in kind.selectors and (action == "replace" or draw(_flags)):
+    if "point" in kind.optional and draw(_flags):
+        rule["point"] = draw(_OPTIONS["point"])
+        names = list(POINTS[rule["point"]].selectors)
+    elif "api" in kind.selectors and (action == "replace" or draw(_flags)):
         key = draw(st.sampled_from(KEYS))
         if action == "replace" and not _has_throttle(key):
             key = ApiKey.HEARTBEAT
@@ -89,9 +94,9 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
     for name in kind.needed:
         rule[name] = draw(_OPTIONS[name])
     for name in kind.optional:
-        if name != "bytes" and draw(_flags):
+        if name not in ("bytes", "point") and draw(_flags):
             rule[name] = draw(_OPTIONS[name])
-    if draw(_flags) and kind.places:
+    if draw(_flags) and kind.places and "point" not in rule:
         rule["at"] = draw(st.sampled_from(kind.places))
     return rule
 
@@ -108,9 +113,11 @@ def wrong_rules(draw: st.DrawFn) -> tuple[dict[str, Any], str]:
     wrong = draw(st.sampled_from(sorted(_WRONG)))
     if wrong == "listener" and "client_id" not in ACTIONS[rule["action"]].selectors:
         wrong = "topic"
+    if wrong == "point":
+        rule = {"action": "hold"}
     if wrong == "topic" and rule["action"] not in ("refuse", "silent", "close"):
         rule = {"action": "observe", "api": "Heartbeat"}
-    if wrong == "api":
+    if wrong in ("api", "connection"):
         rule = {"action": "observe"}
     rule[wrong] = draw(_WRONG[wrong])
     for name in set(_WHEN) & {wrong}:
@@ -136,6 +143,7 @@ _WRONG: Final[dict[str, st.SearchStrategy[Any]]] = {
     "probability": st.sampled_from([-0.1, 1.1, "half"]),
     "until_ms": st.sampled_from([0, -1]),
     "at": st.sampled_from(["later", 1]),
+    "point": st.sampled_from(["somewhere", 1]),
     "error": st.sampled_from(["NOT_AN_ERROR", "9999", 5]),
     "delay_ms": st.sampled_from([-1, "1"]),
     "name": st.sampled_from(["a b", "12", "", "x" * 65]),

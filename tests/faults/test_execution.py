@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.apis.base import CloseConnection
-from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.fault_shapes import FaultHold, FaultRule
 from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.faults.execution import FaultExecutor
 from minibroker.faults.matching import Candidate, ConnectionAttributes
@@ -68,8 +68,8 @@ class Lab:
     async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         return self.register.decide(candidates)
 
-    async def hold(self, rule_id: str, releases: int) -> None:
-        await self.register.hold(rule_id, releases)
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
+        await self.register.hold(rule_id, releases, what)
 
     async def act(self, rule_id: str) -> None:
         self.acted.append(rule_id)

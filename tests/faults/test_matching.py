@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import parse
 from minibroker.faults.actions import ENTITY_FIELDS
-from minibroker.faults.entities import entities
+from minibroker.faults.entities import EntityKey, entities
 from minibroker.faults.matching import (
     Candidate,
     ConnectionAttributes,
     Matcher,
+    PointMatcher,
     matches_connection,
 )
-from minibroker.faults.rules import ActiveRule, api_of, is_about_connections
+from minibroker.faults.rules import ActiveRule, is_about_requests, selected_api
 from protocol.headers import RequestHeader
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.heartbeat import HeartbeatRequest
@@ -58,7 +59,7 @@ def _expected(rule: FaultRule, head: RequestHeader, request: Any) -> list[int] |
     """Positions of the matching entities, by a plain reading of the rule; None if no match."""
     in_network = {"127.0.0.1": True, "127.0.0.0/8": True, None: True}
     if (
-        (rule.api is not None and api_of(rule.api) != head.api_key)
+        selected_api(rule) not in (None, head.api_key)
         or not (rule.version_min or 0) <= head.api_version <= (rule.version_max or 99)
         or rule.correlation_id not in (None, head.correlation_id)
         or rule.connection not in (None, FACTS.number)
@@ -97,7 +98,7 @@ def test_any_rule_matches_what_its_selectors_say(
     key, version = api
     request, head = request_of(key, version), header(key, version, correlation_id)
     found = matcher(rule).match_request(FACTS, head, request, no_topic)
-    expected = None if is_about_connections(rule) else _expected(rule, head, request)
+    expected = _expected(rule, head, request) if is_about_requests(rule) else None
     if expected is None:
         assert found is None
         return
@@ -146,6 +147,36 @@ def test_rule_about_records_is_no_candidate_before_the_response() -> None:
     found = made.match_request(FACTS, header(ApiKey.FETCH, 4), FetchRequest(), no_topic)
     assert found is not None
     assert found.candidates == ()
+
+
+def test_rule_about_waits_is_no_candidate_before_the_request_waits() -> None:
+    made = matcher(FaultRule("hold", point="fetch.waiting"))
+    found = made.match_request(FACTS, header(ApiKey.FETCH, 4), FetchRequest(), no_topic)
+    assert found is not None
+    assert found.candidates == ()
+    assert made.forbids_fetch_sessions
+
+
+def test_point_of_requests_is_of_concern_for_its_api_only() -> None:
+    made = matcher(FaultRule("hold", point="produce.appended"))
+    assert made.concerns(ApiKey.PRODUCE)
+    assert not made.concerns(ApiKey.FETCH)
+    assert not matched(made)
+
+
+def test_rules_inside_of_the_broker_match_at_their_point_only() -> None:
+    made = [
+        ActiveRule("1", FaultRule("hold", point="group.preparing_rebalance", group="g*")),
+        ActiveRule("2", FaultRule("hold", point="transaction.prepared")),
+        ActiveRule("3", FaultRule("hold", point="group.preparing_rebalance")),
+        ActiveRule("4", FaultRule("hold")),
+    ]
+    points = PointMatcher(made)
+    for group, expected in (("g1", ["1", "3"]), ("h", ["3"])):
+        found = points.match("group.preparing_rebalance", {EntityKey.GROUP: group})
+        assert [each.rule_id for each in found] == expected
+    assert points.match("controller.applied", {}) == ()
+    assert not Matcher(made[:3]).concerns(ApiKey.JOIN_GROUP)
 
 
 def test_only_apis_of_rules_are_of_concern() -> None:

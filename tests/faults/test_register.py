@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.control.backend import BackendError, Conflict, NotFound
-from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.fault_shapes import FaultHold, FaultRule
 from minibroker.control.schema import InvalidJson
 from minibroker.faults.matching import Candidate
 from minibroker.faults.register import FaultRegister
@@ -15,6 +15,7 @@ from protocol.registry import ApiKey
 
 OBSERVE = FaultRule("observe", name="seen")
 HOLD = FaultRule("hold", name="held")
+WHAT = FaultHold("processor-0", "FETCH", "client", 7, topic="t")
 SEEN = [Candidate("seen", None)]
 
 
@@ -59,16 +60,17 @@ async def test_hold_ends_when_the_rule_is_released_or_removed(by: str) -> None:
     register.add(HOLD)
     (fired,) = register.decide([Candidate("held", None)])
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(register.hold, fired.rule_id, fired.releases)
+        nursery.start_soon(register.hold, fired.rule_id, fired.releases, WHAT)
         await wait_all_tasks_blocked()
-        assert register.view("held").held == 1
+        view = register.view("held")
+        assert (view.held, view.holds) == (1, (WHAT,))
         if by == "release":
             assert register.release("held").released == 1
         elif by == "remove":
             register.remove("held")
         else:
             register.clear()
-    await register.hold("removed", 0)
+    await register.hold("removed", 0, WHAT)
 
 
 async def test_removed_rule_is_unknown_and_does_not_fire() -> None:

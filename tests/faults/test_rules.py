@@ -19,8 +19,10 @@ from minibroker.faults.rules import (
     check_rule,
     error_of,
     given_fields,
+    is_about_requests,
     is_in_network,
     matches_pattern,
+    selected_api,
     selected_keys,
 )
 from protocol.errors import ErrorCode
@@ -66,6 +68,13 @@ def test_any_wrong_field_is_rejected_by_its_name(drawn: tuple[dict[str, Any], st
         ({"action": "corrupt", "part": "crc", "api": "Produce"}, "part", "record batches"),
         ({"action": "replace", "response": {}}, "api", "is missing"),
         ({"action": "observe", "version_min": 1}, "api", "is missing: version_min"),
+        (
+            {"action": "hold", "point": "transaction.prepared", "group": "g"},
+            "group",
+            "cannot select at the point transaction.prepared",
+        ),
+        ({"action": "hold", "point": "fetch.waiting", "at": "after"}, "at", "no effect at a hold"),
+        ({"action": "delay", "delay_ms": 1, "point": "fetch.waiting"}, "point", "does not belong"),
         (
             {"action": "observe", "api": "Fetch", "version_min": 4, "version_max": 3},
             "version_max",
@@ -122,6 +131,15 @@ def test_rule_has_the_default_place_of_its_action() -> None:
     assert ActiveRule("1", FaultRule("delay", delay_ms=1)).place == "after"
     assert ActiveRule("1", FaultRule("error", error="NONE")).place == "before"
     assert ActiveRule("1", FaultRule("error", error="NONE", at="after")).place == "after"
+    assert ActiveRule("1", FaultRule("hold", point="fetch.waiting")).place == "waiting"
+
+
+def test_rule_with_a_point_selects_its_api_or_none() -> None:
+    assert selected_api(FaultRule("hold", point="fetch.waiting")) is ApiKey.FETCH
+    assert selected_api(FaultRule("hold", point="controller.applied")) is None
+    assert selected_api(FaultRule("hold", api="Fetch")) is ApiKey.FETCH
+    assert is_about_requests(FaultRule("hold", point="fetch.waiting"))
+    assert not is_about_requests(FaultRule("hold", point="controller.applied"))
 
 
 def test_keys_of_selectors_are_known() -> None:

@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from minibroker.cluster.image import Image
-from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.action_shapes import BrokerAction
+from minibroker.control.fault_shapes import FaultHold, FaultRule
 from minibroker.faults.matching import Candidate
 from minibroker.faults.rules import ActiveRule
 from minibroker.process import messages
@@ -22,7 +23,7 @@ RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
         messages.RoleRegistered(Image(cluster_id="c")),
         messages.RoleRegistered(Image(), messages.FaultRules(1, (RULE,), "1")),
         messages.FaultMatched((Candidate("1", (0, 2)), Candidate("2", None))),
-        messages.FaultHeld("1", 3),
+        messages.FaultHeld("1", 3, FaultHold("worker-0", group="g")),
         messages.FaultAct("1"),
         messages.ApiPart(0, (1, b"x")),
         messages.ApiReply({"a": 1}, 17),
@@ -30,6 +31,8 @@ RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
         messages.MetricsRequest(),
         messages.DetailsRequest(),
         messages.LogsRequest("t"),
+        messages.ActionRequest(BrokerAction("rebalance", group="g")),
+        messages.ActionReply(affected=1),
         messages.LogView(0, 1, 1, 70),
         messages.GroupsRequest(),
         messages.ProducerIdsRequest(),

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from trio.testing import MockClock
 
 from minibroker.control.backend import NotFound
-from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.fault_shapes import FaultHold, FaultPoint, FaultRule
 from minibroker.control.schema import InvalidJson
 from minibroker.faults.actions import BROKER_ACTIONS
 from minibroker.faults.matching import Candidate
@@ -18,6 +18,19 @@ from tests.faults.test_execution import Client
 async def test_broker_s_actions_are_rejected_with_advice(action: Any) -> None:
     with pytest.raises(InvalidJson, match=r"action: \w+ acts on a broker .*`minibroker start`"):
         await ProxyFaults(list).add_fault(FaultRule(action))
+
+
+async def test_only_the_hold_point_of_an_answered_request_is_accepted() -> None:
+    for point in get_args(FaultPoint):
+        rule = FaultRule("hold", point=point)
+        if point == "produce.appended":
+            assert (await ProxyFaults(list).add_fault(rule)).rule == {
+                "action": "hold",
+                "point": point,
+            }
+        else:
+            with pytest.raises(InvalidJson, match=f"point: {point} is inside of a broker"):
+                await ProxyFaults(list).add_fault(rule)
 
 
 async def test_principal_is_rejected_with_advice() -> None:
@@ -33,9 +46,9 @@ async def test_rules_apply_when_the_call_returns(autojump_clock: MockClock) -> N
     assert (await faults.faults()).faults == (view,)
     assert (await faults.fault("h")).rule["api"] == "Fetch"
     (fired,) = await faults.decide([Candidate("h", None)])
-    assert (await faults.wait_fault("h", 1, 10)).hits == 1
     assert (await faults.release_fault("h")).released == 0
-    await faults.hold("h", fired.releases)
+    await faults.hold("h", fired.releases, FaultHold("", "FETCH"))
+    assert (await faults.wait_fault("h", 1, 10)).hits == 1
     await faults.act("h")
     await faults.remove_fault("h")
     assert not faults.executor.concerns(b"\0\1")

@@ -38,6 +38,12 @@ def test_rule_fires_is_counted_and_removed_at_the_end_of_its_context(
     assert rule.id not in {each["id"] for each in minibroker.faults.list()}
 
 
+def test_broker_acts_at_once(minibroker: MiniBroker, minibroker_topic: str) -> None:
+    assert minibroker.faults.act("roll", topic=minibroker_topic) == 0
+    with pytest.raises(ControlError, match="there is no group"):
+        minibroker.faults.act("rebalance", group="none")
+
+
 def test_context_fails_if_a_rule_never_fired(minibroker: MiniBroker, minibroker_group: str) -> None:
     with (
         pytest.raises(FaultNeverFired, match="matched 0 times"),
@@ -66,6 +72,8 @@ def test_held_request_can_be_released_during_a_wait(
     thread = threading.Thread(target=lambda: codes.append(beat(client, minibroker_group)))
     thread.start()
     rule.wait()
+    (held,) = rule.holds
+    assert (held["api"], held["client_id"], held["member"]) == ("HEARTBEAT", "faulty", "m")
     rule.release()
     thread.join()
     assert codes == [25]

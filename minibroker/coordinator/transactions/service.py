@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import trio
 
+from minibroker.coordinator.holds import COMPLETING, NO_HOLD_POINTS, PREPARED, HoldPoints
 from minibroker.coordinator.transactions.events import (
     AddPartitions,
     EndTransaction,
@@ -39,6 +40,7 @@ from minibroker.coordinator.transactions.metadata import (
 from minibroker.coordinator.transactions.state_machine import (
     add_partitions,
     end_transaction,
+    expire,
     init_producer,
     is_expired,
     is_timed_out,
@@ -98,6 +100,7 @@ class TransactionEnvironment(NamedTuple):
     wall_ms: Callable[[], int]
     sleep_real: Callable[[float], Awaitable[None]]
     """Sleeps in real time, also while the broker's clock is frozen."""
+    hold_points: HoldPoints = NO_HOLD_POINTS
 
 
 class TransactionService:
@@ -129,7 +132,7 @@ class TransactionService:
         loaded = self._manager.load(partitions)
         for transactional_id in loaded:
             if self._manager.transactions[transactional_id].is_prepared:
-                self._send_markers(transactional_id)
+                self._begin_markers(transactional_id)
         return len(loaded)
 
     @property
@@ -242,10 +245,17 @@ class TransactionService:
             if error is not ErrorCode.NONE:
                 return error
             if decision.write.is_prepared:
-                self._send_markers(transactional_id)
+                self._begin_markers(transactional_id)
         return decision.error
 
     # ------------------------------------------------------------------------------- markers
+
+    def _begin_markers(self, transactional_id: str) -> None:
+        points = self._env.hold_points
+        if points.may_hold(PREPARED, transactional_id):
+            points.hold(PREPARED, transactional_id, partial(self._send_markers, transactional_id))
+        else:
+            self._send_markers(transactional_id)
 
     def _send_markers(self, transactional_id: str) -> None:
         """Send the markers that a prepared transaction lacks, or complete it if it lacks none."""
@@ -278,6 +288,30 @@ class TransactionService:
         partitions: frozenset[TopicPartition],
     ) -> bool:
         """Note written markers; False if the completed transaction could not be stored."""
+        points = self._env.hold_points
+        if metadata.partitions <= partitions and points.may_hold(COMPLETING, transactional_id):
+            then = partial(self._complete_released, transactional_id, metadata)
+            points.hold(COMPLETING, transactional_id, then)
+            return True
+        return self._complete_now(transactional_id, metadata, partitions)
+
+    def _complete_released(self, transactional_id: str, held: TransactionMetadata) -> None:
+        metadata = self._get(transactional_id)
+        is_same = metadata is not None and metadata.producer_epoch == held.producer_epoch
+        if (
+            metadata is not None
+            and is_same
+            and metadata.is_prepared
+            and not self._complete_now(transactional_id, metadata, metadata.partitions)
+        ):
+            self._retry(transactional_id)
+
+    def _complete_now(
+        self,
+        transactional_id: str,
+        metadata: TransactionMetadata,
+        partitions: frozenset[TopicPartition],
+    ) -> bool:
         decision = markers_written(metadata, MarkersWritten(partitions), self._env.wall_ms())
         return self._carry_out(transactional_id, decision) is ErrorCode.NONE
 
@@ -393,6 +427,15 @@ class TransactionService:
             return TransactionDecision()
         event = TransactionTimedOut(self._env.transaction_version())
         return time_out(metadata, event, self._env.wall_ms(), new_producer_id)
+
+    async def expire(self, transactional_id: str) -> ErrorCode:
+        """Abort an ongoing transaction now as if it had timed out; return the error."""
+        event = TransactionTimedOut(self._env.transaction_version())
+        answer = await self._answer(
+            transactional_id,
+            lambda new: expire(self._get(transactional_id), event, self._env.wall_ms(), new),
+        )
+        return answer.error
 
     def delete_expired(self) -> None:
         """Delete the transactional ids that were not used for long."""

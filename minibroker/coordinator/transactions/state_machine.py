@@ -294,6 +294,22 @@ def time_out(
     return _fence(metadata, event.server_version, now_ms, new_producer_id)
 
 
+def expire(
+    metadata: TransactionMetadata | None,
+    event: TransactionTimedOut,
+    now_ms: int,
+    new_producer_id: int | None = None,
+) -> TransactionDecision:
+    """Abort an ongoing transaction as if it had timed out."""
+    if metadata is None:
+        return TransactionDecision(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    if metadata.is_prepared:
+        return CONCURRENT
+    if metadata.state is not TransactionState.ONGOING:
+        return INVALID_STATE
+    return _fence(metadata, event.server_version, now_ms, new_producer_id)
+
+
 def markers_written(
     metadata: TransactionMetadata, event: MarkersWritten, now_ms: int
 ) -> TransactionDecision:

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from minibroker.cluster.placement import TRANSACTION_STATE_TOPIC
+from minibroker.coordinator.holds import NO_HOLD_POINTS, HoldPoints
 from minibroker.coordinator.transactions.limits import TransactionLimits
 from minibroker.coordinator.transactions.service import (
     MarkersReply,
@@ -78,6 +79,7 @@ class Cluster:
         """Number of requests with markers that are lost from now on."""
         self.answers = trio.Event()
         self.answers.set()
+        self.hold_points: HoldPoints = NO_HOLD_POINTS
 
     def service(self) -> TransactionService:
         return TransactionService(
@@ -93,6 +95,7 @@ class Cluster:
                 write_markers=self._write_markers,
                 wall_ms=lambda: self.time_ms,
                 sleep_real=trio.sleep,
+                hold_points=self.hold_points,
             ),
         )
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from minibroker.coordinator.holds import COMPLETING, PREPARED
 from minibroker.coordinator.transactions.events import (
     AddPartitions,
     EndTransaction,
@@ -21,6 +22,7 @@ from minibroker.coordinator.transactions.metadata import EPOCH_MAX, TransactionM
 from minibroker.coordinator.transactions.service import TransactionAnswer, TransactionService
 from minibroker.coordinator.transactions.states import TransactionState
 from protocol.errors import ErrorCode
+from tests.coordinator.held import TestHoldPoints
 
 if TYPE_CHECKING:
     from tests.coordinator.transactions.conftest import Cluster
@@ -262,3 +264,78 @@ async def test_reset_forgets_everything_and_late_answers(cluster: Cluster) -> No
         await wait_all_tasks_blocked()
         assert service.describe("x") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         assert (await service.init_producer("x", INIT)).producer.epoch == 0
+
+
+async def test_prepared_transaction_is_held_before_its_markers(cluster: Cluster) -> None:
+    points = cluster.hold_points = TestHoldPoints(PREPARED)
+    async with running(cluster) as service:
+        producer = await begin(service)
+        assert (await end(service, producer)).error is OK
+        await wait_all_tasks_blocked()
+        assert (points.held, cluster.sent) == ([(PREPARED, "x")], [])
+        assert state(service).state is TransactionState.PREPARE_COMMIT
+        points.release()
+        await wait_all_tasks_blocked()
+        assert state(service).state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_transaction_is_held_before_it_is_complete(
+    cluster: Cluster, autojump_clock: MockClock
+) -> None:
+    points = cluster.hold_points = TestHoldPoints(COMPLETING)
+    async with running(cluster) as service:
+        producer = await begin(service)
+        await end(service, producer)
+        await trio.sleep(60)
+        assert points.held == [(COMPLETING, "x")]
+        assert len(cluster.sent) == 2
+        assert state(service).is_prepared
+        points.release()
+        assert state(service).state is TransactionState.COMPLETE_COMMIT
+        points.release()
+    cluster.disk.kill()
+    async with running(cluster) as service:
+        assert state(service).state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_completion_that_fails_after_its_release_is_tried_again(
+    cluster: Cluster, autojump_clock: MockClock
+) -> None:
+    points = cluster.hold_points = TestHoldPoints(COMPLETING)
+    async with running(cluster) as service:
+        await end(service, await begin(service))
+        await wait_all_tasks_blocked()
+        (index,) = cluster.disk.logs
+        append = cluster.disk.logs[index].append_prepared
+        cluster.disk.fail(index, ErrorCode.KAFKA_STORAGE_ERROR)
+        points.points = ()
+        points.release()
+        assert state(service).is_prepared
+        cluster.disk.logs[index].append_prepared = append  # type: ignore[method-assign]
+        await trio.sleep(1)
+        assert state(service).state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_release_after_a_reset_changes_nothing(cluster: Cluster) -> None:
+    points = cluster.hold_points = TestHoldPoints(PREPARED, COMPLETING)
+    async with running(cluster) as service:
+        await end(service, await begin(service))
+        points.release()
+        await wait_all_tasks_blocked()
+        assert points.held == [(COMPLETING, "x")]
+        service.reset()
+        points.release()
+        assert list(service.list_transactions()) == []
+
+
+async def test_transaction_expires_by_request(cluster: Cluster) -> None:
+    async with running(cluster) as service:
+        assert await service.expire("x") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        error, producer = await service.init_producer("x", INIT)
+        assert await service.expire("x") is ErrorCode.INVALID_TXN_STATE
+        service.add_partitions("x", AddPartitions(producer, PARTS, 2))
+        assert (error, await service.expire("x")) == (OK, OK)
+        assert await service.expire("x") is ErrorCode.CONCURRENT_TRANSACTIONS
+        await wait_all_tasks_blocked()
+        assert state(service).state is TransactionState.COMPLETE_ABORT
+        assert (await end(service, producer)).error is ErrorCode.INVALID_TXN_STATE

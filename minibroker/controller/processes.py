@@ -1,0 +1,63 @@
+"""Kills and stops processes of the broker on request.
+
+Owns the signals. It must never know why a process is killed or stopped. Invariant: a process that
+was stopped continues, also if the request for it is cancelled. Kafka's Trogdor has
+``ProcessStopFault``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from minibroker.control.schema import Fault, InvalidJson
+from minibroker.observability.log import EventLog
+from minibroker.process.environment import CONTROLLER
+from minibroker.runtime.clock import ControlledClock
+from minibroker.runtime.roles import RoleStatus
+
+_log = EventLog(CONTROLLER)
+
+
+class ProcessSignals:
+    """The processes of one broker."""
+
+    def __init__(
+        self, clock: ControlledClock, statuses: Callable[[], Sequence[RoleStatus]]
+    ) -> None:
+        self._clock = clock
+        self._statuses = statuses
+
+    def check(self, action: str, process: str) -> None:
+        """Raise ``InvalidJson`` if the action ``kill`` or ``pause`` can't be done to a process."""
+        known = [status.name for status in self._statuses() if status.pid]
+        if action == "pause":  # A stopped controller could not continue itself.
+            known = [name for name in known if name != CONTROLLER]
+        if process not in known:
+            names = ", ".join(known) or "none"
+            raise InvalidJson([Fault("process", f"is not one of the processes here: {names}")])
+
+    def _pid(self, process: str) -> int | None:
+        pids = [status.pid for status in self._statuses() if status.name == process]
+        return pids[0] if any(pids) else None
+
+    def kill(self, process: str, reason: str) -> None:
+        """Kill a process, unless it is being restarted."""
+        pid = self._pid(process)
+        if pid is not None:
+            _log.warning("a process is killed by request", process=process, reason=reason)
+            os.kill(pid, signal.SIGKILL)
+
+    async def pause(self, process: str, duration_ms: int) -> None:
+        """Stop a process for some real time, unless it is being restarted."""
+        pid = self._pid(process)
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await self._clock.sleep_real(duration_ms / 1000)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,101 @@
+"""Broker actions that an I/O worker carries out on its groups, transactions and logs.
+
+Owns the translation of actions into events of groups and transactions and calls of logs. It must
+never know the request for an action. Invariant: an action changes only what this worker owns.
+Kafka has no equivalent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from minibroker.control.action_shapes import BrokerAction
+from minibroker.coordinator.events import (
+    AssignmentPlanned,
+    GroupAction,
+    MemberExpired,
+    MemberFenced,
+    RebalanceRequested,
+)
+from minibroker.coordinator.subscription import encode_assignment
+from minibroker.process.messages import ActionReply
+from minibroker.storage.errors import LogError
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from minibroker.apis.fetch_watches import FetchWatches
+    from minibroker.cluster.image import Image
+    from minibroker.coordinator.service import GroupService
+    from minibroker.coordinator.transactions.service import TransactionService
+    from minibroker.storage.partition import Partition
+
+
+class ActingWorker(Protocol):
+    """What actions need of a worker."""
+
+    groups: GroupService
+    transactions: TransactionService
+    fetch_watches: FetchWatches
+
+    @property
+    def image(self) -> Image: ...
+
+    def wall_ms(self) -> int: ...
+
+    def owns(self, topic: str, partition: int) -> bool: ...
+
+    def partition(self, topic: str, index: int) -> Partition | None: ...
+
+
+async def act(worker: ActingWorker, action: BrokerAction) -> ActionReply:
+    """Carry out an action; the reply says how much it has changed, or why nothing."""
+    if action.group is not None:
+        taken = worker.groups.act(action.group, _group_event(action))
+        return ActionReply(*taken)
+    if action.transactional_id is not None:
+        error = await worker.transactions.expire(action.transactional_id)
+        text = f"{action.transactional_id!r} has no transaction that could be aborted"
+        is_done = error is ErrorCode.NONE
+        return ActionReply(error, "" if is_done else text, int(is_done))
+    try:
+        return ActionReply(affected=_act_on_logs(worker, action))
+    except LogError as error:
+        return ActionReply(error.code, error.text)
+
+
+def _group_event(action: BrokerAction) -> GroupAction:
+    if action.action == "rebalance":
+        return RebalanceRequested()
+    if action.action == "assign":
+        given = cast("Mapping[str, Mapping[str, Any]]", action.assignment)
+        return AssignmentPlanned(
+            {member: encode_assignment(topics) for member, topics in given.items()}
+        )
+    kind = MemberExpired if action.action == "expire_member" else MemberFenced
+    return kind(action.member or "")
+
+
+def _act_on_logs(worker: ActingWorker, action: BrokerAction) -> int:
+    """Roll segments, or drop expired ones; return their number."""
+    affected = 0
+    for index, partition in _owned(worker, action):
+        if action.action == "roll":
+            affected += partition.log.segments.active.size > 0
+            partition.log.roll(now_ms=worker.wall_ms())
+            continue
+        dropped = partition.log.apply_retention(now_ms=worker.wall_ms())
+        if dropped:
+            worker.fetch_watches.changed(action.topic or "", index)
+        affected += dropped
+    return affected
+
+
+def _owned(worker: ActingWorker, action: BrokerAction) -> Iterator[tuple[int, Partition]]:
+    name = action.topic or ""
+    topic = worker.image.topics.get(name)
+    for index in range(len(topic.partitions) if topic else 0):
+        if action.partition in (None, index) and worker.owns(name, index):
+            partition = worker.partition(name, index)
+            if partition is not None:
+                yield index, partition

@@ -1,0 +1,69 @@
+"""Requests of the controller to an I/O worker: views of logs and groups, and work to be done now.
+
+Owns the answers to these requests. It must never know their purpose. Invariant: a worker
+answers for the partitions and groups that it owns, and for no others. Kafka's tools ask the brokers
+themselves.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from minibroker.process.messages import (
+    ActionRequest,
+    CompactRequest,
+    GroupsRequest,
+    LogsRequest,
+    LogView,
+)
+from minibroker.roles.worker_actions import ActingWorker, act
+from minibroker.storage.errors import LogError
+
+if TYPE_CHECKING:
+    from minibroker.process.log_cleaner import LogCleaner
+    from minibroker.storage.partition import Partition
+
+
+class RequestedWorker(ActingWorker, Protocol):
+    """What the requests need of a worker."""
+
+    cleaner: LogCleaner
+
+
+class ControllerRequests:
+    """The requests of the controller to one worker."""
+
+    def __init__(self, worker: RequestedWorker) -> None:
+        self._worker = worker
+
+    def handle(self, request: Any) -> Any:
+        """Return the answer, or an awaitable of it."""
+        worker = self._worker
+        if isinstance(request, CompactRequest):
+            return worker.cleaner.compact(request.topic)
+        if isinstance(request, LogsRequest):
+            return self._log_views(request.topic)
+        if isinstance(request, GroupsRequest):
+            if request.group_id is None:
+                return worker.groups.list_groups()
+            return worker.groups.describe(request.group_id, full=True)
+        if isinstance(request, ActionRequest):
+            return act(worker, request.action)
+        raise TypeError(f"a worker cannot handle {type(request).__name__}")
+
+    def _log_views(self, topic: str) -> dict[int, LogView]:
+        known = self._worker.image.topics.get(topic)
+        views: dict[int, LogView] = {}
+        for index in range(len(known.partitions) if known else 0):
+            if self._worker.owns(topic, index):
+                with suppress(LogError):  # Shown as a partition without a log.
+                    partition = self._worker.partition(topic, index)
+                    if partition is not None:
+                        views[index] = _log_view(partition)
+        return views
+
+
+def _log_view(partition: Partition) -> LogView:
+    log = partition.log
+    return LogView(log.log_start_offset, partition.high_watermark, log.log_end_offset, log.size)

@@ -1,0 +1,71 @@
+"""Processes of the broker are killed and stopped by request."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.control.schema import InvalidJson
+from minibroker.controller.processes import ProcessSignals
+from minibroker.runtime.clock import SimulatedClock
+from minibroker.runtime.roles import RoleState, RoleStatus
+
+
+class At:
+    """A process of the broker that does nothing, and its signals."""
+
+    def __init__(self, running: subprocess.Popen[bytes]) -> None:
+        self.running = running
+        self.statuses = [
+            RoleStatus("worker-0", running.pid, 1, RoleState.READY, 0, None),
+            RoleStatus("controller", 1, 1, RoleState.READY, 0, None),
+        ]
+        self.signals = ProcessSignals(SimulatedClock(MockClock()), lambda: self.statuses)
+
+    def state(self) -> str:
+        """The kernel's letter for the state of the process."""
+        text = Path(f"/proc/{self.running.pid}/stat").read_text()
+        return text.rpartition(")")[2].split()[0]
+
+
+@pytest.fixture
+def at() -> Iterator[At]:
+    with subprocess.Popen(["sleep", "60"]) as running:
+        yield At(running)
+        running.kill()
+
+
+def test_process_is_killed(at: At) -> None:
+    at.signals.kill("worker-0", "a test")
+    assert at.running.wait() == -signal.SIGKILL
+
+
+async def test_process_is_stopped_for_a_time(at: At) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(at.signals.pause, "worker-0", 60_000)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert at.state() != "T"
+    await at.signals.pause("worker-0", 1)
+    assert at.state() != "T"
+
+
+async def test_process_that_is_being_restarted_gets_no_signal(at: At) -> None:
+    at.statuses = [RoleStatus("worker-0", 0, 1, RoleState.WAITING, 1, None)]
+    at.signals.kill("worker-0", "a test")
+    await at.signals.pause("worker-0", 1)
+    assert at.running.poll() is None
+
+
+def test_only_known_processes_are_accepted_and_the_controller_is_not_paused(at: At) -> None:
+    at.signals.check("kill", "controller")
+    at.signals.check("pause", "worker-0")
+    for action, process in (("kill", "worker-9"), ("pause", "controller")):
+        with pytest.raises(InvalidJson, match="process: is not one of the processes here: "):
+            at.signals.check(action, process)
