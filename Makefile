@@ -60,6 +60,9 @@ attack: $(VENV)/.installed-dev ## Attack brokers for an hour (ATTACK_S=…; ATTA
 	$(BIN)/python .ci/totals.py $(REPORTS)/attack.xml || status=1; \
 	exit $$status
 
+client-suites: $(VENV)/.installed-dev ## The complete test suites of client libraries (ARGS=kgo: one)
+	$(BIN)/python -m system_tests.suites $(ARGS)
+
 lint: $(VENV)/.installed-dev ## Style, security, types, layers, and that generated pages are current
 	$(BIN)/ruff check $(SOURCES) .ci
 	$(BIN)/ruff format --check $(SOURCES) .ci
@@ -118,4 +121,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: help run test system-test attack lint format docs docs-check bench sim sim-transactions clean nuke
+.PHONY: help run test system-test attack client-suites lint format docs docs-check bench sim sim-transactions clean nuke

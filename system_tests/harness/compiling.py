@@ -39,12 +39,17 @@ def compiled(source: Path, *options: str) -> Path:
 
 def built_with_go(folder: Path) -> Path:
     """Return the program of a folder that is a Go module; Go itself knows what is up to date."""
-    if shutil.which("go") is None:
-        raise ToolchainMissing(f"`go` is not on the path: install Go to have {folder.name}")
     program = CACHE / folder.name
     fresh = program.with_suffix(".part")
     with one_at_a_time("programs"):
-        fetch(["go", "mod", "download"], f"the modules of {folder.name} were not fetched", folder)
+        fetch_go_modules(folder)
         run(["go", "build", "-o", str(fresh), "."], f"{folder.name} was not built", folder)
         fresh.rename(program)  # the program may be running
     return program
+
+
+def fetch_go_modules(folder: Path) -> None:
+    """Fetch the modules that a Go module requires; `go.sum` has their checksums."""
+    if shutil.which("go") is None:
+        raise ToolchainMissing(f"`go` is not on the path: install Go to have {folder.name}")
+    fetch(["go", "mod", "download"], f"the modules of {folder.name} were not fetched", folder)
