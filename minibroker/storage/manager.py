@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from minibroker.cluster.image import Image, Topic
 from minibroker.config import PERSONA, Settings, topics
@@ -24,6 +25,7 @@ from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.failures import StorageFailed, ignore_failure
 from minibroker.storage.log import Log
+from minibroker.storage.log_copy import LogMark, log_mark, restore_log, save_log
 from minibroker.storage.paths import (
     STRAY,
     list_deleted,
@@ -41,12 +43,22 @@ from protocol.types import Uuid
 
 Partition = tuple[str, int]
 
+MARKED_SNAPSHOTS_MAX: Final = 16
+"""Snapshots whose unchanged logs need not be restored."""
+
 _logger = logging.getLogger(__name__)
 
 _TIMESTAMP_TYPES = {
     "CreateTime": TimestampType.CREATE_TIME,
     "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
+
+
+class SavedLogs(NamedTuple):
+    """The size of what was saved."""
+
+    partitions: int
+    size_bytes: int
 
 
 def log_config(settings: Settings, image: Image, topic: str) -> LogConfig:
@@ -128,6 +140,8 @@ class LogManager:
         """By topic; filled when a log is opened, cleared when configs change."""
         self._not_renamed: dict[Partition, str] = {}
         """Directories of deleted logs that could not be renamed so far."""
+        self._marks: dict[str, dict[Partition, LogMark]] = {}
+        """The logs as they are in snapshots, by name."""
         self._not_removed: set[str] = set()
         """Directories of deleted logs that were renamed and could not be removed so far."""
 
@@ -295,6 +309,64 @@ class LogManager:
         """Expire the idle producers of all logs."""
         for log in self._logs.values():
             log.expire_producers(now_ms=now_ms)
+
+    def save(self, saved: Path, name: str) -> SavedLogs:
+        """Save all logs below a directory, as the snapshot ``name``.
+
+        Raises OSError, and LogError if a log cannot be opened.
+        """
+        for path, partition in self._owned_directories(self._data_dir):
+            if partition not in self._logs and read_topic_id(path) is not None:
+                text = f"{path} is not open, so its records cannot be saved"
+                raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+        for key, log in self._logs.items():
+            save_log(log, partition_directory(saved, *key))
+        self.mark_unchanged(name)
+        return SavedLogs(len(self._logs), sum(log.size for log in self._logs.values()))
+
+    def mark_unchanged(self, name: str) -> None:
+        """Note that all logs are as in a snapshot."""
+        self._marks.pop(name, None)
+        self._marks[name] = {key: log_mark(log) for key, log in self._logs.items()}
+        if len(self._marks) > MARKED_SNAPSHOTS_MAX:
+            del self._marks[next(iter(self._marks))]
+
+    def restore(self, saved: Path, name: str) -> None:
+        """Return to the logs that ``save`` saved: close those that have changed since, and restore
+        their files. Raises OSError.
+
+        ``recover`` opens them; then `mark_unchanged` must be called.
+        """
+        marks = self._marks.pop(name, {})
+        kept = {
+            key: log
+            for key, log in self._logs.items()
+            if log.is_open and marks.get(key) == log_mark(log)
+        }
+        closed, self._logs = self._logs, kept
+        for key, log in closed.items():
+            if key not in kept:
+                log.abandon()
+        self._not_renamed.clear()
+        for path, partition in self._owned_directories(self._data_dir):
+            if partition in kept:
+                continue
+            if partition in closed or read_topic_id(path) is not None:
+                renamed = rename_directory(path)
+                if not remove_renamed(renamed):
+                    self._not_removed.add(renamed)
+        for path, partition in self._owned_directories(saved):
+            if partition not in kept:
+                restore_log(path, partition_directory(self._data_dir, *partition))
+
+    def _owned_directories(self, parent: Path) -> list[tuple[str, Partition]]:
+        found = []
+        with os.scandir(parent) as entries:
+            for entry in entries:
+                partition = parse_directory(entry.name)
+                if partition is not None and self._owns(*partition) and not entry.is_symlink():
+                    found.append((entry.path, partition))
+        return found
 
     def close(self, *, now_ms: int) -> list[LogError]:
         """Close all logs; returns the errors of logs that will need recovery."""

@@ -61,10 +61,18 @@ class ReplicaManager:
             known = after.topics.get(topic)
             if known is before.topics.get(topic):
                 continue
-            if known is None or known.topic_id != partition.topic_id:
+            is_gone = known is None or known.topic_id != partition.topic_id
+            if known is None or is_gone or index >= len(known.partitions):
+                # Partitions are removed from a topic only by the return to a snapshot.
                 del self._partitions[topic, index]
                 self._on_change(topic, index)
             else:
                 registration = known.partitions[index]
                 partition.update_leadership(registration.leader, registration.leader_epoch)
                 self._on_change(topic, index)
+
+    def forget_all(self) -> None:
+        """Forget all partitions, whose logs were closed."""
+        partitions, self._partitions = self._partitions, {}
+        for topic, index in partitions:
+            self._on_change(topic, index)

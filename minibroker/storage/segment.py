@@ -368,6 +368,19 @@ class ActiveSegment(Segment):
             self._write_index(TRANSACTION_INDEX, entries, done * ENTRY.size)
             self._transactions_written = self.aborted_count
 
+    def save_indexes(self, directory: str) -> None:
+        """Write complete index files to another directory, which has none. Raises OSError."""
+        times = self.time_index.encode()
+        if self.max_timestamp > self.time_index.last[0]:
+            relative = self._max_timestamp_offset - self.base_offset
+            times += TIME_ENTRY.pack(self.max_timestamp, relative)
+        files = {OFFSET_INDEX: self.offset_index.encode(), TIME_INDEX: times}
+        if self.aborted_count:
+            files[TRANSACTION_INDEX] = self.transaction_index.encode()
+        for suffix, entries in files.items():
+            with open(offset_file(directory, self.base_offset, suffix), "wb") as file:
+                file.write(entries)
+
     def _write_index(self, suffix: str, entries: bytes, position: int) -> None:
         fd = os.open(self._path_of(suffix), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

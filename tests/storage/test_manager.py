@@ -21,7 +21,7 @@ from minibroker.config import Settings
 from minibroker.storage.checkpoint import write_topic_id
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
-from minibroker.storage.manager import LogManager, log_config
+from minibroker.storage.manager import MARKED_SNAPSHOTS_MAX, LogManager, log_config
 from minibroker.storage.paths import list_deleted, rename_directory
 from minibroker.storage.segment_files import SegmentFiles
 from protocol.compression import Compression
@@ -354,3 +354,62 @@ def test_new_directory_is_removed_if_topic_id_cannot_be_written(
     with pytest.raises(LogError):
         open_log(manager, image(topic("t", b"1")))
     assert os.listdir(tmp_path / "t-0") == []
+
+
+def test_saved_logs_are_restored_and_others_are_removed(
+    manager: LogManager, tmp_path: Path, batch: MakeBatch
+) -> None:
+    current = image(topic("t", b"1"), topic("u", b"2"), topic("v", b"3"))
+    for name in ("t", "u"):
+        open_log(manager, current, name).append(batch(), now_ms=NOW_MS)
+    foreign = tmp_path / "t-1"  # Another worker's.
+    foreign.mkdir()
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    assert manager.save(saved, "s").partitions == 2
+    kept, changed = open_log(manager, current, "t"), open_log(manager, current, "u")
+    for _ in range(2):
+        open_log(manager, current, "u").append(batch(), now_ms=NOW_MS)
+        open_log(manager, current, "v").append(batch(), now_ms=NOW_MS)
+        manager.restore(saved, "s")
+        assert sorted(manager.recover(current, now_ms=NOW_MS)) == [("t", 0), ("u", 0)]
+        manager.mark_unchanged("s")
+        assert open_log(manager, current, "t") is kept
+        assert open_log(manager, current, "u") is not changed
+        assert open_log(manager, current, "u").log_end_offset == 1
+    assert foreign.is_dir()
+
+
+def test_logs_are_restored_without_marks(
+    manager: LogManager, settings: Settings, tmp_path: Path, batch: MakeBatch
+) -> None:
+    current = image(topic("t", b"1"))
+    open_log(manager, current).append(batch(), now_ms=NOW_MS)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    manager.save(saved, "s")
+    manager.abandon()
+    again = LogManager(tmp_path, settings, lambda *_: True, SegmentFiles())
+    log = open_log(again, current)
+    again.restore(saved, "s")
+    assert not log.is_open
+    again.recover(current, now_ms=NOW_MS)
+    assert open_log(again, current).log_end_offset == 1
+    again.abandon()
+
+
+def test_log_that_is_not_open_is_not_left_out_of_a_copy(
+    manager: LogManager, tmp_path: Path
+) -> None:
+    (tmp_path / "t-0").mkdir()
+    write_topic_id(str(tmp_path / "t-0"), b"1" * 16)
+    with pytest.raises(LogError, match="t-0 is not open"):
+        manager.save(tmp_path, "s")
+
+
+def test_marks_of_few_snapshots_are_kept(manager: LogManager, batch: MakeBatch) -> None:
+    open_log(manager, image(topic("t", b"1"))).append(batch(), now_ms=NOW_MS)
+    for number in range(MARKED_SNAPSHOTS_MAX + 3):
+        manager.mark_unchanged(str(number))
+    assert len(manager._marks) == MARKED_SNAPSHOTS_MAX
+    assert "0" not in manager._marks

@@ -105,3 +105,23 @@ def test_follow_drops_partition_of_deleted_topic(replicas: ReplicaManager) -> No
     get(replicas, before)
     replicas.follow(before, Image())
     assert replicas.get(Image(), "t", 0, now_ms=NOW_MS) is None
+
+
+def test_follow_drops_partition_that_the_topic_has_no_longer(replicas: ReplicaManager) -> None:
+    before = image(b"1")
+    get(replicas, before)
+    replicas.follow(before, image(b"1", partitions=0))
+    assert replicas.open_partition("t", 0) is None
+
+
+def test_forgotten_partition_is_opened_again(tmp_path: Path, batch: MakeBatch) -> None:
+    changed: list[tuple[str, int]] = []
+    logs = LogManager(tmp_path, Settings.from_sources(), lambda _, index: True, SegmentFiles())
+    replicas = ReplicaManager(logs, 1, lambda topic, index: changed.append((topic, index)))
+    current = image(b"1")
+    partition = get(replicas, current)
+    changed.clear()
+    replicas.forget_all()
+    assert changed == [("t", 0)]
+    assert get(replicas, current) is not partition
+    logs.abandon()

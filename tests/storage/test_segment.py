@@ -204,3 +204,17 @@ def test_index_files_of_other_segment_are_rejected(segment: ActiveSegment) -> No
     assert (other.size, len(other.offset_index)) == (0, 0)
     other.close()
     other.close()
+
+
+@pytest.mark.parametrize("groups", [[], [[5, 9], [7]], [[time] for time in range(80)]])
+def test_saved_indexes_are_those_of_a_finished_segment(
+    segment: ActiveSegment, tmp_path: Path, groups: list[list[int]]
+) -> None:
+    fill(segment, groups, Compression.NONE)
+    (tmp_path / "saved").mkdir()
+    segment.save_indexes(str(tmp_path / "saved"))
+    assert list(tmp_path.glob("*.index")) == []
+    segment.finish_indexes()
+    for suffix in ("index", "timeindex"):
+        name = f"{100:020d}.{suffix}"
+        assert (tmp_path / "saved" / name).read_bytes() == (tmp_path / name).read_bytes()
