@@ -53,6 +53,7 @@ from minibroker.cluster.outcomes import (
     unavailable_rejection,
 )
 from minibroker.cluster.quotas import QuotaChange, plan_change, sharded_problem
+from minibroker.cluster.snapshot_controller import SnapshotController
 from minibroker.cluster.store.tree import (
     BadVersionError,
     Delete,
@@ -75,7 +76,7 @@ from minibroker.cluster.topics import (
     plan_new_partitions,
     topics_at_start,
 )
-from minibroker.cluster.user_controller import Plans, UserController
+from minibroker.cluster.user_controller import Plans
 from minibroker.config import BROKER_RACK, DELETE_TOPIC_ENABLE, NODE_ID, Settings
 from protocol.errors import ErrorCode
 
@@ -89,7 +90,7 @@ CONFLICTS = (NodeExistsError, NoNodeError, BadVersionError, NotEmptyError)
 Result = TypeVar("Result", TopicOutcomes, ConfigOutcome, AppliedTopics)
 
 
-class ClusterController(UserController):
+class ClusterController(SnapshotController):
     """Cluster metadata with its store; only one controller uses a store at a time."""
 
     def __init__(

@@ -177,6 +177,15 @@ class Reset(NamedTuple):
     internal: tuple[Topic, ...] = ()
 
 
+class MetadataRestored(NamedTuple):
+    """All metadata but the brokers, as it was when a snapshot was taken."""
+
+    topics: Mapping[str, Topic]
+    configs: Mapping[tuple[str, str], Mapping[str, str]]
+    acls: Acls
+    features: FinalizedLevels
+
+
 Change: TypeAlias = (
     TopicCreated
     | TopicDeleted
@@ -187,6 +196,7 @@ Change: TypeAlias = (
     | BrokerChanged
     | BrokerGone
     | Reset
+    | MetadataRestored
 )
 
 
@@ -216,21 +226,30 @@ def apply_update(image: Image, update: Update) -> Image:
         )
     for change in update.changes:
         image = apply(image, change)
-        if isinstance(change, ConfigChanged) and change.kind == BROKER:
+        if isinstance(change, MetadataRestored) or (
+            isinstance(change, ConfigChanged) and change.kind == BROKER
+        ):
             image = replace(image, broker_configs_number=update.number)
     return replace(image, number=update.number)
 
 
 def image_of(image: Image, kinds: Collection[str]) -> Image:
     """Return the image with configs of some resource types only."""
-    configs = {key: config for key, config in image.configs.items() if key[0] in kinds}
-    return replace(image, configs=configs)
+    return replace(image, configs=_configs_of(image.configs, kinds))
+
+
+def _configs_of(
+    configs: Mapping[tuple[str, str], Mapping[str, str]], kinds: Collection[str]
+) -> Mapping[tuple[str, str], Mapping[str, str]]:
+    return {key: config for key, config in configs.items() if key[0] in kinds}
 
 
 def update_of(update: Update, kinds: Collection[str]) -> Update:
     """Return the update for an image that has only configs of these kinds."""
     changes = tuple(
-        change
+        change._replace(configs=_configs_of(change.configs, kinds))
+        if isinstance(change, MetadataRestored)
+        else change
         for change in update.changes
         if not isinstance(change, ConfigChanged) or change.kind in kinds
     )
@@ -257,8 +276,8 @@ def apply(image: Image, change: Change) -> Image:
             return replace(image, features=features)
         case BrokerChanged() | BrokerGone():
             return replace(image, brokers=_brokers_after(image, change))
-        case Reset(internal):
-            return _reset(image, internal)
+        case Reset() | MetadataRestored():
+            return _replaced(image, change)
 
 
 def _brokers_after(image: Image, change: BrokerChanged | BrokerGone) -> Mapping[int, Broker]:
@@ -299,12 +318,15 @@ def _without_topic(image: Image, name: str) -> Image:
     )
 
 
-def _reset(image: Image, internal: tuple[Topic, ...]) -> Image:
-    topics = {topic.name: topic for topic in internal}
+def _replaced(image: Image, change: Reset | MetadataRestored) -> Image:
+    if isinstance(change, MetadataRestored):
+        names = {topic.topic_id: name for name, topic in change.topics.items()}
+        return replace(image, topic_names=names, **change._asdict())
+    topics = {topic.name: topic for topic in change.internal}
     return replace(
         image,
         topics=topics,
-        topic_names={topic.topic_id: topic.name for topic in internal},
+        topic_names={topic.topic_id: topic.name for topic in change.internal},
         configs={
             (kind, name): config
             for (kind, name), config in image.configs.items()

@@ -151,14 +151,18 @@ class GroupManager:
             self._stored.pop(group.group_id, None)
         return group_error(error)
 
-    def clear(self) -> None:
-        """Remove all groups and clear and release the logs."""
+    def unload(self) -> dict[int, OffsetsLog]:
+        """Remove all groups and release the logs, which are returned unchanged."""
         self.groups.clear()
         self.unloaded.clear()
         self._stored.clear()
         self._pending.clear()
         logs, self.offsets_logs = self.offsets_logs, {}
-        for partition, offsets_log in logs.items():
+        return logs
+
+    def clear(self) -> None:
+        """Remove all groups and clear and release the logs."""
+        for partition, offsets_log in self.unload().items():
             try:
                 offsets_log.clear()
             except OSError as error:

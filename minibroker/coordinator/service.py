@@ -151,15 +151,19 @@ class GroupService:
             self._wakeup = trio.Event()
             self._run_due()
 
-    def reset(self) -> int:
+    def reset(self, *, keep_logs: bool = False) -> int:
         """Remove all groups and offsets and release the logs; return the number of groups removed.
 
-        Waiting requests are answered with NOT_COORDINATOR, so clients look up their coordinator.
+        The logs are cleared unless ``keep_logs`` is set. Waiting requests are answered with
+        NOT_COORDINATOR, so clients look up their coordinator.
         """
         groups = list(self._manager.groups.values())
         for group in groups:
             self._handle_event(group, Removed())
-        self._manager.clear()
+        if keep_logs:
+            self._manager.unload()
+        else:
+            self._manager.clear()
         self._timers.clear()
         return len(groups)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.cluster.features import FinalizedLevels
 from minibroker.cluster.image import (
     BROKER,
     TOPIC,
@@ -19,6 +20,7 @@ from minibroker.cluster.image import (
     ConfigChanged,
     Image,
     ImageGapError,
+    MetadataRestored,
     PartitionRegistration,
     PartitionsAdded,
     Reset,
@@ -28,6 +30,8 @@ from minibroker.cluster.image import (
     Update,
     apply,
     apply_update,
+    image_of,
+    update_of,
 )
 
 
@@ -181,3 +185,26 @@ def test_equal_configs_share_interned_strings() -> None:
     (one,), (other,) = (image.configs[USER, "alice"].items() for image in images)
     assert one[0] is other[0]
     assert one[1] is other[1]
+
+
+def test_restored_metadata_replaces_all_but_brokers() -> None:
+    broker = Broker(1, None, {"A": ("h", 1)})
+    image = apply(Image(controller_epoch=4), BrokerChanged(broker))
+    image = apply(image, TopicCreated(topic("a"), {"retention.ms": "5"}))
+    saved = {"b": topic("b")}
+    configs = {(BROKER, "1"): {"x": "y"}, (TOPIC, "b"): {"retention.ms": "6"}}
+    change = MetadataRestored(saved, configs, {}, FinalizedLevels({"f": 1}, 3))
+    update = Update(4, 1, (change,))
+    after = apply_update(image, update)
+    assert after == Image(
+        controller_epoch=4,
+        number=1,
+        brokers={1: broker},
+        broker_configs_number=1,
+        topics=saved,
+        topic_names={topic("b").topic_id: "b"},
+        configs=configs,
+        features=FinalizedLevels({"f": 1}, 3),
+    )
+    fewer = apply_update(image, update_of(update, (TOPIC,)))
+    assert fewer == image_of(after, (TOPIC,))

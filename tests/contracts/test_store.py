@@ -356,3 +356,33 @@ def test_store_matches_dictionary_model(
         await store.close()
 
     trio.run(compare)
+
+
+async def test_copy_is_restored_or_refused(maker: Maker, tmp_path: Path) -> None:
+    store = await maker(tmp_path)
+    for path in ("/a", "/a/deleted", "/number"):
+        await store.create(path, b"before")
+    await store.set("/a", b"again")
+    await store.create("/session", ephemeral=True)
+    copy = str(tmp_path / "copy")
+    try:
+        await store.save(copy)
+    except StoreError as refused:
+        assert "is used by other programs" in str(refused)  # noqa: PT017
+        with pytest.raises(StoreError, match="is used by other programs"):
+            await store.restore(copy)
+        await store.close()
+        return
+    await store.delete("/a/deleted")
+    await store.create("/a/new-", sequential=True)
+    for path in ("/a", "/number"):
+        await store.set(path, b"after")
+    await store.delete("/session")
+    for _ in range(2):
+        await store.restore(copy, kept=["/number"])
+        assert await store.get("/a") == StoreNode(b"again", 1)
+        assert await store.children("/a") == ["deleted"]
+        assert await store.get("/number") == StoreNode(b"after", 1)
+        assert not await store.exists("/session")
+        assert await store.create("/a/new-", sequential=True) == "/a/new-0000000001"
+    await store.close()

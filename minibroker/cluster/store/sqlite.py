@@ -221,6 +221,34 @@ class SqliteStore(Store):
             self._path, f"cannot be written: {error}; {free} bytes are free; free some space"
         )
 
+    async def save(self, file: str) -> None:
+        await trio.lowlevel.checkpoint()
+        try:
+            self._db.execute("VACUUM INTO ?", (file,))
+        except sqlite3.OperationalError as error:
+            raise self._unwritable(error) from None
+
+    async def restore(self, file: str, kept: Sequence[str] = ()) -> None:
+        await trio.lowlevel.checkpoint()
+        marks = ", ".join("?" * len(kept))
+        which = f"WHERE NOT ephemeral AND path NOT IN ({marks})"
+        try:
+            self._db.execute("ATTACH ? AS saved", (file,))
+            try:
+                with self._db:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    self._db.execute(f"DELETE FROM main.node {which}", kept)  # noqa: S608
+                    self._db.execute(
+                        f"INSERT INTO main.node SELECT * FROM saved.node {which}",  # noqa: S608
+                        kept,
+                    )
+            finally:
+                self._db.execute("DETACH saved")
+        except sqlite3.OperationalError as error:
+            raise self._unwritable(error) from None
+        except sqlite3.DatabaseError as error:
+            raise StoreError(file, f"is no copy of a config store: {error}") from None
+
     def watch(self, path: str) -> AbstractContextManager[AsyncIterator[StoreEvent]]:
         check_path(path)
         return self._watches.open(path)

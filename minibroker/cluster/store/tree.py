@@ -23,6 +23,9 @@ WATCH_MAX_EVENTS = 4096
 """Maximum number of queued events of a watch; more cause `EventsLostError`."""
 
 
+_NO_COPIES = "the config store is used by other programs, so a snapshot cannot return to it"
+
+
 class StoreError(Exception):
     """A store refused an operation; ``path`` says at which node, ``text`` why."""
 
@@ -160,6 +163,18 @@ class Store(abc.ABC):
     @abc.abstractmethod
     async def close(self) -> None:
         """End the session: delete its ephemeral nodes and end its watches."""
+
+    async def save(self, file: str) -> None:
+        """Save all persistent nodes in a new file. Raises `StoreError` if that is not possible."""
+        raise StoreError(file, _NO_COPIES)
+
+    async def restore(self, file: str, kept: Sequence[str] = ()) -> None:
+        """Return to the saved persistent nodes, except for ``kept`` paths; watches see nothing.
+
+        Raises `StoreError`.
+        """
+        del kept
+        raise StoreError(file, _NO_COPIES)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False

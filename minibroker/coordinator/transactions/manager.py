@@ -125,12 +125,16 @@ class TransactionManager:
             self.transactions[transactional_id] = metadata
         return ErrorCode.NONE
 
-    def clear(self) -> None:
-        """Remove all transactional ids and clear and release the logs."""
+    def unload(self) -> dict[int, StateLog]:
+        """Remove all transactional ids and release the logs, which are returned unchanged."""
         self.transactions.clear()
         self.unloaded.clear()
         logs, self._logs = self._logs, {}
-        for partition, log in logs.items():
+        return logs
+
+    def clear(self) -> None:
+        """Remove all transactional ids and clear and release the logs."""
+        for partition, log in self.unload().items():
             try:
                 log.clear()
             except OSError as error:

@@ -50,6 +50,11 @@ class MarkerQueue:
         self._busy |= batches.keys()
         return batches
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in flight."""
+        return bool(self._busy)
+
     def sent(self, owner: int) -> None:
         """Note that the request to the owner was answered, or has failed."""
         self._busy.discard(owner)

@@ -121,6 +121,10 @@ class TransactionService:
         self._failed: set[str] = set()
         """Transactional ids whose markers or completion must be tried again."""
         self._failure = trio.Event()
+        self._released = trio.Event()
+        """Set unless markers are held."""
+        self._released.set()
+        self._answered = trio.Event()
 
     # ------------------------------------------------------------------- loading and unloading
 
@@ -140,11 +144,25 @@ class TransactionService:
         """Partitions that could not be loaded, each with the error."""
         return self._manager.unloaded
 
-    def reset(self) -> None:
-        """Remove all transactional ids and release the logs."""
+    def reset(self, *, keep_logs: bool = False) -> None:
+        """Remove all transactional ids, and release the logs, which are cleared or kept."""
         self._queue.clear()
         self._failed.clear()
-        self._manager.clear()
+        if keep_logs:
+            self._manager.unload()
+        else:
+            self._manager.clear()
+
+    async def hold_markers(self) -> None:
+        """Send no markers until `release_markers`; return when those that were sent are noted."""
+        if self._released.is_set():
+            self._released = trio.Event()
+        while self._queue.is_busy:
+            await self._answered.wait()
+
+    def release_markers(self) -> None:
+        """Send markers again."""
+        self._released.set()
 
     # ----------------------------------------------------------------------------- requests
 
@@ -319,6 +337,7 @@ class TransactionService:
         while True:
             await self._wakeup.wait()
             self._wakeup = trio.Event()
+            await self._released.wait()
             for owner, batch in self._queue.take(self._env.owner_of).items():
                 if owner == self._env.worker:  # At once, as the producer's next request is coming.
                     await self._send_batch(owner, batch)
@@ -342,6 +361,8 @@ class TransactionService:
             if marker is not None and not self._take_reply(transactional_id, marker, reply):
                 self._retry(transactional_id)
         self._queue.sent(owner)
+        self._answered.set()
+        self._answered = trio.Event()
         if self._queue:
             self._wakeup.set()
 

@@ -154,3 +154,14 @@ async def test_store_that_cannot_be_read_is_unavailable(tmp_path: Path) -> None:
             await read("/a")
     assert failures == [errno.EIO] * 3
     await store.close()
+
+
+async def test_damaged_copy_is_not_restored(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    await store.create("/a", b"kept")
+    for name, content in (("empty", b""), ("other", b"no database" * 1000)):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(StoreError):
+            await store.restore(str(tmp_path / name))
+    assert (await store.get("/a")).data == b"kept"
+    await store.close()

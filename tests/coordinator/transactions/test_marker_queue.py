@@ -51,3 +51,14 @@ def test_request_has_a_maximum_of_transactions() -> None:
     queue.clear()
     queue.sent(0)
     assert queue.take(by_index) == {}
+
+
+def test_queue_is_busy_until_all_owners_have_answered() -> None:
+    queue = MarkerQueue()
+    queue.add("x", frozenset({("t", 0), ("t", 1)}))
+    states = [queue.is_busy]
+    queue.take(lambda _, index: index)
+    for owner in (0, 1):
+        states.append(queue.is_busy)
+        queue.sent(owner)
+    assert [*states, queue.is_busy] == [False, True, True, False]

@@ -339,3 +339,42 @@ async def test_transaction_expires_by_request(cluster: Cluster) -> None:
         await wait_all_tasks_blocked()
         assert state(service).state is TransactionState.COMPLETE_ABORT
         assert (await end(service, producer)).error is ErrorCode.INVALID_TXN_STATE
+
+
+async def test_held_markers_are_sent_when_released(cluster: Cluster) -> None:
+    async with running(cluster) as service:
+        await service.hold_markers()
+        await end(service, await begin(service))
+        await wait_all_tasks_blocked()
+        assert cluster.sent == []
+        service.release_markers()
+        await wait_all_tasks_blocked()
+        assert state(service).state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_hold_waits_for_markers_that_were_sent(cluster: Cluster) -> None:
+    cluster.answers = trio.Event()
+    held = trio.Event()
+
+    async def hold(service: TransactionService) -> None:
+        await service.hold_markers()
+        held.set()
+
+    async with running(cluster) as service, trio.open_nursery() as nursery:
+        await end(service, await begin(service))
+        await wait_all_tasks_blocked()
+        nursery.start_soon(hold, service)
+        await wait_all_tasks_blocked()
+        assert not held.is_set()
+        cluster.answers.set()
+        await held.wait()
+        assert state(service).state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_reset_that_keeps_logs_is_undone_by_loading(cluster: Cluster) -> None:
+    async with running(cluster) as service:
+        producer = await begin(service)
+        service.reset(keep_logs=True)
+        assert list(service.list_transactions()) == []
+        service.load(range(50))
+        assert state(service).producer_id == producer.producer_id
