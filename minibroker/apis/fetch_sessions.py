@@ -286,6 +286,11 @@ class FetchSessionCache:
         if session is not None:
             self._partitions -= session.size
 
+    def clear(self) -> None:
+        """Close all sessions."""
+        self._sessions.clear()
+        self._partitions = 0
+
     def _evict(self, size: int, now: float, is_privileged: bool) -> bool:
         """Evict a session for a new one with ``size`` partitions, if a session must give way.
 

@@ -11,9 +11,12 @@ from typing import Protocol
 from minibroker.control.action_shapes import ActionsBackend
 from minibroker.control.client_metrics_shapes import ClientMetricsBackend
 from minibroker.control.fault_shapes import FaultsBackend
+from minibroker.control.snapshot_shapes import SnapshotsBackend
 
 
-class CompactionBackend(ActionsBackend, ClientMetricsBackend, FaultsBackend, Protocol):
+class CompactionBackend(
+    ActionsBackend, ClientMetricsBackend, FaultsBackend, SnapshotsBackend, Protocol
+):
     """A running broker that can compact topics."""
 
     async def compact_topic(self, name: str) -> None:

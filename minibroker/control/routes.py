@@ -45,6 +45,7 @@ from minibroker.control.quota_shapes import (
     QuotasView,
 )
 from minibroker.control.schema import Fault, InvalidJson
+from minibroker.control.snapshot_shapes import SnapshotCreation, SnapshotList, SnapshotView
 from minibroker.observability.totals import Totals
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
@@ -258,6 +259,31 @@ async def act(context: ApiContext, action: BrokerAction) -> ActionResult:
     return await context.backend.act(action)
 
 
+async def list_snapshots(context: ApiContext) -> SnapshotList:
+    """List all snapshots, the oldest first."""
+    return await context.backend.snapshots()
+
+
+async def get_snapshot(context: ApiContext, name: str) -> SnapshotView:
+    """Return a snapshot."""
+    return await context.backend.snapshot(name)
+
+
+async def take_snapshot(context: ApiContext, new: SnapshotCreation) -> SnapshotView:
+    """Take a snapshot of everything that was acknowledged so far."""
+    return await context.backend.take_snapshot(new)
+
+
+async def restore_snapshot(context: ApiContext, name: str) -> SnapshotView:
+    """Return the broker to a snapshot; connections with a request in flight are closed."""
+    return await context.backend.restore_snapshot(name)
+
+
+async def remove_snapshot(context: ApiContext, name: str) -> None:
+    """Remove a snapshot."""
+    await context.backend.remove_snapshot(name)
+
+
 async def reset(context: ApiContext) -> ResetResult:
     """Delete all topics, groups and offsets of the running broker."""
     return await context.backend.reset()
@@ -275,6 +301,7 @@ def _operation(
 
 _NO_TOPIC: Final = "There is no topic with this name."
 _NO_FAULT: Final = {404: "There is no fault rule with this id."}
+_NO_SNAPSHOT: Final = {404: "There is no snapshot with this name."}
 _UNAVAILABLE: Final = {503: "A process is restarting, or the broker is stopping."}
 
 OPERATIONS: Final[tuple[ApiOperation, ...]] = (
@@ -375,6 +402,36 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
             **_UNAVAILABLE,
         },
         example={"action": "rebalance", "group": "orders"},
+    ),
+    _operation("GET", "/v1/snapshots", SnapshotList, list_snapshots),
+    _operation(
+        "POST",
+        "/v1/snapshots",
+        SnapshotView,
+        take_snapshot,
+        body=SnapshotCreation,
+        status=201,
+        errors={
+            409: "There is a snapshot with this name, or there are too many.",
+            **_UNAVAILABLE,
+        },
+        example={"name": "prepared"},
+    ),
+    _operation(
+        "POST",
+        "/v1/snapshots/{name}/restore",
+        SnapshotView,
+        restore_snapshot,
+        errors={**_NO_SNAPSHOT, **_UNAVAILABLE},
+    ),
+    _operation("GET", "/v1/snapshots/{name}", SnapshotView, get_snapshot, errors=_NO_SNAPSHOT),
+    _operation(
+        "DELETE",
+        "/v1/snapshots/{name}",
+        None,
+        remove_snapshot,
+        status=204,
+        errors={**_NO_SNAPSHOT, **_UNAVAILABLE},
     ),
     _operation("POST", "/v1/reset", ResetResult, reset, errors=_UNAVAILABLE),
     _operation("GET", "/metrics", "text/plain", get_metrics),

@@ -28,6 +28,7 @@ from minibroker.controller.client_metrics import client_metrics_view
 from minibroker.controller.connection_event_log import ConnectionEventLog
 from minibroker.controller.fault_operations import FaultOperations
 from minibroker.controller.quotas import quota_explained, quotas_view
+from minibroker.controller.snapshot_operations import SnapshotOperations
 from minibroker.coordinator.description import GroupDescription, GroupOverview
 from minibroker.observability.conditions import Condition, ConditionKind
 from minibroker.observability.metrics import Snapshot
@@ -78,7 +79,7 @@ _STATES: Final[dict[RoleState, shown.ProcessState]] = {
 }
 
 
-class ControllerBackend(FaultOperations):
+class ControllerBackend(FaultOperations, SnapshotOperations):
     """Implements ``control.backend.Backend``."""
 
     def __init__(

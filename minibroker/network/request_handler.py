@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 DirectResponse = SingleResponse | CachedResponse
 """A response without the three steps of an API, which encodes itself."""
 
+StartRequest = Callable[[ClientConnection, bytes | Block], RequestCost | Awaitable[None]]
+
 DIRECT_RESPONSES: Final = (SingleResponse, CachedResponse)
 
 
@@ -111,6 +113,8 @@ class RequestHandler:
         self._log = EventLog(env.name)
         self.faults: FaultStage | None = None
         """The fault rules; None if none is set."""
+        self.start: StartRequest = self.start_now
+        """Starts a request; replaced while requests are paused."""
         self.quick_requests = 0
         """Requests in flight that never wait at their owners."""
 
@@ -127,7 +131,9 @@ class RequestHandler:
         started = self.start(client, body)
         return self.respond(started) if isinstance(started, RequestCost) else started
 
-    def start(self, client: ClientConnection, body: bytes | Block) -> RequestCost | Awaitable[None]:
+    def start_now(
+        self, client: ClientConnection, body: bytes | Block
+    ) -> RequestCost | Awaitable[None]:
         """Execute one request if it need not wait; then `respond` must be called with the result.
 
         Otherwise return what the connection's task must await.

@@ -36,6 +36,7 @@ class CloseReason(StrEnum):
     PEER_LOST = "peer_lost"
     STOPPING = "stopping"
     RESET = "reset"
+    SNAPSHOT_RESTORED = "snapshot_restored"
     FAULT_RULE = "fault_rule"
     PROCESS_DIED = "process_died"
     INTERNAL_ERROR = "internal_error"

@@ -104,6 +104,10 @@ class LogCleaner:
         finally:
             await self._runner.close()
 
+    def paused(self) -> trio.Lock:
+        """Wait until no log is being cleaned; none is inside of this context."""
+        return self._lock
+
     def _settings(self) -> Settings:
         return effective(self._env.settings, self._worker.image.configs)
 

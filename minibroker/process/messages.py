@@ -155,6 +155,40 @@ class LogView(NamedTuple):
     size_bytes: int
 
 
+class PauseRequests(NamedTuple):
+    """Request to a processor to execute no request of a client until ``ResumeRequests``, and to an
+    I/O worker to send no markers. Answered when none is being executed or sent.
+
+    With ``disconnect`` a processor closes the connections with a request in flight.
+    """
+
+    disconnect: bool = False
+
+
+class ResumeRequests(NamedTuple):
+    """The end of ``PauseRequests``. Answered with None."""
+
+
+class SaveLogs(NamedTuple):
+    """Request to an I/O worker to save its logs below a directory.
+
+    Answered with ``storage.manager.SavedLogs``, or a text if that failed.
+    """
+
+    snapshot: str
+    directory: str
+
+
+class RestoreLogs(NamedTuple):
+    """Request to an I/O worker to return to the logs that were saved below a directory.
+
+    Answered with a text if that failed, otherwise an empty one.
+    """
+
+    snapshot: str
+    directory: str
+
+
 class GroupsRequest(NamedTuple):
     """Request for the groups of an I/O worker, or for the details of one group."""
 

@@ -62,6 +62,7 @@ from minibroker.process.metadata_client import MetadataClient
 from minibroker.process.purgatory import Purgatory
 from minibroker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.process.worker_links import WorkerLinks
+from minibroker.process.worker_snapshots import WorkerSnapshots
 from minibroker.roles.worker_requests import ControllerRequests
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
@@ -263,15 +264,30 @@ class _Worker:
             nursery.start_soon(self._metadata_client.run)
             nursery.start_soon(self._hold_points.run)
             await self._metadata_client.wait_image()
-            found = self._logs.recover(self.image, now_ms=self.wall_ms())
-            self.groups.load([number for topic, number in found if topic == OFFSETS_TOPIC])
-            self.transactions.load(
-                [number for topic, number in found if topic == TRANSACTION_STATE_TOPIC]
-            )
+            self._load()
             if self._env.local_worker is not None:
                 self._env.local_worker.serve(self, self.execute)
             await self._run_services(nursery)
             nursery.cancel_scope.cancel()
+
+    def _load(self) -> None:
+        """Open all logs, and load groups and transactions from them."""
+        found = self._logs.recover(self.image, now_ms=self.wall_ms())
+        self.groups.load([number for topic, number in found if topic == OFFSETS_TOPIC])
+        self.transactions.load(
+            [number for topic, number in found if topic == TRANSACTION_STATE_TOPIC]
+        )
+
+    def snapshots(self) -> WorkerSnapshots:
+        """This worker's part of snapshots of the broker."""
+        return WorkerSnapshots(
+            self._logs,
+            self._replicas,
+            self.groups,
+            self.transactions,
+            without_cleaning=self.cleaner.paused,
+            load=self._load,
+        )
 
     async def _run_services(self, nursery: trio.Nursery) -> None:
         """Run the services of this role until ``env.stopping``."""
@@ -347,6 +363,8 @@ class _Worker:
         return reply
 
     def _on_image(self, before: Image, after: Image) -> None:
+        if before.controller_epoch != after.controller_epoch:
+            self.transactions.release_markers()  # The controller that held them has ended.
         # Groups first: closing them may write to a log that is deleted next.
         if _topic_id(before, OFFSETS_TOPIC) not in (None, _topic_id(after, OFFSETS_TOPIC)):
             self.groups.reset()

@@ -52,6 +52,7 @@ from minibroker.network.quota_stage import QuotaStage
 from minibroker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.network.request_handler import RequestHandler
 from minibroker.network.request_loop import RequestLoop
+from minibroker.network.request_pause import RequestPause
 from minibroker.network.request_reader import InvalidRequestSize
 from minibroker.network.response_sender import RecordsGone, RecordsUnreadable
 from minibroker.network.unserved_clients import UnservedClients
@@ -59,6 +60,7 @@ from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, EventLog
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import Environment, handoff_name
+from minibroker.process.messages import PauseRequests, ResumeRequests
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.process.worker_peers import WorkerPeers
 from minibroker.runtime.channel import ChannelClosed
@@ -126,13 +128,15 @@ class _Processor:
         self._idle: IdleConnections[int] = IdleConnections()
         self._notices = AcceptorNotices(())
         self._pacer = NewConnectionPacer(lambda: env.work_time.turns)
-        self._sharded_acceptor = (
-            self._create_sharded_acceptor() if env.settings[ACCEPTOR_MODE] == SHARDED else None
-        )
+        self._sharded_acceptor = self._create_sharded_acceptor()
         self._quota_stage = QuotaStage(env)
         self._faults: FaultStage | None = None
         self._metadata_client = MetadataClient(
-            env, on_image=self._on_image, on_faults=self._on_faults, details=self._report
+            env,
+            on_image=self._on_image,
+            on_faults=self._on_faults,
+            on_request=self._on_request,
+            details=self._report,
         )
         self._workers = WorkerPeers(env)
         owners = {**self._workers.peers(), CONTROLLER_OWNER: self._metadata_client.link}
@@ -161,6 +165,7 @@ class _Processor:
             self._request_handler,
             on_use=self._note_use,
         )
+        self._pause = RequestPause(env, self._clients, self._request_handler)
         env.metrics.watch_queue("request-memory", self._memory_fill)
         env.metrics.watch_busy(env.busy_ns)
 
@@ -168,7 +173,9 @@ class _Processor:
         part = self._part.statistics()
         return Fill(part.used, part.size, part.peak, part.waiting)
 
-    def _create_sharded_acceptor(self) -> ShardedAcceptor:
+    def _create_sharded_acceptor(self) -> ShardedAcceptor | None:
+        if self._env.settings[ACCEPTOR_MODE] != SHARDED:
+            return None
         # Imported in this mode only: each module prolongs the start of a broker.
         from minibroker.admission.sharded_acceptor import ShardedAcceptor
 
@@ -181,7 +188,19 @@ class _Processor:
             descriptor_health=self._descriptor_health,
         )
 
+    async def _on_request(self, request: object) -> None:
+        if isinstance(request, PauseRequests):
+            await self._pause.start(disconnect=request.disconnect)
+            if request.disconnect:
+                self._files.forget()
+        elif isinstance(request, ResumeRequests):
+            self._pause.end()
+        else:
+            raise TypeError(f"a processor cannot handle {type(request).__name__}")
+
     def _on_image(self, before: Image, after: Image) -> None:
+        if before.controller_epoch != after.controller_epoch:
+            self._pause.end()  # The controller that paused them has ended.
         if self._sharded_acceptor is not None:
             self._sharded_acceptor.on_image(after)
         # The path of a deleted topic may be reused by a new topic.

@@ -17,11 +17,13 @@ from minibroker.process.messages import (
     LogsRequest,
     LogView,
 )
+from minibroker.process.worker_snapshots import SNAPSHOT_REQUESTS
 from minibroker.roles.worker_actions import ActingWorker, act
 from minibroker.storage.errors import LogError
 
 if TYPE_CHECKING:
     from minibroker.process.log_cleaner import LogCleaner
+    from minibroker.process.worker_snapshots import WorkerSnapshots
     from minibroker.storage.partition import Partition
 
 
@@ -29,6 +31,9 @@ class RequestedWorker(ActingWorker, Protocol):
     """What the requests need of a worker."""
 
     cleaner: LogCleaner
+
+    def snapshots(self) -> WorkerSnapshots:
+        """The worker's part of snapshots of the broker."""
 
 
 class ControllerRequests:
@@ -50,6 +55,8 @@ class ControllerRequests:
             return worker.groups.describe(request.group_id, full=True)
         if isinstance(request, ActionRequest):
             return act(worker, request.action)
+        if isinstance(request, SNAPSHOT_REQUESTS):
+            return worker.snapshots().handle(request)
         raise TypeError(f"a worker cannot handle {type(request).__name__}")
 
     def _log_views(self, topic: str) -> dict[int, LogView]:

@@ -79,8 +79,8 @@ def save_log(log: Log, saved: str) -> None:
 def restore_log(saved: str, directory: str) -> None:
     """Make a new partition directory as a saved one. Raises OSError.
 
-    The directory of the log that the copy was made of must be gone: only other copies share the
-    records then.
+    The directory of the log that the copy was made of must be removed before, so that only other
+    copies share the records.
     """
     os.mkdir(directory)
     last = offsets_of(saved, LOG)[-1]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minibroker.testing.broker import AsyncMiniBroker as AsyncMiniBroker
+    from minibroker.testing.broker import BrokerSnapshot as BrokerSnapshot
     from minibroker.testing.broker import MiniBroker as MiniBroker
     from minibroker.testing.broker import SharedBrokerError as SharedBrokerError
     from minibroker.testing.control import ControlError as ControlError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncMiniBroker": "broker",
+    "BrokerSnapshot": "broker",
     "MiniBroker": "broker",
     "SharedBrokerError": "broker",
     "ControlError": "control",
@@ -44,6 +46,7 @@ _HOMES = {
 
 __all__ = [
     "AsyncMiniBroker",
+    "BrokerSnapshot",
     "BrokerStartError",
     "ClientMisbehaved",
     "ControlError",

@@ -9,9 +9,10 @@ broker is left. Kafka's own tests have ``KafkaClusterTestKit``.
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_server_of_process
 
@@ -25,6 +26,12 @@ T = TypeVar("T")
 
 class SharedBrokerError(RuntimeError):
     """A call that would affect other processes that share the broker."""
+
+
+class BrokerSnapshot(NamedTuple):
+    """A state of a broker to which it can return."""
+
+    name: str
 
 
 class MiniBroker:
@@ -184,6 +191,21 @@ class MiniBroker:
         self._refuse_if_guarded("reset()")
         self.control.post("v1", "reset")
 
+    def snapshot(self, name: str | None = None) -> BrokerSnapshot:
+        """Take a snapshot of all topics, groups, transactions, configs, users, quotas and ACLs."""
+        self._refuse_if_guarded("snapshot()")
+        chosen = name or f"snapshot-{secrets.token_hex(8)}"
+        return BrokerSnapshot(str(self.control.post("v1", "snapshots", name=chosen)["name"]))
+
+    def restore(self, snapshot: BrokerSnapshot) -> None:
+        """Return to a snapshot; connections with a request in flight are closed."""
+        self._refuse_if_guarded("restore()")
+        self.control.post("v1", "snapshots", snapshot.name, "restore")
+
+    def remove_snapshot(self, snapshot: BrokerSnapshot) -> None:
+        """Remove a snapshot."""
+        self.control.delete("v1", "snapshots", snapshot.name)
+
     def advance(self, ms: int) -> dict[str, Any]:
         """Advance the broker's clock by ``ms`` milliseconds; return the clock."""
         self._refuse_if_guarded("advance()")
@@ -233,6 +255,9 @@ class AsyncMiniBroker:
         self.delete_topic = _awaited(broker.delete_topic)
         self.compact = _awaited(broker.compact)
         self.reset = _awaited(broker.reset)
+        self.snapshot = _awaited(broker.snapshot)
+        self.restore = _awaited(broker.restore)
+        self.remove_snapshot = _awaited(broker.remove_snapshot)
         self.advance = _awaited(broker.advance)
         self.freeze = _awaited(broker.freeze)
         self.clock = _awaited(broker.clock)

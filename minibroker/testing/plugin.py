@@ -1,6 +1,6 @@
 """The pytest plugin: a broker for the test run, unique topics and unique groups.
 
-Owns four fixtures and when the broker starts. It must never import more than itself in a run that
+Owns five fixtures and when the broker starts. It must never import more than itself in a run that
 uses none of them. Invariant: under pytest-xdist all workers of a run share one broker, and no two
 tests of any run get the same topic or group; a broker that dies fails one test and is replaced. The
 broker starts when the first test that uses it is collected, and is imported at once if the last run
@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from minibroker.testing.faults import Faults
 
 FIXTURES: Final = frozenset(
-    {"minibroker", "minibroker_topic", "minibroker_group", "minibroker_faults"}
+    {
+        "minibroker",
+        "minibroker_topic",
+        "minibroker_group",
+        "minibroker_faults",
+        "minibroker_restored",
+    }
 )
 NAME_MAX: Final = 60
 """Characters of a test's name in the name of its topic."""
@@ -174,6 +180,16 @@ def minibroker_faults(minibroker: MiniBroker) -> Iterator[Faults]:
     yield faults
     with suppress(OSError):  # the broker may have been stopped
         faults.clear()
+
+
+@pytest.fixture
+def minibroker_restored(minibroker: MiniBroker) -> Iterator[MiniBroker]:
+    """The broker, which returns after the test to its state before the test."""
+    snapshot = minibroker.snapshot()
+    yield minibroker
+    with suppress(OSError):  # the test may have stopped the broker
+        minibroker.restore(snapshot)
+        minibroker.remove_snapshot(snapshot)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -239,3 +239,12 @@ def test_new_id_of_a_topic_takes_over_its_name() -> None:
             session.place(keys[at], partitions[at], 0)
         session.place(keys[order[0]], partitions[order[0]], None)
         assert session.watched(("t", 0)) is partitions[order[1]]
+
+
+def test_cleared_cache_has_no_session() -> None:
+    cache = make_cache(2)
+    session = opened(cache, 0.0, 3)
+    cache.clear()
+    assert (len(cache), cache.partition_count) == (0, 0)
+    found = cache.get(session.id, session.epoch, by_id=False)
+    assert found is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

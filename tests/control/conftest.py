@@ -53,6 +53,7 @@ from minibroker.control.quota_shapes import (
     QuotaThrottle,
     QuotaUse,
 )
+from minibroker.control.snapshot_shapes import SnapshotCreation, SnapshotList, SnapshotView
 from minibroker.observability.metrics import ProcessMetrics, Snapshot
 
 
@@ -63,6 +64,7 @@ class FakeBackend:
         self.known: dict[str, TopicView] = {}
         self.rules: dict[str, FaultView] = {}
         self.waits: list[tuple[int, int]] = []
+        self.taken: dict[str, SnapshotView] = {}
         self.ready = True
         self.worker = ProcessMetrics("worker-0")
         self.time = ClockView(now=5.0, wall_ms=1_000, offset_ms=0.0, rate=1.0, frozen=False)
@@ -244,6 +246,25 @@ class FakeBackend:
     async def turn_clock(self, change: ClockChange) -> ClockView:
         self.turns.append(change)
         return self.time
+
+    async def snapshots(self) -> SnapshotList:
+        return SnapshotList(tuple(self.taken.values()))
+
+    async def snapshot(self, name: str) -> SnapshotView:
+        if name not in self.taken:
+            raise NotFound("NO_SUCH_SNAPSHOT", f"no snapshot {name!r}")
+        return self.taken[name]
+
+    async def take_snapshot(self, new: SnapshotCreation) -> SnapshotView:
+        view = SnapshotView(new.name or "1", 5, 2, 10)
+        self.taken[view.name] = view
+        return view
+
+    async def restore_snapshot(self, name: str) -> SnapshotView:
+        return await self.snapshot(name)
+
+    async def remove_snapshot(self, name: str) -> None:
+        del self.taken[(await self.snapshot(name)).name]
 
     async def reset(self) -> ResetResult:
         dropped = len(self.known)

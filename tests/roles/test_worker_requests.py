@@ -12,6 +12,10 @@ from minibroker.process.messages import (
     GroupsRequest,
     LogsRequest,
     LogView,
+    PauseRequests,
+    RestoreLogs,
+    ResumeRequests,
+    SaveLogs,
     TailRequest,
 )
 from minibroker.roles.worker_requests import ControllerRequests
@@ -27,6 +31,9 @@ class Worker:
         list_groups=lambda: ["g"], describe=lambda group_id, full: (group_id, full)
     )
     cleaner = SimpleNamespace(compact=lambda topic: f"compacted {topic}")
+
+    def snapshots(self) -> Any:
+        return SimpleNamespace(handle=lambda request: request)
 
     def owns(self, topic: str, partition: int) -> bool:
         return topic == "t" and partition % 2 == 0
@@ -61,3 +68,8 @@ def test_topic_is_compacted(requests: ControllerRequests) -> None:
 def test_other_requests_are_rejected(requests: ControllerRequests) -> None:
     with pytest.raises(TypeError, match="a worker cannot handle TailRequest"):
         requests.handle(TailRequest("t", 0))
+
+
+def test_snapshots_are_handled(requests: ControllerRequests) -> None:
+    for request in (PauseRequests(), ResumeRequests(), SaveLogs("s", "/"), RestoreLogs("s", "/")):
+        assert requests.handle(request) is request

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from minibroker.testing import BrokerStartError, ControlError, MiniBroker
+from minibroker.testing import (
+    BrokerSnapshot,
+    BrokerStartError,
+    ControlError,
+    MiniBroker,
+    SharedBrokerError,
+)
 
 
 def can_connect(address: str) -> bool:
@@ -201,3 +207,28 @@ def test_killed_broker_raises_and_can_be_restarted() -> None:
         broker.restart()
         assert broker.bootstrap_servers != before
         assert broker.create_topic("cats") == "cats"
+
+
+def test_broker_returns_to_a_snapshot() -> None:
+    with MiniBroker() as broker:
+        broker.create_topic("cats", 2)
+        first = broker.snapshot()
+        broker.create_topic("dogs")
+        named = broker.snapshot("both")
+        assert named.name == "both"
+        broker.delete_topic("cats")
+        for snapshot, names in ((first, {"cats"}), (named, {"cats", "dogs"})) * 2:
+            broker.restore(snapshot)
+            topics = broker.control.get("v1", "topics")["topics"]
+            assert {topic["name"] for topic in topics if not topic["internal"]} == names
+        broker.remove_snapshot(first)
+        with pytest.raises(ControlError, match="NO_SUCH_SNAPSHOT"):
+            broker.restore(first)
+
+
+def test_shared_broker_does_not_return_to_snapshots() -> None:
+    broker = MiniBroker(guarded=True)
+    with pytest.raises(SharedBrokerError, match="snapshot"):
+        broker.snapshot()
+    with pytest.raises(SharedBrokerError, match="restore"):
+        broker.restore(BrokerSnapshot("s"))

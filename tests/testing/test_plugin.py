@@ -275,3 +275,30 @@ def test_dead_shared_broker_is_replaced_once_for_all_workers(
     first, second = re.findall(r"pid (\d+)", (pytester.path / "report.xml").read_text())
     assert first == second
     assert is_gone(int(first))
+
+
+def test_restored_broker_is_as_before_each_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def prepared(minibroker):
+            minibroker.create_topic("cats")
+
+        def topics(broker):
+            found = broker.control.get("v1", "topics")["topics"]
+            return sorted(topic["name"] for topic in found if not topic["internal"])
+
+        @pytest.mark.parametrize("run", range(2))
+        def test_it(prepared, minibroker_restored, run):
+            assert topics(minibroker_restored) == ["cats"]
+            minibroker_restored.create_topic("dogs")
+            minibroker_restored.delete_topic("cats")
+
+        def test_last(minibroker):
+            assert topics(minibroker) == ["cats"]
+            assert minibroker.control.get("v1", "snapshots") == {"snapshots": []}
+        """
+    )
+    pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=3)
