@@ -17,6 +17,7 @@ from minibroker.config.definitions import *  # noqa: F403 - the setting constant
 from minibroker.config.fetch_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.group_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.ineffective_definitions import *  # noqa: F403 - the setting constants
+from minibroker.config.journal_definitions import *  # noqa: F403 - the setting constants
 from minibroker.config.listeners import Listener as Listener
 from minibroker.config.listeners import advertised_endpoints as advertised_endpoints
 from minibroker.config.persona_definitions import *  # noqa: F403 - the setting constants

@@ -11,11 +11,17 @@ from typing import Protocol
 from minibroker.control.action_shapes import ActionsBackend
 from minibroker.control.client_metrics_shapes import ClientMetricsBackend
 from minibroker.control.fault_shapes import FaultsBackend
+from minibroker.control.journal_shapes import JournaledBackend
 from minibroker.control.snapshot_shapes import SnapshotsBackend
 
 
 class CompactionBackend(
-    ActionsBackend, ClientMetricsBackend, FaultsBackend, SnapshotsBackend, Protocol
+    ActionsBackend,
+    ClientMetricsBackend,
+    FaultsBackend,
+    JournaledBackend,
+    SnapshotsBackend,
+    Protocol,
 ):
     """A running broker that can compact topics."""
 

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from minibroker.config.similar_names import similar_names
 from minibroker.control.backend import Backend, BackendError
 from minibroker.control.errors import error_json, json_bytes
-from minibroker.control.operation import ApiOperation
+from minibroker.control.operation import ApiOperation, Stream
 from minibroker.control.routes import (
     OPERATIONS,
     Answer,
@@ -92,6 +92,8 @@ def _route(context: ApiContext, operation: ApiOperation) -> Route:
             if "text/html" in request.headers.get("accept", ""):
                 return Response(None, 302, {**_HEADERS, "location": answer.path})
             answer = answer.otherwise
+        if isinstance(answer, Stream):
+            return _StreamResponse(answer)
         if isinstance(answer, Text):
             headers = {**_HEADERS, **answer.headers}
             return Response(answer.content, operation.status, headers, answer.media_type)
@@ -130,6 +132,27 @@ async def _read_json(request: Request) -> Any:
 
 def _no_constant(name: str) -> None:
     raise json.JSONDecodeError(f"{name} is not a JSON number", name, 0)
+
+
+class _StreamResponse(Response):
+    """A response that is sent piece by piece until the client disconnects."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(None, 200, _HEADERS, stream.media_type)
+        del self.headers["content-length"]
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the stream."""
+        del scope, receive
+        headers = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(headers)
+
+        async def send_bytes(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        await self._stream.run(send_bytes)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 # Answers ------------------------------------------------------------------------------------

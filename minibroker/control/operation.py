@@ -11,6 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 
+class Stream(NamedTuple):
+    """A response without an end: ``run`` sends its bytes until it is cancelled."""
+
+    run: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]]
+    media_type: str
+
+
 class ApiOperation(NamedTuple):
     """One operation of the API.
 

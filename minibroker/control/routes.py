@@ -37,6 +37,7 @@ from minibroker.control.fault_shapes import (
     FaultView,
     FaultWait,
 )
+from minibroker.control.journal_routes import JOURNAL_OPERATIONS
 from minibroker.control.operation import ApiOperation
 from minibroker.control.quota_shapes import (
     LAST,
@@ -433,6 +434,7 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         status=204,
         errors={**_NO_SNAPSHOT, **_UNAVAILABLE},
     ),
+    *JOURNAL_OPERATIONS,
     _operation("POST", "/v1/reset", ResetResult, reset, errors=_UNAVAILABLE),
     _operation("GET", "/metrics", "text/plain", get_metrics),
     _operation("GET", "/openapi.json", "application/json", get_description),

@@ -116,6 +116,8 @@ def json_schema(hint: Any) -> dict[str, Json]:
                 _not_null(schema).update(minimum=least, maximum=greatest)
             case Length(least, greatest) if _is_mapping(_without_none(base)):
                 _not_null(schema).update(minProperties=least, maxProperties=greatest)
+            case Length(least, greatest) if _is_list(_without_none(base)):
+                _not_null(schema).update(minItems=least, maxItems=greatest)
             case Length(least, greatest):
                 _not_null(schema).update(minLength=least, maxLength=greatest)
     return schema
@@ -191,6 +193,10 @@ def _without_none(base: Any) -> Any:
     return base
 
 
+def _is_list(base: Any) -> bool:
+    return get_origin(base) is tuple
+
+
 def _is_mapping(base: Any) -> bool:
     return get_origin(base) is Mapping
 
@@ -238,6 +244,8 @@ def _parse(hint: Any, value: Json, path: str, faults: list[Fault]) -> Any:
         value = _READERS[base](value, path, faults)
     elif _is_mapping(base):
         value = _parse_mapping(base, value, path, faults)
+    elif get_origin(base) is tuple:
+        value = _parse_list(base, value, path, faults)
     elif get_origin(base) is Literal:
         value = _read_literal(get_args(base), value, path, faults)
     elif base is not object:  # An object is any JSON value.
@@ -277,6 +285,18 @@ def _parse_mapping(base: Any, value: Json, path: str, faults: list[Fault]) -> An
         return None
     inner = get_args(base)[1]
     return {key: _parse(inner, item, _below(path, key), faults) for key, item in value.items()}
+
+
+def _parse_list(base: Any, value: Json, path: str, faults: list[Fault]) -> Any:
+    if not isinstance(value, list):
+        faults.append(Fault(path, f"must be a list, not {_kind(value)}"))
+        return ()
+    inner = get_args(base)[0]
+    return tuple(
+        _parse(inner, item, _below(path, str(index)), faults)
+        for index, item in enumerate(value)
+        if len(faults) < FAULTS_MAX
+    )
 
 
 def _read_literal(values: tuple[str, ...], value: Json, path: str, faults: list[Fault]) -> Json:
@@ -328,7 +348,7 @@ def _check(note: object, value: Json, path: str, faults: list[Fault]) -> None:
                 Fault(path, f"must be from {least:,} to {greatest:,}, not {_shown(f'{value:,}')}")
             )
         case Length(least, greatest) if not least <= len(value) <= greatest:
-            unit = "entries" if isinstance(value, dict) else "characters"
+            unit = "characters" if isinstance(value, str) else "entries"
             faults.append(Fault(path, f"must have {least} to {greatest} {unit}, not {len(value)}"))
 
 

@@ -40,6 +40,7 @@ from minibroker.process.environment import (
     Environment,
     role_name,
 )
+from minibroker.process.journal_notes import note_clock
 from minibroker.process.messages import (
     ClockAdvanced,
     CompactRequest,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from minibroker.cluster.topics import ChangeRejected
     from minibroker.control.action_shapes import ActionResult, BrokerAction
     from minibroker.controller.faults import FaultController
+    from minibroker.controller.journal import JournalController
     from minibroker.controller.metadata_publisher import MetadataPublisher
 
 HEALTH_WAIT_S: Final = 1.0
@@ -88,11 +90,13 @@ class ControllerBackend(FaultOperations, SnapshotOperations):
         scope: ControllerScope,
         subscribers: MetadataPublisher,
         faults: Callable[[], FaultController],
+        journal: Callable[[], JournalController],
         *,
         started_at: float,
     ) -> None:
         """``started_at`` is the start of the controller on the broker's clock."""
         super().__init__(faults)
+        self._journal = journal
         self._env = env
         self._scope = scope
         self._subscribers = subscribers
@@ -107,6 +111,11 @@ class ControllerBackend(FaultOperations, SnapshotOperations):
         """Return the response of one role, or None while it is down."""
         name = role_name(role, index)
         return (await self._subscribers.request_all(question, [name])).get(name)
+
+    @property
+    def journal(self) -> JournalController:
+        """The journal."""
+        return self._journal()
 
     # Health and cluster -------------------------------------------------------------------------
 
@@ -364,6 +373,7 @@ class ControllerBackend(FaultOperations, SnapshotOperations):
     async def turn_clock(self, change: shown.ClockChange) -> shown.ClockView:
         """Change the clock; returns when every process has checked its deadlines."""
         clock = self._env.clock
+        before = clock.wall_ms()
         try:
             if change.freeze is not None:
                 clock.freeze(change.freeze)
@@ -373,6 +383,7 @@ class ControllerBackend(FaultOperations, SnapshotOperations):
                 clock.advance(change.advance_ms)
         except ClockError as error:
             raise BackendError("INVALID_CLOCK", str(error)) from None
+        note_clock(self._env, before)
         await self._subscribers.request_all(ClockAdvanced())
         return await self.clock()
 

@@ -58,6 +58,8 @@ class MetadataPublisher:
         """Roles that may serve with an image of another incarnation, or that missed an update."""
         self.faults: FaultRules | None = None
         """The fault rules that a processor or worker gets when it registers."""
+        self.records_journal = False
+        """Whether roles must record for the journal."""
         self.before_sending: Callable[[Update], Awaitable[None]] | None = None
         """Awaited before an update is sent; the later ones wait behind it."""
         self._log = EventLog("controller")
@@ -103,7 +105,7 @@ class MetadataPublisher:
         self._connections[name] = rpc
         self._publisher.join(name)
         rules = self.faults if role in (PROCESSOR, WORKER) else None
-        return RoleRegistered(self._image(), rules)
+        return RoleRegistered(self._image(), rules, self.records_journal)
 
     async def request(self, name: str, request: object) -> Any:
         """The answer of one role. Raises ``PeerLost``, also if it is not connected."""

@@ -64,6 +64,7 @@ from minibroker.coordinator.holds import NO_HOLD_POINTS, REBALANCE, HoldPoints
 from minibroker.coordinator.limits import GROUPS_MAX, LOG_LINE_CHARACTERS_MAX, GroupLimits
 from minibroker.coordinator.offsets import CommittedOffset, OffsetTable
 from minibroker.coordinator.offsets_log import OffsetsTransaction
+from minibroker.coordinator.state_changes import OnState, last_transition, report_transitions
 from minibroker.coordinator.timers import GroupTimers
 from minibroker.storage.errors import LogError
 from minibroker.storage.partition import Partition
@@ -93,6 +94,7 @@ class GroupService:
         hold_points: HoldPoints = NO_HOLD_POINTS,
     ) -> None:
         self.limits = limits
+        self.on_state: OnState | None = None
         self._manager = GroupManager(
             limits,
             partitions=partitions,
@@ -434,6 +436,7 @@ class GroupService:
 
     def _handle_event(self, group: Group, event: Event) -> None:
         """Pass an event to a group and carry out its decisions."""
+        since = last_transition(group)
         next_event: Event | None = event
         group.holds_rebalances = self._hold_points.may_hold(REBALANCE, group.group_id)
         while next_event is not None:
@@ -441,6 +444,7 @@ class GroupService:
             next_event = None
             for decision in decisions:
                 next_event = self._execute(group, decision)
+        report_transitions(self.on_state, group, since)
         self._schedule(group)
 
     def _execute(self, group: Group, decision: Decision) -> Event | None:

@@ -71,6 +71,10 @@ class FaultCourse:
         found = (each.found for each in self._matches if each.active.id == rule_id)
         return next((entities[0].keys for entities in found if entities), {})
 
+    def fired_rules(self) -> list[ActiveRule]:
+        """The rules that fired for the request."""
+        return [match.active for match in self._matches]
+
     def rules(self, *actions: str, place: str | None = None) -> Iterator[ActiveRule]:
         """The rules with one of these actions, at a place or at any."""
         for match in self._matches:
@@ -182,13 +186,17 @@ class FaultCourse:
 
     def damage_records(
         self, response: FetchResponse, fired: Sequence[Firing], load: Callable[[Any], bytes]
-    ) -> None:
-        """Change checksums for the rules that fired; ``load`` returns the bytes of records."""
+    ) -> list[ActiveRule]:
+        """Change checksums for the rules that fired, and return these.
+
+        ``load`` returns the bytes of records.
+        """
         ids = {each.rule_id for each in fired}
-        for match in self._about_records:
-            if match.active.id in ids:
-                for partition in _records_of(response, match):
-                    partition.records = damage_crc(load(partition.records))
+        matches = [match for match in self._about_records if match.active.id in ids]
+        for match in matches:
+            for partition in _records_of(response, match):
+                partition.records = damage_crc(load(partition.records))
+        return [match.active for match in matches]
 
     def damage(self, frame: bytes) -> bytes:
         """The bytes of the response as they are sent."""

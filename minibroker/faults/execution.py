@@ -9,6 +9,7 @@ closes raises ``FaultDisconnect``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -43,6 +44,9 @@ class FaultedConnection(Protocol):
 
     def attributes(self) -> ConnectionAttributes:
         """What rules can select about it."""
+
+    def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
+        """Record that a rule fired: for a request with this header, or for the connection."""
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the client."""
@@ -139,14 +143,18 @@ class FaultExecutor:
         if matches is None:
             return await run(), None
         course = FaultCourse(header, matches, await self._decide(matches.candidates))
+        note_fired = partial(connection.note_fired, header=header)
+        for active in course.fired_rules():
+            note_fired(active)
         faults = RequestFaults(connection, course, self._decisions)
         await faults.stop_at(BEFORE)
         response = None
         if course.prepare(request):
-            response = await self._run(course, faults, request, run)
+            response = await self._run(course, faults, request, run, note_fired)
         response = course.finish(response)
         if candidates := course.record_candidates(response):
-            course.damage_records(response, await self._decide(candidates), _load)
+            for active in course.damage_records(response, await self._decide(candidates), _load):
+                note_fired(active)
         if header.api_key == ApiKey.PRODUCE and request.acks == 0:
             if course.has_error:
                 raise CloseConnection("a fault rule put an error into a request with acks=0")
@@ -160,6 +168,7 @@ class FaultExecutor:
         faults: RequestFaults,
         request: Any,
         run: Callable[[], Awaitable[Any]],
+        note_fired: Callable[[ActiveRule], object],
     ) -> Any:
         """Execute a request; one that would wait for records is held before it does."""
         if not course.is_about_waits:
@@ -170,7 +179,11 @@ class FaultExecutor:
         candidates = course.wait_candidates(request, response)
         if not candidates:
             return response
+        known = course.fired_rules()
         course.fire(await self._decide(candidates))
+        for active in course.fired_rules():
+            if active not in known:
+                note_fired(active)
         await faults.stop_at(WAITING)
         return await run()
 
@@ -183,6 +196,7 @@ class FaultExecutor:
         """Apply the rules to a new connection. Raises ``FaultDisconnect``."""
         matching = self._matcher.match_new_connection(connection.attributes())
         for active in await self._fired(matching):
+            connection.note_fired(active, None)
             if active.rule.action == "refuse":
                 connection.reset()
                 raise FaultDisconnect(f"rule {active.id}")
@@ -199,6 +213,7 @@ class FaultExecutor:
                 if matches_connection(active.rule, connection.attributes()) and await self._fired(
                     [active]
                 ):
+                    connection.note_fired(active, None)
                     connection.close_for(active.id)
 
     async def _fired(self, matching: Sequence[ActiveRule]) -> list[ActiveRule]:
@@ -250,6 +265,10 @@ class RequestFaults:
         if active.rule.reset:
             self._connection.reset()
         raise FaultDisconnect(f"rule {active.id}")
+
+    def damaged(self, frame: bytes) -> bytes:
+        """The response as ``send`` sends it."""
+        return self._course.damage(frame)
 
     async def send(self, frame: bytes) -> int:
         """Send the response with its length; return the number of bytes.

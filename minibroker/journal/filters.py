@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from minibroker.journal.entries import JSON, EntryKind, JournalEntry, api_key, decoded
+from minibroker.journal.entries import EntryKind, JournalEntry, api_key, decoded
 from protocol.errors import ErrorCode
 
 _TOPIC_FIELDS: Final = frozenset({"topic", "topic_name", "topics", "topic_names", "name"})
@@ -38,7 +38,7 @@ class EntryFilter:
     """The same for a group."""
     error: str | None = None
     """An error code in a response, by name or number."""
-    details: Mapping[str, JSON] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
     """Values that ``details`` of the entry must have."""
     after: int = 0
     """Only entries with a greater sequence."""

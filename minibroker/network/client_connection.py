@@ -61,6 +61,7 @@ class ClientConnection:
         "in_flight",
         "interruptible",
         "is_sampled",
+        "journal_peer",
         "opened",
         "reader",
         "scope",
@@ -98,6 +99,8 @@ class ClientConnection:
         """Whether activity events are recorded for this connection."""
         self.activity_client: ActivityClient | None = None
         """Sender of its activity events; reused for requests with the same client id."""
+        self.journal_peer = b""
+        """The connection as it is in records of the journal; empty until the first one."""
         self.close_reason = CloseReason.CLIENT_CLOSED
         self.close_text = ""
 

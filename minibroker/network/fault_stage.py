@@ -9,7 +9,7 @@ counted with a reason of its own.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from minibroker.faults.execution import FaultExecutor, RequestFaults
 from minibroker.faults.matching import Candidate, ConnectionAttributes
@@ -23,19 +23,25 @@ from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 if TYPE_CHECKING:
     from minibroker.cluster.image import Image
     from minibroker.control.fault_shapes import FaultHold
+    from minibroker.faults.rules import ActiveRule
     from protocol.headers import RequestHeader
 
 _SCRATCH_BYTES: Final = 4096
 
 
+NoteFault: TypeAlias = "Callable[[ClientConnection, RequestHeader | None, ActiveRule], object]"
+"""Records that a rule fired: for a request with this header, or for the connection."""
+
+
 class FaultStage:
     """The fault rules of one processor."""
 
-    def __init__(self, link: Link, process: str) -> None:
+    def __init__(self, link: Link, process: str, note_fault: NoteFault) -> None:
         """``link`` leads to the controller, which decides which rules fire.
 
-        ``process`` is the name of this one.
+        ``process`` is the name of this one; ``note_fault`` records that a rule fired.
         """
+        self._note_fault = note_fault
         self._executor = FaultExecutor(ControllerDecisions(link, process))
 
     @property
@@ -70,7 +76,7 @@ class FaultStage:
 
         Raises ``FaultDisconnect``, or ``CloseConnection`` for an error that has no response.
         """
-        connection = FaultedClient(client)
+        connection = FaultedClient(client, self._note_fault)
         matches = self._executor.match(
             connection.attributes(), header, request, image.topic_names.get
         )
@@ -78,11 +84,12 @@ class FaultStage:
 
     async def meet(self, client: ClientConnection) -> None:
         """Apply the rules to a new connection. Raises ``FaultDisconnect``."""
-        await self._executor.meet(FaultedClient(client))
+        await self._executor.meet(FaultedClient(client, self._note_fault))
 
     async def close_matching(self, added: str, clients: Iterable[ClientConnection]) -> None:
         """Close the connections that a new rule is about, if it is one to close them."""
-        await self._executor.close_matching(added, map(FaultedClient, list(clients)))
+        connections = [FaultedClient(client, self._note_fault) for client in clients]
+        await self._executor.close_matching(added, connections)
 
 
 class ControllerDecisions:
@@ -118,10 +125,11 @@ class ControllerDecisions:
 class FaultedClient:
     """Implements ``faults.execution.FaultedConnection`` for a connection of a processor."""
 
-    __slots__ = ("_client",)
+    __slots__ = ("_client", "_note_fault")
 
-    def __init__(self, client: ClientConnection) -> None:
+    def __init__(self, client: ClientConnection, note_fault: NoteFault) -> None:
         self._client = client
+        self._note_fault = note_fault
 
     def attributes(self) -> ConnectionAttributes:
         """What rules can select about it."""
@@ -133,6 +141,10 @@ class FaultedClient:
             str(caller.principal),
             self._client.client_id,
         )
+
+    def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
+        """Record that a rule fired: for a request with this header, or for the connection."""
+        self._note_fault(self._client, header, active)
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the client."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from minibroker.network.client_connection import ClientConnection
     from minibroker.quotas.controller_mutation import Mutated
     from minibroker.quotas.manager import DeferredRecord, QuotaCheck, QuotaUser
+    from minibroker.runtime.arena import Block
     from protocol.headers import RequestHeader
 
 # Used by every request: attribute access of an enumeration takes ten times as long.
@@ -86,6 +87,12 @@ class RequestCost:
     """Results of quota checks, if activity is recorded."""
     faults: RequestFaults | None = None
     """The fault rules that fired for the request."""
+    journal_ns = 0
+    """When the response was ready to be sent, if the journal is on."""
+    journal_body: bytes | Block | None = None
+    """The request while it is not recorded; it is recorded with its response if that is quick."""
+    journal_mark: tuple[int, int] | None = None
+    """Where the response is recorded, if that was before it was sent."""
     error = 0
     """The first error code of the response."""
     mutated: Mutated | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from minibroker.apis.authorization.authorizers import Authorizers
@@ -34,7 +34,12 @@ from minibroker.network.request_cost import RequestCost
 from minibroker.network.request_execution import RequestExecution
 from minibroker.network.request_reader import LENGTH_BYTES
 from minibroker.network.response_cache import CachedResponse, ResponseCache
-from minibroker.network.response_sender import Chunk, join_response, send_response
+from minibroker.network.response_sender import (
+    COPIED_BYTES_MAX,
+    Chunk,
+    join_response,
+    send_response,
+)
 from minibroker.network.single_requests import SingleDelay, SingleRequests, SingleResponse
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import FetchSessionFigures
@@ -50,6 +55,7 @@ from protocol.registry import ApiKey
 if TYPE_CHECKING:
     from minibroker.apis.unserved import Unserved
     from minibroker.network.fault_stage import FaultStage
+    from minibroker.network.journal_recorder import JournalRecorder
     from minibroker.security.acl import Operation, Resource
 
 DirectResponse = SingleResponse | CachedResponse
@@ -139,16 +145,31 @@ class RequestHandler:
         Otherwise return what the connection's task must await.
         """
         cost = self._receive(client, body)
+        if self._env.journal is not None:
+            cost.journal_body = body
         if self.faults is not None and self.faults.concerns(body):
+            self._record_request(cost)
             return self._serve_in_steps(cost, body)
         if isinstance(body, bytes) and not self._has_authorizer:
-            response = self._execute_directly(cost, body)
+            try:
+                response = self._execute_directly(cost, body)
+            except BaseException:
+                self._record_request(cost)
+                raise
             if isinstance(response, DIRECT_RESPONSES):
                 cost.response = response
                 return cost
             if response is not None:
+                self._record_request(cost)
                 return self.delayed.start(response, partial(self._complete_delayed, cost, body))
+        self._record_request(cost)
         return self._serve_in_steps(cost, body)
+
+    def _record_request(self, cost: RequestCost) -> None:
+        """Record a request for the journal, if that is on and will not get it with the response."""
+        if cost.journal_body is not None:
+            self._recorder.request(cost, cost.journal_body)
+            cost.journal_body = None
 
     async def _serve_in_steps(self, cost: RequestCost, body: bytes | Block) -> None:
         await self._execute(cost, body)  # decode, authorize, execute
@@ -171,18 +192,27 @@ class RequestHandler:
         self._prepare_direct(cost)
         encoded: bytes = cost.response.encode()
         if self.quota_stage.delays_responses:
+            self._record_request(cost)
             return self._respond(cost, encoded)
         cost.response_bytes = _body_bytes(cost, encoded)
         try:
             throttled = self.quota_stage.before_response(cost)
             if throttled is not None:
+                self._record_request(cost)
                 return self._complete(cost, _encoded(cost, throttled))
             cost.client.state.on(ChannelEvent.RESPONSE_READY)
+            if cost.journal_body is not None:
+                cost.journal_ns = time.perf_counter_ns()
+            elif self._env.journal is not None:
+                self._recorder.response(cost, encoded, len(encoded))
             sent = cost.client.stream.send_now(encoded)
         except BaseException:
             self._failed(cost)
             raise
         if sent < len(encoded):
+            if cost.journal_body is not None:
+                self._record_request(cost)
+                self._recorder.response(cost, encoded, len(encoded))
             self.quota_stage.complete_deferred()  # Others are served before the rest is sent.
             return self._send_rest(cost, encoded, sent)
         self._sent_direct(cost, encoded)
@@ -200,6 +230,8 @@ class RequestHandler:
         self._count_direct(cost, encoded)
         cost.client.state.on(ChannelEvent.RESPONSE_SENT)
         self._settle(cost)
+        if cost.journal_body is not None:
+            self._recorder.exchange(cost, encoded)
 
     def _count_direct(self, cost: RequestCost, encoded: bytes) -> None:
         cost.sent_bytes = len(encoded)
@@ -234,6 +266,7 @@ class RequestHandler:
 
     def _failed(self, cost: RequestCost) -> None:
         """Record a request whose response could not be sent."""
+        self._record_request(cost)
         self.quota_stage.complete_deferred()
         cost.failed(time.perf_counter_ns())
         self._report(cost)
@@ -241,6 +274,8 @@ class RequestHandler:
     def _settle(self, cost: RequestCost) -> None:
         """Record a request whose response was sent."""
         self._account(cost)
+        if cost.journal_mark is not None:
+            self._recorder.sent(cost)
         self.quota_stage.after_send(cost)
         cost.client.accounted_ns = cost.client.account.worked_ns
         self._record(cost)
@@ -298,6 +333,8 @@ class RequestHandler:
         # Before sending: requests after this response must see the connection as used.
         self._on_use(client.number)
         if isinstance(encoded, bytes):
+            if self._env.journal is not None:
+                self._recorder.response(cost, encoded, len(encoded))
             await client.stream.send_all(encoded)
             self._count_direct(cost, encoded)
         else:
@@ -310,12 +347,36 @@ class RequestHandler:
         start = encode_response_header(key, version, cost.header.correlation_id)
         if cost.faults is not None:
             frame = join_response(self._files, start, chunks)
+            if self._env.journal is not None:
+                sent = cost.faults.damaged(frame)
+                self._recorder.response(cost, sent, len(sent))
             cost.sent_bytes = await cost.faults.send(frame)
             return
-        cost.sent_bytes = await send_response(client.stream, self._files, start, chunks)
+        if self._env.journal is None:
+            cost.sent_bytes = await send_response(client.stream, self._files, start, chunks)
+        else:
+            cost.sent_bytes = await self._send_recorded(cost, start, chunks)
         if key == ApiKey.FETCH:
             fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
             self._env.metrics.fetched(fetched)
+
+    async def _send_recorded(self, cost: RequestCost, start: bytes, chunks: Sequence[Chunk]) -> int:
+        """Send a response that is recorded for the journal; return the number of bytes."""
+        stream, size = cost.client.stream, LENGTH_BYTES + len(start) + sum(map(len, chunks))
+        if size > COPIED_BYTES_MAX:
+            self._recorder.response(cost, None, size)
+            return await send_response(stream, self._files, start, chunks)
+        frame = join_response(self._files, start, chunks)
+        self._recorder.response(cost, frame, size)
+        await stream.send_all(frame)
+        return size
+
+    @cached_property
+    def _recorder(self) -> JournalRecorder:
+        # Loaded when the journal is on: most brokers have none.
+        from minibroker.network.journal_recorder import JournalRecorder
+
+        return JournalRecorder(self._env)
 
     def _account(self, cost: RequestCost) -> None:
         cost.client.in_flight = None

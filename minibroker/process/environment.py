@@ -22,6 +22,7 @@ from minibroker.observability.conditions import Conditions
 
 if TYPE_CHECKING:
     from minibroker.config import Settings
+    from minibroker.journal.buffer import JournalBuffer
     from minibroker.observability.metrics import ProcessMetrics
     from minibroker.process.local_worker import LocalWorker
     from minibroker.quotas.ledger import QuotaLedger
@@ -76,6 +77,7 @@ class Environment:
     ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
     ``starts_processes`` permits processes of the role's own, which a simulation cannot control.
     ``secret`` is shared by all roles of one run and by nothing else.
+    ``journal`` takes the role's records for the journal, if that is on.
     """
 
     role: str
@@ -104,6 +106,7 @@ class Environment:
     secret: bytes = field(default_factory=partial(os.urandom, 32), repr=False)
     stopping: trio.Event = field(default_factory=trio.Event)
     local_worker: LocalWorker | None = None
+    journal: JournalBuffer | None = None
 
     @property
     def name(self) -> str:

@@ -41,6 +41,8 @@ class RoleRegistered(NamedTuple):
     image: Image
     faults: FaultRules | None = None
     """None if no fault rule is set."""
+    records_journal: bool = False
+    """Whether the role must record for the journal."""
 
 
 class ImageApplied(NamedTuple):
@@ -96,6 +98,21 @@ class FaultAct(NamedTuple):
     """A fault rule that acts on the broker. Answered with None when that is done."""
 
     rule_id: str
+
+
+class JournalSwitch(NamedTuple):
+    """Record for the journal from now on, or stop. Answered with None."""
+
+    is_on: bool
+
+
+class JournalRequest(NamedTuple):
+    """Request for records of the journal. Answered with a ``JournalChunk``; None if it is off.
+
+    ``received`` is the number of the last chunk of the process that arrived, or 0.
+    """
+
+    received: int
 
 
 class ApiPart(NamedTuple):

@@ -11,6 +11,7 @@ as a change.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -34,6 +35,8 @@ from minibroker.process.messages import (
     DetailsRequest,
     FaultRules,
     ImageApplied,
+    JournalRequest,
+    JournalSwitch,
     MetricsRequest,
     RegisterRole,
     RoleRegistered,
@@ -100,6 +103,7 @@ class MetadataClient:
         )
         remaining = self._set_image(image_of(reply.image, self._configs))
         await self._reset_faults(reply.faults)
+        self._switch_journal(is_on=reply.records_journal)
         self._registered.set()
         if remaining is not None:
             await remaining
@@ -130,9 +134,8 @@ class MetadataClient:
 
     def _handle_request(self, request: Any) -> Any:
         if isinstance(request, Update):
-            if not self._registered.is_set():
-                return self._update_later(request)
-            return self._update(request)
+            is_registered = self._registered.is_set()
+            return self._update(request) if is_registered else self._update_later(request)
         if isinstance(request, MetricsRequest):
             return self._env.metrics.snapshot()
         if isinstance(request, ConditionsRequest):
@@ -141,6 +144,8 @@ class MetadataClient:
             return self._details()
         if isinstance(request, FaultRules):
             return self._set_faults(request)
+        if isinstance(request, JournalRequest | JournalSwitch):
+            return self._handle_journal(request)
         if isinstance(request, ClockAdvanced):
             return None  # The loop has read the clock again.
         if self._on_request is None:
@@ -160,6 +165,24 @@ class MetadataClient:
             return  # A later change has overtaken it.
         self._faults_number = rules.number
         await self._on_faults(rules)
+
+    def _handle_journal(self, request: JournalRequest | JournalSwitch) -> Any:
+        if isinstance(request, JournalSwitch):
+            return self._set_journal(request)
+        journal = self._env.journal
+        return None if journal is None else journal.take(request.received)
+
+    async def _set_journal(self, switch: JournalSwitch) -> None:
+        await self._registered.wait()
+        self._switch_journal(is_on=switch.is_on)
+
+    def _switch_journal(self, *, is_on: bool) -> None:
+        if not is_on:
+            self._env.journal = None
+        elif self._env.journal is None:
+            from minibroker.journal.buffer import JournalBuffer
+
+            self._env.journal = JournalBuffer(time.perf_counter_ns())
 
     def _update(self, update: Update) -> Awaitable[None] | None:
         return self._set_image(apply_update(self.image, update_of(update, self._configs)))

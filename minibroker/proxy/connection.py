@@ -21,6 +21,8 @@ from minibroker.connections.address import client_ip
 from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.faults.execution import FaultExecutor, RequestFaults
 from minibroker.faults.matching import ConnectionAttributes, RequestMatches
+from minibroker.faults.rules import ActiveRule
+from minibroker.observability.log import EventLog
 from minibroker.proxy.addresses import ListenFailed
 from minibroker.proxy.api_limits import is_too_new, limit_versions, unsupported_api_versions
 from minibroker.proxy.exchange import Exchange, ProxiedRequest, UnexpectedFrame
@@ -46,6 +48,8 @@ from protocol.headers import RequestHeader, decode_request_header, encode_respon
 from protocol.messages.fetch import FetchResponse
 from protocol.messages.metadata import MetadataResponse
 from protocol.registry import ApiKey
+
+_log = EventLog("proxy")
 
 _SESSION_VERSION: Final = 7
 """Version of Fetch from which there are sessions (KIP-227)."""
@@ -319,6 +323,11 @@ class ProxiedConnection:
         return ConnectionAttributes(
             self.number, str(self.broker), host, "", self._exchange.client_id
         )
+
+    def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
+        """Log that a rule fired."""
+        api = None if header is None else ApiKey(header.api_key).name
+        _log.debug("a fault rule fired", rule=active.id, connection=self.number, api=api)
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the client."""

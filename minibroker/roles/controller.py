@@ -35,6 +35,8 @@ from minibroker.config import (
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     DELEGATION_TOKEN_EXPIRY_CHECK_INTERVAL_MS,
     DELEGATION_TOKEN_SECRET_KEY,
+    JOURNAL_ENABLE,
+    JOURNAL_MAX_BYTES,
     NODE_ID,
     SINGLE,
     TELEMETRY_MAX_BYTES,
@@ -63,6 +65,7 @@ from minibroker.process.environment import (
     RoleRefusedError,
     role_name,
 )
+from minibroker.process.journal_notes import note_topics
 from minibroker.process.log_levels import follow_log_levels
 from minibroker.process.messages import (
     ApiPart,
@@ -93,6 +96,7 @@ if TYPE_CHECKING:
     from minibroker.config.dynamic import Configs
     from minibroker.control.backend import Backend
     from minibroker.controller.faults import FaultController
+    from minibroker.controller.journal import JournalController
 
 
 T = TypeVar("T")
@@ -188,6 +192,8 @@ class _Controller:
             self._image, self._handle_request, cluster.image.number, _subscriber_names(env)
         )
         self._faults: FaultController | None = None
+        self._journal: JournalController | None = None
+        self._nursery: trio.Nursery | None = None
         self._in_force = EffectiveQuotas(env.settings, env.ledger)
         self._ssl_contexts = ssl_contexts(env.settings)
         if self._ssl_contexts is not None:
@@ -249,6 +255,7 @@ class _Controller:
             self._ssl_contexts.follow(self.image.configs)
         before, self._followed = self._followed, self.image
         follow_log_levels(self._env.settings, before, self.image)
+        note_topics(self._env, before.topics, self.image.topics)
         await self._publisher.publish(updates)
 
     async def _remove_expired_tokens(self) -> None:
@@ -262,6 +269,9 @@ class _Controller:
     async def run(self) -> None:
         env = self._env
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            if env.settings[JOURNAL_ENABLE]:
+                self._journal_controller().begin()
             nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._storage.run)
             nursery.start_soon(self._accept_roles, nursery)
@@ -295,7 +305,12 @@ class _Controller:
         from minibroker.controller.backend import ControllerBackend
 
         return ControllerBackend(
-            self._env, self, self._publisher, self._fault_controller, started_at=self._started_at
+            self._env,
+            self,
+            self._publisher,
+            self._fault_controller,
+            self._journal_controller,
+            started_at=self._started_at,
         )
 
     def _fault_controller(self) -> FaultController:
@@ -308,6 +323,20 @@ class _Controller:
             names += [role_name(WORKER, index) for index in range(env.workers)]
             self._faults = FaultController(self._publisher, env.clock, names, env.statuses)
         return self._faults
+
+    def _journal_controller(self) -> JournalController:
+        if self._journal is None:
+            # Loaded when it is switched on, or by the first request about it.
+            from minibroker.controller.journal import JournalController
+
+            assert self._nursery is not None
+            self._journal = JournalController(
+                self._env,
+                self._publisher,
+                self._nursery.start_soon,
+                self._env.settings[JOURNAL_MAX_BYTES],
+            )
+        return self._journal
 
     async def _hold_leadership(self, scope: trio.CancelScope) -> None:
         self._leadership_lost = await watch_leadership(self._store, self.settings[NODE_ID])

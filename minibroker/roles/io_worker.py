@@ -48,6 +48,7 @@ from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
 from minibroker.process.environment import WORKER, Environment
 from minibroker.process.hold_points import ProcessHoldPoints
+from minibroker.process.journal_notes import note_state
 from minibroker.process.log_cleaner import LogCleaner
 from minibroker.process.log_flusher import LogFlusher
 from minibroker.process.messages import (
@@ -88,9 +89,8 @@ for files that are open briefly.
 """
 
 PEERS_STOP_S: Final = 3.0
-"""How long, in real time, processors and the recorder may take to stop when the broker stops: more
-than they take to send the last responses and to append the last events.
-"""
+"""How long, in real time, processors and the recorder may take to stop after the broker: more than
+they take to send the last responses and events."""
 
 
 async def io_worker(env: Environment) -> None:
@@ -265,6 +265,7 @@ class _Worker:
             nursery.start_soon(self._hold_points.run)
             await self._metadata_client.wait_image()
             self._load()
+            self.groups.on_state = self.transactions.on_state = partial(note_state, self._env)
             if self._env.local_worker is not None:
                 self._env.local_worker.serve(self, self.execute)
             await self._run_services(nursery)

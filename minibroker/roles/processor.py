@@ -9,6 +9,7 @@ Kafka's ``SocketServer.Processor``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -213,8 +214,10 @@ class _Processor:
         if self._faults is None:
             # Loaded with the first rule: most brokers get none.
             from minibroker.network.fault_stage import FaultStage
+            from minibroker.network.journal_recorder import note_fault
 
-            self._faults = FaultStage(self._metadata_client.link, self._env.name)
+            link = self._metadata_client.link
+            self._faults = FaultStage(link, self._env.name, partial(note_fault, self._env))
         self._faults.set_rules(rules)
         self._request_handler.faults = self._faults if rules.rules else None
         return self._faults.close_matching(rules.added, self._clients.values())
@@ -376,6 +379,8 @@ class _Processor:
         env = self._env
         number, listener = client.number, client.caller.listener
         env.metrics.connection_opened(listener)
+        if env.journal is not None:
+            self._note_connection(client)
         if env.stopping.is_set():  # Passed to this process after the others were closed.
             client.close(CloseReason.STOPPING)
         try:
@@ -405,6 +410,8 @@ class _Processor:
                 self._notices.closed(number)
             else:
                 self._sharded_acceptor.closed(number)
+            if env.journal is not None:
+                self._note_connection(client, client.close_reason)
             self._record_close(client)
             self._closes.closed(
                 listener,
@@ -415,6 +422,12 @@ class _Processor:
             )
             if not self._clients:
                 self._all_closed.set()
+
+    def _note_connection(self, client: ClientConnection, closed: CloseReason | None = None) -> None:
+        # Loaded when the journal is on: most brokers have none.
+        from minibroker.network.journal_recorder import note_connection
+
+        note_connection(self._env, client, None if closed is None else closed.value)
 
     def _note_use(self, number: int) -> None:
         """A response counts as use of a connection, as a request does."""

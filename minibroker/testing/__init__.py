@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minibroker.testing.faults import FaultNeverFired as FaultNeverFired
     from minibroker.testing.histories import HistoryWriter as HistoryWriter
     from minibroker.testing.histories import check as check
+    from minibroker.testing.journal import DidNotHappen as DidNotHappen
     from minibroker.testing.lease import BrokerStartError as BrokerStartError
     from minibroker.testing.proxy import MiniProxy as MiniProxy
     from minibroker.testing.proxy import ProxyNotStarted as ProxyNotStarted
@@ -34,6 +35,7 @@ _HOMES = {
     "SharedBrokerError": "broker",
     "ControlError": "control",
     "FaultNeverFired": "faults",
+    "DidNotHappen": "journal",
     "BrokerStartError": "lease",
     "HistoryWriter": "histories",
     "check": "histories",
@@ -50,6 +52,7 @@ __all__ = [
     "BrokerStartError",
     "ClientMisbehaved",
     "ControlError",
+    "DidNotHappen",
     "FaultNeverFired",
     "HistoryWriter",
     "MiniBroker",

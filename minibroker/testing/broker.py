@@ -19,6 +19,7 @@ from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_serve
 if TYPE_CHECKING:
     from minibroker.testing.control import Control
     from minibroker.testing.faults import FaultHandle, Faults
+    from minibroker.testing.journal import RecordedJournal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class MiniBroker:
         self._ready: dict[str, Any] = {}
         self._control: Control | None = None
         self._faults: Faults | None = None
+        self._journal: RecordedJournal | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -116,7 +118,7 @@ class MiniBroker:
         """Stop, and wait until nothing of the broker is left; a second call does nothing."""
         if self._control is not None:
             self._control.close()
-            self._control = self._faults = None
+            self._control = self._faults = self._journal = None
         if self._lease is not None:
             self._lease.stop()
             self._lease = None
@@ -167,6 +169,15 @@ class MiniBroker:
 
             self._faults = Faults(self.control_url, self.control, guarded=self._guarded)
         return self._faults
+
+    @property
+    def journal(self) -> RecordedJournal:
+        """What happened: ``with broker.journal as journal: ...; journal.assert_happened(...)``."""
+        if self._journal is None:
+            from minibroker.testing.journal import RecordedJournal
+
+            self._journal = RecordedJournal(self.control_url, self.control, guarded=self._guarded)
+        return self._journal
 
     # --------------------------------------------------------------------------------- calls
 
@@ -290,6 +301,11 @@ class AsyncMiniBroker:
         return AsyncFaults(self._broker.faults)
 
     @property
+    def journal(self) -> AsyncJournal:
+        """What happened."""
+        return AsyncJournal(self._broker.journal)
+
+    @property
     def control(self) -> AsyncControl:
         """Calls to the control API that have no method here."""
         return AsyncControl(self._broker.control)
@@ -302,6 +318,32 @@ class AsyncControl:
         self.get = _awaited(control.get)
         self.post = _awaited(control.post)
         self.delete = _awaited(control.delete)
+
+
+class AsyncJournal:
+    """The calls of `RecordedJournal`, to be awaited."""
+
+    def __init__(self, journal: RecordedJournal) -> None:
+        self._journal = journal
+        self.start = _awaited(journal.start)
+        self.stop = _awaited(journal.stop)
+        self.entries = _awaited(journal.entries)
+        self.wait_for = _awaited(journal.wait_for)
+        self.assert_happened = _awaited(journal.assert_happened)
+        self.assert_in_order = _awaited(journal.assert_in_order)
+        self.assert_absent = _awaited(journal.assert_absent)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await in_thread(self._journal.stop, shielded=True)
 
 
 class AsyncFaults:

@@ -22,6 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from minibroker.testing.broker import MiniBroker
     from minibroker.testing.faults import Faults
+    from minibroker.testing.journal import RecordedJournal
 
 FIXTURES: Final = frozenset(
     {
@@ -190,6 +191,15 @@ def minibroker_restored(minibroker: MiniBroker) -> Iterator[MiniBroker]:
     with suppress(OSError):  # the test may have stopped the broker
         minibroker.restore(snapshot)
         minibroker.remove_snapshot(snapshot)
+
+
+@pytest.fixture
+def minibroker_journal(minibroker: MiniBroker) -> Iterator[RecordedJournal]:
+    """What happens during this test, with assertions about it."""
+    journal = minibroker.journal.start()
+    yield journal
+    with suppress(OSError):  # the broker may have been stopped
+        journal.stop()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -44,6 +44,16 @@ from minibroker.control.backend import (
 from minibroker.control.client_metrics_shapes import ClientMetricsView
 from minibroker.control.fault_shapes import FaultList, FaultRelease, FaultRule, FaultView
 from minibroker.control.http import make_app
+from minibroker.control.journal_shapes import (
+    AssertionView,
+    EntryQuery,
+    JournalAssertion,
+    JournalChange,
+    JournalPage,
+    JournalView,
+    SendLine,
+)
+from minibroker.control.journal_views import views
 from minibroker.control.quota_shapes import (
     QuotaExplanation,
     QuotaLevel,
@@ -54,7 +64,46 @@ from minibroker.control.quota_shapes import (
     QuotaUse,
 )
 from minibroker.control.snapshot_shapes import SnapshotCreation, SnapshotList, SnapshotView
+from minibroker.journal.entries import EntryKind, JournalEntry
 from minibroker.observability.metrics import ProcessMetrics, Snapshot
+
+ENTRY = JournalEntry(
+    sequence=3, clock_ms=5.5, kind=EntryKind.FAULT, role="processor-0", details={"rule": "1"}
+)
+
+
+class FakeJournal:
+    """Obeys the ``JournalBackend`` protocol with one entry."""
+
+    def __init__(self) -> None:
+        self.queries: list[EntryQuery] = []
+        self.assertions: list[JournalAssertion] = []
+        self.state = JournalView(False, 1, 3, 2, 1024, 1 << 26)
+
+    async def view(self) -> JournalView:
+        return self.state
+
+    async def change(self, change: JournalChange) -> JournalView:
+        if change.enabled is not None:
+            self.state = self.state._replace(enabled=change.enabled)
+        return self.state
+
+    async def clear(self) -> None:
+        self.state = self.state._replace(entries=0)
+
+    async def find(self, query: EntryQuery) -> JournalPage:
+        if not self.state.enabled:
+            raise Conflict("JOURNAL_OFF", "the journal is off")
+        self.queries.append(query)
+        return JournalPage(views([ENTRY]), 3, 2, False)
+
+    async def check(self, assertion: JournalAssertion) -> AssertionView:
+        self.assertions.append(assertion)
+        return AssertionView(True, "1 entry matches", views([ENTRY]), 3)
+
+    async def stream(self, query: EntryQuery, send: SendLine) -> None:
+        for line in (b"\n", b'{"sequence":3}\n'):
+            await send(line)
 
 
 class FakeBackend:
@@ -66,6 +115,7 @@ class FakeBackend:
         self.waits: list[tuple[int, int]] = []
         self.taken: dict[str, SnapshotView] = {}
         self.ready = True
+        self.journal = FakeJournal()
         self.worker = ProcessMetrics("worker-0")
         self.time = ClockView(now=5.0, wall_ms=1_000, offset_ms=0.0, rate=1.0, frozen=False)
         self.turns: list[ClockChange] = []

@@ -43,6 +43,12 @@ class Outer(NamedTuple):
     names: Annotated[Mapping[str, str], Length(0, 2)] = {}
 
 
+class Listed(NamedTuple):
+    """A record with a list."""
+
+    steps: Annotated[tuple[Inner, ...], Length(1, 2)] = ()
+
+
 class Answer(NamedTuple):
     """Only ever written."""
 
@@ -66,6 +72,31 @@ def test_complete_value_round_trips() -> None:
     outer = parse(Outer, value)
     assert outer == Outer(3, Inner("a"), 1, True, {"a": "b"})
     assert to_json(outer) == value
+
+
+def test_list_of_records_is_parsed() -> None:
+    assert parse(Listed, {"steps": [{"text": "a"}, {"text": "b"}]}).steps == (
+        Inner("a"),
+        Inner("b"),
+    )
+    OAS31Validator(document(Listed)).validate({"steps": [{"text": "a"}]})
+
+
+@pytest.mark.parametrize(
+    ("steps", "path", "message"),
+    [
+        ({"text": "a"}, "steps", "must be a list, not an object"),
+        ([{"text": "a"}, {"text": 5}], "steps.1.text", "must be a text, not the number 5"),
+        ([], "steps", "must have 1 to 2 entries, not 0"),
+        ([{"text": "a"}] * 3, "steps", "must have 1 to 2 entries, not 3"),
+        ([5] * 1000, "steps.0", "must be an object, not the number 5"),
+    ],
+)
+def test_list_that_does_not_match_is_rejected(steps: object, path: str, message: str) -> None:
+    with pytest.raises(InvalidJson) as caught:
+        parse(Listed, {"steps": steps})
+    assert caught.value.faults[0] == (path, message)
+    assert len(caught.value.faults) <= FAULTS_MAX
 
 
 def test_missing_optional_fields_use_defaults() -> None:

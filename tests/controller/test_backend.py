@@ -31,6 +31,7 @@ from minibroker.control.backend import BackendError, Conflict, NotFound, Unavail
 from minibroker.control.quota_shapes import QuotaQuery
 from minibroker.controller.backend import ControllerBackend
 from minibroker.controller.faults import FaultController
+from minibroker.controller.journal import JournalController
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.coordinator.description import (
     GroupDescription,
@@ -150,11 +151,13 @@ class At:
         self.env = replace(env, ledger=scope.ledger)
         self.scope = scope
         self.roles = roles
+        self.journal = JournalController(self.env, scope.subscribers, lambda *_: None, 1 << 20)
         self.backend = ControllerBackend(
             self.env,
             scope,
             scope.subscribers,
             lambda: FaultController(scope.subscribers, self.env.clock, (), tuple),
+            lambda: self.journal,
             started_at=self.env.clock.now(),
         )
 

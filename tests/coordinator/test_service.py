@@ -140,6 +140,22 @@ async def test_join_waits_for_members_and_sync_for_leader(
         assert worker.groups.statistics().waiting == 0
 
 
+async def test_changed_states_are_reported(autojump_clock: MockClock, worker: Worker) -> None:
+    reported: list[tuple[str, str, str | None, str | None]] = []
+    worker.groups.on_state = lambda *report: reported.append(report)
+    async with worker.running():
+        await worker.pair()
+        await trio.sleep(10.1)
+    assert {(what, name) for what, name, _, _ in reported} == {("group", "g")}
+    assert [after for _, _, _, after in reported] == [
+        "PreparingRebalance",
+        "CompletingRebalance",
+        "Stable",
+        "PreparingRebalance",
+        "Empty",
+    ]
+
+
 async def test_session_timeout_fires_without_request(
     autojump_clock: MockClock, worker: Worker
 ) -> None:

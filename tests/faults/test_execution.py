@@ -16,6 +16,7 @@ from minibroker.faults.execution import FaultExecutor
 from minibroker.faults.matching import Candidate, ConnectionAttributes
 from minibroker.faults.register import FaultRegister
 from minibroker.faults.rulebook import Firing
+from minibroker.faults.rules import ActiveRule
 from protocol.errors import ErrorCode
 from protocol.headers import RequestHeader
 from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -32,10 +33,14 @@ class Client:
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.noted: list[tuple[str, RequestHeader | None]] = []
         self.sent: list[tuple[float, bytes]] = []
 
     def attributes(self) -> ConnectionAttributes:
         return ConnectionAttributes(7, "L", "127.0.0.1", "User:a", "client")
+
+    def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
+        self.noted.append((active.id, header))
 
     async def send(self, data: bytes) -> None:
         self.sent.append((trio.current_time(), data))

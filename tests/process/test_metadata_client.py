@@ -27,13 +27,17 @@ from minibroker.cluster.image import (
 )
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.faults.rules import ActiveRule
+from minibroker.journal.records import NOTE_KIND, split
 from minibroker.observability.metrics import Snapshot
 from minibroker.process.environment import CONTROLLER, PROCESSOR, WORKER, Environment
+from minibroker.process.journal_notes import note
 from minibroker.process.messages import (
     ClockAdvanced,
     DetailsRequest,
     FaultRules,
     ImageApplied,
+    JournalRequest,
+    JournalSwitch,
     LogsRequest,
     MetricsRequest,
     RegisterRole,
@@ -297,5 +301,36 @@ async def test_role_without_requests_of_clients_ignores_fault_rules(
         rpc = await controller.meet()
         await client.wait_image()
         assert await rpc.request(fault_rules(1, "a")) is None
+
+    await with_controller(env, MetadataClient(env), play)
+
+
+async def test_journal_is_switched_by_registration_and_by_request(
+    make_env: MakeEnvironment,
+) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        controller.welcome = welcome(5)._replace(records_journal=True)
+        first = await controller.meet()
+        await client.wait_image()
+        assert env.journal is not None
+        note(env, "clock", {"to": 1})
+        chunk = await first.request(JournalRequest(0))
+        assert [kind for _, kind, _ in split(chunk.packed)] == [NOTE_KIND]
+        assert await first.request(JournalRequest(0)) == chunk, "its receipt is unknown"
+        assert (await first.request(JournalRequest(chunk.number))).packed == b""
+        before = env.journal
+        await first.request(JournalSwitch(is_on=True))
+        assert env.journal is before, "what it has recorded is kept"
+        await first.request(JournalSwitch(is_on=False))
+        assert await first.request(JournalRequest(0)) is None, "it is off"
+        await first.request(JournalSwitch(is_on=True))
+        first.close()
+        controller.welcome = welcome(0, epoch=2)
+        await controller.meet()
+        await client.wait_image()
+        note(env, "clock", {"to": 1})
+        assert not env.journal, "the journal of the former controller is lost"
 
     await with_controller(env, MetadataClient(env), play)

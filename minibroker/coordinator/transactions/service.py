@@ -18,6 +18,7 @@ from typing import NamedTuple
 import trio
 
 from minibroker.coordinator.holds import COMPLETING, NO_HOLD_POINTS, PREPARED, HoldPoints
+from minibroker.coordinator.state_changes import OnState, report_transaction
 from minibroker.coordinator.transactions.events import (
     AddPartitions,
     EndTransaction,
@@ -111,6 +112,7 @@ class TransactionService:
     ) -> None:
         self.limits = limits
         self._env = environment
+        self.on_state: OnState | None = None
         self._manager = TransactionManager(
             partitions=partitions,
             open_partition=environment.open_partition,
@@ -256,12 +258,14 @@ class TransactionService:
 
     def _carry_out(self, transactional_id: str, decision: TransactionDecision) -> ErrorCode:
         """Write the decision, start sending markers; return the error for the client."""
+        before = self._get(transactional_id)
         if decision.keep is not None:
             self._manager.transactions[transactional_id] = decision.keep
         if decision.write is not None:
             error = self._manager.store(transactional_id, decision.write, self._env.wall_ms())
             if error is not ErrorCode.NONE:
                 return error
+            report_transaction(self.on_state, transactional_id, before, decision.write)
             if decision.write.is_prepared:
                 self._begin_markers(transactional_id)
         return decision.error
@@ -467,5 +471,7 @@ class TransactionService:
             if is_expired(metadata, now_ms, self.limits.id_expiration_ms)
         ]
         for transactional_id in expired:
+            before = self._get(transactional_id)
             if self._manager.store(transactional_id, None, now_ms) is ErrorCode.NONE:
+                report_transaction(self.on_state, transactional_id, before, None)
                 _logger.info("transactional id %r has expired", transactional_id)

@@ -165,6 +165,24 @@ async def test_abort_without_partitions_is_complete_at_once(cluster: Cluster) ->
     assert cluster.sent == []
 
 
+async def test_changed_states_are_reported(cluster: Cluster, autojump_clock: MockClock) -> None:
+    reported: list[tuple[str, str, str | None, str | None]] = []
+    async with running(cluster) as service:
+        service.on_state = lambda *report: reported.append(report)
+        await end(service, await begin(service))
+        await wait_all_tasks_blocked()
+        cluster.time_ms += service.limits.id_expiration_ms
+        await trio.sleep(101)
+    assert {(what, name) for what, name, _, _ in reported} == {("transaction", "x")}
+    assert [after for _, _, _, after in reported] == [
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "CompleteCommit",
+        None,
+    ]
+
+
 async def test_decision_that_cannot_be_stored_is_not_made(cluster: Cluster) -> None:
     async with running(cluster) as service:
         producer = await begin(service)

@@ -1,0 +1,302 @@
+"""The journal of a broker: collects the records of all processes, and answers the control API.
+
+Owns the one journal, and when records are collected. It must never know what is recorded. While
+the journal is on, records are fetched four times a second, and before every answer. Invariant: an
+answer contains all that happened in any process before its query, in the order in which it
+happened; only a process that does not respond for a second is not waited for, and its records
+follow later. The journal lasts as long as this process: it is not stored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from minibroker.control.backend import Conflict
+from minibroker.control.errors import json_bytes
+from minibroker.control.journal_shapes import (
+    AssertionView,
+    EntryConditions,
+    EntryQuery,
+    JournalAssertion,
+    JournalChange,
+    JournalPage,
+    JournalView,
+    SendLine,
+)
+from minibroker.control.journal_views import read_conditions, read_query, view_of, views
+from minibroker.journal.assertions import (
+    AssertionResult,
+    did_not_happen_before,
+    happened,
+    happened_in_order,
+)
+from minibroker.journal.bounded import Journal
+from minibroker.journal.buffer import JournalBuffer, JournalChunk
+from minibroker.journal.entries import JournalEntry
+from minibroker.journal.filters import EntryFilter
+from minibroker.journal.merging import JournalMerger
+from minibroker.process.messages import JournalRequest, JournalSwitch
+
+if TYPE_CHECKING:
+    from minibroker.controller.metadata_publisher import MetadataPublisher
+    from minibroker.process.environment import Environment
+
+COLLECT_INTERVAL_S: Final = 0.25
+"""How often records are collected, in real time."""
+
+POLL_INTERVAL_S: Final = 0.02
+"""The same while a query waits."""
+
+RESPONSE_S: Final = 1.0
+"""How long a process may take to hand over its records, in real time."""
+
+PING_S: Final = 5.0
+"""A stream sends a blank line after so long without an entry, to notice a client that is away."""
+
+ANSWER_FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of all frames in one answer; the rest is left for the next one."""
+
+SHOWN_MAX: Final = 100
+"""Entries in the answer to an assertion."""
+
+STREAMED_MAX: Final = 1000
+"""Entries that a stream sends before records are collected again."""
+
+
+class JournalController:
+    """Implements ``control.journal_shapes.JournalBackend``."""
+
+    def __init__(
+        self,
+        env: Environment,
+        publisher: MetadataPublisher,
+        start_soon: Callable[..., None],
+        bytes_max: int,
+    ) -> None:
+        """``start_soon`` starts a task that runs as long as the controller."""
+        self._env = env
+        self._publisher = publisher
+        self._start_soon = start_soon
+        self._journal = Journal(bytes_max)
+        self._merger = JournalMerger(self._journal, env.clock.epoch_s)
+        self._lock = trio.Lock()
+        self._was_on = False
+        self._collecting: trio.CancelScope | None = None
+
+    # Switching and collecting -----------------------------------------------------------------
+
+    @property
+    def is_on(self) -> bool:
+        """Whether processes record."""
+        return self._publisher.records_journal
+
+    def begin(self) -> None:
+        """Switch the journal on, before processes register or before they are notified."""
+        self._was_on = self._publisher.records_journal = True
+        self._env.journal = JournalBuffer(time.perf_counter_ns())
+        self._start_soon(self._collect_regularly)
+
+    async def _switch(self, *, is_on: bool) -> None:
+        if is_on == self.is_on:
+            return
+        if is_on:
+            self.begin()
+        else:
+            await self._collect()
+            self._publisher.records_journal = False
+            self._env.journal = None
+            if self._collecting is not None:
+                self._collecting.cancel()
+        await self._publisher.request_all(JournalSwitch(is_on))
+
+    async def _collect_regularly(self) -> None:
+        with trio.CancelScope() as self._collecting:
+            while True:
+                await self._env.clock.sleep_real(COLLECT_INTERVAL_S)
+                async with self._lock:
+                    await self._fetch()
+
+    async def _collect(self) -> None:
+        """Make entries of all that was recorded before this call."""
+        async with self._lock:
+            now_ns = time.perf_counter_ns()
+            await self._fetch()
+            self._merger.merge(now_ns)
+
+    async def _fetch(self) -> None:
+        own = self._env.journal
+        if own is None:
+            return
+        name = self._env.name
+        self._merger.add(name, own.take(self._merger.received(name)))
+        async with trio.open_nursery() as nursery:
+            for name in self._publisher.names():
+                nursery.start_soon(self._fetch_from, name)
+
+    async def _fetch_from(self, name: str) -> None:
+        async def bound() -> None:
+            await self._env.clock.sleep_real(RESPONSE_S)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bound)
+            has_more = True
+            while has_more:
+                request = JournalRequest(self._merger.received(name))
+                answers = await self._publisher.request_all(request, [name])
+                chunk: JournalChunk | None = answers.get(name)
+                has_more = chunk is not None and chunk.has_more
+                if chunk is not None:
+                    self._merger.add(name, chunk)
+            nursery.cancel_scope.cancel()
+
+    # The control API --------------------------------------------------------------------------
+
+    async def view(self) -> JournalView:
+        """The state of the journal."""
+        await self._collect()
+        journal = self._journal
+        return JournalView(
+            self.is_on,
+            len(journal),
+            journal.last,
+            journal.dropped,
+            journal.bytes,
+            journal.bytes_max,
+        )
+
+    async def change(self, change: JournalChange) -> JournalView:
+        """Switch the journal on or off in all processes, or change its memory."""
+        if change.bytes_max is not None:
+            self._journal.bytes_max = change.bytes_max
+            self._journal.shrink(change.bytes_max)
+        if change.enabled is not None:
+            await self._switch(is_on=change.enabled)
+        return await self.view()
+
+    async def clear(self) -> None:
+        """Drop all entries."""
+        await self._collect()
+        self._merger.clear()
+
+    async def find(self, query: EntryQuery) -> JournalPage:
+        """Matching entries; waits until there is one, for real time at most."""
+        request = read_query(query)
+        self._check_recorded()
+        wanted = request.wanted
+        found: list[JournalEntry] = []
+
+        def search() -> bool:
+            nonlocal wanted
+            found.extend(self._journal.find(wanted, request.limit + 1))
+            wanted = _after(wanted, self._journal.last)
+            return bool(found) or not request.limit
+
+        await self._wait(search, request.wait_ms)
+        shown = _within(found[: request.limit], frames=request.frames or request.decode)
+        return JournalPage(
+            views(shown, frames=request.frames, decode=request.decode),
+            self._journal.last,
+            self._journal.dropped,
+            len(shown) < len(found),
+        )
+
+    async def check(self, assertion: JournalAssertion) -> AssertionView:
+        """Check an assertion; waits until it holds, for real time at most."""
+        after = assertion.after
+        steps = [
+            read_conditions(path, conditions, after) for path, conditions in _conditions(assertion)
+        ]
+        self._check_recorded()
+        result = AssertionResult(False, "", ())
+
+        def decide() -> bool:
+            nonlocal result
+            if assertion.happened is not None:
+                result = happened(self._journal, steps[0], assertion.times)
+            elif assertion.in_order is not None:
+                result = happened_in_order(self._journal, steps)
+            else:
+                dropped = max(self._journal.dropped - after, 0)
+                result = did_not_happen_before(
+                    self._journal, steps[0], assertion.before_ms, dropped=dropped
+                )
+                return True
+            return result.holds
+
+        await self._wait(decide, assertion.wait_ms)
+        return AssertionView(
+            result.holds, result.text, views(result.entries[:SHOWN_MAX]), self._journal.last
+        )
+
+    async def stream(self, query: EntryQuery, send: SendLine) -> None:
+        """Send matching entries as lines of JSON until cancelled."""
+        request = read_query(query)
+        self._check_recorded()
+        wanted, clock = request.wanted, self._env.clock
+        await send(b"\n")
+        silent_since = clock.real_s()
+        while True:
+            await self._collect()
+            found = self._journal.find(wanted, STREAMED_MAX)
+            for entry in found:
+                view = view_of(entry, frames=request.frames, decode=request.decode)
+                await send(json_bytes(view))
+            wanted = _after(
+                wanted, found[-1].sequence if len(found) == STREAMED_MAX else self._journal.last
+            )
+            if found:
+                silent_since = clock.real_s()
+            elif clock.real_s() - silent_since >= PING_S:
+                await send(b"\n")
+                silent_since = clock.real_s()
+            if len(found) < STREAMED_MAX:
+                await clock.sleep_real(POLL_INTERVAL_S)
+
+    async def _wait(self, check: Callable[[], bool], wait_ms: int) -> None:
+        clock = self._env.clock
+        deadline = clock.real_s() + wait_ms / 1000
+        while True:
+            await self._collect()
+            if check() or clock.real_s() >= deadline:
+                return
+            await clock.sleep_real(min(POLL_INTERVAL_S, max(deadline - clock.real_s(), 0)))
+
+    def _check_recorded(self) -> None:
+        if not self._was_on:
+            raise Conflict(
+                "JOURNAL_OFF",
+                "the journal is off",
+                'Switch it on: POST /v1/journal with {"enabled": true}.',
+            )
+
+
+def _after(wanted: EntryFilter, sequence: int) -> EntryFilter:
+    return replace(wanted, after=max(wanted.after, sequence))
+
+
+def _within(entries: list[JournalEntry], *, frames: bool) -> list[JournalEntry]:
+    """The first entries, as many as fit into an answer with their frames."""
+    if not frames:
+        return entries
+    total = 0
+    for count, entry in enumerate(entries):
+        total += len(entry.frame or b"")
+        if total > ANSWER_FRAME_BYTES_MAX and count:
+            return entries[:count]
+    return entries
+
+
+def _conditions(assertion: JournalAssertion) -> Iterator[tuple[str, EntryConditions]]:
+    """The conditions of an assertion, with the names of their fields."""
+    if assertion.happened is not None:
+        yield "happened", assertion.happened
+    for index, step in enumerate(assertion.in_order or ()):
+        yield f"in_order.{index}", step
+    if assertion.absent is not None:
+        yield "absent", assertion.absent

@@ -1,0 +1,186 @@
+"""Records the requests and responses of a processor for the journal.
+
+Owns what of a connection, a request and a response is recorded. It must never decode a body.
+Invariant: a request is recorded before it is executed, and a response before its first byte is
+sent, so a client that has seen a response finds both in the journal; frames that are large or may
+contain secrets are not kept. Kafka's ``RequestChannel`` logs a request after its response.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from minibroker.journal.entries import FRAME_BYTES_MAX, SECRET_APIS
+from minibroker.journal.records import (
+    EXCHANGE,
+    EXCHANGE_KIND,
+    REQUEST,
+    REQUEST_KIND,
+    RESPONSE,
+    RESPONSE_KIND,
+    TIMES,
+    TIMES_AT,
+    UNKNOWN,
+    pack_peer,
+)
+from minibroker.network.request_reader import LENGTH_BYTES
+from minibroker.process.journal_notes import note
+from protocol.errors import DecodeError, UnsupportedVersion
+from protocol.headers import decode_request_header
+
+if TYPE_CHECKING:
+    from minibroker.faults.rules import ActiveRule
+    from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.request_cost import RequestCost
+    from minibroker.process.environment import Environment
+    from minibroker.runtime.arena import Block
+    from protocol.headers import RequestHeader
+
+_KEY_BYTES: Final = 2
+_FIXED_BYTES: Final = 8
+"""API key, version and correlation id."""
+
+_ANSWER_BYTES_MAX: Final = FRAME_BYTES_MAX + LENGTH_BYTES
+_SECRET: Final = frozenset(int(key).to_bytes(_KEY_BYTES, "big") for key in SECRET_APIS)
+_SECRET_KEYS: Final = frozenset(map(int, SECRET_APIS))
+
+
+class JournalRecorder:
+    """Records the requests and responses of one processor."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._now = env.clock.now
+
+    def request(self, cost: RequestCost, body: bytes | Block) -> None:
+        """Record a request that was received."""
+        journal, client, size = self._env.journal, cost.client, cost.request_bytes
+        assert journal is not None
+        view = body if isinstance(body, bytes) else body.view
+        is_whole = size <= FRAME_BYTES_MAX and bytes(view[:_KEY_BYTES]) not in _SECRET
+        frame = view if is_whole else _header_bytes(view)
+        peer = client.journal_peer or _peer(client)
+        length = REQUEST.size + len(peer) + len(frame)
+        record = REQUEST.pack(
+            length, REQUEST_KIND, cost.received_ns, self._now(), size, len(peer), is_whole
+        )
+        journal.add(record, peer, frame)
+
+    def response(self, cost: RequestCost, frame: bytes | None, size: int) -> None:
+        """Record a response that will be sent.
+
+        ``frame``, which is None if it is not in memory, and ``size`` include the length.
+        """
+        journal = self._env.journal
+        assert journal is not None
+        cost.journal_mark = journal.mark()
+        cost.journal_ns = time.perf_counter_ns()
+        key, version, correlation_id, _ = cost.header
+        peer = cost.client.journal_peer or _peer(cost.client)
+        kept = b""
+        if frame is not None and size <= _ANSWER_BYTES_MAX and key not in _SECRET_KEYS:
+            kept = frame[LENGTH_BYTES:]
+        record = RESPONSE.pack(
+            RESPONSE.size + len(peer) + len(kept),
+            RESPONSE_KIND,
+            cost.journal_ns,
+            self._now(),
+            size - LENGTH_BYTES,
+            len(peer),
+            bool(kept),
+            key,
+            version,
+            correlation_id,
+            getattr(cost.response, "throttle_time_ms", UNKNOWN),
+            cost.queue_ns,
+            cost.io_ns,
+            UNKNOWN,
+            UNKNOWN,
+            UNKNOWN,
+        )
+        journal.add(record, peer, kept)
+
+    def exchange(self, cost: RequestCost, frame: bytes) -> None:
+        """Record a request and its response, which was sent since ``cost.journal_ns``.
+
+        ``frame`` includes the length. All that happened in one step of this process.
+        """
+        journal, client, body = self._env.journal, cost.client, cost.journal_body
+        assert isinstance(body, bytes)
+        if journal is None:
+            return
+        size, kept, is_whole = cost.request_bytes, body, True
+        if size > FRAME_BYTES_MAX or body[:_KEY_BYTES] in _SECRET:
+            is_whole, kept = False, _header_bytes(body)
+        peer = client.journal_peer or _peer(client)
+        answer = frame[LENGTH_BYTES:] if is_whole and len(frame) <= _ANSWER_BYTES_MAX else b""
+        record = EXCHANGE.pack(
+            EXCHANGE.size + len(peer) + len(kept) + len(answer),
+            EXCHANGE_KIND,
+            cost.received_ns,
+            self._now(),
+            size,
+            len(peer),
+            len(kept),
+            is_whole,
+            cost.journal_ns,
+            len(frame) - LENGTH_BYTES,
+            bool(answer),
+            cost.response.throttle_time_ms,
+            cost.queue_ns,
+            cost.io_ns,
+            cost.network_ns,
+            cost.received_ns + cost.total_ns - cost.journal_ns,
+            cost.total_ns,
+        )
+        journal.add(record, peer, kept, answer)
+
+    def sent(self, cost: RequestCost) -> None:
+        """Add the times of a recorded response that was sent."""
+        journal, mark = self._env.journal, cost.journal_mark
+        if journal is not None and mark is not None:
+            send_ns = cost.received_ns + cost.total_ns - cost.journal_ns
+            times = TIMES.pack(cost.network_ns, send_ns, cost.total_ns)
+            journal.amend(mark, TIMES_AT, times)
+
+
+def note_connection(env: Environment, client: ClientConnection, reason: str | None = None) -> None:
+    """Record that a connection was opened, or closed for a reason."""
+    if env.journal is None:
+        return
+    details = {"listener": client.caller.listener}
+    if reason is None:
+        note(env, "connection_opened", details, _peer(client))
+        return
+    details |= {"reason": reason, "text": client.close_text}
+    note(env, "connection_closed", details, _peer(client), (None, None, None, client.client_id))
+
+
+def note_fault(
+    env: Environment, client: ClientConnection, header: RequestHeader | None, active: ActiveRule
+) -> None:
+    """Record that a fault rule fired for a request, or for a connection."""
+    fields = (None, None, None, client.client_id) if header is None else _plain(header)
+    details = {"rule": active.id, "action": active.rule.action}
+    note(env, "fault", details, _peer(client), fields)
+
+
+def _plain(header: RequestHeader) -> tuple[int, int, int, str | None]:
+    return int(header.api_key), header.api_version, header.correlation_id, header.client_id
+
+
+def _peer(client: ClientConnection) -> bytes:
+    if not client.journal_peer:
+        caller = client.caller
+        client.journal_peer = pack_peer(client.number, caller.client_host, caller.client_port)
+    return client.journal_peer
+
+
+def _header_bytes(view: bytes | memoryview) -> bytes:
+    """The header of a request; only its fixed part if the rest is not readable."""
+    try:
+        _, end = decode_request_header(view)
+    except (DecodeError, UnsupportedVersion):
+        end = _FIXED_BYTES
+    return bytes(view[:end])
