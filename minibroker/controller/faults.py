@@ -2,7 +2,7 @@
 
 Owns their publication to the processes, and the actions on the broker's own processes. It must
 never know how a fault of a request is carried out. Invariant: a rule that was added or removed is
-applied by every connected process when the call returns.
+applied by every connected process when the call returns, and rules survive this process.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from minibroker.control.fault_shapes import (
     FaultView,
 )
 from minibroker.controller.affected import affected
+from minibroker.controller.fault_store import FaultStore
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.controller.processes import ProcessSignals
 from minibroker.faults.entities import EntityKey
@@ -47,15 +48,23 @@ class FaultController:
         clock: ControlledClock,
         subscribers: Sequence[str],
         statuses: Callable[[], Sequence[RoleStatus]],
+        store: FaultStore,
     ) -> None:
-        """``subscribers`` are the names of the processes that apply rules."""
+        """``subscribers`` are the names of the processes that apply rules.
+
+        ``store`` has the rules that the former controller of this start has left.
+        """
         self._publisher = publisher
         self._clock = clock
         self._processes = ProcessSignals(clock, statuses)
         self._subscribers = subscribers
-        self._register = FaultRegister(APIS, clock.now, clock.sleep_real)
+        self._register = FaultRegister(APIS, clock.now, clock.sleep_real, store)
         self._matcher = PointMatcher(())
         self._number = 0
+        saved = store.load()
+        if saved.rules:
+            self._register.restore(*saved)
+            self._set_published()
 
     # The control API --------------------------------------------------------------------------
 
@@ -94,12 +103,16 @@ class FaultController:
         return await self._register.wait(fault_id, hits, timeout_ms)
 
     async def _publish(self, added: str = "") -> None:
+        rules = self._set_published()
+        await self._publisher.request_all(rules._replace(added=added), self._subscribers)
+
+    def _set_published(self) -> FaultRules:
         self._number += 1
         rules = FaultRules(self._number, self._register.active())
         self._publisher.faults = rules
         self._matcher = PointMatcher(rules.rules)
         self._publisher.before_sending = self.hold_update if rules.rules else None
-        await self._publisher.request_all(rules._replace(added=added), self._subscribers)
+        return rules
 
     # Processors and workers -------------------------------------------------------------------
 

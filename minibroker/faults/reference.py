@@ -45,7 +45,8 @@ Add one with `POST /v1/faults` of the [control API](control-api.md), with
   all fire. Of the other actions the first one that fires decides about the entities that it
   matches, and later ones neither count nor fire for these.
 - Counts are exact over all processes and connections of the broker.
-- At most %(rules)s rules are set. They are not stored: a restart of the controller ends them.
+- At most %(rules)s rules are set. They end with the broker. They, their counts and what they hold
+  survive a killed controller; a match that it was just deciding about may count twice.
 - While a rule selects topics or partitions of fetches, or changes their responses, the broker keeps
   no fetch sessions: every fetch names all its partitions.
 - A request that already waits when a rule is added is not affected.

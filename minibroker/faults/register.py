@@ -3,13 +3,13 @@
 Owns the one rulebook: what the control API adds and removes, and which requests wait until a rule
 has fired or is released. It must never know how a fault is carried out, or in which processes.
 Invariant: every match is counted here, and what waits is woken by each change. The rules last as
-long as this process: they are not stored.
+long as this process, or as their store keeps them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from typing import Final, Protocol
 
 import trio
 
@@ -23,10 +23,37 @@ from minibroker.control.fault_shapes import (
     FaultView,
 )
 from minibroker.faults.matching import Candidate
-from minibroker.faults.rulebook import DuplicateRule, Firing, Rulebook, RuleState, TooManyRules
+from minibroker.faults.rulebook import (
+    DuplicateRule,
+    Firing,
+    Rulebook,
+    RuleState,
+    SavedRule,
+    TooManyRules,
+)
 from minibroker.faults.rules import ActiveRule
 
 TIMED_OUT_STATUS: Final = 408
+
+
+class RuleStore(Protocol):
+    """Where rules and counts survive a restart of their process."""
+
+    def save(self, states: Iterable[RuleState], last_number: int) -> None:
+        """Keep all rules, after one was added or removed."""
+
+    def count(self, state: RuleState) -> None:
+        """Keep the counts of a rule."""
+
+
+class NoRuleStore:
+    """Rules that last as long as their process."""
+
+    def save(self, states: Iterable[RuleState], last_number: int) -> None:
+        """Keep nothing."""
+
+    def count(self, state: RuleState) -> None:
+        """Keep nothing."""
 
 
 class FaultRegister:
@@ -37,11 +64,13 @@ class FaultRegister:
         served: Container[int],
         now: Callable[[], float],
         sleep_real: Callable[[float], Awaitable[None]],
+        store: RuleStore | None = None,
     ) -> None:
         """``served`` are the keys of the APIs that requests may have.
 
         ``now`` is the clock of the rules; ``sleep_real`` waits for real seconds.
         """
+        self._store = store or NoRuleStore()
         self._book = Rulebook(served)
         self._now = now
         self._sleep_real = sleep_real
@@ -69,24 +98,35 @@ class FaultRegister:
     def add(self, rule: FaultRule) -> RuleState:
         """Add a rule. Raises ``InvalidJson`` or ``Conflict``."""
         try:
-            return self._book.add(rule, self._now())
+            state = self._book.add(rule, self._now())
         except DuplicateRule as error:
             raise Conflict("DUPLICATE_RULE", f"there is a rule {str(error)!r}") from None
         except TooManyRules:
             raise Conflict(
                 "TOO_MANY_RULES", f"{RULES_MAX} rules are set", "Remove those not needed."
             ) from None
+        self._save()
+        return state
+
+    def restore(self, rules: Sequence[SavedRule], last_number: int) -> None:
+        """Add the rules that the store has kept."""
+        self._book.restore(rules, last_number)
+
+    def _save(self) -> None:
+        self._store.save(self._book.states(), self._book.last_number)
 
     def remove(self, rule_id: str) -> None:
         """Remove a rule, and release what it holds. Raises ``NotFound``."""
         self._release(self._state(rule_id))
         self._book.remove(rule_id)
+        self._save()
 
     def clear(self) -> None:
         """Remove all rules, and release what they hold."""
         for state in self._book.states():
             self._release(state)
         self._book.clear()
+        self._save()
 
     def release(self, rule_id: str) -> FaultRelease:
         """Release what a rule holds. Raises ``NotFound``."""
@@ -133,16 +173,23 @@ class FaultRegister:
     def decide(self, candidates: Sequence[Candidate]) -> tuple[Firing, ...]:
         """The rules that fire of those that match."""
         fired = self._book.decide(candidates, self._now())
+        for each in candidates:
+            if (state := self._book.find(each.rule_id)) is not None:
+                self._store.count(state)
         if fired:
             self._wake()
         return fired
 
-    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
-        """Return when a rule has been released more often than that, or is removed."""
+    async def hold(self, rule_id: str, releases: int, what: FaultHold, again: bool = False) -> None:
+        """Return when a rule has been released more often than that, or is removed.
+
+        With ``again`` it was held already when the rules were kept.
+        """
         state = self._book.find(rule_id)
         if state is None:
             return
-        number = state.hold(what)
+        number = state.hold(what, again=again)
+        self._store.count(state)
         self._wake()
         try:
             while state.releases == releases:
@@ -152,6 +199,7 @@ class FaultRegister:
 
     def _release(self, state: RuleState) -> None:
         state.releases += 1
+        self._store.count(state)
         self._wake()
 
     def _wake(self) -> None:

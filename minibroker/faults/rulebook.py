@@ -46,11 +46,34 @@ class Firing(NamedTuple):
     releases: int
 
 
+class RuleCounts(NamedTuple):
+    """What a rule has done so far."""
+
+    matches: int = 0
+    hits: int = 0
+    releases: int = 0
+    arrivals: int = 0
+    """How much it has held."""
+
+
+NO_COUNTS: Final = RuleCounts()
+
+
+class SavedRule(NamedTuple):
+    """A rule as it was before a restart."""
+
+    id: str
+    rule: FaultRule
+    added: float
+    counts: RuleCounts
+
+
 class RuleState:
     """One rule with its counts."""
 
     __slots__ = (
         "_arrivals",
+        "_hold_number",
         "_holds",
         "active",
         "added",
@@ -59,14 +82,17 @@ class RuleState:
         "releases",
     )
 
-    def __init__(self, active: ActiveRule, added: float) -> None:
+    def __init__(self, active: ActiveRule, added: float, counts: RuleCounts = NO_COUNTS) -> None:
         self.active = active
         self.added = added
-        self.matches = 0
-        self.hits = 0
-        self.releases = 0
+        self.matches, self.hits, self.releases, self._arrivals = counts
         self._holds: dict[int, FaultHold] = {}
-        self._arrivals = 0
+        self._hold_number = 0
+
+    @property
+    def counts(self) -> RuleCounts:
+        """What it has done so far."""
+        return RuleCounts(self.matches, self.hits, self.releases, self._arrivals)
 
     @property
     def reached(self) -> int:
@@ -78,11 +104,15 @@ class RuleState:
         """How many it holds now."""
         return len(self._holds)
 
-    def hold(self, what: FaultHold) -> int:
-        """Note that it holds something; return the number by which that is removed."""
-        self._arrivals += 1
-        self._holds[self._arrivals] = what
-        return self._arrivals
+    def hold(self, what: FaultHold, *, again: bool = False) -> int:
+        """Note that it holds something; return the number by which that is removed.
+
+        With ``again`` the former controller held it already.
+        """
+        self._arrivals += not again
+        self._hold_number += 1
+        self._holds[self._hold_number] = what
+        return self._hold_number
 
     def forget_hold(self, number: int) -> None:
         """Note that it no longer holds something."""
@@ -145,6 +175,18 @@ class Rulebook:
         rule_id = rule.name or str(self._last_number)
         state = self._states[rule_id] = RuleState(ActiveRule(rule_id, rule), now)
         return state
+
+    @property
+    def last_number(self) -> int:
+        """The last id that was a number."""
+        return self._last_number
+
+    def restore(self, rules: Iterable[SavedRule], last_number: int) -> None:
+        """Add rules with the ids and counts that they had."""
+        self._last_number = last_number
+        for saved in rules:
+            active = ActiveRule(saved.id, saved.rule)
+            self._states[saved.id] = RuleState(active, saved.added, saved.counts)
 
     def remove(self, rule_id: str) -> bool:
         """Remove a rule; return whether it existed."""

@@ -9,6 +9,7 @@ counted with a reason of its own.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from minibroker.faults.execution import FaultExecutor, RequestFaults
@@ -16,7 +17,8 @@ from minibroker.faults.matching import Candidate, ConnectionAttributes
 from minibroker.faults.rulebook import Firing
 from minibroker.network.client_connection import ClientConnection
 from minibroker.observability.definitions import CloseReason
-from minibroker.process.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
+from minibroker.process.fault_requests import decide, hold
+from minibroker.process.messages import FaultAct, FaultHeld, FaultRules
 from minibroker.runtime.arena import Block
 from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 
@@ -101,25 +103,17 @@ class ControllerDecisions:
 
     async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         """The rules that fire of those that match."""
-        try:
-            fired: Sequence[Firing] = await self._link.request(FaultMatched(tuple(candidates)))
-        except (PeerLost, PeerFailed):
-            return ()  # The rules are lost with the controller.
-        return fired
+        return await decide(self._link, candidates)
 
     async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
         """Return when a rule has been released more often than that, or is removed."""
-        await self._ask(FaultHeld(rule_id, releases, what._replace(process=self._process)))
+        held = FaultHeld(rule_id, releases, what._replace(process=self._process))
+        await hold(self._link, held)
 
     async def act(self, rule_id: str) -> None:
         """Carry out a rule that acts on the broker."""
-        await self._ask(FaultAct(rule_id))
-
-    async def _ask(self, request: FaultHeld | FaultAct) -> None:
-        try:
-            await self._link.request(request, may_wait=True)
-        except (PeerLost, PeerFailed):
-            return  # The rules are lost with the controller.
+        with suppress(PeerLost, PeerFailed):  # It may be the controller that is killed.
+            await self._link.request(FaultAct(rule_id), may_wait=True)
 
 
 class FaultedClient:

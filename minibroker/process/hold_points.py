@@ -14,8 +14,9 @@ import trio
 
 from minibroker.control.fault_shapes import FaultHold
 from minibroker.coordinator.holds import COMPLETING, PREPARED, REBALANCE
-from minibroker.process.messages import FaultHeld, FaultMatched, FaultRules
-from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
+from minibroker.process.fault_requests import decide, hold
+from minibroker.process.messages import FaultHeld, FaultRules
+from minibroker.runtime.rpc import Link
 
 if TYPE_CHECKING:
     from minibroker.faults.matching import Candidate, PointMatcher
@@ -73,13 +74,8 @@ class ProcessHoldPoints:
         what = _describe(self._process, point, subject)
         candidates = self._candidates(point, subject)
         assert self.link is not None
-        try:
-            fired = await self.link.request(FaultMatched(candidates)) if candidates else ()
-            for each in fired:
-                held = FaultHeld(each.rule_id, each.releases, what)
-                await self.link.request(held, may_wait=True)
-        except (PeerLost, PeerFailed):
-            pass  # The rules are lost with the controller.
+        for each in await decide(self.link, candidates):
+            await hold(self.link, FaultHeld(each.rule_id, each.releases, what))
         then()
 
 

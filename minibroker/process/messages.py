@@ -78,6 +78,8 @@ class FaultHeld(NamedTuple):
     rule_id: str
     releases: int
     what: FaultHold
+    again: bool = False
+    """Whether a controller that died has held it already."""
 
 
 class ActionRequest(NamedTuple):

@@ -81,6 +81,7 @@ from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.worktime import Account
 from minibroker.storage.data_directory import (
+    FAULT_RULES_FILE,
     META_PROPERTIES,
     DataDirectoryError,
     MetaProperties,
@@ -268,6 +269,8 @@ class _Controller:
 
     async def run(self) -> None:
         env = self._env
+        if env.incarnation > FIRST_INCARNATION and (env.data_dir / FAULT_RULES_FILE).exists():
+            self._fault_controller()  # Roles that register get the rules.
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             if env.settings[JOURNAL_ENABLE]:
@@ -316,12 +319,14 @@ class _Controller:
     def _fault_controller(self) -> FaultController:
         if self._faults is None:
             # Loaded by the first request about faults: most brokers get none.
+            from minibroker.controller.fault_store import FaultStore
             from minibroker.controller.faults import FaultController
 
             env = self._env
             names = [role_name(PROCESSOR, index) for index in range(env.processors)]
             names += [role_name(WORKER, index) for index in range(env.workers)]
-            self._faults = FaultController(self._publisher, env.clock, names, env.statuses)
+            store = FaultStore(env.data_dir, env.started_us)
+            self._faults = FaultController(self._publisher, env.clock, names, env.statuses, store)
         return self._faults
 
     def _journal_controller(self) -> JournalController:

@@ -339,6 +339,11 @@ class Link:
         connection = await self.connection()
         return await connection.request(payload, may_wait=may_wait, poll=poll, on_sent=on_sent)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the link has ended, so that the peer will not be connected again."""
+        return self._closed
+
     async def connection(self) -> RpcConnection:
         """Return the connection to the current process of the peer, after the registration.
 

@@ -53,6 +53,10 @@ _KAFKA_FILES: Final = frozenset({
 """Files of Apache Kafka's log directories; minibroker writes none of them."""
 
 _IGNORED_NAMES: Final = frozenset({"lost+found"})
+FAULT_RULES_FILE: Final = ".fault-rules"
+FAULT_COUNTS_FILE: Final = ".fault-counts"
+"""Fault rules of a running broker, for its next controller."""
+
 _LOCK_TEXT: Final = b"pid "
 _SECRET_FILES: Final = (SECRET_FILE, SECRET_FILE + TEMPORARY)
 _STORE_SCHEMA: Final = b"CREATE TABLE node (\n    path TEXT PRIMARY KEY"

@@ -30,6 +30,7 @@ from minibroker.control import backend as shown
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.control.quota_shapes import QuotaQuery
 from minibroker.controller.backend import ControllerBackend
+from minibroker.controller.fault_store import FaultStore
 from minibroker.controller.faults import FaultController
 from minibroker.controller.journal import JournalController
 from minibroker.controller.metadata_publisher import MetadataPublisher
@@ -156,7 +157,9 @@ class At:
             self.env,
             scope,
             scope.subscribers,
-            lambda: FaultController(scope.subscribers, self.env.clock, (), tuple),
+            lambda: FaultController(
+                scope.subscribers, env.clock, (), tuple, FaultStore(env.data_dir, 1)
+            ),
             lambda: self.journal,
             started_at=self.env.clock.now(),
         )

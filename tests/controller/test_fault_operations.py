@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trio.testing import MockClock
 
 from minibroker.cluster.image import Image
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.controller.fault_operations import FaultOperations
+from minibroker.controller.fault_store import FaultStore
 from minibroker.controller.faults import FaultController
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.runtime.clock import SimulatedClock
 
 
-async def test_all_operations_reach_the_rules(autojump_clock: MockClock) -> None:
+async def test_all_operations_reach_the_rules(autojump_clock: MockClock, tmp_path: Path) -> None:
     publisher = MetadataPublisher(Image, lambda _: None, 0)
-    rules = FaultController(publisher, SimulatedClock(autojump_clock), ["processor-0"], tuple)
+    rules = FaultController(
+        publisher, SimulatedClock(autojump_clock), ["processor-0"], tuple, FaultStore(tmp_path, 1)
+    )
     operations = FaultOperations(lambda: rules)
     view = await operations.add_fault(FaultRule("hold", name="h"))
     assert (await operations.faults()).faults == (view,)

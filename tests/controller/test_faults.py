@@ -17,6 +17,7 @@ from minibroker.cluster.image import Image, Topic, TopicCreated, Update
 from minibroker.control.backend import BackendError, Conflict, NotFound
 from minibroker.control.fault_shapes import RULES_MAX, FaultHold, FaultRule, FaultView
 from minibroker.control.schema import InvalidJson
+from minibroker.controller.fault_store import FaultStore
 from minibroker.controller.faults import FaultController
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.faults.matching import Candidate
@@ -70,13 +71,15 @@ class Processor:
 class At:
     """The controller's rules and one processor."""
 
-    def __init__(self, clock: MockClock, nursery: trio.Nursery) -> None:
+    def __init__(self, clock: MockClock, nursery: trio.Nursery, directory: Path) -> None:
         self.nursery = nursery
+        self.directory = directory
+        self.store = FaultStore(directory, 1)
         self.publisher = MetadataPublisher(Image, lambda _: None, 0)
         self.clock = SimulatedClock(clock)
         self.statuses: list[RoleStatus] = []
         self.faults = FaultController(
-            self.publisher, self.clock, ["processor-0"], lambda: self.statuses
+            self.publisher, self.clock, ["processor-0"], lambda: self.statuses, self.store
         )
         self.processor = Processor(self.publisher, nursery)
 
@@ -86,9 +89,9 @@ class At:
 
 
 @pytest.fixture
-async def at(autojump_clock: MockClock) -> AsyncIterator[At]:
+async def at(autojump_clock: MockClock, tmp_path: Path) -> AsyncIterator[At]:
     async with trio.open_nursery() as nursery:
-        made = At(autojump_clock, nursery)
+        made = At(autojump_clock, nursery, tmp_path)
         await made.processor.register()
         yield made
         nursery.cancel_scope.cancel()
@@ -257,6 +260,31 @@ async def test_invalid_duplicate_and_surplus_rules_are_rejected(at: At) -> None:
         await at.faults.add_fault(OBSERVE)
     with pytest.raises(Conflict, match="1000 rules are set"):
         await at.faults.add_fault(OBSERVE)
+
+
+async def test_rules_counts_and_holds_survive_the_controller(at: At) -> None:
+    await at.faults.add_fault(HOLD)
+    await at.faults.add_fault(OBSERVE._replace(first=2, name="seen"))
+    (fired,) = at.faults.decide(FaultMatched((Candidate("held", None),)))
+    held = FaultHeld("held", fired.releases, REQUEST)
+    at.nursery.start_soon(at.faults.hold, held)
+    assert at.fire("seen") == ["seen"]
+    await wait_all_tasks_blocked()
+    store = FaultStore(at.directory, 1)
+    at.faults = FaultController(at.publisher, at.clock, ["processor-0"], tuple, store)
+    rules = await Processor(at.publisher, at.nursery).register()
+    assert rules is not None
+    assert [each.id for each in rules.rules] == ["held", "seen"]
+    at.nursery.start_soon(at.faults.hold, held._replace(again=True))
+    await wait_all_tasks_blocked()
+    view = await at.faults.wait_fault("held", 1, 0)
+    assert (view.hits, view.held, view.age_ms) == (1, 1, 0)
+    with pytest.raises(BackendError):
+        await at.faults.wait_fault("held", 2, 0)
+    assert [at.fire("seen") for _ in range(2)] == [["seen"], []]
+    assert (await at.faults.add_fault(OBSERVE)).id == "3"
+    await at.faults.remove_faults()
+    assert list(at.directory.iterdir()) == []
 
 
 async def test_removed_rule_is_unknown(at: At) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from minibroker.testing import ControlError, MiniBroker
 from protocol.errors import ErrorCode
+from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.heartbeat import HeartbeatRequest
 from protocol.messages.metadata import MetadataRequest
 from tests.network.raw_client import RawClient
@@ -64,6 +65,26 @@ def test_killed_processor_is_restarted_with_the_rules(broker: MiniBroker) -> Non
             wait_restarted(broker, name)
         assert set(beat(broker)) == {ErrorCode.NOT_COORDINATOR}
         assert codes.hits == REQUESTS
+
+
+def test_rules_and_what_they_hold_survive_a_killed_controller(broker: MiniBroker) -> None:
+    with broker.faults as faults, RawClient(broker.bootstrap_servers) as client:
+        codes = faults.add("error", api="Heartbeat", error="NOT_COORDINATOR", first=REQUESTS + 1)
+        assert set(beat(broker)) == {ErrorCode.NOT_COORDINATOR}
+        held = faults.add("hold", api="FindCoordinator")
+        client.send(FindCoordinatorRequest(key="g"), 3)
+        held.wait()
+        faults.add("kill", api="Metadata", process="controller", first=1)
+        with RawClient(broker.bootstrap_servers) as other:
+            other.ask(MetadataRequest(topics=[]), 12)
+        wait_restarted(broker, "controller")
+        assert beat(broker).count(ErrorCode.NOT_COORDINATOR) == 1
+        assert (codes.matches, codes.hits) == (2 * REQUESTS, REQUESTS + 1)
+        while not held.held:
+            pass
+        assert not client.is_readable()
+        assert held.release() == 1
+        client.receive(FindCoordinatorRequest(key="g"), 3)
 
 
 def test_response_of_a_worker_killed_after_its_work_is_sent(broker: MiniBroker) -> None:

@@ -107,9 +107,13 @@ async def test_held_continues_if_no_rule_fires_or_none_is_left(at: At) -> None:
     assert len(at.controller.requests) == 1
 
 
-async def test_held_continues_when_the_controller_dies(at: At) -> None:
+async def test_held_stays_held_while_the_controller_restarts(at: At) -> None:
     await at.hold(PREPARED, "tx")
     assert at.controller.rpc is not None
     at.controller.rpc.close()
+    await wait_all_tasks_blocked()
+    assert at.continued == []
+    assert at.controller.requests[-1].again
+    at.controller.released.set()
     await wait_all_tasks_blocked()
     assert at.continued == ["tx"]
