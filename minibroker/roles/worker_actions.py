@@ -55,6 +55,8 @@ async def act(worker: ActingWorker, action: BrokerAction) -> ActionReply:
         return ActionReply(*taken)
     if action.transactional_id is not None:
         error = await worker.transactions.expire(action.transactional_id)
+        if error is ErrorCode.NOT_COORDINATOR:  # Before the first transactional id.
+            error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         text = f"{action.transactional_id!r} has no transaction that could be aborted"
         is_done = error is ErrorCode.NONE
         return ActionReply(error, "" if is_done else text, int(is_done))

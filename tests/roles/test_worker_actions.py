@@ -102,6 +102,8 @@ async def test_transactions_expire(worker: Any) -> None:
     worker.error = ErrorCode.INVALID_TXN_STATE
     reply = await act(worker, action)
     assert (reply.error, reply.affected) == (ErrorCode.INVALID_TXN_STATE, 0)
+    worker.error = ErrorCode.NOT_COORDINATOR
+    assert (await act(worker, action)).error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 async def test_logs_with_records_are_rolled(worker: Any) -> None:
