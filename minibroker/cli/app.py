@@ -50,6 +50,16 @@ LATE = {
         "judge_command",
         "Say which rules of good behavior a client kept and broke.",
     ),
+    "record": LazyCommand(
+        "minibroker.cli.replay",
+        "record",
+        "Record what all clients of a broker request, and the responses, until Ctrl-C.",
+    ),
+    "replay": LazyCommand(
+        "minibroker.cli.replay",
+        "replay",
+        "Send the requests of a capture to a broker, or give its responses to clients.",
+    ),
     "topics": LazyCommand(
         "minibroker.cli.topics", "app", "List, create, describe and delete topics."
     ),

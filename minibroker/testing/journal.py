@@ -7,8 +7,10 @@ from before `RecordedJournal.start` are never seen. The conditions are those of 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
+from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -73,6 +75,16 @@ class RecordedJournal:
             if not page["has_more"]:
                 return [entry for entry in found if _has_details(entry, details)]
             query["after"] = page["entries"][-1]["sequence"]
+
+    def save(self, path: str | PathLike[str]) -> int:
+        """Write all requests and responses as a capture, for ``minibroker replay``.
+
+        Return their number.
+        """
+        found = self.entries(frames=True, kind="request,response")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(entry) + "\n" for entry in found)
+        return len(found)
 
     def wait_for(
         self,
