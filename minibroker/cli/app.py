@@ -29,7 +29,7 @@ LATE = {
     "proxy": LazyCommand(
         "minibroker.cli.proxy",
         "proxy",
-        "Run a proxy in front of a Kafka cluster, with the broker's fault rules.",
+        "Run a proxy in front of a Kafka cluster until it is stopped.",
     ),
     "produce": LazyCommand(
         "minibroker.cli.produce", "produce", "Send messages: arguments, or lines of standard input."
