@@ -49,6 +49,8 @@ FaultAction: TypeAlias = Literal[
     "kill",
     "pause",
     "advance",
+    "fail_append",
+    "stall_append",
     "refuse",
     "silent",
     "close",
@@ -62,6 +64,7 @@ FaultPoint: TypeAlias = Literal[
     "controller.applied",
 ]
 FaultPlace: TypeAlias = Literal["before", "after", "middle"]
+StorageErrno: TypeAlias = Literal["ENOSPC", "EDQUOT", "EROFS", "EIO"]
 CorruptPart: TypeAlias = Literal["crc", "bit", "length", "correlation_id", "truncate"]
 
 
@@ -173,7 +176,9 @@ class FaultRule(NamedTuple):
         str | None, Length(1, 64), Doc("A process of the broker as in `/v1/health`.")
     ] = None
     pause_ms: Annotated[
-        int | None, Range(0, PAUSE_MS_MAX), Doc("How long a process stops, in real time.")
+        int | None,
+        Range(0, PAUSE_MS_MAX),
+        Doc("How long a process stops or an append waits, in real time."),
     ] = None
     advance_ms: Annotated[
         int | None, Range(0, TIME_MS_MAX), Doc("How far the broker's clock is advanced.")
@@ -190,9 +195,13 @@ class FaultRule(NamedTuple):
         Range(0, INT32_MAX),
         Doc(
             "Bytes of the response: sent before a disconnect, cut by `truncate`, or the position "
-            "of the changed `bit`."
+            "of the changed `bit`; or of a batch that reach the file."
         ),
     ] = None
+    errno: Annotated[StorageErrno | None, Doc("The error of the append; by default `ENOSPC`.")] = (
+        None
+    )
+    crash: Annotated[bool | None, Doc("Kill the process that appends.")] = None
     reset: Annotated[
         bool | None, Doc("Disconnect with a TCP reset; by default the connection is closed.")
     ] = None

@@ -9,23 +9,19 @@ last decision. Nothing is synced: a crash of the machine ends the broker and its
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from minibroker.control.fault_shapes import RULES_MAX, FaultRule
 from minibroker.control.schema import InvalidJson, parse, to_json
-from minibroker.faults.rulebook import RuleCounts, RuleState, SavedRule
+from minibroker.faults.actions import STORAGE_ACTIONS
+from minibroker.faults.rulebook import RuleState, SavedRule
 from minibroker.observability.log import EventLog
 from minibroker.process.environment import CONTROLLER
+from minibroker.process.fault_counts import FaultCounts
 from minibroker.storage.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
-
-_COUNTS: Final = struct.Struct("<4Q")
-_COUNTS_BYTES: Final = RULES_MAX * _COUNTS.size
-_MODE: Final = 0o600
 
 _log = EventLog(CONTROLLER)
 
@@ -45,8 +41,9 @@ class FaultStore:
         """``run`` identifies the start: rules of others are ignored."""
         self._rules_path = directory / FAULT_RULES_FILE
         self._counts_path = directory / FAULT_COUNTS_FILE
+        self._directory = directory
         self._run = run
-        self._counts: mmap.mmap | None = None
+        self._counts: FaultCounts | None = None
         self._slots: dict[str, int] = {}
         self._lines: dict[str, str] = {}
 
@@ -69,15 +66,9 @@ class FaultStore:
             return SavedRules()
         return SavedRules(rules, found["last_number"])
 
-    def _open_counts(self) -> mmap.mmap:
+    def _open_counts(self) -> FaultCounts:
         if self._counts is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            fd = os.open(self._counts_path, flags, _MODE)
-            try:
-                os.posix_fallocate(fd, 0, _COUNTS_BYTES)  # A full disk must not fail a store.
-                self._counts = mmap.mmap(fd, _COUNTS_BYTES)
-            finally:
-                os.close(fd)
+            self._counts = FaultCounts(self._directory)
         return self._counts
 
     def save(self, states: Iterable[RuleState], last_number: int) -> None:
@@ -112,7 +103,7 @@ class FaultStore:
             "rule": _given(state.active.rule),
         }
         self._slots[state.active.id], self._lines[state.active.id] = slot, json.dumps(saved)
-        self.count(state)
+        self._open_counts().write(slot, state.counts)
 
     def _remove(self) -> None:
         self._slots, self._lines = {}, {}
@@ -123,16 +114,30 @@ class FaultStore:
             self._counts = None
 
     def count(self, state: RuleState) -> None:
-        """Keep the counts of a rule."""
-        slot = self._slots.get(state.active.id)
-        if slot is not None and self._counts is not None:
-            _COUNTS.pack_into(self._counts, slot * _COUNTS.size, *state.counts)
+        """Keep the counts of a rule that this process counts."""
+        slot = self.slot(state.active.id)
+        if self._counts is not None and slot >= 0 and not _is_counted_by_workers(state):
+            self._counts.write(slot, state.counts)
+
+    def refresh(self, state: RuleState) -> None:
+        """Read the counts of a rule that workers count."""
+        slot = self.slot(state.active.id)
+        if self._counts is not None and slot >= 0 and _is_counted_by_workers(state):
+            state.matches, state.hits, *_ = self._counts.read(slot)
+
+    def slot(self, rule_id: str) -> int:
+        """The place of a rule's counts; negative if they are not kept."""
+        return self._slots.get(rule_id, -1)
+
+
+def _is_counted_by_workers(state: RuleState) -> bool:
+    return state.active.rule.action in STORAGE_ACTIONS
 
 
 def _given(rule: FaultRule) -> dict[str, Any]:
     return {name: value for name, value in to_json(rule).items() if value is not None}
 
 
-def _restored(saved: dict[str, Any], counts: mmap.mmap) -> SavedRule:
-    found = RuleCounts(*_COUNTS.unpack_from(counts, saved["slot"] * _COUNTS.size))
-    return SavedRule(saved["id"], parse(FaultRule, saved["rule"]), saved["added"], found)
+def _restored(saved: dict[str, Any], counts: FaultCounts) -> SavedRule:
+    rule = parse(FaultRule, saved["rule"])
+    return SavedRule(saved["id"], rule, saved["added"], counts.read(saved["slot"]))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from minibroker.apis.registry import APIS
 from minibroker.cluster.image import Update
+from minibroker.control.backend import Unavailable
 from minibroker.control.fault_shapes import (
     FaultHold,
     FaultList,
@@ -22,11 +23,13 @@ from minibroker.controller.affected import affected
 from minibroker.controller.fault_store import FaultStore
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.controller.processes import ProcessSignals
+from minibroker.faults.actions import STORAGE_ACTIONS
 from minibroker.faults.entities import EntityKey
 from minibroker.faults.matching import Candidate, PointMatcher
 from minibroker.faults.points import APPLIED
 from minibroker.faults.register import FaultRegister
 from minibroker.faults.rulebook import Firing
+from minibroker.faults.rules import ActiveRule
 from minibroker.process.environment import CONTROLLER
 from minibroker.process.messages import (
     ClockAdvanced,
@@ -61,6 +64,7 @@ class FaultController:
         self._register = FaultRegister(APIS, clock.now, clock.sleep_real, store)
         self._matcher = PointMatcher(())
         self._number = 0
+        self._store = store
         saved = store.load()
         if saved.rules:
             self._register.restore(*saved)
@@ -81,6 +85,9 @@ class FaultController:
         if rule.process is not None:
             self._processes.check(rule.action, rule.process)
         state = self._register.add(rule)
+        if rule.action in STORAGE_ACTIONS and self._store.slot(state.active.id) < 0:
+            self._register.remove(state.active.id)
+            raise Unavailable("KAFKA_STORAGE_ERROR", "the rule cannot be stored for the workers")
         await self._publish(state.active.id)
         return state.view(self._clock.now())
 
@@ -108,11 +115,17 @@ class FaultController:
 
     def _set_published(self) -> FaultRules:
         self._number += 1
-        rules = FaultRules(self._number, self._register.active())
+        rules = FaultRules(self._number, tuple(map(self._shared, self._register.active())))
         self._publisher.faults = rules
         self._matcher = PointMatcher(rules.rules)
         self._publisher.before_sending = self.hold_update if rules.rules else None
         return rules
+
+    def _shared(self, active: ActiveRule) -> ActiveRule:
+        """A rule with what workers need to count it."""
+        state = self._register.find(active.id)
+        added = 0.0 if state is None else state.added
+        return active._replace(slot=self._store.slot(active.id), added=added)
 
     # Processors and workers -------------------------------------------------------------------
 

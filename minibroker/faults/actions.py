@@ -35,6 +35,10 @@ COUNTS: Final = ("first", "nth", "every", "probability")
 WHEN_FIELDS: Final = (*COUNTS, "seed", "after_ms", "until_ms")
 
 
+STORAGE_FIELDS: Final = ("topic", "partition")
+"""Selectors of appends, of clients and of the broker itself."""
+
+
 class ActionKind(NamedTuple):
     """One action: what it does, the fields that it needs or may have, and where it can happen."""
 
@@ -119,6 +123,17 @@ ACTIONS: Final = {
     "advance": ActionKind(
         "Advances the broker's clock.", needed=("advance_ms",), places=(BEFORE, AFTER)
     ),
+    "fail_append": ActionKind(
+        "Lets appends to logs fail as on a full disk. With `bytes`, so much of the batch reaches "
+        "the file and stays there; with `crash`, the process is killed then.",
+        optional=("errno", "bytes", "crash"),
+        selectors=STORAGE_FIELDS,
+    ),
+    "stall_append": ActionKind(
+        "Lets the worker wait in an append as for a disk that hangs, with all its partitions.",
+        needed=("pause_ms",),
+        selectors=STORAGE_FIELDS,
+    ),
     "refuse": ActionKind(
         "Closes new connections with a TCP reset.", selectors=CONNECTION_FIELDS, is_final=True
     ),
@@ -135,6 +150,9 @@ ACTIONS: Final = {
 
 BROKER_ACTIONS: Final = frozenset({"kill", "pause", "advance"})
 """Actions that the controller carries out while the request waits."""
+
+STORAGE_ACTIONS: Final = frozenset({"fail_append", "stall_append"})
+"""Actions that the worker carries out at each append that they match."""
 
 NEW_CONNECTION_ACTIONS: Final = frozenset({"refuse", "silent"})
 CONNECTION_ACTIONS: Final = NEW_CONNECTION_ACTIONS | {"close"}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from minibroker.control.fault_shapes import FaultRule
-from minibroker.faults.actions import ENTITY_FIELDS, NEW_CONNECTION_ACTIONS
+from minibroker.faults.actions import ENTITY_FIELDS, NEW_CONNECTION_ACTIONS, STORAGE_ACTIONS
 from minibroker.faults.entities import EntityKey, MessageEntity, entities
 from minibroker.faults.points import WAITING, is_inside
 from minibroker.faults.rules import (
@@ -74,6 +74,7 @@ class Matcher:
             each for each in rules if each.rule.action in NEW_CONNECTION_ACTIONS
         ]
         apis = [selected_api(each.rule) for each in self._about_requests]
+        self._meets_appends = any(each.rule.action in STORAGE_ACTIONS for each in rules)
         self._apis: frozenset[int] | None = (
             None if None in apis else frozenset(int(api) for api in apis if api is not None)
         )
@@ -87,7 +88,13 @@ class Matcher:
         """Whether fetches must name all their partitions, so that rules can select them."""
 
     def concerns(self, api_key: int) -> bool:
-        """Whether a rule may match requests of an API."""
+        """Whether a rule may match requests of an API, or appends of any.
+
+        A request that is executed in one step and fails is executed again, so rules about appends
+        would count it twice.
+        """
+        if self._meets_appends:
+            return True
         return bool(self._about_requests) and (self._apis is None or api_key in self._apis)
 
     def match_request(

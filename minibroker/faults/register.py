@@ -22,6 +22,7 @@ from minibroker.control.fault_shapes import (
     FaultRule,
     FaultView,
 )
+from minibroker.faults.actions import STORAGE_ACTIONS
 from minibroker.faults.matching import Candidate
 from minibroker.faults.rulebook import (
     DuplicateRule,
@@ -35,6 +36,9 @@ from minibroker.faults.rules import ActiveRule
 
 TIMED_OUT_STATUS: Final = 408
 
+POLL_S: Final = 0.02
+"""Pause, in real time, between looks at counts of other processes."""
+
 
 class RuleStore(Protocol):
     """Where rules and counts survive a restart of their process."""
@@ -45,6 +49,9 @@ class RuleStore(Protocol):
     def count(self, state: RuleState) -> None:
         """Keep the counts of a rule."""
 
+    def refresh(self, state: RuleState) -> None:
+        """Read the counts of a rule that other processes count."""
+
 
 class NoRuleStore:
     """Rules that last as long as their process."""
@@ -54,6 +61,9 @@ class NoRuleStore:
 
     def count(self, state: RuleState) -> None:
         """Keep nothing."""
+
+    def refresh(self, state: RuleState) -> None:
+        """Read nothing."""
 
 
 class FaultRegister:
@@ -89,6 +99,8 @@ class FaultRegister:
     def views(self) -> FaultList:
         """All rules."""
         now = self._now()
+        for state in self._book.states():
+            self._store.refresh(state)
         return FaultList(tuple(state.view(now) for state in self._book.states()))
 
     def view(self, rule_id: str) -> FaultView:
@@ -144,7 +156,11 @@ class FaultRegister:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_after, timeout_ms, nursery.cancel_scope)
             while state.reached < hits and self._book.find(rule_id) is state:
-                await self._changed.wait()
+                if state.active.rule.action in STORAGE_ACTIONS:
+                    await self._sleep_real(POLL_S)
+                    self._store.refresh(state)
+                else:
+                    await self._changed.wait()
             nursery.cancel_scope.cancel()
         if state.reached >= hits:
             return state.view(self._now())
@@ -166,6 +182,7 @@ class FaultRegister:
             raise NotFound(
                 "NO_SUCH_FAULT", f"there is no fault rule {rule_id!r}", "GET /v1/faults lists all."
             )
+        self._store.refresh(state)
         return state
 
     # Requests ---------------------------------------------------------------------------------

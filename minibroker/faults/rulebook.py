@@ -132,7 +132,7 @@ class RuleState:
 
     def match(self, now: float) -> bool:
         """Count a match, and return whether the rule fires."""
-        if not _is_in_time(self.active.rule, (now - self.added) * 1000):
+        if not is_in_time(self.active.rule, (now - self.added) * 1000):
             return False
         self.matches += 1
         fires = fires_at(self.active.rule, self.matches)
@@ -227,7 +227,8 @@ def _is_claimed(candidate: Candidate, claimed: set[int]) -> bool:
     return candidate.claims is not None and claimed.issuperset(candidate.claims)
 
 
-def _is_in_time(rule: FaultRule, age_ms: float) -> bool:
+def is_in_time(rule: FaultRule, age_ms: float) -> bool:
+    """Whether a rule matches so long after it was added."""
     if rule.after_ms is not None and age_ms < rule.after_ms:
         return False
     return rule.until_ms is None or age_ms < rule.until_ms

@@ -24,6 +24,7 @@ from minibroker.faults.actions import (
     ENTITY_FIELDS,
     MIDDLE,
     SELECTORS,
+    STORAGE_ACTIONS,
     WHEN_FIELDS,
 )
 from minibroker.faults.entities import EntityKey, selectable
@@ -47,6 +48,10 @@ class ActiveRule(NamedTuple):
 
     id: str
     rule: FaultRule
+    slot: int = -1
+    """The place of its counts in the file that processes share; negative if there is none."""
+    added: float = 0.0
+    """When it was added, in seconds of the broker's clock."""
 
     @property
     def place(self) -> str:
@@ -117,6 +122,8 @@ def _selector_faults(rule: FaultRule, name: str) -> Iterator[Fault]:
 def _uses_bytes(rule: FaultRule) -> bool:
     if rule.action == "disconnect":
         return rule.at == MIDDLE
+    if rule.action == "fail_append":
+        return True
     return rule.part in _BYTES_PARTS
 
 
@@ -246,7 +253,8 @@ def is_in_network(address: str, text: str) -> bool:
 
 def is_about_requests(rule: FaultRule) -> bool:
     """Whether a rule is about requests, instead of connections or the inside of the broker."""
-    return rule.action not in CONNECTION_ACTIONS and not is_inside(rule)
+    others = CONNECTION_ACTIONS | STORAGE_ACTIONS
+    return rule.action not in others and not is_inside(rule)
 
 
 def selected_api(rule: FaultRule) -> ApiKey | None:

@@ -35,6 +35,10 @@ def pauses_s() -> Iterator[float]:
         pause_s = min(2 * pause_s, PROBE_MAX_S)
 
 
+def _succeed() -> bool:
+    return False
+
+
 def _ignore_change(is_writable: bool) -> None:
     del is_writable
 
@@ -49,6 +53,8 @@ class StorageWatch:
         self._sleep = env.clock.sleep_real
         self._on_change = on_change
         self._failing = trio.Event()
+        self.fails_on_purpose: Callable[[], bool] = _succeed
+        """Whether a fault rule still lets writes fail."""
         self.health = StorageHealth(
             self._directory, env.conditions, env.metrics, log, env.clock.wall_ms
         )
@@ -73,7 +79,7 @@ class StorageWatch:
             await self._failing.wait()
             for pause_s in pauses_s():
                 await self._sleep(pause_s)
-                if self.health.probe():
+                if not self.fails_on_purpose() and self.health.probe():
                     break
             self._failing = trio.Event()
             self._on_change(True)

@@ -20,7 +20,7 @@ from minibroker.control.fault_shapes import (
     FaultView,
 )
 from minibroker.control.schema import Fault, InvalidJson
-from minibroker.faults.actions import AFTER, BROKER_ACTIONS
+from minibroker.faults.actions import AFTER, BROKER_ACTIONS, STORAGE_ACTIONS
 from minibroker.faults.execution import FaultedConnection, FaultExecutor
 from minibroker.faults.matching import Candidate
 from minibroker.faults.register import FaultRegister
@@ -59,7 +59,7 @@ class ProxyFaults:
 
     async def add_fault(self, rule: FaultRule) -> FaultView:
         """Add a rule; returns when every connection applies it."""
-        if rule.action in BROKER_ACTIONS:
+        if rule.action in BROKER_ACTIONS | STORAGE_ACTIONS:
             raise InvalidJson([Fault("action", f"{rule.action} {_NO_BROKER}")])
         if rule.point is not None and place_of(rule) != AFTER:
             raise InvalidJson([Fault("point", f"{rule.point} {_NO_POINT}")])

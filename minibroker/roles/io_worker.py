@@ -47,7 +47,6 @@ from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
 from minibroker.process.environment import WORKER, Environment
-from minibroker.process.hold_points import ProcessHoldPoints
 from minibroker.process.journal_notes import note_state
 from minibroker.process.log_cleaner import LogCleaner
 from minibroker.process.log_flusher import LogFlusher
@@ -62,6 +61,7 @@ from minibroker.process.messages import (
 from minibroker.process.metadata_client import MetadataClient
 from minibroker.process.purgatory import Purgatory
 from minibroker.process.storage_watch import StorageWatch, pauses_s
+from minibroker.process.worker_faults import WorkerFaults
 from minibroker.process.worker_links import WorkerLinks
 from minibroker.process.worker_snapshots import WorkerSnapshots
 from minibroker.roles.worker_requests import ControllerRequests
@@ -108,11 +108,12 @@ class _Worker:
         self.settings = env.settings
         self.random = env.random
         self._storage = StorageWatch(env, self._log, self._storage_changed)
+        files = SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE))
         self._logs = LogManager(
             env.data_dir,
             env.settings,
             self.owns,
-            SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE)),
+            files,
             on_failure=self._storage.failed,
             on_truncation=self._storage.health.truncated,
         )
@@ -127,12 +128,13 @@ class _Worker:
         self._producer_ids = range(0)
         self._work_thread = WorkThread(env.work_time)
         self._links = WorkerLinks(env)
-        self._hold_points = ProcessHoldPoints(env.name)
+        self._faults = WorkerFaults(env, files, self._storage)
+        self._hold_points = self._faults.hold_points
         self._metadata_client = MetadataClient(
             env,
             on_image=self._on_image,
             on_request=ControllerRequests(self).handle,
-            on_faults=self._hold_points.set_rules,
+            on_faults=self._faults.set_rules,
             configs=(TOPIC, BROKER),
         )
         self._hold_points.link = self._metadata_client.link

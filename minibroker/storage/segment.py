@@ -260,6 +260,8 @@ class ActiveSegment(Segment):
         truncated or, if that also fails, the next batch overwrites the incomplete one.
         """
         fd = self._descriptor()
+        if self._files.write_fault is not None:
+            self._files.write_fault(fd, self.directory, (head, body), self.size)
         try:
             _write_all(fd, head, body, self.size)
             if sync:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +18,11 @@ from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
 
 OPEN_MAX: Final = 128
 """Descriptors of a log that is opened outside of a worker."""
+
+WriteFault = Callable[[int, str, tuple[bytes, memoryview], int], None]
+"""Called with the descriptor, the log's directory, head and body of the batch, and the position;
+may raise ``OSError``.
+"""
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _MODE: Final = 0o644
@@ -42,6 +47,8 @@ class SegmentFiles:
             raise ValueError(f"at least one file must be open, not {limit}")
         self.limit = limit
         self._descriptors: OrderedDict[str, int] = OrderedDict()
+        self.write_fault: WriteFault | None = None
+        """Called before each batch is written, for a test that lets writes fail."""
 
     def __len__(self) -> int:
         return len(self._descriptors)

@@ -15,8 +15,10 @@ from minibroker.apis.registry import APIS
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import parse
 from minibroker.controller.fault_store import FaultStore, SavedRules
+from minibroker.faults.actions import STORAGE_ACTIONS
 from minibroker.faults.matching import Candidate
 from minibroker.faults.rulebook import Rulebook
+from minibroker.process.fault_counts import FaultCounts
 from minibroker.storage.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
 from tests.faults.strategies import rules
 
@@ -36,7 +38,8 @@ def test_any_rules_are_read_back_with_their_counts(
     for rule, matches in drawn:
         state = book.add(parse(FaultRule, rule), 5.5)
         kept(store, book)
-        for _ in range(matches):
+        is_shared = state.active.rule.action in STORAGE_ACTIONS
+        for _ in range(0 if is_shared else matches):
             book.decide([Candidate(state.active.id, None)], 5.5)
             store.count(state)
         if data.draw(st.booleans()):
@@ -51,6 +54,19 @@ def test_any_rules_are_read_back_with_their_counts(
     if saved.rules:
         assert restored.last_number == book.last_number
     assert FaultStore(tmp_path, RUN + 1).load() == SavedRules()
+
+
+def test_counts_of_workers_are_read_and_not_overwritten(tmp_path: Path) -> None:
+    store, book = FaultStore(tmp_path, RUN), Rulebook(APIS)
+    state = book.add(FaultRule("fail_append", first=1), 0.0)
+    assert store.slot(state.active.id) == -1
+    kept(store, book)
+    shared = state.active._replace(slot=store.slot(state.active.id))
+    counts = FaultCounts(tmp_path)
+    assert [counts.decide(shared, 0.0) for _ in range(3)] == [True, False, False]
+    store.count(state)
+    store.refresh(state)
+    assert (state.matches, state.hits) == (3, 1)
 
 
 def test_files_are_removed_with_the_last_rule(tmp_path: Path) -> None:

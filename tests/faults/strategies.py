@@ -57,6 +57,8 @@ _OPTIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "mute": st.booleans(),
     "point": st.sampled_from(list(POINTS)),
     "reset": st.booleans(),
+    "errno": st.sampled_from(["ENOSPC", "EIO"]),
+    "crash": st.booleans(),
     "part": st.sampled_from(["bit", "length", "correlation_id", "truncate"]),
     "response": st.just({"throttle_time_ms": 7}),
 }

@@ -8,13 +8,13 @@ from trio.testing import MockClock
 from minibroker.control.backend import NotFound
 from minibroker.control.fault_shapes import FaultHold, FaultPoint, FaultRule
 from minibroker.control.schema import InvalidJson
-from minibroker.faults.actions import BROKER_ACTIONS
+from minibroker.faults.actions import BROKER_ACTIONS, STORAGE_ACTIONS
 from minibroker.faults.matching import Candidate
 from minibroker.proxy.faults import ProxyFaults
 from tests.faults.test_execution import Client
 
 
-@pytest.mark.parametrize("action", sorted(BROKER_ACTIONS))
+@pytest.mark.parametrize("action", sorted(BROKER_ACTIONS | STORAGE_ACTIONS))
 async def test_broker_s_actions_are_rejected_with_advice(action: Any) -> None:
     with pytest.raises(InvalidJson, match=r"action: \w+ acts on a broker .*`minibroker start`"):
         await ProxyFaults(list).add_fault(FaultRule(action))

@@ -1,0 +1,90 @@
+"""Carries out fault rules about appends in the process that owns the logs.
+
+Owns what such a rule does to a write: a failure, a torn batch, a crash, a wait. It must never know
+batches or clients. Invariant: a batch that a rule has torn stays in the file as after a real crash,
+and while no such rule is set nothing is matched. Trogdor's ``FilesUnreadableFault`` is the closest
+that Kafka has.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from minibroker.faults.actions import COUNTS, STORAGE_ACTIONS
+from minibroker.faults.rulebook import is_in_time
+from minibroker.faults.rules import ActiveRule, matches_pattern
+from minibroker.observability.log import EventLog
+from minibroker.process.fault_counts import FaultCounts
+
+if TYPE_CHECKING:
+    from minibroker.process.environment import Environment
+    from minibroker.storage.segment_files import SegmentFiles
+
+DEFAULT_ERRNO: Final = "ENOSPC"
+
+
+class StorageFaults:
+    """The rules about the appends of one worker."""
+
+    def __init__(self, env: Environment, files: SegmentFiles) -> None:
+        self._env = env
+        self._files = files
+        self._log = EventLog(env.name)
+        self._rules: list[ActiveRule] = []
+        self._counts: FaultCounts | None = None
+
+    def set_rules(self, rules: Sequence[ActiveRule]) -> None:
+        """Replace all rules."""
+        self._rules = [
+            each for each in rules if each.rule.action in STORAGE_ACTIONS and each.slot >= 0
+        ]
+        if self._counts is not None:
+            self._counts.close()
+            self._counts = None
+        if self._rules:
+            self._counts = FaultCounts(self._env.data_dir)
+        self._files.write_fault = self._meet if self._rules else None
+
+    def fails_always(self) -> bool:
+        """Whether a rule lets each append to some partition fail now."""
+        now = self._env.clock.now()
+        return any(
+            active.rule.action == "fail_append"
+            and all(getattr(active.rule, name) is None for name in COUNTS)
+            and is_in_time(active.rule, (now - active.added) * 1000)
+            for active in self._rules
+        )
+
+    def _meet(self, fd: int, directory: str, batch: tuple[bytes, memoryview], size: int) -> None:
+        """Let the rules act on a write of a batch at the end of a file of ``size`` bytes."""
+        topic, _, partition = os.path.basename(directory).rpartition("-")
+        for active in self._rules:
+            rule = active.rule
+            if rule.topic is not None and not matches_pattern(topic, rule.topic):
+                continue
+            if rule.partition not in (None, int(partition)):
+                continue
+            assert self._counts is not None
+            if self._counts.decide(active, self._env.clock.now()):
+                self._carry_out(active, fd, batch, size)
+
+    def _carry_out(
+        self, active: ActiveRule, fd: int, batch: tuple[bytes, memoryview], size: int
+    ) -> None:
+        rule = active.rule
+        if rule.action == "stall_append":
+            pause_s = (rule.pause_ms or 0) / 1000
+            time.sleep(pause_s)  # noqa: TID251 - the loop waits, as for a disk that hangs
+            return
+        if rule.bytes:
+            os.pwrite(fd, b"".join(batch)[: rule.bytes], size)
+        if rule.crash:
+            self._log.warning("a fault rule kills this process in an append", rule=active.id)
+            os.kill(os.getpid(), signal.SIGKILL)
+        number = getattr(errno, rule.errno or DEFAULT_ERRNO)
+        raise OSError(number, os.strerror(number))
