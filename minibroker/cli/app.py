@@ -86,6 +86,11 @@ LATE = {
         "app",
         "Make the broker misbehave on request: errors, delays, disconnects.",
     ),
+    "trace": LazyCommand(
+        "minibroker.cli.trace",
+        "trace",
+        "Print requests, responses and other events as they happen.",
+    ),
     "pipeline": LazyCommand(
         "minibroker.cli.pipeline",
         "app",

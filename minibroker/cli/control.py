@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable
-from http.client import HTTPConnection, HTTPException
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,6 +28,9 @@ from protocol.messages.describe_configs import (
 )
 
 TIMEOUT_S: Final = 10.0
+STREAM_TIMEOUT_S: Final = 60.0
+"""Longest silence of a stream, which sends blank lines."""
+
 SETTING: Final = "control.listener"
 BROKER: Final = 4
 """Kafka's number of this resource type."""
@@ -80,21 +83,34 @@ class ControlClient:
             self.close()
             raise self._gone(error) from None
 
+    def lines(self, path: str) -> Iterator[bytes]:
+        """Yield the lines of a response that may have no end."""
+        try:
+            response = self._request("GET", path, None, STREAM_TIMEOUT_S)
+            while line := response.readline():
+                yield line
+        except (HTTPException, OSError) as error:
+            self.close()
+            raise self._gone(error) from None
+
     def _get(self, path: str) -> bytes:
         return self._exchange("GET", path, None, TIMEOUT_S)
 
     def _exchange(self, method: str, path: str, body: object, timeout_s: float) -> bytes:
+        return self._request(method, path, body, timeout_s).read()
+
+    def _request(self, method: str, path: str, body: object, timeout_s: float) -> HTTPResponse:
         if self._connection is None:
             host, port = self._address
             self._connection = HTTPConnection(host, port, timeout=timeout_s)
         content = None if body is None else json.dumps(body).encode()
         self._connection.request(method, path, content)
         response = self._connection.getresponse()
-        answer = response.read()
         if response.status >= 300:
-            raise CliError(f"{self.url}{path}: {_refusal(response.status, answer)}")
+            refusal = _refusal(response.status, response.read())
+            raise CliError(f"{self.url}{path}: {refusal}")
         self._has_answered = True
-        return answer
+        return response
 
     def _gone(self, error: Exception) -> CliError:
         if self._has_answered:

@@ -1,0 +1,129 @@
+"""Entries of the journal as lines of text.
+
+Owns the layout of a line, and which response belongs to which request. It must never know where
+entries come from. Invariant: every entry is shown once: a request together with its response, or
+without one when its connection is closed or at the end; memory is bounded by the open connections.
+Kafka's request log has one line a request, too.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from protocol.dissect import Direction, api_named, dissect, render
+
+STAGES: Final = ("queue", "execution", "network", "send")
+
+Entry = Mapping[str, Any]
+
+
+class TraceLines:
+    """Lines of entries that arrive in order."""
+
+    def __init__(self, *, frames: bool = False) -> None:
+        """``frames`` adds dissected frames, which entries must have in base64."""
+        self._frames = frames
+        self._waiting: dict[str, Entry] = {}
+        """Requests without a response so far, by connection."""
+
+    def take(self, entry: Entry) -> Iterator[str]:
+        """Yield the lines of an entry; a request has none before its response."""
+        kind, connection = entry["kind"], entry["connection"]
+        if kind == "request":
+            yield from self._end(connection)
+            self._waiting[connection] = entry
+        elif kind == "response":
+            yield from self._exchange(self._waiting.pop(connection, None), entry)
+        else:
+            if kind == "connection_closed":
+                yield from self._end(connection)
+            yield f"{_time(entry)}  {_subject(entry)}  {_event(entry)}"
+
+    def end(self) -> Iterator[str]:
+        """Yield the lines of requests that have no response."""
+        for connection in list(self._waiting):
+            yield from self._end(connection)
+
+    def _end(self, connection: str) -> Iterator[str]:
+        request = self._waiting.pop(connection, None)
+        if request is not None:
+            yield f"{_time(request)}  {_subject(request)}  {_request(request)}  no response"
+            yield from self._dissected(request)
+
+    def _exchange(self, request: Entry | None, response: Entry) -> Iterator[str]:
+        line = f"{_time(response)}  {_subject(response)}  {_request(request or response)}"
+        if request is None:
+            line = f"{_time(response)}  {_subject(response)}  {_name(response)}"
+        parts = [f"{response['frame_bytes']} B", _stages(response["stages"])]
+        if response["throttle_time_ms"]:
+            parts.append(f"throttle {response['throttle_time_ms']} ms")
+        yield f"{line} -> {'  '.join(part for part in parts if part)}"
+        if request is not None:
+            yield from self._dissected(request)
+        yield from self._dissected(response)
+
+    def _dissected(self, entry: Entry) -> Iterator[str]:
+        if not self._frames:
+            return
+        if entry["frame"] is None:
+            yield f"  {entry['kind']}: its frame is not kept"
+            return
+        frame = base64.b64decode(entry["frame"])
+        try:
+            key = None if entry["api"] is None else int(api_named(entry["api"]))
+        except ValueError:
+            key = None
+        direction = Direction.REQUEST if entry["kind"] == "request" else Direction.RESPONSE
+        result = dissect(frame, direction=direction, api_key=key, version=entry["version"])
+        yield from (f"  {line}" for line in render(result).rstrip().splitlines())
+
+
+def _time(entry: Entry) -> str:
+    at = datetime.fromtimestamp(entry["clock_ms"] / 1000, UTC)
+    return at.strftime("%H:%M:%S.") + f"{at.microsecond // 1000:03}"
+
+
+def _subject(entry: Entry) -> str:
+    if entry["connection"] is None:
+        return str(entry["role"])
+    client_id = entry["client_id"]
+    return f"{entry['connection']} {'-' if client_id is None else _printable(client_id)}"
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry['api'] or '?'} v{entry['version']} #{entry['correlation_id']}"
+
+
+def _request(entry: Entry) -> str:
+    return f"{_name(entry)}  {entry['frame_bytes']} B"
+
+
+def _stages(stages: Mapping[str, float]) -> str:
+    if "total" not in stages:
+        return "not sent"
+    parts = ", ".join(f"{name} {stages[name]:.1f}" for name in STAGES if name in stages)
+    return f"{stages['total']:.1f} ms ({parts})"
+
+
+def _event(entry: Entry) -> str:
+    kind, details = entry["kind"], entry["details"]
+    if kind == "connection_opened":
+        return f"opened  {entry['address']}  {details['listener']}"
+    if kind == "connection_closed":
+        text = f": {_printable(details['text'])}" if details["text"] else ""
+        return f"closed  {details['reason']}{text}"
+    if kind == "fault":
+        about = "" if entry["api"] is None else f"  {_name(entry)}"
+        return f"fault  {details['action']} (rule {details['rule']}){about}"
+    if kind == "clock":
+        moved = f"{(details['to'] - details['from']) / 1000:+.3f} s"
+        return f"clock  {moved}  rate {details['rate']:g}{'  frozen' * bool(details['frozen'])}"
+    before, after = details["from"] or "none", details["to"] or "none"
+    return f"{details['what']} {_printable(details['name'])}  {before} -> {after}"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)

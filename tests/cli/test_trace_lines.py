@@ -1,0 +1,105 @@
+"""Each entry of the journal becomes its line."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from minibroker.cli.trace_lines import TraceLines
+from minibroker.control.journal_views import view_of
+from minibroker.control.schema import to_json
+from tests.journal.entries_of_tests import entry_of, request_entry, response_entry
+
+STAGES = {"queue": 0.04, "execution": 1.0, "network": 2.0, "send": 0.5, "total": 4.25}
+
+
+def shown(entry: Any, *, frames: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = to_json(view_of(entry, frames=frames))
+    return found
+
+
+def lines(*entries: dict[str, Any], frames: bool = False) -> list[str]:
+    trace = TraceLines(frames=frames)
+    found = [line for entry in entries for line in trace.take(entry)]
+    return [*found, *trace.end()]
+
+
+def test_request_and_its_response_are_one_line() -> None:
+    response = response_entry(clock_ms=3_723_004.5, stages=STAGES, client_id="c")
+    assert lines(shown(request_entry()), shown(response)) == [
+        "01:02:03.004  5 c  Heartbeat v4 #7  22 B -> 12 B  4.2 ms "
+        "(queue 0.0, execution 1.0, network 2.0, send 0.5)"
+    ]
+
+
+def test_throttle_is_shown() -> None:
+    response = response_entry(stages=STAGES, throttle_time_ms=100)
+    (line,) = lines(shown(request_entry()), shown(response))
+    assert line.endswith("  throttle 100 ms")
+
+
+def test_response_of_an_earlier_request_is_shown_alone() -> None:
+    (line,) = lines(shown(response_entry(client_id="c")))
+    assert line == "00:00:00.000  5 c  Heartbeat v4 #7 -> 12 B  not sent"
+
+
+def test_requests_without_a_response_are_shown_when_that_is_certain() -> None:
+    request, closed = shown(request_entry()), entry_of("connection_closed", connection="5")
+    details = {"listener": "PLAINTEXT", "reason": "client_reset", "text": "gone \x1b"}
+    found = lines(request, request, shown(closed) | {"details": details}, request)
+    assert found == [
+        "00:00:00.000  5 c  Heartbeat v4 #7  22 B  no response",
+        "00:00:00.000  5 c  Heartbeat v4 #7  22 B  no response",
+        "00:00:00.000  5 -  closed  client_reset: 'gone \\x1b'",
+        "00:00:00.000  5 c  Heartbeat v4 #7  22 B  no response",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "text"),
+    [
+        (
+            "connection_opened",
+            {"connection": "5", "address": "h:1", "details": {"listener": "L"}},
+            "5 -  opened  h:1  L",
+        ),
+        (
+            "fault",
+            {"connection": "5", "client_id": "c", "details": {"rule": "r", "action": "refuse"}},
+            "5 c  fault  refuse (rule r)",
+        ),
+        (
+            "fault",
+            {"api": "Fetch", "version": 4, "details": {"rule": "r", "action": "delay"}},
+            "processor-0  fault  delay (rule r)  Fetch v4 #None",
+        ),
+        (
+            "clock",
+            {"details": {"from": 0, "to": 1500, "rate": 2.0, "frozen": True}},
+            "processor-0  clock  +1.500 s  rate 2  frozen",
+        ),
+        (
+            "state",
+            {"details": {"what": "group", "name": "g", "from": None, "to": "Stable"}},
+            "processor-0  group g  none -> Stable",
+        ),
+    ],
+)
+def test_other_entries_are_one_line_each(kind: str, fields: dict[str, Any], text: str) -> None:
+    assert lines(shown(entry_of(kind, **fields))) == [f"00:00:00.000  {text}"]
+
+
+def test_frames_are_dissected() -> None:
+    request, response = request_entry("orders"), response_entry(27, stages=STAGES)
+    found = lines(*(shown(each, frames=True) for each in (request, response)), frames=True)
+    assert any("group_id: 'orders'" in line for line in found)
+    assert any("error_code: 27 REBALANCE_IN_PROGRESS" in line for line in found)
+
+
+def test_frame_that_is_not_kept_or_damaged_is_no_error() -> None:
+    request = shown(request_entry())
+    assert lines(request, frames=True)[1:] == ["  request: its frame is not kept"]
+    damaged = request | {"frame": base64.b64encode(b"\x7f\xff").decode(), "api": "32767"}
+    assert len(lines(damaged, frames=True)) > 1
