@@ -28,10 +28,11 @@ def lines(*entries: dict[str, Any], frames: bool = False) -> list[str]:
 
 def test_request_and_its_response_are_one_line() -> None:
     response = response_entry(clock_ms=3_723_004.5, stages=STAGES, client_id="c")
-    assert lines(shown(request_entry()), shown(response)) == [
+    (line,) = lines(shown(request_entry()), shown(response))
+    assert line == (
         "01:02:03.004  5 c  Heartbeat v4 #7  22 B -> 12 B  4.2 ms "
         "(queue 0.0, execution 1.0, network 2.0, send 0.5)"
-    ]
+    )
 
 
 def test_throttle_is_shown() -> None:
