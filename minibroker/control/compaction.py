@@ -12,6 +12,7 @@ from minibroker.control.action_shapes import ActionsBackend
 from minibroker.control.client_metrics_shapes import ClientMetricsBackend
 from minibroker.control.fault_shapes import FaultsBackend
 from minibroker.control.journal_shapes import JournaledBackend
+from minibroker.control.namespace_shapes import NamespacesBackend
 from minibroker.control.snapshot_shapes import SnapshotsBackend
 
 
@@ -20,6 +21,7 @@ class CompactionBackend(
     ClientMetricsBackend,
     FaultsBackend,
     JournaledBackend,
+    NamespacesBackend,
     SnapshotsBackend,
     Protocol,
 ):

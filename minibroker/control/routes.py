@@ -38,6 +38,11 @@ from minibroker.control.fault_shapes import (
     FaultWait,
 )
 from minibroker.control.journal_routes import JOURNAL_OPERATIONS
+from minibroker.control.namespace_shapes import (
+    NamespaceCreation,
+    NamespaceList,
+    NamespaceView,
+)
 from minibroker.control.operation import ApiOperation
 from minibroker.control.quota_shapes import (
     LAST,
@@ -285,6 +290,21 @@ async def remove_snapshot(context: ApiContext, name: str) -> None:
     await context.backend.remove_snapshot(name)
 
 
+async def list_namespaces(context: ApiContext) -> NamespaceList:
+    """List all namespaces with their addresses."""
+    return await context.backend.namespaces()
+
+
+async def open_namespace(context: ApiContext, new: NamespaceCreation) -> NamespaceView:
+    """Open a namespace: an address at which clients see only the names that they use there."""
+    return await context.backend.open_namespace(new)
+
+
+async def remove_namespace(context: ApiContext, name: str) -> None:
+    """Close a namespace, and delete its topics and groups."""
+    await context.backend.remove_namespace(name)
+
+
 async def reset(context: ApiContext) -> ResetResult:
     """Delete all topics, groups and offsets of the running broker."""
     return await context.backend.reset()
@@ -435,6 +455,28 @@ OPERATIONS: Final[tuple[ApiOperation, ...]] = (
         errors={**_NO_SNAPSHOT, **_UNAVAILABLE},
     ),
     *JOURNAL_OPERATIONS,
+    _operation("GET", "/v1/namespaces", NamespaceList, list_namespaces),
+    _operation(
+        "POST",
+        "/v1/namespaces",
+        NamespaceView,
+        open_namespace,
+        body=NamespaceCreation,
+        status=201,
+        errors={
+            409: "There is a namespace with this name, or there are too many.",
+            **_UNAVAILABLE,
+        },
+        example={"name": "test-7"},
+    ),
+    _operation(
+        "DELETE",
+        "/v1/namespaces/{name}",
+        None,
+        remove_namespace,
+        status=204,
+        errors={404: "There is no namespace with this name.", **_UNAVAILABLE},
+    ),
     _operation("POST", "/v1/reset", ResetResult, reset, errors=_UNAVAILABLE),
     _operation("GET", "/metrics", "text/plain", get_metrics),
     _operation("GET", "/openapi.json", "application/json", get_description),

@@ -27,6 +27,7 @@ from minibroker.control.quota_shapes import QuotaExplanation, QuotaQuery, Quotas
 from minibroker.controller.client_metrics import client_metrics_view
 from minibroker.controller.connection_event_log import ConnectionEventLog
 from minibroker.controller.fault_operations import FaultOperations
+from minibroker.controller.namespace_operations import NamespaceOperations
 from minibroker.controller.quotas import quota_explained, quotas_view
 from minibroker.controller.snapshot_operations import SnapshotOperations
 from minibroker.coordinator.description import GroupDescription, GroupOverview
@@ -81,7 +82,7 @@ _STATES: Final[dict[RoleState, shown.ProcessState]] = {
 }
 
 
-class ControllerBackend(FaultOperations, SnapshotOperations):
+class ControllerBackend(FaultOperations, NamespaceOperations, SnapshotOperations):
     """Implements ``control.backend.Backend``."""
 
     def __init__(

@@ -162,10 +162,7 @@ class GroupService:
         groups = list(self._manager.groups.values())
         for group in groups:
             self._handle_event(group, Removed())
-        if keep_logs:
-            self._manager.unload()
-        else:
-            self._manager.clear()
+        (self._manager.unload if keep_logs else self._manager.clear)()
         self._timers.clear()
         return len(groups)
 
@@ -372,6 +369,12 @@ class GroupService:
             error = self.missing_group_error(group_id)
             return ActionTaken(error, f"there is no group {group_id!r} with members")
         return self._request_immediate(group, event, ActionTaken)
+
+    def drop_groups(self, prefix: str) -> None:
+        """Delete the groups whose ids have a prefix, even with members."""
+        for group_id, group in list(self._manager.groups.items()):
+            if group_id.startswith(prefix):
+                self._drop(group)
 
     def statistics(self) -> GroupStatistics:
         groups = self._manager.groups.values()

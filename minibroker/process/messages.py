@@ -208,6 +208,15 @@ class RestoreLogs(NamedTuple):
     directory: str
 
 
+class DeleteGroups(NamedTuple):
+    """Request to an I/O worker to delete the groups whose ids have a prefix, even with members.
+
+    Answered with None.
+    """
+
+    prefix: str
+
+
 class GroupsRequest(NamedTuple):
     """Request for the groups of an I/O worker, or for the details of one group."""
 

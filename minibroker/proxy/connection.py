@@ -33,6 +33,7 @@ from minibroker.proxy.frames import (
     send_frame,
     with_length,
 )
+from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.rewriting import (
     can_name_brokers,
     decode_response,
@@ -72,6 +73,10 @@ class ConnectionScope(Protocol):
     @property
     def topic_names(self) -> TopicNames:
         """The names of topic ids."""
+
+    @property
+    def namespace(self) -> NamespaceNames | None:
+        """The namespace to which clients are confined, if there is one."""
 
     async def connect(self, broker: HostPort) -> ByteStream:
         """Connect to a broker. Raises ``UpstreamLost``."""
@@ -167,6 +172,8 @@ class ProxiedConnection:
     async def _pass_requests(self) -> None:
         while (frame := await self._requests.next_frame()) is not None:
             request = self._exchange.read(frame)
+            if self._scope.namespace is not None and not request.is_token:
+                frame = self._scope.namespace.request(*request[:2], frame)
             if request.is_token or not await self._serve(request, frame):
                 await self._forward(request, frame)
 
@@ -304,6 +311,8 @@ class ProxiedConnection:
         key, version = request.api_key, request.version
         if request.is_token:
             return frame
+        if self._scope.namespace is not None:
+            frame = self._scope.namespace.response(key, version, frame)
         if key == ApiKey.API_VERSIONS:
             return rewrite(key, version, frame, lambda response, _: limit_versions(response))
         if can_name_brokers(key, version):

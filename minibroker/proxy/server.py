@@ -22,6 +22,7 @@ from minibroker.observability.log import EventLog
 from minibroker.proxy.addresses import AddressTable, ListenFailed
 from minibroker.proxy.connection import ProxiedConnection, UpstreamLost
 from minibroker.proxy.faults import ProxyFaults
+from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.topic_names import TopicNames
 from minibroker.runtime.hosts import resolver_name
 from minibroker.runtime.stream import SocketStream
@@ -40,8 +41,9 @@ _log = EventLog("proxy")
 class ProxyServer:
     """Implements ``proxy.connection.ConnectionScope``."""
 
-    def __init__(self, listener: HostPort) -> None:
+    def __init__(self, listener: HostPort, namespace: NamespaceNames | None = None) -> None:
         """``listener`` is the address of the first listener; the others have its host."""
+        self.namespace: Final = namespace
         self._host = listener.host
         self._table = AddressTable(listener.port)
         self._connections: dict[int, ProxiedConnection] = {}

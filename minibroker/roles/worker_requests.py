@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from minibroker.process.messages import (
     ActionRequest,
     CompactRequest,
+    DeleteGroups,
     GroupsRequest,
     LogsRequest,
     LogView,
@@ -55,6 +56,8 @@ class ControllerRequests:
             return worker.groups.describe(request.group_id, full=True)
         if isinstance(request, ActionRequest):
             return act(worker, request.action)
+        if isinstance(request, DeleteGroups):
+            return worker.groups.drop_groups(request.prefix)
         if isinstance(request, SNAPSHOT_REQUESTS):
             return worker.snapshots().handle(request)
         raise TypeError(f"a worker cannot handle {type(request).__name__}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minibroker.testing.broker import AsyncMiniBroker as AsyncMiniBroker
+    from minibroker.testing.broker import BrokerNamespace as BrokerNamespace
     from minibroker.testing.broker import BrokerSnapshot as BrokerSnapshot
     from minibroker.testing.broker import MiniBroker as MiniBroker
     from minibroker.testing.broker import SharedBrokerError as SharedBrokerError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncMiniBroker": "broker",
+    "BrokerNamespace": "broker",
     "BrokerSnapshot": "broker",
     "MiniBroker": "broker",
     "SharedBrokerError": "broker",
@@ -48,6 +50,7 @@ _HOMES = {
 
 __all__ = [
     "AsyncMiniBroker",
+    "BrokerNamespace",
     "BrokerSnapshot",
     "BrokerStartError",
     "ClientMisbehaved",

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -33,6 +34,13 @@ class BrokerSnapshot(NamedTuple):
     """A state of a broker to which it can return."""
 
     name: str
+
+
+class BrokerNamespace(NamedTuple):
+    """A part of a broker with topics, groups and transactional ids of its own."""
+
+    name: str
+    bootstrap_servers: str
 
 
 class MiniBroker:
@@ -216,6 +224,19 @@ class MiniBroker:
     def remove_snapshot(self, snapshot: BrokerSnapshot) -> None:
         """Remove a snapshot."""
         self.control.delete("v1", "snapshots", snapshot.name)
+
+    @contextmanager
+    def namespace(self, name: str | None = None) -> Iterator[BrokerNamespace]:
+        """Open a namespace: an address at which clients see only what they create there.
+
+        Its topics and groups are deleted at the end of the context.
+        """
+        chosen = name or f"ns-{secrets.token_hex(4)}"
+        opened = self.control.post("v1", "namespaces", name=chosen)
+        try:
+            yield BrokerNamespace(**opened)
+        finally:
+            self.control.delete("v1", "namespaces", chosen)
 
     def advance(self, ms: int) -> dict[str, Any]:
         """Advance the broker's clock by ``ms`` milliseconds; return the clock."""

@@ -1,6 +1,6 @@
 """The pytest plugin: a broker for the test run, unique topics and unique groups.
 
-Owns five fixtures and when the broker starts. It must never import more than itself in a run that
+Owns six fixtures and when the broker starts. It must never import more than itself in a run that
 uses none of them. Invariant: under pytest-xdist all workers of a run share one broker, and no two
 tests of any run get the same topic or group; a broker that dies fails one test and is replaced. The
 broker starts when the first test that uses it is collected, and is imported at once if the last run
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 if TYPE_CHECKING:
-    from minibroker.testing.broker import MiniBroker
+    from minibroker.testing.broker import BrokerNamespace, MiniBroker
     from minibroker.testing.faults import Faults
     from minibroker.testing.journal import RecordedJournal
 
@@ -31,6 +31,7 @@ FIXTURES: Final = frozenset(
         "minibroker_group",
         "minibroker_faults",
         "minibroker_restored",
+        "minibroker_namespace",
     }
 )
 NAME_MAX: Final = 60
@@ -200,6 +201,13 @@ def minibroker_journal(minibroker: MiniBroker) -> Iterator[RecordedJournal]:
     yield journal
     with suppress(OSError):  # the broker may have been stopped
         journal.stop()
+
+
+@pytest.fixture
+def minibroker_namespace(minibroker: MiniBroker) -> Iterator[BrokerNamespace]:
+    """A part of the broker for this test, whose topics and groups may have any names."""
+    with minibroker.namespace() as namespace:
+        yield namespace
 
 
 @pytest.hookimpl(wrapper=True)

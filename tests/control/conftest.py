@@ -54,6 +54,7 @@ from minibroker.control.journal_shapes import (
     SendLine,
 )
 from minibroker.control.journal_views import views
+from minibroker.control.namespace_shapes import NamespaceCreation, NamespaceList, NamespaceView
 from minibroker.control.quota_shapes import (
     QuotaExplanation,
     QuotaLevel,
@@ -113,6 +114,7 @@ class FakeBackend:
         self.known: dict[str, TopicView] = {}
         self.rules: dict[str, FaultView] = {}
         self.waits: list[tuple[int, int]] = []
+        self.opened: dict[str, NamespaceView] = {}
         self.taken: dict[str, SnapshotView] = {}
         self.ready = True
         self.journal = FakeJournal()
@@ -296,6 +298,18 @@ class FakeBackend:
     async def turn_clock(self, change: ClockChange) -> ClockView:
         self.turns.append(change)
         return self.time
+
+    async def namespaces(self) -> NamespaceList:
+        return NamespaceList(tuple(self.opened.values()))
+
+    async def open_namespace(self, new: NamespaceCreation) -> NamespaceView:
+        view = NamespaceView(new.name or "ns", "127.0.0.1:1")
+        self.opened[view.name] = view
+        return view
+
+    async def remove_namespace(self, name: str) -> None:
+        if self.opened.pop(name, None) is None:
+            raise NotFound("NO_SUCH_NAMESPACE", f"no namespace {name!r}")
 
     async def snapshots(self) -> SnapshotList:
         return SnapshotList(tuple(self.taken.values()))

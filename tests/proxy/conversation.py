@@ -14,6 +14,7 @@ from minibroker.proxy.addresses import ListenFailed
 from minibroker.proxy.connection import ProxiedConnection, UpstreamLost
 from minibroker.proxy.faults import ProxyFaults
 from minibroker.proxy.frames import FrameReader
+from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.topic_names import TopicNames
 from minibroker.runtime.stream import ByteStream, memory_stream_pair
 from protocol.compiler import decode, encode
@@ -63,6 +64,7 @@ class Conversation:
         self.faults = ProxyFaults(lambda: [self.connection])
         self.executor = self.faults.executor
         self.topic_names = TopicNames()
+        self.namespace: NamespaceNames | None = None
         self.is_reachable = True
         self.listen_failure = ""
         self.connection = ProxiedConnection(3, BROKER, client_end, self)

@@ -9,6 +9,7 @@ import pytest
 
 from minibroker.process.messages import (
     CompactRequest,
+    DeleteGroups,
     GroupsRequest,
     LogsRequest,
     LogView,
@@ -28,7 +29,9 @@ class Worker:
 
     image = SimpleNamespace(topics={"t": SimpleNamespace(partitions=range(5))})
     groups = SimpleNamespace(
-        list_groups=lambda: ["g"], describe=lambda group_id, full: (group_id, full)
+        drop_groups=lambda prefix: f"dropped {prefix}",
+        list_groups=lambda: ["g"],
+        describe=lambda group_id, full: (group_id, full),
     )
     cleaner = SimpleNamespace(compact=lambda topic: f"compacted {topic}")
 
@@ -73,3 +76,7 @@ def test_other_requests_are_rejected(requests: ControllerRequests) -> None:
 def test_snapshots_are_handled(requests: ControllerRequests) -> None:
     for request in (PauseRequests(), ResumeRequests(), SaveLogs("s", "/"), RestoreLogs("s", "/")):
         assert requests.handle(request) is request
+
+
+def test_groups_are_dropped(requests: ControllerRequests) -> None:
+    assert requests.handle(DeleteGroups("ns.")) == "dropped ns."

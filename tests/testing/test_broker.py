@@ -232,3 +232,16 @@ def test_shared_broker_does_not_return_to_snapshots() -> None:
         broker.snapshot()
     with pytest.raises(SharedBrokerError, match="restore"):
         broker.restore(BrokerSnapshot("s"))
+
+
+def test_namespaces_share_a_broker_and_leave_no_topic(minibroker: MiniBroker) -> None:
+    with minibroker.namespace() as one, minibroker.namespace("second") as two:
+        assert two.name == "second"
+        assert one.bootstrap_servers != two.bootstrap_servers
+        assert can_connect(one.bootstrap_servers)
+        minibroker.create_topic(f"{one.name}.cats")
+        found = minibroker.control.get("v1", "namespaces")["namespaces"]
+        assert {each["name"] for each in found} >= {one.name, "second"}
+    assert not can_connect(one.bootstrap_servers)
+    topics = minibroker.control.get("v1", "topics")["topics"]
+    assert f"{one.name}.cats" not in {topic["name"] for topic in topics}

@@ -302,3 +302,23 @@ def test_restored_broker_is_as_before_each_test(pytester: pytest.Pytester) -> No
         """
     )
     pytester.runpytest_subprocess(*WITHOUT_RANDOM).assert_outcomes(passed=3)
+
+
+def test_tests_with_namespaces_use_the_same_names(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from confluent_kafka import Producer
+        from confluent_kafka.admin import AdminClient
+
+        @pytest.mark.parametrize("run", range(4))
+        def test_it(minibroker_namespace, run):
+            servers = {"bootstrap.servers": minibroker_namespace.bootstrap_servers}
+            assert list(AdminClient(servers).list_topics(timeout=60).topics) == []
+            producer = Producer(servers)
+            producer.produce("orders", b"value")
+            assert producer.flush(60) == 0
+            assert list(AdminClient(servers).list_topics(timeout=60).topics) == ["orders"]
+        """
+    )
+    pytester.runpytest_subprocess("-n", "2", *WITHOUT_RANDOM).assert_outcomes(passed=4)

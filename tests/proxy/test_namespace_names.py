@@ -1,0 +1,247 @@
+"""Names of a namespace in messages of all APIs and versions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.apis.registry import APIS
+from minibroker.proxy.exchange import UnexpectedFrame
+from minibroker.proxy.namespace_names import (
+    NOT_OFFERED,
+    Meaning,
+    NamespaceNames,
+    fields_with_names,
+)
+from protocol import registry
+from protocol.compiler import decode, encode
+from protocol.headers import RequestHeader, encode_request_header
+from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from protocol.messages.heartbeat import HeartbeatRequest
+from protocol.messages.list_groups import ListedGroup, ListGroupsResponse
+from protocol.messages.list_transactions import ListTransactionsRequest
+from protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from protocol.registry import ApiKey
+from protocol.schema import Array, Message, Struct
+from tests.protocol.conftest import draw, project
+from tests.proxy.conversation import conversation, request_frame
+
+NAMES = NamespaceNames("ns.")
+OFFERED = [key for key in APIS if key not in NOT_OFFERED]
+_OTHER_TEXTS = """
+    assignment client_host client_id client_software_name client_software_version cluster_id
+    committed_metadata configuration_keys documentation entity_name entity_type feature
+    group_instance_id group_state group_type host instance_id key leader log_dir match mechanism
+    mechanisms member_id metadata name owner_principal_name owner_principal_type principal_name
+    principal_type protocol_data protocol_name protocol_type rack rack_id reason
+    requested_metrics server_assignor state_filters states_filter token_id
+    token_requester_principal_name token_requester_principal_type transaction_state types_filter
+    unknown_state_filters user value
+"""
+OTHER_TEXTS = frozenset(_OTHER_TEXTS.split())
+"""Texts that are no names of a namespace. A ``name`` or ``key`` is that of a user or a config."""
+
+
+def versions(messages: str) -> list[tuple[int, int]]:
+    """All versions of the requests or responses of all offered APIs."""
+    found = []
+    for key in OFFERED:
+        valid = getattr(registry.schema(key), messages).__versions__
+        found += [(int(key), version) for version in range(valid.low, valid.high + 1)]
+    return found
+
+
+def texts(cls: Any) -> Iterator[tuple[Any, Any]]:
+    for item in cls.__fields__:
+        kind: Any = item.kind.element if isinstance(item.kind, Array) else item.kind
+        if isinstance(kind, type):
+            yield from texts(kind)
+        elif "string" in kind.name:
+            yield cls, item
+
+
+def test_every_text_of_an_offered_api_is_translated_or_known() -> None:
+    unknown = set()
+    for key in OFFERED:
+        schema = registry.schema(key)
+        for message in (schema.request, schema.response):
+            for cls, item in texts(message):
+                valid = cls.__versions__ if issubclass(cls, Message) else message.__versions__
+                translated = {
+                    each.name
+                    for version in range(valid.low, valid.high + 1)
+                    for each, _ in fields_with_names(cls, version)
+                }
+                if item.name not in translated | OTHER_TEXTS:
+                    unknown.add((cls.__name__, item.name))
+    assert unknown == set()
+
+
+def without_patterns(struct: Any, version: int) -> None:
+    """Remove regular expressions, which are not translated back."""
+    cls: type[Struct] = type(struct)
+    for item, meaning in fields_with_names(cls, version):
+        value = getattr(struct, item.name)
+        if meaning is Meaning.PATTERN:
+            setattr(struct, item.name, None)
+        elif meaning is Meaning.BELOW:
+            for each in value if isinstance(value, list) else [value]:
+                if each is not None:
+                    without_patterns(each, version)
+
+
+@given(data=st.data())
+def test_translation_there_and_back_changes_nothing(data: st.DataObject) -> None:
+    key, version = data.draw(st.sampled_from(versions("request")))
+    schema = registry.schema(key)
+    for cls in (schema.request, schema.response):
+        message = project(data.draw(draw(cls)), version)
+        without_patterns(message, version)
+        before = copy.deepcopy(message)
+        NAMES.to_broker(message, version)
+        if isinstance(message, DescribeTopicPartitionsRequest):
+            message.cursor = before.cursor  # type: ignore[attr-defined]
+        NAMES.to_client(message, version)
+        assert message == before
+
+
+def names_in(struct: Any, version: int) -> Iterator[str]:
+    cls: type[Struct] = type(struct)
+    for item, meaning in fields_with_names(cls, version):
+        value = getattr(struct, item.name)
+        if meaning is Meaning.BELOW:
+            for each in value if isinstance(value, list) else [value]:
+                if each is not None:
+                    yield from names_in(each, version)
+        elif meaning is Meaning.NAME and value:
+            yield from value if isinstance(value, list) else [value]
+
+
+@given(data=st.data())
+def test_response_names_nothing_of_another_namespace(data: st.DataObject) -> None:
+    key, version = data.draw(st.sampled_from(versions("response")))
+    message = project(data.draw(draw(registry.schema(key).response)), version)
+    NamespaceNames("other.").to_broker(message, version)
+    NAMES.to_client(message, version)
+    assert [name for name in names_in(message, version) if name] == []
+
+
+@pytest.mark.parametrize("key", OFFERED)
+def test_responses_have_no_name_outside_of_arrays(key: ApiKey) -> None:
+    cls = registry.schema(key).response
+    for version in range(cls.__versions__.low, cls.__versions__.high + 1):
+        found = {meaning for _, meaning in fields_with_names(cls, version)}
+        assert found <= {Meaning.BELOW, Meaning.TEXT}
+
+
+def test_own_entries_remain() -> None:
+    topics = [MetadataResponseTopic(name=name) for name in ("ns.a", "b", "ns2.c", "", "ns.ns.d")]
+    response = MetadataResponse(topics=topics)
+    NAMES.to_client(response, 12)
+    assert [topic.name for topic in response.topics] == ["a", "", "ns.d"]
+    groups = ListGroupsResponse(groups=[ListedGroup(group_id="g"), ListedGroup(group_id="ns.g")])
+    NAMES.to_client(groups, 4)
+    assert [group.group_id for group in groups.groups] == ["g"]
+
+
+def test_error_texts_do_not_show_the_prefix() -> None:
+    result = CreatableTopicResult(name="ns.t", error_message="Topic 'ns.t' already exists.")
+    response = CreateTopicsResponse(topics=[result])
+    NAMES.to_client(response, 7)
+    assert response.topics[0].error_message == "Topic 't' already exists."
+
+
+def test_only_topics_and_groups_are_named_resources() -> None:
+    kinds = (2, 32, 4, 8)
+    resources = [DescribeConfigsResource(resource_type=kind, resource_name="0") for kind in kinds]
+    request = DescribeConfigsRequest(resources=resources)
+    NAMES.to_broker(request, 4)
+    assert [each.resource_name for each in request.resources] == ["ns.0", "ns.0", "0", "0"]
+
+
+def test_patterns_match_names_of_the_namespace_only() -> None:
+    listed = ListTransactionsRequest(transactional_id_pattern="a|b")
+    NAMES.to_broker(listed, 2)
+    assert listed.transactional_id_pattern == r"ns\.(?:a|b)"
+    beat = ConsumerGroupHeartbeatRequest(group_id="g", subscribed_topic_regex="")
+    NAMES.to_broker(beat, 1)
+    assert (beat.group_id, beat.subscribed_topic_regex) == ("ns.g", "")
+
+
+def test_description_of_all_topics_starts_at_those_of_the_namespace() -> None:
+    request = DescribeTopicPartitionsRequest()
+    NAMES.to_broker(request, 0)
+    assert request.cursor is not None
+    assert (request.cursor.topic_name, request.cursor.partition_index) == ("ns.", 0)
+    response = DescribeTopicPartitionsResponse(next_cursor=request.cursor)
+    assert response.next_cursor is not None
+    response.next_cursor.topic_name = "nt"
+    NAMES.to_client(response, 0)
+    assert response.next_cursor is None
+
+
+def test_api_that_is_not_offered_is_refused() -> None:
+    for key in NOT_OFFERED:
+        frame = encode_request_header(RequestHeader(key, 1, 1, "c"))
+        with pytest.raises(UnexpectedFrame, match="is not offered in a namespace"):
+            NAMES.request(key, 1, frame)
+
+
+def test_frames_without_names_and_of_unknown_apis_stay_as_they_are() -> None:
+    for key, version in ((5000, 0), (ApiKey.METADATA, 99), (ApiKey.SASL_HANDSHAKE, 1)):
+        assert NAMES.request(key, version, b"x") == b"x"
+        assert NAMES.response(key, version, b"x") == b"x"
+
+
+async def test_client_sees_its_namespace_through_a_connection() -> None:
+    async with conversation() as at:
+        at.namespace = NAMES
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+        await at.send(request, 12)
+        _, taken = await at.taken()
+        assert [topic.name for topic in taken.topics] == ["ns.t"]
+        topics = [MetadataResponseTopic(name="ns.t"), MetadataResponseTopic(name="other")]
+        await at.answer(MetadataResponse(topics=topics), 12)
+        assert [topic.name for topic in (await at.receive(request, 12)).topics] == ["t"]
+        hello = ApiVersionsRequest(client_software_name="c", client_software_version="1")
+        await at.send(hello, 3, 2)
+        await at.taken()
+        keys = [ApiVersion(api_key=key, max_version=1) for key in (ApiKey.FETCH, *NOT_OFFERED)]
+        await at.answer(ApiVersionsResponse(api_keys=keys), 3, 2)
+        assert [each.api_key for each in (await at.receive(hello, 3)).api_keys] == [ApiKey.FETCH]
+
+
+async def test_malformed_request_ends_the_connection() -> None:
+    async with conversation() as at:
+        at.namespace = NAMES
+        frame = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 4)
+        await at.send_frame(frame[:-6])
+        await wait_all_tasks_blocked()
+        assert await at.receive_frame() is None
+        assert at.connection.end.is_problem
+
+
+def test_encoded_frames_are_translated() -> None:
+    request = HeartbeatRequest(group_id="g", member_id="m")
+    frame = NAMES.request(ApiKey.HEARTBEAT, 4, request_frame(request, 4))
+    start = len(encode_request_header(RequestHeader(ApiKey.HEARTBEAT, 4, 1, "client")))
+    assert decode(HeartbeatRequest, 4, frame, start).group_id == "ns.g"
+    assert encode(decode(HeartbeatRequest, 4, frame, start), 4) == frame[start:]
