@@ -96,7 +96,7 @@ sim: $(VENV)/.installed-dev ## Whole broker on a mock clock; SEED=… replays a 
 	$(BIN)/pytest tests/simulation -q $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
 sim-transactions: $(VENV)/.installed-dev ## Transactions of whole brokers; SEEDS=100 seeds from SEED=… on
-	$(BIN)/python -m tests.simulation.test_transactions $(or $(SEED),$(shell date +%s)) $(or $(SEEDS),100) $(ARGS)
+	$(BIN)/python -m tests.simulation.transaction_runs $(or $(SEED),$(shell date +%s)) $(or $(SEEDS),100) $(ARGS)
 
 clean: ## Remove what tests and tools leave behind
 	rm -rf build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

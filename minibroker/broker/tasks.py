@@ -8,10 +8,10 @@ comes from ``seed`` and all time from the clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -41,6 +41,9 @@ from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.listening import MemorySources
 from minibroker.runtime.restarts import BACKOFF_S
 from minibroker.runtime.worktime import WorkTime
+
+if TYPE_CHECKING:
+    from minibroker.control.backend import Backend
 
 SIMULATED_PORT: Final = 9092
 
@@ -78,6 +81,8 @@ class TaskBroker:
         self._transport = transport or MemoryTransport()
         self._incarnations: dict[str, _Incarnation] = {}
         self._stopping = False
+        self._make_backend: Callable[[], Backend]
+        self._backend: Backend | None = None
         self._secret = _random_source(seed, "secret").randbytes(32)
         self._started_us = clock.real_us()
         self.arena = Arena.create(settings.request_memory_bytes, self._processors)
@@ -165,6 +170,7 @@ class TaskBroker:
             data_dir=self._data_dir,
             secret=self._secret,
             ready=lambda: None,
+            offer_backend=self._take_backend,
             listeners={
                 name: sources.parts[index]
                 for name, sources in self.sources.items()
@@ -172,6 +178,16 @@ class TaskBroker:
             },
             endpoints={name: source.address for name, source in self.sources.items()},
         )
+
+    def _take_backend(self, make: Callable[[], Backend]) -> None:
+        self._make_backend = make
+        self._backend = None
+
+    def backend(self) -> Backend:
+        """Return the operations of the control API, of the controller that was ready last."""
+        if self._backend is None:
+            self._backend = self._make_backend()
+        return self._backend
 
     def environment(self, name: str) -> Environment:
         """Return the environment of a role's current incarnation, e.g. for its metrics."""

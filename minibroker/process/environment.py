@@ -22,6 +22,7 @@ from minibroker.observability.conditions import Conditions
 
 if TYPE_CHECKING:
     from minibroker.config import Settings
+    from minibroker.control.backend import Backend
     from minibroker.journal.buffer import JournalBuffer
     from minibroker.observability.metrics import ProcessMetrics
     from minibroker.process.local_worker import LocalWorker
@@ -62,6 +63,10 @@ def tokens_name(processor: int) -> str:
     return f"{PROCESSOR}-{processor}.tokens"
 
 
+def _ignore_backend(_: Callable[[], Backend]) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Environment:
     """Everything that one incarnation of a role receives.
@@ -72,6 +77,7 @@ class Environment:
     ``listeners`` are the sources of connections by listener name, for roles that accept;
     ``endpoints`` are the advertised addresses. ``control`` is the listening socket of the control
     API and ``statuses`` returns the states of all processes, both for the controller.
+    ``offer_backend`` takes the factory of the control API's operations, from the controller.
     ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store.
     ``conditions`` are what is wrong in this process, for ``/v1/health``.
     ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
@@ -101,6 +107,7 @@ class Environment:
     conditions: Conditions = field(default_factory=Conditions)
     control: socket.socket | None = None
     statuses: Callable[[], Sequence[RoleStatus]] = tuple
+    offer_backend: Callable[[Callable[[], Backend]], None] = _ignore_backend
     listeners: Mapping[str, ConnectionSource] = field(default_factory=dict)
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     secret: bytes = field(default_factory=partial(os.urandom, 32), repr=False)

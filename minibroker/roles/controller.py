@@ -285,6 +285,7 @@ class _Controller:
             for changes in self._acls:
                 nursery.start_soon(changes.run)
             nursery.start_soon(self._hold_leadership, nursery.cancel_scope)
+            env.offer_backend(self._backend)
             env.ready()
             if env.control is not None:
                 hosts = [host for host, _ in env.endpoints.values()]

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
+from minibroker.control.fault_shapes import FaultRule
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
 from protocol.messages.api_versions import ApiVersionsRequest
@@ -121,6 +122,18 @@ async def test_stopping_ends_all_clients_and_all_roles(
         await client.ask(HELLO, 4)
         await made.stop()
     assert await client.wait_closed() == b""
+
+
+async def test_control_api_is_that_of_the_running_controller(
+    broker: TaskBroker, autojump_clock: MockClock
+) -> None:
+    first = broker.backend()
+    assert broker.backend() is first
+    await first.add_fault(FaultRule("observe", name="seen"))
+    assert [each.id for each in (await first.faults()).faults] == ["seen"]
+    broker.kill("controller")
+    await broker.wait_ready()
+    assert broker.backend() is not first
 
 
 async def test_error_in_a_role_is_not_hidden(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -34,14 +34,18 @@ from protocol.records import Record, build_batch, iter_batches, iter_records
 from protocol.schema import Message
 from tests.simulation.client import SimulatedClient
 from tests.simulation.history import Partition
+from tests.simulation.rare_paths import KILLED
 from tests.simulation.surroundings import World
 
 TICK_S: Final = 0.05
 STUCK_S: Final = 60.0
 """Maximum time to wait for a response."""
+IMPATIENT_S: Final = 5.0
+"""The same while faults may leave requests without responses."""
 HOPELESS_S: Final = 300.0
 """Maximum time until a retried request succeeds, however often roles are killed."""
-
+HOPELESS_TRIES: Final = 100
+"""The same in attempts, because faults advance the clock."""
 
 AWAY: Final = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 """Errors for an existing partition while its owner restarts."""
@@ -68,6 +72,8 @@ class Actor:
         self, request: Message, versions: tuple[int, int], *, patience_s: float = STUCK_S
     ) -> Any:
         """Send a request in a random version; None if the connection ends before the response."""
+        if self.world.loses_responses:
+            patience_s = min(patience_s, IMPATIENT_S)
         version = self.random.randint(*versions)
         what = f"{type(request).__name__} v{version}"
         with trio.move_on_after(patience_s):
@@ -99,9 +105,10 @@ class Actor:
 
     async def until(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
         """Repeat ``attempt`` until it returns something, and return that."""
-        deadline = trio.current_time() + HOPELESS_S
+        deadline, tries = trio.current_time() + HOPELESS_S, 0
         while (result := await attempt()) is None:
-            if trio.current_time() > deadline:
+            tries += 1
+            if tries > HOPELESS_TRIES and trio.current_time() > deadline:
                 raise RetriesExhaustedError(
                     f"{self.name} never got on", self.world.history.anomalies
                 )
@@ -381,17 +388,22 @@ class OffsetObserver(Actor):
 class FaultInjector(Actor):
     """Kills roles at random moments, and advances the clock."""
 
+    advances_ms = (100, 3000, 20_000)
+    ticks_max = 5
+    """Longest pause between two faults."""
+
     async def run(self) -> None:
         broker = self.world.broker
         while not self.world.faults_ended:
-            await self.pause(5)
+            await self.pause(self.ticks_max)
             for _ in range(self.random.randrange(150)):
                 await trio.lowlevel.checkpoint()
             if self.random.random() < 0.2:
                 self.world.record(self.name, "turns the clock")
-                self.world.clock.advance(self.random.choice((100, 3000, 20_000)))
+                self.world.clock.advance(self.random.choice(self.advances_ms))
                 continue
             victims = self.random.sample(broker.names, self.random.choice((1, 1, 1, 2)))
             self.world.record(self.name, f"kills {' and '.join(victims)}")
+            self.world.counts[KILLED] += len(victims)
             for victim in victims:
                 broker.kill(victim)

@@ -1,7 +1,8 @@
 """Channels between roles with delayed messages, so that roles get out of step.
 
-Owns the delays, which come from a seed; order is kept. Invariant: a delayed message arrives
-unchanged, or never if an end is closed meanwhile, as on a real channel.
+Owns the delays, which come from a seed; order is kept. Markers of transactions may be delayed for
+longer, so that faults happen between the decision and the markers. Invariant: a delayed message
+arrives unchanged, or never if an end is closed meanwhile, as on a real channel.
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ from typing import Any, Final
 
 import trio
 
+from minibroker.process.messages import ApiPart
 from minibroker.runtime.addressing import ChannelListener, MemoryTransport
-from minibroker.runtime.channel import Channel, ChannelStatistics
+from minibroker.runtime.channel import (
+    Channel,
+    ChannelClosed,
+    ChannelStatistics,
+    MemoryChannel,
+)
+from protocol.registry import ApiKey
 
 LAG_S: Final = 0.02
 """The longest delay of one message; the shares below say how many are delayed."""
+MARKER_LAG_S: Final = 2.0
+MARKER_SHARE: Final = 0.1
 SHARES: Final = (0.0, 0.1, 0.5)
 
 
@@ -34,9 +44,18 @@ class LaggingChannel(Channel):
 
     async def receive(self) -> Any:
         message = await self._inner.receive()
-        if self._random.random() < self._share:
+        if _has_markers(message) and self._random.random() < MARKER_SHARE:
+            await trio.sleep(self._random.uniform(0, MARKER_LAG_S))
+            if self._is_sender_gone():  # Its next incarnation may have sent them again.
+                raise ChannelClosed("the other side is gone")
+        elif self._random.random() < self._share:
             await trio.sleep(self._random.uniform(0, LAG_S))
         return message
+
+    def _is_sender_gone(self) -> bool:
+        inner = self._inner
+        assert isinstance(inner, MemoryChannel)
+        return not inner._incoming.statistics().open_send_channels
 
     def receive_nowait(self) -> Any:
         return self._inner.receive_nowait()
@@ -46,6 +65,12 @@ class LaggingChannel(Channel):
 
     def statistics(self) -> ChannelStatistics:
         return self._inner.statistics()
+
+
+def _has_markers(message: Any) -> bool:
+    """Whether a message between roles is a request to write markers."""
+    payload = message[-1] if isinstance(message, tuple) and message else None
+    return isinstance(payload, ApiPart) and payload.api_key == ApiKey.WRITE_TXN_MARKERS
 
 
 class LaggingTransport(MemoryTransport):

@@ -6,6 +6,7 @@ Invariant: everything random comes from the seed.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 from typing import Final
 
@@ -13,6 +14,7 @@ import trio
 
 from minibroker.broker.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
+from tests.simulation.checked_history import OperationLog
 from tests.simulation.client import SimulatedClient
 from tests.simulation.history import History
 
@@ -32,7 +34,15 @@ class World:
         self.seed = seed
         self.wall_ms = clock.wall_ms
         self.history = History()
+        self.operations = OperationLog()
+        """What transactional clients do, for the checker."""
         self.transcript: list[str] = []
+        self.counts: Counter[str] = Counter()
+        """How often each rare path was taken."""
+        self.loses_responses = False
+        """Whether faults may leave requests without responses."""
+        self.end_sent = trio.Event()
+        """Set, and replaced, when a client asks for the end of a transaction."""
         self.faults_ended = False
         """Whether no further faults are injected."""
         self.may_end = False
@@ -44,6 +54,11 @@ class World:
     def record(self, who: str, what: str) -> None:
         """Add a line to the transcript."""
         self.transcript.append(f"{trio.current_time():.6f} {who} {what}")
+
+    def tell_end_sent(self) -> None:
+        """Wake those that wait for the end of a transaction."""
+        self.end_sent.set()
+        self.end_sent = trio.Event()
 
     async def connect(self, name: str) -> SimulatedClient:
         """Open a connection."""

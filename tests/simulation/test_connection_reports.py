@@ -7,23 +7,17 @@ not lost with the process that recorded them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.layout import RoleInstance
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
 from minibroker.control.backend import Connection, ConnectionsView
-from minibroker.controller.backend import ControllerBackend
-from minibroker.process.environment import CONTROLLER, Environment
-from minibroker.process.local_worker import LocalWorker
-from minibroker.roles import controller
 from minibroker.runtime.clock import SimulatedClock
 from protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -42,20 +36,10 @@ HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1
 class ReportingBroker(TaskBroker):
     """A broker whose control API is called without HTTP."""
 
-    backend: ControllerBackend
-
-    def _environment(
-        self, instance: RoleInstance, incarnation: int, local_worker: LocalWorker | None
-    ) -> Environment:
-        env = super()._environment(instance, incarnation, local_worker)
-        if instance.role == CONTROLLER:
-            env.control = object()  # type: ignore[assignment]
-        return env
-
     async def look(self) -> ConnectionsView:
         """Return the report when all tasks are idle."""
         await wait_all_tasks_blocked()
-        return await self.backend.connections()
+        return await self.backend().connections()
 
     async def dial(self, host: str) -> SimulatedClient:
         """Open a connection that sends nothing."""
@@ -65,16 +49,9 @@ class ReportingBroker(TaskBroker):
 
 
 @asynccontextmanager
-async def running(
-    monkeypatch: pytest.MonkeyPatch, directory: Path, clock: MockClock, *pairs: str
-) -> AsyncIterator[ReportingBroker]:
+async def running(directory: Path, clock: MockClock, *pairs: str) -> AsyncIterator[ReportingBroker]:
     settings = Settings.from_sources(pairs=(*TWO_OF_EACH, *pairs))
     broker = ReportingBroker(settings, directory, clock=SimulatedClock(clock), seed=1)
-
-    async def serve(make: Callable[[], ControllerBackend], *_: Any, **__: Any) -> None:
-        broker.backend = make()
-
-    monkeypatch.setattr(controller, "serve", serve)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         clock.autojump_threshold = float("inf")
@@ -94,10 +71,8 @@ def only(seen: ConnectionsView) -> Connection:
     return connection
 
 
-async def test_refusal_is_seen_with_its_moment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with running(monkeypatch, tmp_path, autojump_clock, "max.connections.per.ip=1") as broker:
+async def test_refusal_is_seen_with_its_moment(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path, autojump_clock, "max.connections.per.ip=1") as broker:
         first = await broker.dial("10.0.0.1")
         autojump_clock.jump(2)
         second = await broker.dial("10.0.0.1")
@@ -126,9 +101,9 @@ async def test_refusal_is_seen_with_its_moment(
 
 
 async def test_connection_that_waits_for_slot_is_shown_as_waiting(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with running(monkeypatch, tmp_path, autojump_clock, "max.connections=1") as broker:
+    async with running(tmp_path, autojump_clock, "max.connections=1") as broker:
         autojump_clock.jump(100.5 - trio.current_time())
         first = await broker.dial("10.0.0.1")
         await broker.dial("10.0.0.2")
@@ -154,9 +129,9 @@ async def test_connection_that_waits_for_slot_is_shown_as_waiting(
 
 
 async def test_delayed_connection_is_shown_until_it_is_decided(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with running(monkeypatch, tmp_path, autojump_clock) as broker:
+    async with running(tmp_path, autojump_clock) as broker:
         await set_rate(broker, "10.0.0.7", 5.0)
         for _ in range(52):
             await broker.dial("10.0.0.7")
@@ -179,14 +154,14 @@ async def test_delayed_connection_is_shown_until_it_is_decided(
 
 
 async def test_failed_authentication_is_distinguished_from_a_limit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     pairs = (
         "listeners=PLAINTEXT://:9092,SASL_PLAINTEXT://:9093",
         "sasl.enabled.mechanisms=SCRAM-SHA-256",
         "connection.failed.authentication.delay.ms=700",
     )
-    async with running(monkeypatch, tmp_path, autojump_clock, *pairs) as broker:
+    async with running(tmp_path, autojump_clock, *pairs) as broker:
         stream = await broker.sources["SASL_PLAINTEXT"].connect("10.0.0.1")
         await SimulatedClient(stream).send_request(MetadataRequest(topics=[]), 9)
         assert (await broker.look()).refusals == ()
@@ -208,10 +183,10 @@ async def set_rate(broker: ReportingBroker, ip: str, rate: float) -> None:
 
 
 async def test_processors_that_accept_for_themselves_are_seen_together(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     pairs = ("acceptor.mode=sharded", "num.network.threads=2", "kafka_connections_max_per_ip=2")
-    async with running(monkeypatch, tmp_path, autojump_clock, *pairs) as broker:
+    async with running(tmp_path, autojump_clock, *pairs) as broker:
         for part in (0, 1, 0, 1):
             await broker.sources[LISTENER].connect("10.0.0.1", part)
             await wait_all_tasks_blocked()
@@ -236,7 +211,7 @@ async def test_processors_that_accept_for_themselves_are_seen_together(
 async def test_process_kill_loses_no_observed_event(
     victim: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with running(monkeypatch, tmp_path, autojump_clock, "max.connections.per.ip=2") as broker:
+    async with running(tmp_path, autojump_clock, "max.connections.per.ip=2") as broker:
         for _ in range(3):
             await broker.dial("10.0.0.1")
         before = await broker.look()

@@ -16,15 +16,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.layout import RoleInstance
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
 from minibroker.control.backend import Unavailable
 from minibroker.control.snapshot_shapes import SnapshotCreation
-from minibroker.controller.backend import ControllerBackend
-from minibroker.process.environment import CONTROLLER, Environment
-from minibroker.process.local_worker import LocalWorker
-from minibroker.roles import controller
 from minibroker.runtime.clock import SimulatedClock
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -56,17 +51,7 @@ CHANGES = 40
 
 
 class SnapshotBroker(TaskBroker):
-    """A broker whose control API is called without HTTP."""
-
-    backend: ControllerBackend
-
-    def _environment(
-        self, instance: RoleInstance, incarnation: int, local_worker: LocalWorker | None
-    ) -> Environment:
-        env = super()._environment(instance, incarnation, local_worker)
-        if instance.role == CONTROLLER:
-            env.control = object()  # type: ignore[assignment]
-        return env
+    """A broker with a client that reads its whole state."""
 
     async def dial(self) -> SimulatedClient:
         return SimulatedClient(await self.sources[LISTENER].connect())
@@ -85,7 +70,7 @@ class SnapshotBroker(TaskBroker):
 
 @asynccontextmanager
 async def running(
-    monkeypatch: pytest.MonkeyPatch, directory: Path, clock: MockClock, seed: int, *pairs: str
+    directory: Path, clock: MockClock, seed: int, *pairs: str
 ) -> AsyncIterator[SnapshotBroker]:
     simulated = SimulatedClock(clock)
     broker = SnapshotBroker(
@@ -95,11 +80,6 @@ async def running(
         seed=seed,
         transport=LaggingTransport(Random(f"{seed} lag")),
     )
-
-    async def serve(make: Callable[[], ControllerBackend], *_: Any, **__: Any) -> None:
-        broker.backend = make()
-
-    monkeypatch.setattr(controller, "serve", serve)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         yield broker
@@ -127,20 +107,20 @@ def play(seed: int, scenario: Callable[[MockClock], Any]) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("run", range(3))
 def test_restore_returns_to_everything_that_clients_see(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int, run: int, layout: str
+    tmp_path: Path, seed: int, run: int, layout: str
 ) -> None:
     random = Random(f"{seed} {run}")
 
     async def scenario(mock: MockClock) -> None:
-        async with running(monkeypatch, tmp_path, mock, seed + run, *LAYOUTS[layout]) as broker:
+        async with running(tmp_path, mock, seed + run, *LAYOUTS[layout]) as broker:
             states: dict[str, State] = {}
             for name in ("first", "second"):
                 await change(broker, random)
                 states[name] = await broker.state()
-                await broker.backend.take_snapshot(SnapshotCreation(name))
+                await broker.backend().take_snapshot(SnapshotCreation(name))
             for name in random.choices(tuple(states), k=4):
                 await change(broker, random)
-                await broker.backend.restore_snapshot(name)
+                await broker.backend().restore_snapshot(name)
                 found = await broker.state()
                 assert differing(states[name], found) == {}, f"seed {seed + run}, {name}"
             killed = random.choice(broker.role_names)
@@ -162,13 +142,13 @@ async def change(broker: SnapshotBroker, random: Random) -> None:
 
 
 async def test_waiting_fetch_is_closed_and_an_idle_connection_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with running(monkeypatch, tmp_path, autojump_clock, 1) as broker:
+    async with running(tmp_path, autojump_clock, 1) as broker:
         idle, waiting = await broker.dial(), await broker.dial()
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
         await idle.ask(CreateTopicsRequest(topics=[topic]), 7)
-        await broker.backend.take_snapshot(SnapshotCreation("s"))
+        await broker.backend().take_snapshot(SnapshotCreation("s"))
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
         fetch = FetchRequest(
             max_wait_ms=600_000,
@@ -178,26 +158,26 @@ async def test_waiting_fetch_is_closed_and_an_idle_connection_is_kept(
         )
         await waiting.send_request(fetch, 12)
         await trio.sleep(1)
-        await broker.backend.restore_snapshot("s")
+        await broker.backend().restore_snapshot("s")
         assert await waiting.wait_closed() == b""
         assert [each.name for each in (await idle.ask(MetadataRequest(topics=None), 9)).topics]
 
 
 async def test_restore_while_a_worker_is_down_fails_and_can_be_repeated(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, autojump_clock: MockClock, seed: int
+    tmp_path: Path, autojump_clock: MockClock, seed: int
 ) -> None:
     random = Random(seed)
-    async with running(monkeypatch, tmp_path, autojump_clock, seed, *LAYOUTS["separate"]) as broker:
+    async with running(tmp_path, autojump_clock, seed, *LAYOUTS["separate"]) as broker:
         await change(broker, random)
         before = await broker.state()
-        await broker.backend.take_snapshot(SnapshotCreation("s"))
+        await broker.backend().take_snapshot(SnapshotCreation("s"))
         await change(broker, random)
         broker.kill("worker-1")
         await trio.lowlevel.checkpoint()
         with pytest.raises(Unavailable, match="worker-1"):
-            await broker.backend.restore_snapshot("s")
+            await broker.backend().restore_snapshot("s")
         await broker.wait_ready()
         client = await broker.dial()
         assert (await client.ask(MetadataRequest(topics=None), 9)).brokers
-        await broker.backend.restore_snapshot("s")
+        await broker.backend().restore_snapshot("s")
         assert differing(before, await broker.state()) == {}

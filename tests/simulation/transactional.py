@@ -12,6 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import trio
+
+from minibroker.checker.client_history import ClientOperation, OperationKind, OperationResult
 from protocol.control_records import parse_marker
 from protocol.errors import ErrorCode
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -30,21 +33,40 @@ from protocol.messages.txn_offset_commit import (
 )
 from protocol.records import Record, build_batch, iter_batches, iter_records
 from protocol.schema import Message
+from tests.apis.session_client import SessionClient
 from tests.simulation.actors import STUCK_S, TICK_S, Actor, fetch_request
+from tests.simulation.checked_history import acknowledge, add_polls, add_sends
 from tests.simulation.history import Partition
+from tests.simulation.rare_paths import GIVEN_UP, ZOMBIE_FENCED
 from tests.simulation.surroundings import World
 
 SOURCE, COPIES, STATES = "source", "copies", "states"
 TOPICS: Final = {SOURCE: 2, COPIES: 2, STATES: 1}
 GROUP: Final = "copiers"
+COPIED_BY: Final = "#"
+"""What separates a copied value from the number of the transaction, which makes it unique."""
 KEYS: Final = 4
-TIMEOUT_MS: Final = 300_000
+RARE_KEYS: Final = 60
+"""Keys that are written once or twice in a run, so that cleaning keeps their records."""
+TIMEOUTS_MS: Final = (300_000, 300_000, 2000)
+COUNTS: Final = (6, 12, 25)
+"""Transactions of one producer."""
+HANG_S: Final = 5.0
+"""How long a client may do nothing within a transaction."""
 
 Pairs = list[tuple[bytes | None, str]]
 """Keys and values of records."""
 
+FENCED: Final = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
+RESULTS: Final = {
+    True: OperationResult.OK,
+    False: OperationResult.FAIL,
+    None: OperationResult.UNKNOWN,
+}
+
 RETRIED: Final = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
@@ -70,12 +92,14 @@ class Written(NamedTuple):
 
 
 class Transaction:
-    """What one transaction wrote. ``committed`` is None if its client does not know."""
+    """What one transaction wrote, and how it ended."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, operation: ClientOperation) -> None:
         self.version = version
+        self.operation = operation
         self.written: list[Written] = []
-        self.committed: bool | None = None
+        self.committed: bool | None = False
+        """Whether it is committed; None if its client does not know."""
 
 
 class TransactionalClient(Actor):
@@ -85,6 +109,7 @@ class TransactionalClient(Actor):
         super().__init__(world, name)
         self.version = version
         self.transactions: list[Transaction] = []
+        self.timeout_ms = self.random.choice(TIMEOUTS_MS)
         self.producer = -1, -1
         self.sequences: Counter[Partition] = Counter()
         self.added: set[str | Partition] = set()
@@ -92,7 +117,7 @@ class TransactionalClient(Actor):
     async def start(self) -> None:
         """Initialize the producer, which aborts what an earlier start has left."""
         request = InitProducerIdRequest(
-            transactional_id=self.name, transaction_timeout_ms=TIMEOUT_MS
+            transactional_id=self.name, transaction_timeout_ms=self.timeout_ms
         )
 
         async def attempt() -> tuple[int, int] | None:
@@ -119,6 +144,7 @@ class TransactionalClient(Actor):
             if response is None:
                 return None
             found = {ErrorCode(code) for code in errors(response).values()} - {ErrorCode.NONE}
+            self.world.counts.update(code.name for code in found)
             if found - RETRIED:
                 raise TransactionLostError(f"{self.name}: {found}")
             return None if found else response
@@ -129,6 +155,9 @@ class TransactionalClient(Actor):
         """Append records in a transaction, which starts with the first ones."""
         topic, index = partition
         producer_id, epoch = self.producer
+        is_checked = topic != STATES
+        if is_checked:
+            add_sends(transaction.operation, partition, [value for _, value in pairs])
         if self.version < 2 and partition not in self.added:
             added = AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=self.name,
@@ -138,6 +167,24 @@ class TransactionalClient(Actor):
             )
             await self.repeat(added, (0, 3), _errors_of_added)
             self.added.add(partition)
+        request = self._produce(partition, pairs)
+        response = await self.repeat(request, self._produce_versions, _errors_of_produced)
+        [result] = response.responses[0].partition_responses
+        self.sequences[partition] += len(pairs)
+        if is_checked:
+            acknowledge(transaction.operation, partition, result.base_offset, len(pairs))
+        transaction.written += [
+            Written(partition, result.base_offset + number, key, value)
+            for number, (key, value) in enumerate(pairs)
+        ]
+
+    @property
+    def _produce_versions(self) -> tuple[int, int]:
+        return (12, 12) if self.version == 2 else (3, 11)
+
+    def _produce(self, partition: Partition, pairs: Pairs) -> ProduceRequest:
+        topic, index = partition
+        producer_id, epoch = self.producer
         records = build_batch(
             [Record(0, self.world.wall_ms(), key, value.encode()) for key, value in pairs],
             producer_id=producer_id,
@@ -146,19 +193,11 @@ class TransactionalClient(Actor):
             transactional=True,
         )
         data = PartitionProduceData(index=index, records=records)
-        request = ProduceRequest(
+        return ProduceRequest(
             transactional_id=self.name,
             acks=-1,
             topic_data=[TopicProduceData(name=topic, partition_data=[data])],
         )
-        versions = (12, 12) if self.version == 2 else (3, 11)
-        response = await self.repeat(request, versions, _errors_of_produced)
-        [result] = response.responses[0].partition_responses
-        self.sequences[partition] += len(pairs)
-        transaction.written += [
-            Written(partition, result.base_offset + number, key, value)
-            for number, (key, value) in enumerate(pairs)
-        ]
 
     async def end(self, transaction: Transaction, *, committed: bool) -> None:
         """Commit or abort, and note the result."""
@@ -170,6 +209,8 @@ class TransactionalClient(Actor):
             committed=committed,
         )
         versions = (5, 5) if self.version == 2 else (0, 4)
+        transaction.committed = None if committed else False
+        self.world.tell_end_sent()
         response = await self.repeat(request, versions, lambda found: {0: found.error_code})
         transaction.committed = committed
         self.added.clear()
@@ -179,19 +220,36 @@ class TransactionalClient(Actor):
 
     async def attempt_transaction(self, work: Callable[[Transaction], Awaitable[bool]]) -> bool:
         """Run ``work``, which returns whether to commit, in a transaction; False if it failed."""
-        transaction = Transaction(self.version)
+        operations = self.world.operations
+        transaction = Transaction(self.version, operations.invoke(self.name, OperationKind.TXN))
         self.transactions.append(transaction)
         try:
             committed = await work(transaction)
+            if self.random.random() < 0.03:
+                await trio.sleep(HANG_S)
             if self.random.random() < 0.05:
                 raise TransactionLostError("this client crashes")
             await self.end(transaction, committed=committed)
         except TransactionLostError as lost:
             self.world.record(self.name, f"lost: {lost}")
-            self.disconnect()
-            await self.start()
+            self.world.counts[GIVEN_UP] += 1
+            operations.complete(transaction.operation, RESULTS[transaction.committed])
+            await self._start_again()
             return False
+        operations.complete(transaction.operation, RESULTS[transaction.committed])
         return committed
+
+    async def _start_again(self) -> None:
+        """Start as a new client; a request of the former one must then be refused."""
+        self.disconnect()
+        former = self._produce((SOURCE, 0), [(None, f"{self.name}/zombie:0")])
+        await self.start()
+        response = await self.ask(former, self._produce_versions)
+        if response is not None:
+            [code] = _errors_of_produced(response).values()
+            self.world.counts[ZOMBIE_FENCED] += code in FENCED
+            if code == ErrorCode.NONE:
+                self.world.history.wrong("zombie", f"{self.name} writes after it was fenced")
 
 
 def _errors_of_added(response: Any) -> dict[int, int]:
@@ -207,10 +265,18 @@ def _errors_of_offsets(response: Any) -> dict[int, int]:
     return {each.partition_index: each.error_code for each in response.topics[0].partitions}
 
 
+def _errors_of_fetched(response: Any) -> dict[int, int]:
+    if response.error_code:
+        return {-1: response.error_code}
+    return _errors_of_offsets(response)
+
+
 class SourceProducer(TransactionalClient):
     """Writes to the source and to the compacted topic, and commits or aborts."""
 
-    count = 25
+    def __init__(self, world: World, name: str, version: int) -> None:
+        super().__init__(world, name, version)
+        self.count = self.random.choice(COUNTS)
 
     async def run(self) -> None:
         await self.start()
@@ -225,7 +291,7 @@ class SourceProducer(TransactionalClient):
             partition = SOURCE, self.random.randrange(TOPICS[SOURCE])
             values = [f"{stem}:{each}" for each in range(self.random.randint(1, 3))]
             await self.write(transaction, partition, [(None, value) for value in values])
-            key = b"k%d" % self.random.randrange(KEYS)
+            key = b"k%d" % self.random.randrange(self.random.choice((KEYS, RARE_KEYS)))
             await self.write(transaction, (STATES, 0), [(key, f"{stem} {'x' * 100}")])
         return self.random.random() < 0.7
 
@@ -233,9 +299,12 @@ class SourceProducer(TransactionalClient):
 class Reader(TransactionalClient):
     """Reads committed records: ``seen`` are value and next position by partition."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, with_session: bool = False) -> None:
         super().__init__(world, name, 0)
+        self._session = SessionClient({}) if with_session else None
         self.positions = {(topic, each): 0 for topic in TOPICS for each in range(TOPICS[topic])}
+        self.ends: dict[Partition, int] = {}
+        """High watermarks of the last response."""
         self.seen: dict[Partition, dict[int, Written]] = {each: {} for each in self.positions}
 
     async def run(self) -> None:
@@ -244,41 +313,58 @@ class Reader(TransactionalClient):
             await self.pause(3)
 
     async def read_to_end(self) -> None:
-        """Read until nothing more is there."""
-        before = None
-        while before != self.positions:
-            before = dict(self.positions)
+        """Read until nothing more is there; wait while a transaction is open."""
+        ends: dict[Partition, int] | None = None
+        while ends != self.positions:
             await self.read(self.positions, wait_ms=0)
+            ends = dict(self.ends)
+            await self.pause(2)
 
     async def read(self, positions: dict[Partition, int], *, wait_ms: int) -> list[Written]:
         """Read once and advance the positions; return the committed records."""
-        request = fetch_request(
-            positions, dict.fromkeys(TOPICS, bytes(16)), wait_ms=wait_ms, bytes_min=1
-        )
-        request.isolation_level = 1
-        request.max_bytes = 1 << 20
         before = dict(positions)
-
-        async def attempt() -> Any:
-            response = await self.ask(request, (4, 12))
-            codes = (
-                []
-                if response is None
-                else [each.error_code for topic in response.responses for each in topic.partitions]
-            )
-            return response if codes and not any(codes) else None
-
+        operation = self.world.operations.invoke(self.name, OperationKind.POLL)
+        attempt = partial(self._fetch_once, positions, wait_ms)
         response = await self.until(attempt)
         found: list[Written] = []
         for topic in response.responses:
             for each in topic.partitions:
                 partition = topic.topic, each.partition_index
-                found += self._committed(partition, each, before[partition])
+                self.ends[partition] = each.high_watermark
+                committed = list(self._committed(partition, each, before[partition]))
+                found += committed
+                if topic.topic != STATES:
+                    add_polls(operation, partition, [each[1:4:2] for each in committed])
                 for _, header in iter_batches(bytes(each.records or b"")):
                     positions[partition] = max(positions[partition], header.next_offset)
         for written in found:
             self.seen[written.partition][written.offset] = written
+        self.world.operations.complete(operation, OperationResult.OK)
         return found
+
+    async def _fetch_once(self, positions: dict[Partition, int], wait_ms: int) -> Any:
+        """A response without any error, or None."""
+        session = self._session
+        if session is None:
+            ids = dict.fromkeys(TOPICS, bytes(16))
+            request = fetch_request(positions, ids, wait_ms=wait_ms, bytes_min=1)
+        else:
+            session.offsets = dict(positions)
+            request = session.request(max_wait_ms=wait_ms, min_bytes=1)
+        request.isolation_level = 1
+        request.max_bytes = 1 << 20
+        response = await self.ask(request, (4, 12) if session is None else (7, 12))
+        is_valid = response is not None and not (
+            response.error_code
+            or any(each.error_code for topic in response.responses for each in topic.partitions)
+        )
+        if session is None:
+            return response if is_valid and response.responses else None
+        if not is_valid:
+            session.restart()
+            return None
+        session.receive(response)
+        return response
 
     def _committed(self, partition: Partition, found: Any, start: int) -> Iterator[Written]:
         """The records that a consumer with read_committed returns."""
@@ -316,10 +402,10 @@ class CopyJob(Reader):
         while True:
             if not restored:
                 self.positions = await self._restore()
-            may_end = self.world.may_end
+            may_end, before = self.world.may_end, dict(self.positions)
             found = await self.read(self.positions, wait_ms=200)
             if not found:
-                if may_end:
+                if may_end and self.positions == before:
                     return
                 restored = True
                 await self.pause(2)
@@ -329,7 +415,9 @@ class CopyJob(Reader):
     async def _copy(self, found: list[Written], transaction: Transaction) -> bool:
         for index in range(TOPICS[SOURCE]):
             pairs: Pairs = [
-                (None, each.value) for each in found if each.partition == (SOURCE, index)
+                (None, f"{each.value}{COPIED_BY}{len(self.transactions)}")
+                for each in found
+                if each.partition == (SOURCE, index)
             ]
             if pairs:
                 await self.write(transaction, (COPIES, index), pairs)
@@ -370,7 +458,8 @@ class CopyJob(Reader):
             topics=[OffsetFetchRequestTopic(name=SOURCE, partition_indexes=indexes)],
             require_stable=True,
         )
-        response = await self.repeat(request, (7, 7), _errors_of_offsets)
+        response = await self.repeat(request, (7, 7), _errors_of_fetched)
+        self.world.operations.reopen(self.name)
         return {
             (SOURCE, each.partition_index): max(0, each.committed_offset)
             for each in response.topics[0].partitions

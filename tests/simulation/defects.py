@@ -1,0 +1,146 @@
+"""Defects that are planted into the broker, to prove that the simulation would find them.
+
+Owns one small wrong change of the broker for each promise. It must never be used outside of tests.
+Invariant: a defect is in the broker only within ``planted``, and depends on calls alone, so that a
+run with it can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from minibroker.coordinator.transactions.manager import TransactionManager
+from minibroker.coordinator.transactions.service import TransactionService
+from minibroker.storage.appended import Appended
+from minibroker.storage.cleaner.cleaned_transactions import CleanedTransactions
+from minibroker.storage.log import Log
+from minibroker.storage.producers import ProducerTable
+from minibroker.storage.transactions import NO_OFFSET, UnstableTransactions
+from protocol.records import Record, build_batch, iter_records, parse_batch_header
+
+BATCHES: Final = 10
+"""One of so many batches of producers is lost, doubled or reordered."""
+
+
+class Defect(NamedTuple):
+    """A function of the broker, and a wrong one that takes its place."""
+
+    owner: Any
+    name: str
+    function: Any
+
+
+_clean = CleanedTransactions.__init__
+_load = TransactionManager.load
+_load_service = TransactionService.load
+_write = Log._write
+_check = ProducerTable.check
+
+
+def _clean_without_aborted(self: CleanedTransactions, _: Any = ()) -> None:
+    _clean(self, ())
+
+
+def _load_without_prepared(self: TransactionManager, partitions: Any) -> list[str]:
+    loaded = _load(self, partitions)
+    for transactional_id in loaded:
+        if self.transactions[transactional_id].is_prepared:
+            del self.transactions[transactional_id]
+    return [each for each in loaded if each in self.transactions]
+
+
+def _load_without_markers(self: TransactionService, partitions: Any) -> int:
+    return len(self._manager.load(partitions))
+
+
+def _check_without_duplicates(self: ProducerTable, *arguments: Any) -> None:
+    _check(self, *arguments)
+
+
+def _update_without_open(self: UnstableTransactions) -> None:
+    self.first_unstable_offset = NO_OFFSET
+
+
+def _is_chosen(number: count[int], prepared: Any, marker: Any) -> bool:
+    """Whether a batch is a producer's, and its turn has come."""
+    return marker is None and prepared.header.producer_id >= 0 and not next(number) % BATCHES
+
+
+def _losing(number: count[int]) -> Any:
+    def write(self: Log, prepared: Any, now_ms: int, epoch: int, marker: Any = None) -> Any:
+        if not _is_chosen(number, prepared, marker):
+            return _write(self, prepared, now_ms, epoch, marker)
+        first = self.segments.active.next_offset
+        last = first + prepared.header.last_offset_delta
+        return Appended(first, last, -1, self.log_start_offset, duplicate=False)
+
+    return write
+
+
+def _doubling(number: count[int]) -> Any:
+    def write(self: Log, prepared: Any, now_ms: int, epoch: int, marker: Any = None) -> Any:
+        appended = _write(self, prepared, now_ms, epoch, marker)
+        if _is_chosen(number, prepared, marker):
+            _write(self, prepared, now_ms, epoch, marker)
+        return appended
+
+    return write
+
+
+def _reordering(number: count[int]) -> Any:
+    def write(self: Log, prepared: Any, now_ms: int, epoch: int, marker: Any = None) -> Any:
+        if _is_chosen(number, prepared, marker):
+            header = prepared.header
+            found = [
+                Record(0, each.timestamp, each.key, each.value)
+                for each in iter_records(bytes(prepared.records))
+            ]
+            records = build_batch(
+                found[::-1],
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                transactional=header.is_transactional,
+            )
+            prepared = prepared._replace(records=records, header=parse_batch_header(records))
+        return _write(self, prepared, now_ms, epoch, marker)
+
+    return write
+
+
+DEFECTS: Final = {
+    "the cleaner takes aborted records for committed": lambda: Defect(
+        CleanedTransactions, "__init__", _clean_without_aborted
+    ),
+    "the coordinator forgets prepared transactions": lambda: Defect(
+        TransactionManager, "load", _load_without_prepared
+    ),
+    "the coordinator does not send markers after a restart": lambda: Defect(
+        TransactionService, "load", _load_without_markers
+    ),
+    "a batch is lost": lambda: Defect(Log, "_write", _losing(count(1))),
+    "a batch is doubled": lambda: Defect(Log, "_write", _doubling(count(1))),
+    "records of a batch are reordered": lambda: Defect(Log, "_write", _reordering(count(1))),
+    "a duplicate sequence is not recognized": lambda: Defect(
+        ProducerTable, "check", _check_without_duplicates
+    ),
+    "the last stable offset ignores open transactions": lambda: Defect(
+        UnstableTransactions, "_update", _update_without_open
+    ),
+}
+"""Factories of defects by name; each run needs a new one."""
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Within this, the broker has a defect."""
+    defect = DEFECTS[name]()
+    before = defect.owner.__dict__[defect.name]
+    setattr(defect.owner, defect.name, defect.function)
+    try:
+        yield
+    finally:
+        setattr(defect.owner, defect.name, before)

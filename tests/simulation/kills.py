@@ -1,0 +1,47 @@
+"""Kills of processes at chosen moments of a transaction.
+
+Owns when it kills. It must never know roles beyond their names. Invariant: the moments depend on
+the seed alone. A coordinator that is killed between a decision and its markers must carry the
+decision out when it is back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from minibroker.process.environment import WORKER
+from tests.simulation.actors import Actor
+from tests.simulation.rare_paths import KILLED_AT_END
+
+SHARE: Final = 0.12
+"""Ends of transactions at which processes are killed."""
+STEPS_MAX: Final = 40
+"""Steps of the scheduler between a request and a kill."""
+WAIT_S: Final = 0.06
+"""Longest time between a request and a kill, when messages between roles are late."""
+
+
+class EndKiller(Actor):
+    """Kills workers just after a client has asked for the end of a transaction."""
+
+    async def run(self) -> None:
+        broker = self.world.broker
+        workers = [name for name in broker.role_names if name.startswith(WORKER)]
+        while True:
+            await self.world.end_sent.wait()
+            if self.world.faults_ended:
+                return
+            if self.random.random() > SHARE:
+                continue
+            if self.random.random() < 0.5:
+                await trio.sleep(self.random.uniform(0, WAIT_S))
+            for _ in range(self.random.randrange(STEPS_MAX)):
+                await trio.lowlevel.checkpoint()
+            count = self.random.choice((1, len(workers)))
+            victims = self.random.sample(workers, count)
+            self.world.record(self.name, f"kills {' and '.join(victims)}")
+            self.world.counts[KILLED_AT_END] += 1
+            for victim in victims:
+                broker.kill(victim)

@@ -1,0 +1,15 @@
+"""Names of rare paths that actors count.
+
+It must never know the broker. Invariant: ``sometimes.PATHS`` has all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONCURRENT: Final = "CONCURRENT_TRANSACTIONS"
+ZOMBIE_FENCED: Final = "zombie fenced"
+GIVEN_UP: Final = "transaction given up"
+KILLED: Final = "process killed"
+KILLED_AT_END: Final = "process killed at the end of a transaction"
+KILLED_WHILE_HELD: Final = "process killed while a request was held"

@@ -1,0 +1,148 @@
+"""Counters of rare paths: each must be taken by some of many seeds, or the seeds prove little.
+
+Owns the table of these paths, and the probes that count them inside the broker. It must never
+change what the broker does: a probe looks at the result of one function. Invariant: every path of
+the table is counted somewhere, and a name that no longer exists is an error. As the "sometimes"
+assertions of Antithesis.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Final, NamedTuple
+
+from minibroker.apis.fetch_sessions import FetchSessionCache
+from minibroker.coordinator.pending_offsets import PendingOffsets
+from minibroker.coordinator.transactions import service
+from minibroker.coordinator.transactions.manager import TransactionManager
+from minibroker.coordinator.transactions.service import TransactionService
+from minibroker.faults.actions import AFTER, BEFORE
+from minibroker.faults.register import FaultRegister
+from minibroker.storage.cleaner.cleaned_transactions import CleanedTransactions
+from minibroker.storage.producers import ProducerTable
+from minibroker.storage.transactions import UnstableTransactions
+from tests.simulation.rare_paths import (
+    CONCURRENT,
+    GIVEN_UP,
+    KILLED,
+    KILLED_AT_END,
+    KILLED_WHILE_HELD,
+    ZOMBIE_FENCED,
+)
+
+
+class Probe(NamedTuple):
+    """One function of the broker, and the paths that a call with its arguments and result takes."""
+
+    owner: Any
+    name: str
+    paths: Callable[[tuple[Any, ...], Any], Iterable[str]]
+
+
+def _if_result(path: str) -> Callable[[tuple[Any, ...], Any], Iterable[str]]:
+    return lambda _, result: (path,) if result else ()
+
+
+def _load(arguments: tuple[Any, ...], loaded: Any) -> Iterator[str]:
+    transactions = arguments[0].transactions
+    if any(transactions[each].is_prepared for each in loaded):
+        yield KILLED_IN_PREPARE
+
+
+def _time_out(_: tuple[Any, ...], decision: Any) -> Iterator[str]:
+    if decision.write is not None:
+        yield TIMED_OUT
+
+
+def _retry(_: tuple[Any, ...], __: Any) -> Iterator[str]:
+    yield MARKERS_AGAIN
+
+
+def _start(arguments: tuple[Any, ...], _: Any) -> Iterator[str]:
+    if len(arguments[0]) > 1:
+        yield OVERLAP
+
+
+def _decide(arguments: tuple[Any, ...], fired: Any) -> Iterator[str]:
+    for each in fired:
+        active = arguments[0].find(each.rule_id).active
+        yield f"fault {active.rule.action}"
+        yield f"fault {active.rule.action} {active.place}"
+
+
+KILLED_IN_PREPARE: Final = "coordinator killed in Prepare"
+TIMED_OUT: Final = "transaction aborted by its timeout"
+MARKERS_AGAIN: Final = "markers sent again"
+OVERLAP: Final = "transactions overlap in a partition"
+DUPLICATE: Final = "duplicate batch recognized"
+ABORTED_CLEANED: Final = "aborted records cleaned"
+MARKER_CLEANED: Final = "transaction marker cleaned"
+PENDING: Final = "pending offsets committed"
+EVICTED: Final = "fetch session evicted"
+
+PROBES: Final = (
+    Probe(TransactionManager, "load", _load),
+    Probe(service, "time_out", _time_out),
+    Probe(TransactionService, "_retry", _retry),
+    Probe(UnstableTransactions, "start", _start),
+    Probe(ProducerTable, "check", _if_result(DUPLICATE)),
+    Probe(CleanedTransactions, "is_aborted", _if_result(ABORTED_CLEANED)),
+    Probe(CleanedTransactions, "is_dispensable", _if_result(MARKER_CLEANED)),
+    Probe(PendingOffsets, "commit", _if_result(PENDING)),
+    Probe(FetchSessionCache, "_evict", _if_result(EVICTED)),
+    Probe(FaultRegister, "decide", _decide),
+)
+
+FAULTS: Final = (
+    *(f"fault error {at}" for at in (BEFORE, AFTER)),
+    *("fault delay", "fault disconnect", "fault hold", "fault never_answer", "fault slow"),
+    "fault throttle",
+)
+
+PATHS: Final = (
+    *(KILLED_IN_PREPARE, TIMED_OUT, MARKERS_AGAIN, OVERLAP, DUPLICATE, ABORTED_CLEANED),
+    *(MARKER_CLEANED, PENDING, EVICTED),
+    *(CONCURRENT, ZOMBIE_FENCED, GIVEN_UP, KILLED, KILLED_AT_END, KILLED_WHILE_HELD),
+    *FAULTS,
+)
+"""Paths that some of ``SEEDS_MIN`` seeds must take."""
+
+SEEDS_MIN: Final = 16
+"""Seeds that take every path with near certainty."""
+
+
+@contextmanager
+def counted(counts: Counter[str]) -> Iterator[None]:
+    """Within this, the probes add to ``counts``."""
+    before = [probe.owner.__dict__[probe.name] for probe in PROBES]
+    for probe, function in zip(PROBES, before, strict=True):
+        setattr(probe.owner, probe.name, _counting(probe, function, counts))
+    try:
+        yield
+    finally:
+        for probe, function in zip(PROBES, before, strict=True):
+            setattr(probe.owner, probe.name, function)
+
+
+def _counting(probe: Probe, function: Any, counts: Counter[str]) -> Any:
+    @wraps(function)
+    def count(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
+        counts.update(probe.paths(arguments, result))
+        return result
+
+    return count
+
+
+def never_taken(counts: Mapping[str, int]) -> list[str]:
+    """The paths that no seed has taken."""
+    return [path for path in PATHS if not counts.get(path)]
+
+
+def table(counts: Mapping[str, int]) -> str:
+    """All paths with how often each was taken."""
+    others = sorted(counts.keys() - set(PATHS))
+    return "\n".join(f"{counts.get(path, 0):>9}  {path}" for path in (*PATHS, *others))

@@ -1,0 +1,23 @@
+"""The simulation of transactions finds defects that are planted into the broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.simulation.defects import DEFECTS, planted
+from tests.simulation.transaction_runs import simulate
+
+SEEDS: Final = 8
+"""Seeds of which one must find a defect. Most defects are found by the first."""
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_simulation_with_a_planted_defect_fails(name: str) -> None:
+    for seed in range(SEEDS):
+        with planted(name):
+            outcome = simulate(seed)
+        if outcome.wrong:
+            return
+    pytest.fail(f"{SEEDS} seeds do not find that {name}")
