@@ -121,6 +121,10 @@ class GroupManager:
         group = self.groups.get(group_id)
         return group if isinstance(group, kind) else None
 
+    def with_prefix(self, prefix: str) -> list[Group]:
+        """The groups whose ids have a prefix."""
+        return [group for group in self.groups.values() if group.group_id.startswith(prefix)]
+
     def create(self, group_id: str, time: Moment, group_type: str = CLASSIC) -> Group | None:
         """Create an empty group; None if there are too many. It is stored on its first change."""
         if len(self.groups) >= GROUPS_MAX:

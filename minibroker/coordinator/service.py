@@ -111,9 +111,8 @@ class GroupService:
         self._cleanup_at = now() + limits.retention_check_interval_s
         self._wakeup = trio.Event()
         self.can_store = True
-        """Whether the storage accepts writes. While it does not, joins are rejected: a generation
-        that cannot be stored is void, so its members would rejoin in a loop. All clients wait
-        before they retry after COORDINATOR_LOAD_IN_PROGRESS.
+        """Whether the storage accepts writes. If not, joins get COORDINATOR_LOAD_IN_PROGRESS, after
+        which clients wait: members of a generation that cannot be stored would rejoin in a loop.
         """
 
     # ------------------------------------------------------------------- loading and unloading
@@ -154,10 +153,9 @@ class GroupService:
             self._run_due()
 
     def reset(self, *, keep_logs: bool = False) -> int:
-        """Remove all groups and offsets and release the logs; return the number of groups removed.
+        """Remove all groups and release the logs, cleared or kept; return the number of groups.
 
-        The logs are cleared unless ``keep_logs`` is set. Waiting requests are answered with
-        NOT_COORDINATOR, so clients look up their coordinator.
+        Waiting requests are answered with NOT_COORDINATOR, so clients look up their coordinator.
         """
         groups = list(self._manager.groups.values())
         for group in groups:
@@ -372,9 +370,8 @@ class GroupService:
 
     def drop_groups(self, prefix: str) -> None:
         """Delete the groups whose ids have a prefix, even with members."""
-        for group_id, group in list(self._manager.groups.items()):
-            if group_id.startswith(prefix):
-                self._drop(group)
+        for group in self._manager.with_prefix(prefix):
+            self._drop(group)
 
     def statistics(self) -> GroupStatistics:
         groups = self._manager.groups.values()
