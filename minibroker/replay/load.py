@@ -87,22 +87,27 @@ class _Replay:
                 nursery.start_soon(_Connection(self, requests).run)
         self.report.seconds = trio.current_time() - self._started
 
-    async def wait_turn(self, request: Captured, own: Sequence[Captured], known: int) -> int:
+    async def wait_turn(self, request: Captured, own: list[Captured], known: int) -> int:
         """Wait until a request may be sent; return how many teaching responses were awaited.
 
-        ``own`` are the requests before it on its connection.
+        ``own`` are requests before it on its connection; those that were awaited are removed.
         """
         if self._speed is not None:
             after_s = (request.clock_ms - self._requests[0].clock_ms) / 1000 / self._speed
             await trio.sleep_until(self._started + after_s)
         with trio.move_on_after(PATIENCE_S):
-            for each in own:
-                if each.answered_order is not None and each.answered_order < request.order:
-                    await self.answers[each.order].wait()
+            for each in [each for each in own if _order_of_answer(each) < request.order]:
+                await self.answers[each.order].wait()
+                own.remove(each)
             while known < len(self._teaching) and self._teaching[known][0] < request.order:
                 await self.answers[self._teaching[known][1]].wait()
                 known += 1
         return known
+
+
+def _order_of_answer(request: Captured) -> int:
+    assert request.answered_order is not None
+    return request.answered_order
 
 
 class _Connection:
@@ -118,15 +123,17 @@ class _Connection:
 
     async def run(self) -> None:
         """Send the requests, and wait for their responses."""
-        known, first = 0, self._requests[0]
-        await self._replay.wait_turn(first, (), 0)
+        known, own = 0, list[Captured]()
+        await self._replay.wait_turn(self._requests[0], own, known)
         stream = await trio.open_tcp_stream(*self._replay.address)
         async with stream, trio.open_nursery() as nursery:
             nursery.start_soon(self._receive, stream, nursery.cancel_scope)
             try:
-                for at, request in enumerate(self._requests):
-                    known = await self._replay.wait_turn(request, self._requests[:at], known)
+                for request in self._requests:
+                    known = await self._replay.wait_turn(request, own, known)
                     await self._send(stream, request)
+                    if request.answered_order is not None:
+                        own.append(request)
                 with trio.move_on_after(PATIENCE_S):
                     while self._waiting:
                         await self._changed.wait()
