@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -300,6 +300,17 @@ class AsyncMiniBroker:
         self.restart = _awaited(broker.restart)
         self.start = _awaited(broker.start)
         self.stop = _awaited(broker.stop)
+
+    @asynccontextmanager
+    async def namespace(self, name: str | None = None) -> AsyncIterator[BrokerNamespace]:
+        """Open a namespace: an address at which clients see only what they create there."""
+        context = self._broker.namespace(name)
+        opened = await in_thread(context.__enter__)
+        try:
+            yield opened
+        finally:
+            leave = functools.partial(context.__exit__, None, None, None)
+            await in_thread(leave, shielded=True)
 
     @property
     def bootstrap_servers(self) -> str:

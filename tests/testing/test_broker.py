@@ -245,3 +245,16 @@ def test_namespaces_share_a_broker_and_leave_no_topic(minibroker: MiniBroker) ->
     assert not can_connect(one.bootstrap_servers)
     topics = minibroker.control.get("v1", "topics")["topics"]
     assert f"{one.name}.cats" not in {topic["name"] for topic in topics}
+
+
+async def test_trio_users_await_snapshots_and_namespaces() -> None:
+    async with MiniBroker() as broker:
+        snapshot = await broker.snapshot()
+        async with broker.namespace() as namespace:
+            assert can_connect(namespace.bootstrap_servers)
+        assert not can_connect(namespace.bootstrap_servers)
+        await broker.create_topic("cats")
+        await broker.restore(snapshot)
+        await broker.remove_snapshot(snapshot)
+        with pytest.raises(ControlError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            await broker.control.get("v1", "topics", "cats")
