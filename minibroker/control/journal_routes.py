@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from minibroker.control.journal_shapes import (
     AssertionView,
     EntryQuery,
+    FrameView,
     JournalAssertion,
     JournalChange,
     JournaledBackend,
@@ -21,6 +22,9 @@ from minibroker.control.journal_shapes import (
 from minibroker.control.journal_views import read_query
 from minibroker.control.operation import ApiOperation, Stream
 from minibroker.control.schema import Fault, InvalidJson
+
+DIGITS_MAX: Final = 16
+"""Digits of a sequence."""
 
 
 class JournalContext(Protocol):
@@ -41,6 +45,12 @@ async def stream_entries(context: JournalContext, query: EntryQuery) -> Stream:
     read_query(query)
     await context.backend.journal.find(query._replace(limit="0", wait_ms="0"))
     return Stream(partial(context.backend.journal.stream, query), "application/jsonl")
+
+
+async def dissect_frame(context: JournalContext, sequence: str) -> FrameView:
+    """Return what every byte of the frame of a request or response means."""
+    is_number = sequence.isascii() and sequence.isdecimal() and len(sequence) < DIGITS_MAX
+    return await context.backend.journal.dissect(int(sequence) if is_number else 0)
 
 
 async def get_journal(context: JournalContext) -> JournalView:
@@ -92,6 +102,14 @@ JOURNAL_OPERATIONS: Final[tuple[ApiOperation, ...]] = tuple(
             stream_entries,
             query=EntryQuery,
             errors=_OFF,
+        ),
+        ApiOperation(
+            "GET",
+            "/v1/journal/frames/{sequence}",
+            "",
+            FrameView,
+            dissect_frame,
+            errors={404: "There is no such entry, or its frame is not kept.", **_OFF},
         ),
         ApiOperation(
             "POST",

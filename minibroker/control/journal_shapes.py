@@ -194,6 +194,12 @@ class AssertionView(NamedTuple):
     last: Annotated[int, Doc("Sequence of the newest entry that was considered.")]
 
 
+class FrameView(NamedTuple):
+    """A dissected frame."""
+
+    text: Annotated[str, Doc("What each byte means, line by line.")]
+
+
 SendLine: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends bytes of a response that has no end."""
 
@@ -215,6 +221,9 @@ class JournalBackend(Protocol):
 
     async def check(self, assertion: JournalAssertion) -> AssertionView:
         """Check an assertion; wait until it holds, for real time at most."""
+
+    async def dissect(self, sequence: int) -> FrameView:
+        """Return what the bytes of a frame mean; raise ``NotFound`` if it is not kept."""
 
     async def stream(self, query: EntryQuery, send: SendLine) -> None:
         """Send matching entries as lines of JSON until cancelled."""

@@ -121,6 +121,21 @@ def view_of(entry: JournalEntry, *, frames: bool = False, decode: bool = False) 
     )
 
 
+def dissected(entry: JournalEntry) -> str | None:
+    """Return what each byte of an entry's frame means; None if the frame is not kept."""
+    # Imported with the first frame: most brokers dissect none.
+    from protocol.dissect import Direction, dissect, render
+
+    if entry.frame is None:
+        return None
+    is_request = entry.kind is EntryKind.REQUEST
+    direction = Direction.REQUEST if is_request else Direction.RESPONSE
+    key = api_key(entry.api or "")
+    return render(
+        dissect(entry.frame, direction=direction, api_key=key, version=entry.version)
+    ).rstrip()
+
+
 _KINDS: Final = frozenset(EntryKind)
 
 

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from minibroker.control.backend import Conflict
+from minibroker.control.backend import Conflict, NotFound
 from minibroker.control.errors import json_bytes
 from minibroker.control.journal_shapes import (
     AssertionView,
     EntryConditions,
     EntryQuery,
+    FrameView,
     JournalAssertion,
     JournalChange,
     JournalPage,
     JournalView,
     SendLine,
 )
-from minibroker.control.journal_views import read_conditions, read_query, view_of, views
+from minibroker.control.journal_views import dissected, read_conditions, read_query, view_of, views
 from minibroker.journal.assertions import (
     AssertionResult,
     did_not_happen_before,
@@ -233,6 +234,17 @@ class JournalController:
         return AssertionView(
             result.holds, result.text, views(result.entries[:SHOWN_MAX]), self._journal.last
         )
+
+    async def dissect(self, sequence: int) -> FrameView:
+        """What the bytes of a frame mean."""
+        self._check_recorded()
+        await self._collect()
+        found = self._journal.find(EntryFilter(after=sequence - 1), 1)
+        if found and found[0].sequence == sequence:
+            text = dissected(found[0])
+            if text is not None:
+                return FrameView(text)
+        raise NotFound("NO_SUCH_FRAME", f"no frame of an entry {sequence} is kept")
 
     async def stream(self, query: EntryQuery, send: SendLine) -> None:
         """Send matching entries as lines of JSON until cancelled."""

@@ -47,6 +47,7 @@ from minibroker.control.http import make_app
 from minibroker.control.journal_shapes import (
     AssertionView,
     EntryQuery,
+    FrameView,
     JournalAssertion,
     JournalChange,
     JournalPage,
@@ -101,6 +102,11 @@ class FakeJournal:
     async def check(self, assertion: JournalAssertion) -> AssertionView:
         self.assertions.append(assertion)
         return AssertionView(True, "1 entry matches", views([ENTRY]), 3)
+
+    async def dissect(self, sequence: int) -> FrameView:
+        if sequence != ENTRY.sequence:
+            raise NotFound("NO_SUCH_FRAME", f"no frame of an entry {sequence} is kept")
+        return FrameView("frame: 1 byte")
 
     async def stream(self, query: EntryQuery, send: SendLine) -> None:
         for line in (b"\n", b'{"sequence":3}\n'):

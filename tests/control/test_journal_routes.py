@@ -70,3 +70,11 @@ async def test_assertion_of_two_kinds_is_rejected(client: httpx.AsyncClient) -> 
         answer = await client.post("/v1/journal/assert", json=body)
         assert answer.status_code == 400
         assert "exactly one" in answer.json()["error"]["message"]
+
+
+async def test_frame_is_dissected(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/v1/journal/frames/3")
+    assert answer.json() == {"text": "frame: 1 byte"}
+    for sequence in ("4", "x", "9" * 5000):
+        answer = await client.get(f"/v1/journal/frames/{sequence}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NO_SUCH_FRAME")

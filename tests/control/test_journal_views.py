@@ -10,7 +10,13 @@ import pytest
 
 from minibroker.control.errors import json_bytes
 from minibroker.control.journal_shapes import EntryConditions, EntryQuery
-from minibroker.control.journal_views import read_conditions, read_query, view_of, views
+from minibroker.control.journal_views import (
+    dissected,
+    read_conditions,
+    read_query,
+    view_of,
+    views,
+)
 from minibroker.control.schema import InvalidJson
 from minibroker.journal.entries import EntryKind
 from minibroker.journal.filters import EntryFilter
@@ -22,7 +28,7 @@ from protocol.messages.describe_client_quotas import (
     ValueData,
 )
 from protocol.registry import ApiKey
-from tests.journal.entries_of_tests import entry_of, request_entry
+from tests.journal.entries_of_tests import entry_of, request_entry, response_entry
 
 
 def test_empty_query_matches_all() -> None:
@@ -122,3 +128,9 @@ def test_decoded_body_is_json_whatever_numbers_it_has() -> None:
     )
     shown = json.loads(json_bytes(view_of(entry, decode=True)))
     assert shown["body"]["entries"][0]["values"][0]["value"] == "inf"
+
+
+def test_dissected_frame_names_the_fields() -> None:
+    assert "group_id: 'orders'" in (dissected(request_entry("orders")) or "")
+    assert "error_code: 27" in (dissected(response_entry(27)) or "")
+    assert dissected(entry_of("clock")) is None

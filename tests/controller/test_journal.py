@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.cluster.image import Image
-from minibroker.control.backend import Conflict
+from minibroker.control.backend import Conflict, NotFound
 from minibroker.control.journal_shapes import (
     EntryConditions,
     EntryQuery,
@@ -305,3 +305,14 @@ async def test_stream_sends_entries_and_blank_lines(
     assert lines.count(b"\n") == 3
     names = [json.loads(line)["details"]["name"] for line in lines if line != b"\n"]
     assert names == ["a", "b"]
+
+
+async def test_frames_that_are_kept_are_dissected(running: Running) -> None:
+    await running.journal.change(ON)
+    assert running.roles[0].buffer is not None
+    running.roles[0].buffer.add(request_record(time.perf_counter_ns()))
+    running.roles[0].buffer.add(request_record(time.perf_counter_ns(), FRAME[:13], is_whole=False))
+    assert "group_id: 'g'" in (await running.journal.dissect(1)).text
+    for sequence in (0, 2, 3):
+        with pytest.raises(NotFound, match="NO_SUCH_FRAME"):
+            await running.journal.dissect(sequence)

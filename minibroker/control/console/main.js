@@ -7,6 +7,7 @@ import { advance, conditionsOf, ipOf, NOTHING } from "./model.js";
 import { Addresses, Chosen, ofAddress, Refusals, Warnings } from "./panels.js";
 import { ask, poll } from "./polling.js";
 import { Explained, Throttles, Uses } from "./quotas.js";
+import { Requests } from "./requests.js";
 import { Stage } from "./stage.js";
 import * as usage from "./usage.js";
 import { Views } from "./views.js";
@@ -45,6 +46,15 @@ const details = new Chosen(place("chosen"), { choose: chooseConnection });
 const uses = new Uses(place("uses"), { choose: explain });
 const throttles = new Throttles(place("throttles"), { choose: explain });
 const explained = new Explained(place("explained"));
+const requests = new Requests(
+  {
+    form: place("requests-filter"),
+    button: place("requests-record"),
+    table: place("requests"),
+    detail: place("frames"),
+  },
+  () => !place("view-requests").hidden,
+);
 const views = new Views(document.querySelectorAll("[role=tab]"), onShow);
 
 function draw() {
@@ -187,6 +197,7 @@ function onShow() {
   place("quotas-legend").hidden = place("view-quotas").hidden;
   if (answeredAt !== null) redraw();
   if (quotas.newest !== null) drawQuotas();
+  requests.look();
 }
 
 // The broker -------------------------------------------------------------------------------------
