@@ -59,6 +59,11 @@ def test_example_of_the_journal_runs(pytester: pytest.Pytester) -> None:
     assert pytester.runpython(pytester.makepyfile(page[0])).ret == 0
 
 
+def test_example_of_judging_a_client_runs(pytester: pytest.Pytester) -> None:
+    page = blocks("docs/guides/judge-a-client.md", "python")
+    assert pytester.runpython(pytester.makepyfile(page[0])).ret == 0
+
+
 def test_examples_of_quotas_are_one_script_that_runs(pytester: pytest.Pytester) -> None:
     page = blocks("docs/guides/quotas.md", "python")
     assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0

@@ -9,7 +9,7 @@ contain secrets are not kept. Kafka's ``RequestChannel`` logs a request after it
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.journal.entries import FRAME_BYTES_MAX, SECRET_APIS
 from minibroker.journal.records import (
@@ -44,6 +44,7 @@ _FIXED_BYTES: Final = 8
 _ANSWER_BYTES_MAX: Final = FRAME_BYTES_MAX + LENGTH_BYTES
 _SECRET: Final = frozenset(int(key).to_bytes(_KEY_BYTES, "big") for key in SECRET_APIS)
 _SECRET_KEYS: Final = frozenset(map(int, SECRET_APIS))
+_AUTHENTICATED: Final = "authenticated"
 
 
 class JournalRecorder:
@@ -157,12 +158,24 @@ def note_connection(env: Environment, client: ClientConnection, reason: str | No
     note(env, "connection_closed", details, _peer(client), (None, None, None, client.client_id))
 
 
+def note_session(env: Environment, client: ClientConnection, *, is_first: bool) -> None:
+    """Record that a client authenticated with SASL, for the first time or again (KIP-368)."""
+    if client.authentication is None:
+        return
+    name = str(client.caller.principal)
+    before = None if is_first else _AUTHENTICATED
+    details = {"what": "session", "name": name, "from": before, "to": _AUTHENTICATED}
+    note(env, "state", details, _peer(client), (None, None, None, client.client_id))
+
+
 def note_fault(
     env: Environment, client: ClientConnection, header: RequestHeader | None, active: ActiveRule
 ) -> None:
     """Record that a fault rule fired for a request, or for a connection."""
     fields = (None, None, None, client.client_id) if header is None else _plain(header)
-    details = {"rule": active.id, "action": active.rule.action}
+    details: dict[str, Any] = {"rule": active.id, "action": active.rule.action}
+    if active.rule.action == "throttle":
+        details["mute"] = active.rule.mute is not False
     note(env, "fault", details, _peer(client), fields)
 
 

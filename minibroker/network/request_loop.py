@@ -74,6 +74,7 @@ class RequestLoop:
         client.reader = reader
         if not await self._authenticator.authenticate(client, reader):
             return
+        self._note_session(client, is_first=True)
         is_open = await self._serve_next(client, reader, is_first=True)
         while is_open and not self._env.stopping.is_set():
             # Sessions that expire need reauthentication, which waits.
@@ -86,6 +87,13 @@ class RequestLoop:
                 await self._finish(client, rest)
         if is_open:
             client.close_reason = CloseReason.STOPPING
+
+    def _note_session(self, client: ClientConnection, *, is_first: bool) -> None:
+        """Record an authentication for the journal, if that is on."""
+        if self._env.journal is not None:
+            from minibroker.network.journal_recorder import note_session
+
+            note_session(self._env, client, is_first=is_first)
 
     async def _serve_next(
         self, client: ClientConnection, reader: RequestReader, *, is_first: bool = False
@@ -107,6 +115,7 @@ class RequestLoop:
             self._on_use(client.number)
             block = await reader.store(body) if isinstance(body, bytes) else body
             if await self._authenticator.reauthenticate(client, reader, block):
+                self._note_session(client, is_first=False)
                 return True
             body = block
         if not is_first:

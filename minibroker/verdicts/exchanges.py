@@ -8,6 +8,7 @@ Invariant: a body that cannot be decoded, or was not kept, counts as missing. Ka
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from minibroker.journal.entries import JournalEntry, api_key, decoded
@@ -19,7 +20,7 @@ Body = Mapping[str, Any]
 _UNREAD: Final[Any] = object()
 
 
-class Exchange:
+class ObservedExchange:
     """One request and, if it was answered, its response."""
 
     __slots__ = ("_request", "_response", "answer", "key", "sent")
@@ -68,7 +69,7 @@ class Exchange:
     def response(self) -> Body | None:
         """The decoded response; None if it is missing."""
         if self._response is _UNREAD:
-            self._response = None if self.answer is None else decoded(self.answer)
+            self._response = None if self.answer is None else _decoded_response(self.answer)
         return cast("Body | None", self._response)
 
     @property
@@ -77,10 +78,20 @@ class Exchange:
         return f"{self.sent.api} v{self.version}"
 
 
+def _decoded_response(answer: JournalEntry) -> Body | None:
+    found = decoded(answer)
+    if found is not None or answer.frame is None or answer.api is None:
+        return found
+    if api_key(answer.api) is not ApiKey.API_VERSIONS:
+        return None
+    # A broker that does not know the version of the request answers with version 0 (KIP-511).
+    return decoded(replace(answer, version=0))
+
+
 class EntityResult(NamedTuple):
     """What came back for one entity of a request."""
 
-    exchange: Exchange
+    exchange: ObservedExchange
     subject: str
     """The partition, group, transactional id or names that the request is about."""
     code: int
@@ -132,7 +143,7 @@ def _partitions(body: Body, topics: str, partitions: str) -> Iterator[tuple[str,
             yield f"{name}-{_index(partition)}", partition
 
 
-def requested_partitions(exchange: Exchange) -> list[tuple[str, Body]]:
+def requested_partitions(exchange: ObservedExchange) -> list[tuple[str, Body]]:
     """Return the partitions that a request to a leader names, with their fields."""
     fields = None if exchange.key is None else _PARTITIONED.get(exchange.key)
     if fields is None or exchange.request is None:
@@ -140,7 +151,7 @@ def requested_partitions(exchange: Exchange) -> list[tuple[str, Body]]:
     return list(_partitions(exchange.request, fields.topics, fields.partitions))
 
 
-def returned_partitions(exchange: Exchange) -> list[tuple[str, Body]]:
+def returned_partitions(exchange: ObservedExchange) -> list[tuple[str, Body]]:
     """Return the partitions in the response of a leader, with their fields."""
     fields = None if exchange.key is None else _PARTITIONED.get(exchange.key)
     if fields is None or exchange.response is None:
@@ -148,7 +159,7 @@ def returned_partitions(exchange: Exchange) -> list[tuple[str, Body]]:
     return list(_partitions(exchange.response, fields.topic_results, fields.partition_results))
 
 
-def results_of(exchange: Exchange) -> Iterator[EntityResult]:
+def results_of(exchange: ObservedExchange) -> Iterator[EntityResult]:
     """Yield the result of each entity of a request that was answered."""
     if exchange.key is None or exchange.request is None or exchange.response is None:
         return
@@ -165,7 +176,7 @@ def results_of(exchange: Exchange) -> Iterator[EntityResult]:
         )
 
 
-def subject_of(exchange: Exchange) -> str:
+def subject_of(exchange: ObservedExchange) -> str:
     """Return the group, transactional id, coordinator keys or topics that a request names."""
     request = exchange.request or {}
     if group := request.get("group_id"):

@@ -23,8 +23,8 @@ from minibroker.verdicts.traffic import ClientTraffic
 from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
 
-IN_FLIGHT_MS: Final = 100
-"""A commit that arrives so soon after a loss may have been sent before it."""
+IN_FLIGHT_MS: Final = 500
+"""A commit that arrives so soon after a loss may have been sent before the client has read it."""
 LATE_FACTOR: Final = 2
 """Heartbeat intervals (KIP-848) after which a heartbeat is late."""
 LATE_MS_MIN: Final = 1_000

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from minibroker.verdicts.exchanges import Body, Exchange, topic_of
+from minibroker.verdicts.exchanges import Body, ObservedExchange, topic_of
 from minibroker.verdicts.traffic import ClientTraffic
 from protocol.compiler import decode
 from protocol.errors import DecodeError, ErrorCode, UnsupportedVersion
@@ -62,7 +62,7 @@ class MembershipEvent(NamedTuple):
 
     member: MemberId
     step: MembershipStep
-    exchange: Exchange
+    exchange: ObservedExchange
     sequence: int
     """Of the request or the response that is the event."""
     ms: float
@@ -108,7 +108,7 @@ def topic_names(traffic: ClientTraffic) -> Mapping[str, str]:
 
 
 def _events(
-    exchange: Exchange, request: Body, names: Mapping[str, str]
+    exchange: ObservedExchange, request: Body, names: Mapping[str, str]
 ) -> Iterator[MembershipEvent]:
     if exchange.key is ApiKey.CONSUMER_GROUP_HEARTBEAT:
         yield from _heartbeat_events(exchange, request, names)
@@ -125,13 +125,13 @@ def _events(
 
 
 def _sent(
-    exchange: Exchange, member: MemberId, step: MembershipStep, **rest: Any
+    exchange: ObservedExchange, member: MemberId, step: MembershipStep, **rest: Any
 ) -> MembershipEvent:
     return MembershipEvent(member, step, exchange, exchange.sent.sequence, exchange.sent_ms, **rest)
 
 
 def _returned(
-    exchange: Exchange, member: MemberId, step: MembershipStep, **rest: Any
+    exchange: ObservedExchange, member: MemberId, step: MembershipStep, **rest: Any
 ) -> MembershipEvent:
     assert exchange.answer is not None
     return MembershipEvent(
@@ -139,12 +139,12 @@ def _returned(
     )
 
 
-def _lost(exchange: Exchange, member: MemberId, code: int) -> Iterator[MembershipEvent]:
+def _lost(exchange: ObservedExchange, member: MemberId, code: int) -> Iterator[MembershipEvent]:
     if code in LOST_MEMBERSHIP:
         yield _returned(exchange, member, MembershipStep.LOST, error=code)
 
 
-def _join_events(exchange: Exchange, request: Body) -> Iterator[MembershipEvent]:
+def _join_events(exchange: ObservedExchange, request: Body) -> Iterator[MembershipEvent]:
     group = request["group_id"]
     if request["member_id"]:
         yield _sent(exchange, MemberId(group, request["member_id"]), MembershipStep.KEPT_ALIVE)
@@ -165,7 +165,7 @@ def _join_events(exchange: Exchange, request: Body) -> Iterator[MembershipEvent]
 
 
 def _member_events(
-    exchange: Exchange, request: Body, names: Mapping[str, str]
+    exchange: ObservedExchange, request: Body, names: Mapping[str, str]
 ) -> Iterator[MembershipEvent]:
     """SyncGroup, Heartbeat and OffsetCommit."""
     member = MemberId(request["group_id"], request["member_id"])
@@ -200,7 +200,7 @@ def _member_events(
 
 
 def _heartbeat_events(
-    exchange: Exchange, request: Body, names: Mapping[str, str]
+    exchange: ObservedExchange, request: Body, names: Mapping[str, str]
 ) -> Iterator[MembershipEvent]:
     response = exchange.response
     member = MemberId(request["group_id"], request["member_id"])

@@ -16,7 +16,7 @@ from minibroker.journal.entries import JournalEntry
 from minibroker.verdicts.exchanges import (
     LEADER_APIS,
     EntityResult,
-    Exchange,
+    ObservedExchange,
     batches_of,
     requested_partitions,
     results_of,
@@ -55,7 +55,7 @@ def _observe_leaders(traffic: ClientTraffic) -> Iterator[Situation]:
         yield from _lookups_after(traffic, results, OLD_LEADER, lookups, "Metadata")
 
 
-def _contents(exchange: Exchange) -> dict[str, object]:
+def _contents(exchange: ObservedExchange) -> dict[str, object]:
     """The batches of a Produce by partition: others may be in flight at the same time."""
     if exchange.key is not ApiKey.PRODUCE:
         return {}
@@ -81,7 +81,7 @@ def _lookups_after(
     traffic: ClientTraffic,
     results: Sequence[EntityResult],
     errors: frozenset[ErrorCode],
-    lookups: Sequence[Exchange],
+    lookups: Sequence[ObservedExchange],
     lookup: str,
 ) -> Iterator[Situation]:
     """Yield a situation for each error that says that the metadata is old.
@@ -99,7 +99,7 @@ def _lookups_after(
         if failed.has_leader:
             yield Situation((answer.sequence,))
             continue
-        later = _sent_after(results, position, until)
+        later = _sent_after(results, position, until, errors)
         took_ms = later[-1].clock_ms - answer.clock_ms if later else 0.0
         is_late = len(later) > REQUESTS_MAX and took_ms > LOOKUP_MS_MAX
         if is_late and not traffic.is_steady(answer.sequence, later[-1].sequence):
@@ -116,14 +116,19 @@ def _lookups_after(
 
 
 def _sent_after(
-    results: Sequence[EntityResult], position: int, until: int | None
+    results: Sequence[EntityResult], position: int, until: int | None, errors: frozenset[ErrorCode]
 ) -> list[JournalEntry]:
-    """Return requests that were sent after a response, and before a sequence number."""
+    """Return requests that were sent after a response, before a sequence number, and in vain.
+
+    A request without one of the errors shows that the old leader or coordinator is the right one.
+    """
     answer = results[position].exchange.answer
     found: list[JournalEntry] = []
     for at in range(position + 1, len(results)):
         sent = results[at].exchange.sent
         if until is not None and sent.sequence >= until:
+            break
+        if results[at].code not in errors:
             break
         if answer is not None and sent.sequence > answer.sequence:
             found.append(sent)

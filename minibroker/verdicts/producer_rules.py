@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from minibroker.verdicts.exchanges import Exchange, batches_of, requested_partitions
+from minibroker.verdicts.exchanges import ObservedExchange, batches_of, requested_partitions
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation
 from minibroker.verdicts.traffic import ClientTraffic
 from protocol.errors import ErrorCode
@@ -48,7 +48,7 @@ def _observe(traffic: ClientTraffic) -> Iterator[Situation]:
 
 
 def _judged(
-    exchange: Exchange,
+    exchange: ObservedExchange,
     subject: str,
     batch: BatchHeader,
     started: set[tuple[int, int]],

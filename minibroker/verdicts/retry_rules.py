@@ -14,7 +14,7 @@ from typing import Final
 
 from minibroker.verdicts.exchanges import (
     EntityResult,
-    Exchange,
+    ObservedExchange,
     batches_of,
     requested_partitions,
     results_of,
@@ -65,7 +65,7 @@ def _rows(traffic: ClientTraffic) -> Iterator[Row]:
     yield from rows.values()
 
 
-def _batch_results(exchange: Exchange) -> Iterator[tuple[tuple[object, ...], EntityResult]]:
+def _batch_results(exchange: ObservedExchange) -> Iterator[tuple[tuple[object, ...], EntityResult]]:
     """Yield results by what the request is about; that of a Produce are its batches."""
     batches: dict[str, tuple[int, ...]] = {}
     if exchange.key is ApiKey.PRODUCE:
@@ -126,11 +126,11 @@ def _observe_growth(traffic: ClientTraffic) -> Iterator[Situation]:
 
 
 def _observe_repeats(traffic: ClientTraffic) -> Iterator[Situation]:
-    recent: defaultdict[bytes, deque[Exchange]] = defaultdict(
+    recent: defaultdict[bytes, deque[ObservedExchange]] = defaultdict(
         lambda: deque(maxlen=REPEATS_PER_S_MAX + 1)
     )
     reported: set[bytes] = set()
-    observed: Exchange | None = None
+    observed: ObservedExchange | None = None
     for exchange in traffic.exchanges:
         frame = exchange.sent.frame
         if frame is None or exchange.key is ApiKey.PRODUCE or exchange.key in HANDSHAKE_APIS:

@@ -12,7 +12,7 @@ from typing import Final
 
 from minibroker.observability.close_reason import CloseReason
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation
-from minibroker.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic
+from minibroker.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic, ObservedConnection
 from protocol.registry import ApiKey
 
 
@@ -22,13 +22,26 @@ def _observe(traffic: ClientTraffic) -> Iterator[Situation]:
         if closed is not None and closed.details.get("reason") == CloseReason.SESSION_EXPIRED:
             yield Situation(connection.sequences, "the session expired without authentication")
             continue
-        was_used = False
-        for exchange in connection.exchanges:
-            if exchange.key not in HANDSHAKE_APIS:
-                was_used = True
-            elif exchange.key is ApiKey.SASL_AUTHENTICATE and was_used:
-                yield Situation((exchange.sent.sequence,))
-                break
+        if (again := _second_authentication(connection)) is not None:
+            yield Situation((again,))
+
+
+def _second_authentication(connection: ObservedConnection) -> int | None:
+    """Return the entry of an authentication after the first one.
+
+    A broker records the session's state, a proxy the requests, which follow others then.
+    """
+    for state in connection.states:
+        details = state.details
+        if details.get("what") == "session" and details.get("from") == details.get("to"):
+            return state.sequence
+    was_used = False
+    for exchange in connection.exchanges:
+        if exchange.key not in HANDSHAKE_APIS:
+            was_used = True
+        elif exchange.key is ApiKey.SASL_AUTHENTICATE and was_used:
+            return exchange.sent.sequence
+    return None
 
 
 RULES: Final = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from minibroker.verdicts.exchanges import Exchange
+from minibroker.verdicts.exchanges import ObservedExchange
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation, duration
 from minibroker.verdicts.traffic import ClientTraffic, ObservedConnection
 from protocol.registry import ApiKey
@@ -66,7 +66,7 @@ def _observe(traffic: ClientTraffic) -> Iterator[Situation]:
                 yield from _after(traffic, connection, position)
 
 
-def _throttles_client(exchange: Exchange) -> bool:
+def _throttles_client(exchange: ObservedExchange) -> bool:
     if exchange.answer is None or not exchange.answer.throttle_time_ms or exchange.key is None:
         return False
     return exchange.version >= CLIENT_THROTTLES_FROM.get(exchange.key, 0)
@@ -100,7 +100,7 @@ def _after(
             return
 
 
-def _is_unmuted(connection: ObservedConnection, throttled: Exchange) -> bool:
+def _is_unmuted(connection: ObservedConnection, throttled: ObservedExchange) -> bool:
     """Whether a fault rule throttled the request without muting the connection."""
     return any(
         fault.correlation_id == throttled.sent.correlation_id
@@ -110,7 +110,9 @@ def _is_unmuted(connection: ObservedConnection, throttled: Exchange) -> bool:
     )
 
 
-def _was_sent_later(throttled: Exchange, previous: Exchange, exchange: Exchange) -> bool:
+def _was_sent_later(
+    throttled: ObservedExchange, previous: ObservedExchange, exchange: ObservedExchange
+) -> bool:
     """Whether a request was certainly sent after the throttled response.
 
     Clients send these APIs only after the response to the last one; only a Produce may be one of

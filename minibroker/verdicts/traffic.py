@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from minibroker.faults.rules import matches_pattern
 from minibroker.journal.entries import EntryKind, JournalEntry
-from minibroker.verdicts.exchanges import Exchange
+from minibroker.verdicts.exchanges import ObservedExchange
 from protocol.registry import ApiKey
 
 HANDSHAKE_APIS: Final = frozenset(
@@ -30,8 +30,9 @@ class ObservedConnection:
         self.name = name
         self.opened: JournalEntry | None = None
         self.closed: JournalEntry | None = None
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[ObservedExchange] = []
         self.faults: list[JournalEntry] = []
+        self.states: list[JournalEntry] = []
         self.client_ids: set[str | None] = set()
         self.address: str | None = None
 
@@ -91,7 +92,7 @@ class ClientTraffic:
             return False
         return at == bisect_right(self._clock_changes, last)
 
-    def of_api(self, *keys: ApiKey) -> list[Exchange]:
+    def of_api(self, *keys: ApiKey) -> list[ObservedExchange]:
         """Return the requests of some APIs, in their order."""
         return [each for each in self.exchanges if each.key in keys]
 
@@ -181,8 +182,10 @@ def _note(connection: ObservedConnection, entry: JournalEntry) -> None:
         connection.closed = entry
     elif entry.kind is EntryKind.FAULT:
         connection.faults.append(entry)
+    elif entry.kind is EntryKind.STATE:
+        connection.states.append(entry)
     elif entry.kind is EntryKind.REQUEST:
-        connection.exchanges.append(Exchange(entry))
+        connection.exchanges.append(ObservedExchange(entry))
         connection.client_ids.add(entry.client_id)
     elif entry.kind is EntryKind.RESPONSE:
         for exchange in reversed(connection.exchanges):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from minibroker.verdicts.exchanges import Exchange
+from minibroker.verdicts.exchanges import ObservedExchange
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation
 from minibroker.verdicts.traffic import ClientTraffic
 from protocol.errors import ErrorCode
@@ -21,13 +21,15 @@ SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """KIP-511's pattern of a software name and version."""
 NAMES_SOFTWARE_FROM: Final = 3
 """Version of ApiVersions from which a client names its software."""
-FALLBACK_ATTEMPTS_MAX: Final = 2
-"""Requests with a version that was refused before, until the client should have fallen back."""
+REFUSALS_MAX: Final = 10
+"""Refused requests in a row until the client should have tried another version. Each connection
+may try the newest one.
+"""
 
 Ranges = Mapping[int, tuple[int, int]]
 
 
-def _ranges(exchange: Exchange) -> Ranges | None:
+def _ranges(exchange: ObservedExchange) -> Ranges | None:
     """The versions that a response to ApiVersions advertises."""
     if exchange.key is not ApiKey.API_VERSIONS or exchange.response is None:
         return None
@@ -63,32 +65,32 @@ def _observe_versions(traffic: ClientTraffic) -> Iterator[Situation]:
 
 
 def _observe_fallback(traffic: ClientTraffic) -> Iterator[Situation]:
-    exchanges = traffic.of_api(ApiKey.API_VERSIONS)
-    refused: Exchange | None = None
-    attempts = 0
-    for exchange in exchanges:
-        if refused is not None and refused.answer is not None:
-            evidence = (refused.answer.sequence, exchange.sent.sequence)
-            low, high = (_ranges(refused) or {}).get(ApiKey.API_VERSIONS, (0, 0))
-            if exchange.version != refused.version and low <= exchange.version <= high:
-                yield Situation(evidence)
-                refused = None
-            elif exchange.version != refused.version:
-                yield Situation(
-                    evidence,
+    """Every connection may try the newest version, but the client must try another one, too."""
+    refused: list[ObservedExchange] = []
+    for exchange in traffic.of_api(ApiKey.API_VERSIONS):
+        last = refused[-1] if refused else None
+        if last is not None and last.answer is not None and exchange.version != last.version:
+            evidence = (last.answer.sequence, exchange.sent.sequence)
+            unknown = (0, last.version)  # Brokers before Kafka 2.4 answer without versions.
+            low, high = (_ranges(last) or {}).get(ApiKey.API_VERSIONS, unknown)
+            fault = ""
+            if not low <= exchange.version <= high:
+                fault = (
                     f"sent {exchange.title} after UNSUPPORTED_VERSION; versions {low} to {high} "
-                    "exist",
+                    "exist"
                 )
-                refused = None
-            else:
-                attempts += 1
-                if attempts == FALLBACK_ATTEMPTS_MAX:
-                    yield Situation(evidence, f"sent {exchange.title} again, which was refused")
-        if _is_refused(exchange) and refused is None:
-            refused, attempts = exchange, 0
+            yield Situation(evidence, fault)
+            refused.clear()
+        if _is_refused(exchange):
+            refused.append(exchange)
+            if len(refused) == REFUSALS_MAX:
+                yield Situation(
+                    tuple(each.sent.sequence for each in refused),
+                    f"sent {exchange.title} {REFUSALS_MAX} times, which was refused",
+                )
 
 
-def _is_refused(exchange: Exchange) -> bool:
+def _is_refused(exchange: ObservedExchange) -> bool:
     response = exchange.response
     return response is not None and response["error_code"] == ErrorCode.UNSUPPORTED_VERSION
 

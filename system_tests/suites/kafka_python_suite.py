@@ -14,7 +14,8 @@ from pathlib import Path
 
 from system_tests.harness.archives import source_distribution, unpacked
 from system_tests.harness.jars import CACHE, kafka_tools
-from system_tests.harness.kafka_tools import JVM, QUIET
+from system_tests.harness.jvm import QUIET
+from system_tests.harness.kafka_tools import JVM
 from system_tests.suites.expectations import Result
 from system_tests.suites.kafka_service import FORMAT_SCRIPT, TEMPLATES
 from system_tests.suites.running import run_pytest

@@ -24,6 +24,8 @@ from protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from protocol.messages.sasl_handshake import SaslHandshakeRequest
 from protocol.schema import Message
 from tests.network.raw_client import RawClient
 from tests.network.test_single_requests import batch
@@ -225,3 +227,39 @@ def test_changes_of_clock_topics_and_groups_are_recorded(
     assert len(journal.entries(kind="state", topic="fresh")) == 2
     clock = entries[1]["details"]
     assert clock["to"] - clock["from"] >= 1000
+
+
+@pytest.mark.parametrize("mute", [False, True])
+def test_throttle_of_a_rule_says_whether_it_mutes(
+    journal: RecordedJournal, broker: MiniBroker, client: RawClient, mute: bool
+) -> None:
+    with broker.faults as faults:
+        faults.add("throttle", api="Heartbeat", throttle_ms=10, mute=mute)
+        assert client.ask(HEARTBEAT, 4).throttle_time_ms == 10
+    (fault,) = journal.entries(kind="fault")
+    assert fault["details"]["mute"] is mute
+
+
+def test_authentications_are_recorded_as_states_of_the_session() -> None:
+    jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    settings = {
+        "journal.enable": True,
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "connections.max.reauth.ms": 60_000,
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{jaas} user_alice="secret";',
+    }
+    with MiniBroker(settings=settings) as broker:
+        broker.journal.start()
+        with RawClient(broker.bootstrap_servers, "alice-app") as client:
+            for _ in range(2):
+                client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+                token = SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret")
+                assert client.ask(token, 1).error_code == 0
+                client.ask(HEARTBEAT, 4)
+        first, second = broker.journal.entries(kind="state", details={"what": "session"})
+        assert first["details"]["name"] == second["details"]["name"] == "User:alice"
+        assert [first["details"]["from"], second["details"]["from"]] == [None, "authenticated"]
+        assert first["connection"] == second["connection"] is not None
+        assert first["client_id"] == "alice-app"
+        assert "secret" not in str(broker.journal.entries(frames=True))

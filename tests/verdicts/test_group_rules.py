@@ -35,7 +35,7 @@ def test_commit_of_a_partition_that_was_assigned_away_is_found(journal: WrittenJ
     journal.now += IN_FLIGHT_MS + 50
     commit(journal, "1", 0, 1, generation=2)
     [text] = journal.findings("commit-ownership")
-    assert "committed an offset of t-1 as member m of group g, 150 ms after an assignment" in text
+    assert "committed an offset of t-1 as member m of group g, 550 ms after an assignment" in text
 
 
 def test_commit_of_partitions_that_stayed_is_kept(journal: WrittenJournal) -> None:
@@ -65,17 +65,17 @@ def test_commit_before_any_loss_is_no_situation(journal: WrittenJournal) -> None
 def test_commit_after_a_lost_membership_is_found(journal: WrittenJournal, error: ErrorCode) -> None:
     join(journal, "1", 0)
     beat(journal, "1", error_code=error)
-    journal.now += 500
+    journal.now += 600
     commit(journal, "1", 0, error_code=error)
     [text] = journal.findings("commit-ownership")
-    assert f"500 ms after {error.name}" in text
+    assert f"600 ms after {error.name}" in text
 
 
 def test_commit_after_joining_again_is_kept(journal: WrittenJournal) -> None:
     join(journal, "1", 0)
     beat(journal, "1", error_code=ErrorCode.ILLEGAL_GENERATION)
     join(journal, "1", 0, generation=3)
-    journal.now += 500
+    journal.now += 600
     commit(journal, "1", 0, generation=3)
     assert journal.findings("commit-ownership") == []
 
@@ -85,11 +85,11 @@ def test_commit_of_a_reported_revocation_is_found_with_kip_848(journal: WrittenJ
     beat_848(journal, "1", epoch=0, owned=[], assigned=[0, 1])
     beat_848(journal, "1", owned=[0, 1])
     beat_848(journal, "1", assigned=[0])
-    journal.now += 500
+    journal.now += 600
     commit(journal, "1", 1)  # Still owned: it has not reported the revocation.
     beat_848(journal, "1", owned=[0])
     assert journal.findings("commit-ownership") == []
-    journal.now += 500
+    journal.now += 600
     commit(journal, "1", 1)
     assert len(journal.findings("commit-ownership")) == 1
 
@@ -97,7 +97,7 @@ def test_commit_of_a_reported_revocation_is_found_with_kip_848(journal: WrittenJ
 def test_unknown_topic_id_proves_nothing(journal: WrittenJournal) -> None:
     beat_848(journal, "1", epoch=0, owned=[], assigned=[0, 1])
     beat_848(journal, "1", owned=[0], assigned=[0])
-    journal.now += 500
+    journal.now += 600
     commit(journal, "1", 1)
     assert journal.verdict("commit-ownership").outcome is RuleOutcome.NOT_OBSERVED
 

@@ -60,6 +60,14 @@ def test_metadata_that_is_delayed_by_a_backoff_is_kept() -> None:
     assert journal.findings("metadata-refresh") == []
 
 
+def test_leader_that_answers_again_needs_no_lookup() -> None:
+    journal = WrittenJournal()
+    fetch(journal, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    for _ in range(REQUESTS):
+        fetch(journal)
+    assert journal.verdict("metadata-refresh").outcome is RuleOutcome.NOT_OBSERVED
+
+
 def test_moved_clock_does_not_make_metadata_late() -> None:
     journal = WrittenJournal()
     for _ in range(REQUESTS_MAX + 2):

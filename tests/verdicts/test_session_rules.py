@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from minibroker.journal.entries import EntryKind
 from minibroker.verdicts.judging import RuleOutcome
 from protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tests.verdicts.written import WrittenJournal
@@ -24,6 +25,20 @@ def test_second_authentication_is_kept() -> None:
     authenticate(journal)
     journal.ask_metadata("1")
     authenticate(journal)
+    assert journal.findings("reauthentication") == []
+
+
+def note_session(journal: WrittenJournal, before: str | None) -> None:
+    details = {"what": "session", "name": "User:a", "from": before, "to": "authenticated"}
+    journal.add(EntryKind.STATE, connection="1", details=details)
+
+
+def test_session_that_is_renewed_is_kept() -> None:
+    journal = WrittenJournal()
+    note_session(journal, None)
+    journal.ask_metadata("1")
+    assert journal.verdict("reauthentication").outcome is RuleOutcome.NOT_OBSERVED
+    note_session(journal, "authenticated")
     assert journal.findings("reauthentication") == []
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minibroker.verdicts.judging import RuleOutcome
+from minibroker.verdicts.version_rules import REFUSALS_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -77,12 +80,30 @@ def test_fallback_to_a_version_that_does_not_exist_is_found() -> None:
 
 def test_refused_version_that_is_repeated_is_found() -> None:
     journal = WrittenJournal()
-    refuse(journal, 4)
-    refuse(journal, 4)
-    refuse(journal, 4)
+    for number in range(REFUSALS_MAX):
+        refuse(journal, 4, str(number))
     assert journal.findings("api-versions-fallback") == [
-        "sent ApiVersions v4 again, which was refused"
+        "sent ApiVersions v4 10 times, which was refused"
     ]
+
+
+def test_refused_version_on_several_connections_at_once_is_kept() -> None:
+    journal = WrittenJournal()
+    for connection in ("1", "2", "3"):
+        refuse(journal, 4, connection)
+    for connection in ("1", "2", "3"):
+        ask(journal, 0, connection)
+    assert journal.findings("api-versions-fallback") == []
+
+
+def test_answer_in_version_0_to_a_version_that_is_too_new_is_read() -> None:
+    journal = WrittenJournal()
+    sent = journal.send("1", ApiVersionsRequest(), 4)
+    response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    answer = journal.answer(replace(sent, version=0), response)
+    journal.entries[-1] = replace(answer, version=4)
+    ask(journal, 2)
+    assert journal.findings("api-versions-fallback") == []
 
 
 def test_client_that_is_never_refused_is_no_situation() -> None:

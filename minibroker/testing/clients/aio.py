@@ -49,7 +49,7 @@ class AioLibrary(ClientLibrary):
     async def _open_producer(self) -> None:
         await _stop(self._producer)
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=self.options.bootstrap_servers,
+            **self.connection_options(),
             enable_idempotence=self.options.idempotence,
             transactional_id=self.options.transactional_id,
             transaction_timeout_ms=PATIENCE_S * 1000,

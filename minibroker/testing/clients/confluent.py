@@ -32,7 +32,16 @@ class ConfluentLibrary(ClientLibrary):
     _consumer: Any
 
     def _common(self) -> dict[str, Any]:
-        return {"bootstrap.servers": self.options.bootstrap_servers, "log_level": 0}
+        common: dict[str, Any] = {
+            "bootstrap.servers": self.options.bootstrap_servers,
+            "log_level": 0,
+        }
+        if self.options.username is not None:
+            common["security.protocol"] = "SASL_PLAINTEXT"
+            common["sasl.mechanism"] = "PLAIN"
+            common["sasl.username"] = self.options.username
+            common["sasl.password"] = self.options.password
+        return common
 
     def open_producer(self) -> None:
         vars(self).pop("_producer", None)  # Its destructor stops it.

@@ -41,7 +41,7 @@ class KafkaPythonLibrary(ClientLibrary):
             options["transactional_id"] = self.options.transactional_id
             options["transaction_timeout_ms"] = PATIENCE_S * 1000
         self._producer = KafkaProducer(
-            bootstrap_servers=self.options.bootstrap_servers,
+            **self.connection_options(),
             delivery_timeout_ms=PATIENCE_S * 1000,
             request_timeout_ms=PATIENCE_S * 500,
             max_block_ms=PATIENCE_S * 1000,

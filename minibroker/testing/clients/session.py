@@ -40,6 +40,9 @@ class ClientOptions(NamedTuple):
     group: str | None = None
     isolation_level: str = "read_committed"
     idempotence: bool = True
+    username: str | None = None
+    """The user of SASL PLAIN; without one, the client does not authenticate."""
+    password: str | None = None
 
 
 class ConsumedRecord(NamedTuple):
@@ -60,10 +63,20 @@ class ClientLibrary(ABC):
         self.moved: set[str] = set()
         """Keys that a rebalance moved since the last operation."""
 
+    def connection_options(self) -> dict[str, Any]:
+        """Return the options of connections as kafka-python and aiokafka name them."""
+        options: dict[str, Any] = {"bootstrap_servers": self.options.bootstrap_servers}
+        if self.options.username is not None:
+            options["security_protocol"] = "SASL_PLAINTEXT"
+            options["sasl_mechanism"] = "PLAIN"
+            options["sasl_plain_username"] = self.options.username
+            options["sasl_plain_password"] = self.options.password
+        return options
+
     def consumer_options(self) -> dict[str, Any]:
         """Return the consumer's options as kafka-python and aiokafka name them."""
         return {
-            "bootstrap_servers": self.options.bootstrap_servers,
+            **self.connection_options(),
             "group_id": self.options.group,
             "enable_auto_commit": self.options.group is not None,
             "auto_commit_interval_ms": 100,

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 )
 
 const (
@@ -33,6 +34,8 @@ type options struct {
 	Group            *string `json:"group"`
 	IsolationLevel   string  `json:"isolation_level"`
 	Idempotence      *bool   `json:"idempotence"`
+	Username         *string `json:"username"`
+	Password         string  `json:"password"`
 }
 
 type step struct {
@@ -73,16 +76,24 @@ func partitionOf(key string) (string, int32) {
 	return key[:at], int32(partition)
 }
 
+func (p *process) connectionSettings() []kgo.Opt {
+	settings := []kgo.Opt{kgo.SeedBrokers(p.options.BootstrapServers)}
+	if p.options.Username != nil {
+		user := plain.Auth{User: *p.options.Username, Pass: p.options.Password}
+		settings = append(settings, kgo.SASL(user.AsMechanism()))
+	}
+	return settings
+}
+
 func (p *process) openProducer() error {
 	if p.producer != nil {
 		p.producer.Close()
 	}
-	settings := []kgo.Opt{
-		kgo.SeedBrokers(p.options.BootstrapServers),
+	settings := append(p.connectionSettings(),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.RecordDeliveryTimeout(patience),
 		kgo.ProducerLinger(0),
-	}
+	)
 	if p.options.Idempotence != nil && !*p.options.Idempotence {
 		settings = append(settings, kgo.DisableIdempotentWrite())
 	}
@@ -113,12 +124,11 @@ func (p *process) openConsumer(topics []string) error {
 	if p.options.IsolationLevel == "read_uncommitted" {
 		level = kgo.ReadUncommitted()
 	}
-	settings := []kgo.Opt{
-		kgo.SeedBrokers(p.options.BootstrapServers),
+	settings := append(p.connectionSettings(),
 		kgo.FetchIsolationLevel(level),
 		kgo.FetchMaxWait(50 * time.Millisecond),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-	}
+	)
 	if topics != nil {
 		note := func(_ context.Context, _ *kgo.Client, moved map[string][]int32) {
 			p.lock.Lock()

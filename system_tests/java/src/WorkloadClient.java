@@ -74,12 +74,25 @@ public final class WorkloadClient {
         return build.getProperty("version");
     }
 
+    private Properties connectionSettings() {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", options.get("bootstrap_servers").asText());
+        if (options.hasNonNull("username")) {
+            settings.put("security.protocol", "SASL_PLAINTEXT");
+            settings.put("sasl.mechanism", "PLAIN");
+            settings.put("sasl.jaas.config", String.format(
+                    "org.apache.kafka.common.security.plain.PlainLoginModule required"
+                            + " username=\"%s\" password=\"%s\";",
+                    options.get("username").asText(), options.get("password").asText()));
+        }
+        return settings;
+    }
+
     private void openProducer() {
         if (producer != null) {
             producer.close(Duration.ZERO);
         }
-        Properties settings = new Properties();
-        settings.put("bootstrap.servers", options.get("bootstrap_servers").asText());
+        Properties settings = connectionSettings();
         settings.put("enable.idempotence", options.path("idempotence").asText("true"));
         settings.put("delivery.timeout.ms", "20000");
         settings.put("request.timeout.ms", "10000");
@@ -99,8 +112,7 @@ public final class WorkloadClient {
         if (consumer != null) {
             consumer.close();
         }
-        Properties settings = new Properties();
-        settings.put("bootstrap.servers", options.get("bootstrap_servers").asText());
+        Properties settings = connectionSettings();
         settings.put("isolation.level", options.path("isolation_level").asText("read_committed"));
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", String.valueOf(subscribes));

@@ -1,0 +1,124 @@
+"""Verdicts find a known defect of a real client, and are quiet on clients that behave well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+
+from minibroker.cli.app import app
+from minibroker.testing import ClientMisbehaved, MiniBroker, assert_well_behaved
+from minibroker.testing.verdicts import judge_client
+from minibroker.testing.workload import CLIENTS
+from minibroker.verdicts.judging import RuleOutcome
+from system_tests.laboratory.clients import Aiokafka, ConfluentKafka, KafkaPython, PythonClient
+from system_tests.verdicts.scenario import ClientScenario, DrivenClient
+
+pytestmark = pytest.mark.minibroker
+
+THROTTLE_MS = 3000
+SENDS = 4
+PAUSE_S = 0.2
+"""Longer than anything that is on its way, and shorter than the throttle."""
+
+
+@pytest.fixture(scope="module")
+def journaled() -> Iterator[MiniBroker]:
+    """A broker whose journal is on."""
+    settings = {"group.initial.rebalance.delay.ms": 0, "auto.create.topics.enable": False}
+    with MiniBroker(settings=settings) as broker, broker.journal:
+        yield broker
+
+
+@pytest.fixture
+def topic(journaled: MiniBroker, fresh: Callable[[str], str]) -> str:
+    return journaled.create_topic(fresh("judged"))
+
+
+def test_librdkafka_that_ignores_a_throttle_is_found(
+    journaled: MiniBroker, topic: str, fresh: Callable[[str], str]
+) -> None:
+    """https://github.com/confluentinc/librdkafka/issues/5592."""
+    client_id = fresh("client")
+    servers = journaled.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers, "client.id": client_id, "linger.ms": 0})
+    with journaled.faults as faults:
+        faults.add("throttle", topic=topic, throttle_ms=THROTTLE_MS, mute=False, first=1)
+        for _ in range(SENDS):
+            producer.produce(topic, b"x")
+            assert producer.flush(30) == 0
+            producer.poll(PAUSE_S)
+    with pytest.raises(ClientMisbehaved, match=f"throttled it for {THROTTLE_MS} ms") as raised:
+        assert_well_behaved(journaled, client_id)
+    assert [each.rule.id for each in raised.value.report.broken] == ["obeys-throttle"]
+    words = ["judge", "--client-id", client_id, "--control", journaled.control_url]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1
+    assert "broken: obeys-throttle" in result.stdout
+
+
+def test_client_that_obeys_a_throttle_keeps_the_rule(
+    journaled: MiniBroker, topic: str, fresh: Callable[[str], str]
+) -> None:
+    client_id = fresh("client")
+    producer = KafkaProducer(
+        bootstrap_servers=journaled.bootstrap_servers, client_id=client_id, linger_ms=0
+    )
+    with journaled.faults as faults:
+        faults.add("throttle", topic=topic, throttle_ms=THROTTLE_MS, mute=False, first=1)
+        for _ in range(SENDS):
+            producer.send(topic, b"x").get(30)
+    producer.close()
+    report = assert_well_behaved(journaled, client_id)
+    outcomes = {each.rule.id: each.outcome for each in report.verdicts}
+    assert outcomes["obeys-throttle"] is RuleOutcome.KEPT
+    assert outcomes["sequence-numbers"] is RuleOutcome.KEPT
+
+
+class CalmClient(NamedTuple):
+    """A client library, its client ids, and the rules that it always breaks."""
+
+    kind: type[PythonClient]
+    client_id: str
+    allowed: tuple[str, ...] = ()
+
+
+CALM_CLIENTS = (
+    CalmClient(ConfluentKafka, "rdkafka"),
+    CalmClient(KafkaPython, "kafka-python-*"),
+    CalmClient(Aiokafka, "aiokafka-*", ("software-name",)),
+)
+
+
+@pytest.mark.parametrize("calm", CALM_CLIENTS, ids=lambda calm: calm.kind.name)
+def test_client_of_a_calm_broker_breaks_no_rule(
+    journaled: MiniBroker, topic: str, fresh: Callable[[str], str], calm: CalmClient
+) -> None:
+    after = journaled.control.get("v1", "journal", "state")["last"]
+    client = calm.kind(journaled.bootstrap_servers)
+    client.produce(topic, [b"one", b"two"], idempotent=True)
+    assert client.consume(topic, 2, fresh("group")) == [b"one", b"two"]
+    report = assert_well_behaved(journaled, calm.client_id, allow=calm.allowed, after=after)
+    kept = {each.rule.id for each in report.verdicts if each.outcome is RuleOutcome.KEPT}
+    assert kept >= {"advertised-versions", "sequence-numbers", "connection-reuse"}
+
+
+def test_scenario_puts_a_client_into_its_situations() -> None:
+    settings = {"group.initial.rebalance.delay.ms": 0}
+    with MiniBroker(settings=settings) as broker, broker.journal:
+        scenario = ClientScenario(broker, CLIENTS["kafka-python"])
+        broker.create_topic("verdicts", partitions=2)
+        client = DrivenClient(CLIENTS["kafka-python"], broker, 0)
+        try:
+            scenario.start(client)
+            scenario.throttle(client)
+        finally:
+            client.close()
+        outcomes = {each.rule.id: each.outcome for each in judge_client(broker, "*").verdicts}
+    assert outcomes["retry-backoff"] is RuleOutcome.KEPT
+    assert outcomes["obeys-throttle"] is RuleOutcome.KEPT
+    assert outcomes["leaves-group"] is RuleOutcome.KEPT
