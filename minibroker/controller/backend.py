@@ -8,7 +8,6 @@ instead of waited for. Implements ``control.backend.Backend``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from minibroker import __version__
@@ -230,8 +229,7 @@ class ControllerBackend(FaultOperations, NamespaceOperations, SnapshotOperations
             -1 if new.partitions is None else new.partitions,
             config=tuple(new.configs.items()),
         )
-        with _store_may_be_away():
-            outcome = await self._scope.cluster.create_topics([wanted])
+        outcome = await self._scope.cluster.create_topics([wanted])
         await self._scope.publish(outcome.updates)
         rejection = outcome.topics[0].rejection
         if rejection is not None:
@@ -240,8 +238,7 @@ class ControllerBackend(FaultOperations, NamespaceOperations, SnapshotOperations
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; returns when every process has applied that."""
-        with _store_may_be_away():
-            outcome = await self._scope.cluster.delete_topics([name])
+        outcome = await self._scope.cluster.delete_topics([name])
         await self._scope.publish(outcome.updates)
         rejection = outcome.topics[0].rejection
         if rejection is not None:
@@ -399,8 +396,10 @@ class ControllerBackend(FaultOperations, NamespaceOperations, SnapshotOperations
         """Drop all topics, groups and offsets; returns when every process has applied that."""
         topics = sum(not topic.internal for topic in self._image.topics.values())
         groups = sum(map(len, (await self._overviews()).values()))
-        with _store_may_be_away():
+        try:
             updates = await self._scope.cluster.reset()
+        except UnavailableError as error:
+            raise _store_unavailable(str(error)) from None
         await self._scope.publish(updates)
         return shown.ResetResult(topics, groups)
 
@@ -410,12 +409,8 @@ class ControllerBackend(FaultOperations, NamespaceOperations, SnapshotOperations
         return [self._env.metrics.snapshot(), *snapshots.values()]
 
 
-@contextmanager
-def _store_may_be_away() -> Iterator[None]:
-    try:
-        yield
-    except UnavailableError as error:
-        raise Unavailable("CONFIG_STORE_NOT_AVAILABLE", str(error)) from None
+def _store_unavailable(text: str) -> Unavailable:
+    return Unavailable("CONFIG_STORE_NOT_AVAILABLE", text)
 
 
 _NO_LOG = LogView(-1, -1, -1, 0)
@@ -434,6 +429,8 @@ def _refused(rejection: ChangeRejected) -> BackendError:
         return Unavailable(
             rejection.code.name, rejection.text, "Free space where the data is stored."
         )
+    if rejection.code == ErrorCode.REQUEST_TIMED_OUT:
+        return _store_unavailable(rejection.text)
     return BackendError(rejection.code.name, rejection.text)
 
 
