@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from system_tests.suites import kafka_python_suite, kgo_suite
+from system_tests.suites import kafka_python_suite, kgo_suite, librdkafka_suite
 from system_tests.suites.expectations import Outcome, Result, expectations_of, problems, summary
 
 SUITES: Final[dict[str, Callable[..., dict[str, Result]]]] = {
-    each.NAME: each.run for each in (kafka_python_suite, kgo_suite)
+    each.NAME: each.run for each in (kafka_python_suite, kgo_suite, librdkafka_suite)
 }
 
 

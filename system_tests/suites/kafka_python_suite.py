@@ -8,16 +8,14 @@ fixtures start the brokers: without and with TLS, and with each SASL mechanism.
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from pathlib import Path
 
 from system_tests.harness.archives import source_distribution, unpacked
-from system_tests.harness.jars import CACHE, kafka_tools
-from system_tests.harness.jvm import QUIET
-from system_tests.harness.kafka_tools import JVM
+from system_tests.harness.jars import CACHE
 from system_tests.suites.expectations import Result
-from system_tests.suites.kafka_service import FORMAT_SCRIPT, TEMPLATES
+from system_tests.suites.kafka_scripts import write_script, write_scripts
+from system_tests.suites.kafka_service import FORMAT_COMMAND, TEMPLATES
 from system_tests.suites.running import run_pytest
 
 NAME = "kafka_python"
@@ -50,17 +48,8 @@ def arrange(archive: Path, folder: Path) -> None:
     (folder / "test" / "service.py").write_text(
         "from system_tests.suites.kafka_service import ExternalService, SpawnedService\n"
     )
-    topics = shlex.join(
-        ["java", *JVM, QUIET, "-cp", kafka_tools(), "org.apache.kafka.tools.TopicCommand"]
-    )
-    scripts = {
-        "kafka-storage.sh": FORMAT_SCRIPT,
-        "kafka-topics.sh": f'#!/bin/sh\nexec {topics} "$@"\n',
-    }
-    (folder / "bin").mkdir()
-    for name, text in scripts.items():
-        (folder / "bin" / name).write_text(text)
-        (folder / "bin" / name).chmod(0o755)
+    write_scripts(folder)
+    write_script(folder / "bin" / "kafka-storage.sh", FORMAT_COMMAND)
     templates = folder / "servers" / "resources" / "default"
     templates.mkdir(parents=True)
     for name, text in TEMPLATES.items():

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
 from system_tests.harness.brokers import RunningBroker, StartFailed, start_minibroker
 
-FORMAT_SCRIPT = '#!/bin/sh\nprintf \'%s\\n\' "$@" > "$LOG_DIR/format"\n'
+FORMAT_COMMAND = 'printf \'%s\\n\' "$@" > "$LOG_DIR/format"'
 """Replaces `kafka-storage.sh`: stores its arguments, which may contain a SCRAM credential."""
 UNAUTHENTICATED = ("--listener", "PLAINTEXT://127.0.0.1:0")
 """Another listener, over which the SCRAM credentials are created."""

@@ -60,10 +60,18 @@ def test_librdkafka_table_is_read_without_its_colors() -> None:
 |\x1b[32m 0011_produce_batch                       |     PASSED |   1.000s \x1b[0m|
 |\x1b[31m 0081_admin                               |     FAILED |   2.000s \x1b[0m| do_test:2: bad
 |\x1b[33m 0077_compaction                          |    SKIPPED |   0.000s \x1b[0m| no time
+|\x1b[36m 0103_transactions_local          |    SKIPPED |   0.000s \x1b[0m| Filtered due to -L
 #==================================================================#
 """
     assert from_librdkafka(table) == {
         "0011_produce_batch": Result(Outcome.PASSED),
         "0081_admin": Result(Outcome.RED, "do_test:2: bad"),
         "0077_compaction": Result(Outcome.SKIPPED, "no time"),
+    }
+
+
+def test_librdkafka_test_that_ended_its_runner_is_red() -> None:
+    output = "Running test 0098_consumer_txn\n\x1b[31m### Test failed ###\nbad offset\nabort\n"
+    assert from_librdkafka(output) == {
+        "0098_consumer_txn": Result(Outcome.RED, "### Test failed ###\nbad offset")
     }
