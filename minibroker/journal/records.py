@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from minibroker.journal.entries import EntryKind, JournalEntry, api_name
 from protocol.errors import DecodeError, UnsupportedVersion
+from protocol.framing import SIZE_BYTES
 from protocol.headers import decode_request_header
 
 HEAD: Final = Struct("<IBqd")
@@ -36,7 +37,8 @@ and the frame follow. The last three times are `UNKNOWN` until the response is s
 EXCHANGE: Final = Struct("<IBqdIBI?qI?iqqqqq")
 """A request that was answered at once: the head; size of its frame, size of the peer, size of what
 is kept of the frame, whether that is all; nanoseconds of the response, size of its frame, whether
-it is kept, throttle time in ms; times in ns as in a response. The peer and the two frames follow.
+it is kept, throttle time in ms; times in ns as in a response. The peer and the two frames follow,
+that of the response with its size field.
 Both entries have the same time of the broker's clock.
 """
 
@@ -130,7 +132,7 @@ def entry_of(
     if kind == EXCHANGE_KIND:
         return _request_entry(clock_ms, role, client_ids, peer, (size, frame, is_whole))
     size, is_kept, *times = rest
-    shown = bytes(record[at + frame_bytes :]) if is_kept else None
+    shown = bytes(record[at + frame_bytes + SIZE_BYTES :]) if is_kept else None
     return _response_entry(
         (clock_ms, role), _peer(peer), _header(bytes(frame)), (size, shown), times
     )

@@ -108,14 +108,14 @@ class JournalRecorder:
         ``frame`` includes the length. All that happened in one step of this process.
         """
         journal, client, body = self._env.journal, cost.client, cost.journal_body
-        assert isinstance(body, bytes)
-        if journal is None:
+        if journal is None or not isinstance(body, bytes):
             return
         size, kept, is_whole = cost.request_bytes, body, True
-        if size > FRAME_BYTES_MAX or body[:_KEY_BYTES] in _SECRET:
+        if size > FRAME_BYTES_MAX or cost.header.api_key in _SECRET_KEYS:
             is_whole, kept = False, _header_bytes(body)
         peer = client.journal_peer or _peer(client)
-        answer = frame[LENGTH_BYTES:] if is_whole and len(frame) <= _ANSWER_BYTES_MAX else b""
+        answer_bytes = len(frame)
+        answer = frame if is_whole and answer_bytes <= _ANSWER_BYTES_MAX else b""
         record = EXCHANGE.pack(
             EXCHANGE.size + len(peer) + len(kept) + len(answer),
             EXCHANGE_KIND,
@@ -126,10 +126,10 @@ class JournalRecorder:
             len(kept),
             is_whole,
             cost.journal_ns,
-            len(frame) - LENGTH_BYTES,
-            bool(answer),
+            answer_bytes - LENGTH_BYTES,
+            answer is frame,
             cost.response.throttle_time_ms,
-            cost.queue_ns,
+            cost.owners_ns - cost.io_ns,
             cost.io_ns,
             cost.network_ns,
             cost.received_ns + cost.total_ns - cost.journal_ns,

@@ -13,6 +13,7 @@ from minibroker.journal.records import (
     pack_note,
     pack_peer,
 )
+from protocol.framing import SIZE_BYTES
 from tests.journal.entries_of_tests import request_entry, response_entry
 
 FRAME = request_entry().frame or b""
@@ -42,12 +43,12 @@ def response_record(time_ns: int, *, is_kept: bool = True, is_sent: bool = True)
 def exchange_record(time_ns: int, answer_ns: int) -> bytes:
     """A request with its response."""
     head = EXCHANGE.pack(
-        EXCHANGE.size + len(PEER) + len(FRAME) + len(ANSWER),
+        EXCHANGE.size + len(PEER) + len(FRAME) + SIZE_BYTES + len(ANSWER),
         *(EXCHANGE_KIND, time_ns, 1.5, len(FRAME), len(PEER), len(FRAME), True),
         *(answer_ns, len(ANSWER), True, 100),
         *(1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000),
     )
-    return head + PEER + FRAME + ANSWER
+    return head + PEER + FRAME + len(ANSWER).to_bytes(SIZE_BYTES, "big") + ANSWER
 
 
 def note_record(time_ns: int, text: str = "") -> bytes:
