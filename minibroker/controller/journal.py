@@ -3,7 +3,7 @@
 Owns the one journal, and when records are collected. It must never know what is recorded. While
 the journal is on, records are fetched four times a second, and before every answer. Invariant: an
 answer contains all that happened in any process before its query, in the order in which it
-happened; only a process that does not respond for a second is not waited for, and its records
+happened; only a process that does not respond for seconds is not waited for, and its records
 follow later. The journal lasts as long as this process: it is not stored.
 """
 
@@ -53,7 +53,7 @@ COLLECT_INTERVAL_S: Final = 0.25
 POLL_INTERVAL_S: Final = 0.02
 """The same while a query waits."""
 
-RESPONSE_S: Final = 1.0
+RESPONSE_S: Final = 5.0
 """How long a process may take to hand over its records, in real time."""
 
 PING_S: Final = 5.0
