@@ -1,0 +1,98 @@
+"""One process of each client library that carries out invocations as lines of JSON.
+
+Owns that process. What it does with an invocation is defined by
+``minibroker.testing.clients.session``. Invariant: each invocation is answered by one line, or the
+test fails after a time.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+from types import TracebackType
+from typing import Any, Self
+
+from system_tests.harness.waiting import PATIENCE_S, TimedOut
+
+Values = list[int]
+
+
+class ClientProcess:
+    """A producer and a consumer in one process."""
+
+    def __init__(self, command: list[str], bootstrap_servers: str, **options: object) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self._send({"bootstrap_servers": bootstrap_servers, "process": 0, **options})
+        self.library: str = self._receive()["client"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def kill(self) -> None:
+        """Kill the process, so that it says goodbye to no broker."""
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
+
+    def _send(self, line: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        # Answers are awaited one at a time, so nothing of one can be left in the buffer.
+        readable, _, _ = select.select([self._process.stdout], [], [], 2 * PATIENCE_S)
+        if not readable:
+            raise TimedOut("the client did not answer")
+        line = self._process.stdout.readline()
+        assert line, "the client process ended"
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def request(self, operation: str, **fields: object) -> None:
+        """Send an invocation; ``answer`` returns its completion."""
+        self._send({"process": 0, "type": "invoke", "operation": operation, **fields})
+
+    def answer(self) -> dict[str, Any]:
+        """The completion of the last invocation."""
+        return self._receive()
+
+    def ask(self, operation: str, **fields: object) -> dict[str, Any]:
+        """Carry out an invocation."""
+        self.request(operation, **fields)
+        return self.answer()
+
+    def subscribe(self, topic: str) -> None:
+        """Consume a topic as a member of the group."""
+        assert self.ask("subscribe", keys=[f"{topic}-0"])["type"] == "ok"
+
+    def send(self, key: str, *values: int) -> None:
+        """Produce values to a partition."""
+        for value in values:
+            done = self.ask("send", steps=[{"send": key, "value": value}])
+            assert done["type"] == "ok", done
+
+    def poll(self) -> tuple[dict[str, Values], str]:
+        """Values by partition, or the text of an error."""
+        done = self.ask("poll", steps=[{"poll": {}}])
+        if done["type"] != "ok":
+            return {}, str(done.get("error"))
+        found: dict[str, Values] = {}
+        for step in done["steps"]:
+            for key, records in (step.get("poll") or {}).items():
+                found.setdefault(key, []).extend(value for _, value in records)
+        return found, ""
