@@ -275,7 +275,8 @@ class WorkerScope(Protocol):
     async def next_producer_id(self) -> int | None:
         """A unique producer id, from a block that the controller handed out.
 
-        None while the controller has no block to give because the config store rejects writes.
+        None while the controller has no block to give, because it is being restarted or the config
+        store rejects writes.
         """
         ...
 

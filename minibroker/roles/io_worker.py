@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -68,7 +69,7 @@ from minibroker.roles.worker_requests import ControllerRequests
 from minibroker.runtime.arena import ArenaRef
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
-from minibroker.runtime.rpc import RpcConnection
+from minibroker.runtime.rpc import PeerLost, RpcConnection
 from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
@@ -242,11 +243,12 @@ class _Worker:
 
     async def next_producer_id(self) -> int | None:
         while not self._producer_ids:
-            block = await self._metadata_client.request(ProducerIdsRequest())
+            block = None
+            with suppress(PeerLost):  # The controller is being restarted.
+                block = await self._metadata_client.request(ProducerIdsRequest())
             if block is None:
                 return None
-            first, count = block
-            self._producer_ids = range(first, first + count)
+            self._producer_ids = range(block[0], sum(block))
         taken, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
         return taken
 

@@ -93,6 +93,7 @@ class RunningWorker:
         self.controller: RpcConnection | None = None
         self.blocks = 0
         self.has_ids = True
+        self.disconnects = False
         self.part: ArenaPart = env.arena.open_part(0)
 
     async def live(self) -> None:
@@ -112,6 +113,10 @@ class RunningWorker:
         if isinstance(request, ImageApplied):
             return None
         assert isinstance(request, ProducerIdsRequest)
+        if self.disconnects:
+            assert self.controller is not None
+            self.controller.close()
+            return None
         if not self.has_ids:
             return None
         self.blocks += 1
@@ -198,6 +203,19 @@ async def test_unavailable_producer_ids_are_requested_again(
         reply = (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply
         assert reply == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)
         at.has_ids = True
+        reply = (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply
+        assert reply == (ErrorCode.NONE, 1000, 0)
+
+
+async def test_producer_id_while_the_controller_restarts_is_refused_until_it_is_back(
+    make_env: MakeEnvironment, autojump_clock: MockClock
+) -> None:
+    async with running_worker(make_env) as at:
+        processor = await at.processor()
+        at.disconnects = True
+        reply = (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply
+        assert reply == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)
+        at.disconnects = False
         reply = (await processor.request(ApiPart(ApiKey.INIT_PRODUCER_ID, None))).reply
         assert reply == (ErrorCode.NONE, 1000, 0)
 
