@@ -49,9 +49,10 @@ def test_example_of_fault_rules_runs(pytester: pytest.Pytester) -> None:
     assert pytester.runpython(pytester.makepyfile(page[0])).ret == 0
 
 
-def test_example_of_the_proxy_runs(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_examples_of_the_proxy_run(pytester: pytest.Pytester, number: int) -> None:
     page = blocks("docs/guides/proxy.md", "python")
-    assert pytester.runpython(pytester.makepyfile(page[0])).ret == 0
+    assert pytester.runpython(pytester.makepyfile(page[number])).ret == 0
 
 
 def test_example_of_the_journal_runs(pytester: pytest.Pytester) -> None:

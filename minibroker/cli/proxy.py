@@ -55,6 +55,7 @@ def proxy(upstream: str, listener: str, control_port: int, json: bool) -> None:
 
     from minibroker.client.bootstrap import parse_bootstrap
     from minibroker.config.types import BadValueError, parse_host_port
+    from minibroker.controller.journal import journal_of_one_process
     from minibroker.proxy.running import (
         NoBrokerReachable,
         ProxyOptions,
@@ -74,7 +75,7 @@ def proxy(upstream: str, listener: str, control_port: int, json: bool) -> None:
 
     async def run() -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            await run_proxy(options, signals.__anext__, print_ready)
+            await run_proxy(options, signals.__anext__, print_ready, journal_of_one_process)
 
     try:
         trio.run(run)

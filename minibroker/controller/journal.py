@@ -10,9 +10,9 @@ follow later. The journal lasts as long as this process: it is not stored.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -36,16 +36,12 @@ from minibroker.journal.assertions import (
     happened,
     happened_in_order,
 )
-from minibroker.journal.bounded import Journal
+from minibroker.journal.bounded import JOURNAL_BYTES_MAX, Journal
 from minibroker.journal.buffer import JournalBuffer, JournalChunk
 from minibroker.journal.entries import JournalEntry
 from minibroker.journal.filters import EntryFilter
 from minibroker.journal.merging import JournalMerger
 from minibroker.process.messages import JournalRequest, JournalSwitch
-
-if TYPE_CHECKING:
-    from minibroker.controller.metadata_publisher import MetadataPublisher
-    from minibroker.process.environment import Environment
 
 COLLECT_INTERVAL_S: Final = 0.25
 """How often records are collected, in real time."""
@@ -69,13 +65,70 @@ STREAMED_MAX: Final = 1000
 """Entries that a stream sends before records are collected again."""
 
 
+class JournalClock(Protocol):
+    """The clock of a process that keeps a journal."""
+
+    @property
+    def epoch_s(self) -> float:
+        """The seconds to add to the clock for seconds since 1970."""
+
+    def real_s(self) -> float:
+        """Monotonic real seconds."""
+
+    async def sleep_real(self, seconds: float) -> None:
+        """Wait for real seconds."""
+
+
+class JournalingProcess(Protocol):
+    """The process that keeps the journal; it records as well."""
+
+    journal: JournalBuffer | None
+    """None while the journal is off."""
+
+    @property
+    def name(self) -> str:
+        """The name in entries."""
+
+    @property
+    def clock(self) -> JournalClock:
+        """The clock."""
+
+
+class JournalSubscribers(Protocol):
+    """The other processes that record."""
+
+    records_journal: bool
+
+    def names(self) -> Sequence[str]:
+        """The names of those that are connected."""
+
+    async def request_all(self, request: object, names: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the answers of the processes with these names, or of all."""
+
+
+class NoOtherProcesses:
+    """Implements ``JournalSubscribers`` for a program that is one process."""
+
+    def __init__(self) -> None:
+        self.records_journal = False
+
+    def names(self) -> list[str]:
+        """No names."""
+        return []
+
+    async def request_all(self, request: object, names: Sequence[str] = ()) -> dict[str, Any]:
+        """Ask nothing; return no answers."""
+        del request, names
+        return {}
+
+
 class JournalController:
     """Implements ``control.journal_shapes.JournalBackend``."""
 
     def __init__(
         self,
-        env: Environment,
-        publisher: MetadataPublisher,
+        env: JournalingProcess,
+        publisher: JournalSubscribers,
         start_soon: Callable[..., None],
         bytes_max: int,
     ) -> None:
@@ -312,3 +365,10 @@ def _conditions(assertion: JournalAssertion) -> Iterator[tuple[str, EntryConditi
         yield f"in_order.{index}", step
     if assertion.absent is not None:
         yield "absent", assertion.absent
+
+
+def journal_of_one_process(
+    process: JournalingProcess, start_soon: Callable[..., None]
+) -> JournalController:
+    """Return the journal of a program that is one process."""
+    return JournalController(process, NoOtherProcesses(), start_soon, JOURNAL_BYTES_MAX)

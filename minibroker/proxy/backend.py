@@ -1,4 +1,4 @@
-"""The control API of a proxy: its health and its fault rules.
+"""The control API of a proxy: its health, its fault rules and its journal.
 
 Owns the choice of operations, and the answer about health. It must never know HTTP. Invariant: the
 operations are those of a broker, with the same paths and fields; those that need a broker's state
@@ -14,11 +14,12 @@ import trio
 
 from minibroker import __version__
 from minibroker.control.backend import Health, ProcessHealth
+from minibroker.control.journal_shapes import JournalBackend
 from minibroker.control.operation import ApiOperation
 from minibroker.control.routes import OPERATIONS
 from minibroker.proxy.faults import ProxyFaults
 
-_PREFIXES: Final = ("/v1/faults", "/v1/health", "/openapi.json")
+_PREFIXES: Final = ("/v1/faults", "/v1/journal", "/v1/health", "/openapi.json")
 
 PROXY_OPERATIONS: Final[tuple[ApiOperation, ...]] = tuple(
     each for each in OPERATIONS if each.path == "/" or each.path.startswith(_PREFIXES)
@@ -29,7 +30,8 @@ PROXY_OPERATIONS: Final[tuple[ApiOperation, ...]] = tuple(
 class ProxyBackend:
     """Implements what these operations use of ``control.backend.Backend``."""
 
-    def __init__(self, faults: ProxyFaults) -> None:
+    def __init__(self, faults: ProxyFaults, journal: JournalBackend) -> None:
+        self.journal = journal
         self._started = trio.current_time()
         self.faults = faults.faults
         self.fault = faults.fault

@@ -22,17 +22,19 @@ from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.faults.execution import FaultExecutor, RequestFaults
 from minibroker.faults.matching import ConnectionAttributes, RequestMatches
 from minibroker.faults.rules import ActiveRule
-from minibroker.observability.log import EventLog
+from minibroker.observability.close_reason import CloseReason
 from minibroker.proxy.addresses import ListenFailed
 from minibroker.proxy.api_limits import is_too_new, limit_versions, unsupported_api_versions
 from minibroker.proxy.exchange import Exchange, ProxiedRequest, UnexpectedFrame
 from minibroker.proxy.frames import (
+    LENGTH_BYTES,
     REQUEST_BYTES_MAX,
     RESPONSE_BYTES_MAX,
     FrameReader,
     send_frame,
     with_length,
 )
+from minibroker.proxy.journal import ConnectionRecorder, JournaledProcess
 from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.rewriting import (
     can_name_brokers,
@@ -49,8 +51,6 @@ from protocol.headers import RequestHeader, decode_request_header, encode_respon
 from protocol.messages.fetch import FetchResponse
 from protocol.messages.metadata import MetadataResponse
 from protocol.registry import ApiKey
-
-_log = EventLog("proxy")
 
 _SESSION_VERSION: Final = 7
 """Version of Fetch from which there are sessions (KIP-227)."""
@@ -78,6 +78,10 @@ class ConnectionScope(Protocol):
     def namespace(self) -> NamespaceNames | None:
         """The namespace to which clients are confined, if there is one."""
 
+    @property
+    def process(self) -> JournaledProcess:
+        """The process, which records for the journal."""
+
     async def connect(self, broker: HostPort) -> ByteStream:
         """Connect to a broker. Raises ``UpstreamLost``."""
 
@@ -89,10 +93,36 @@ class ConnectionScope(Protocol):
 
 
 class ConnectionEnd(NamedTuple):
-    """Why a connection was closed, and whether that needs attention."""
+    """Why a connection was closed."""
 
+    reason: CloseReason
     text: str
-    is_problem: bool = False
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it needs attention."""
+        return self.reason not in _ORDINARY
+
+
+_ORDINARY: Final = frozenset(
+    {
+        CloseReason.CLIENT_CLOSED,
+        CloseReason.CLIENT_RESET,
+        CloseReason.FAULT_RULE,
+        CloseReason.STOPPING,
+    }
+)
+
+_REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
+    (FaultDisconnect, CloseReason.FAULT_RULE),
+    (StreamClosed, CloseReason.CLIENT_RESET),
+    (UpstreamLost, CloseReason.PEER_LOST),
+    (UnexpectedFrame, CloseReason.BAD_REQUEST),
+    (ProtocolError, CloseReason.BAD_REQUEST),
+    (CloseConnection, CloseReason.ACKS_ZERO_ERROR),
+    (ListenFailed, CloseReason.INTERNAL_ERROR),
+)
+"""What ends a connection, and the reason in the journal."""
 
 
 class _Reply:
@@ -112,7 +142,7 @@ class ProxiedConnection:
         self.number = number
         self.broker = broker
         self.client_address = client.peer
-        self.end = ConnectionEnd("the client closed it")
+        self.end = ConnectionEnd(CloseReason.STOPPING, "")
         self._client = client
         self._requests = FrameReader(client, REQUEST_BYTES_MAX)
         self._scope = scope
@@ -122,11 +152,15 @@ class ProxiedConnection:
         self._moved = trio.Event()
         self._is_silent = False
         self._cancel_scope = trio.CancelScope()
+        self._recorder = ConnectionRecorder(
+            scope.process, number, (client_ip(client.peer[0]), client.peer[1]), str(broker)
+        )
         translate = partial(self._scope.local_address, seen_from=client.local[0])
         self._translate: Callable[[HostPort], HostPort] = translate
 
     async def run(self) -> None:
         """Pass requests and responses on until one side ends; sets ``end``."""
+        self._recorder.opened()
         try:
             with self._cancel_scope:
                 await self._guard(self._open)
@@ -136,6 +170,7 @@ class ProxiedConnection:
             self._client.close()
             if self._upstream is not None:
                 self._upstream.close()
+            self._recorder.closed(self.end.reason.value, self.end.text, self._exchange.client_id)
 
     async def _open(self) -> None:
         await self._scope.executor.meet(self)
@@ -154,28 +189,20 @@ class ProxiedConnection:
         """Take a step, and note why it ended the connection."""
         try:
             await step()
-        except FaultDisconnect as error:
-            self.end = ConnectionEnd(str(error))
-        except StreamClosed as error:
-            self.end = ConnectionEnd(f"the client disconnected: {error}")
-        except (
-            UpstreamLost,
-            UnexpectedFrame,
-            ProtocolError,
-            CloseConnection,
-            ListenFailed,
-        ) as error:
-            self.end = ConnectionEnd(str(error), is_problem=True)
+        except tuple(kind for kind, _ in _REASONS) as error:
+            reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+            self.end = ConnectionEnd(reason, str(error))
 
     # Requests ---------------------------------------------------------------------------------
 
     async def _pass_requests(self) -> None:
         while (frame := await self._requests.next_frame()) is not None:
-            request = self._exchange.read(frame)
+            request = self._recorder.request(self._exchange.read(frame), frame)
             if self._scope.namespace is not None and not request.is_token:
                 frame = self._scope.namespace.request(*request[:2], frame)
             if request.is_token or not await self._serve(request, frame):
                 await self._forward(request, frame)
+        self.end = ConnectionEnd(CloseReason.CLIENT_CLOSED, "")
 
     async def _serve(self, request: ProxiedRequest, frame: bytes) -> bool:
         """Serve a request that does not simply pass; return False for one that does."""
@@ -187,7 +214,7 @@ class ProxiedConnection:
                     "among the versions that it offers"
                 )
             await self._drained()
-            await send_frame(self._client, unsupported_api_versions(request.correlation_id))
+            await self._answer(request, unsupported_api_versions(request.correlation_id))
             return True
         executor = self._scope.executor
         if executor.is_empty or not executor.concerns(frame):
@@ -210,7 +237,7 @@ class ProxiedConnection:
         )
         if ends_session and message.session_epoch > 0:
             await self._drained()
-            await self._send(header, _session_not_found(), None)
+            await self._send(request, _session_not_found(), None)
             return True
         was_changed = ends_session and message.session_epoch == 0
         if was_changed:
@@ -241,7 +268,7 @@ class ProxiedConnection:
 
         response, faults = await self._scope.executor.execute(self, header, message, matches, run)
         if response is not None:
-            await self._send(header, response, faults)
+            await self._send(request, response, faults)
         if faults is not None:
             await faults.mute()
 
@@ -257,14 +284,20 @@ class ProxiedConnection:
         return response
 
     async def _send(
-        self, header: RequestHeader, response: Any, faults: RequestFaults | None
+        self, request: ProxiedRequest, response: Any, faults: RequestFaults | None
     ) -> None:
-        version = header.api_version
-        frame = encode_response_header(*header[:3]) + encode(response, version)
+        header = encode_response_header(*request[:3])
+        frame = header + encode(response, request.version)
         if faults is None:
-            await send_frame(self._client, frame)
+            await self._answer(request, frame)
         else:
+            damaged = faults.damaged(with_length(frame))
+            self._recorder.response(request, damaged[LENGTH_BYTES:])
             await faults.send(with_length(frame))
+
+    async def _answer(self, request: ProxiedRequest, frame: bytes) -> None:
+        self._recorder.response(request, frame)
+        await send_frame(self._client, frame)
 
     async def _forward(self, request: ProxiedRequest, frame: bytes) -> None:
         while self._exchange.is_full:
@@ -292,7 +325,7 @@ class ProxiedConnection:
                 self._reply.arrived.set()
                 self._reply = None
             else:
-                await send_frame(self._client, frame)
+                await self._answer(request, frame)
             self._exchange.complete()
             self._moved.set()
             self._moved = trio.Event()
@@ -334,9 +367,8 @@ class ProxiedConnection:
         )
 
     def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
-        """Log that a rule fired."""
-        api = None if header is None else ApiKey(header.api_key).name
-        _log.debug("a fault rule fired", rule=active.id, connection=self.number, api=api)
+        """Record that a rule fired: for a request with this header, or for the connection."""
+        self._recorder.fired(active, header, self._exchange.client_id)
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the client."""
@@ -348,7 +380,7 @@ class ProxiedConnection:
 
     def close_for(self, rule_id: str) -> None:
         """Close it for a rule, whatever it does now."""
-        self.end = ConnectionEnd(f"rule {rule_id}")
+        self.end = ConnectionEnd(CloseReason.FAULT_RULE, f"rule {rule_id}")
         self._cancel_scope.cancel()
 
     async def discard_requests(self) -> None:

@@ -44,6 +44,8 @@ class ProxiedRequest(NamedTuple):
     correlation_id: int
     is_token: bool = False
     has_response: bool = True
+    received_ns: int = 0
+    """When it was received, if the journal is on."""
 
 
 _TOKEN: Final = ProxiedRequest(-1, -1, 0, is_token=True)

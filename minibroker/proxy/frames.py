@@ -28,7 +28,7 @@ READ_BYTES: Final = 64 * 1024
 JOINED_BYTES_MAX: Final = 64 * 1024
 """Frames up to this size are sent in one piece with their length."""
 
-_LENGTH_BYTES: Final = 4
+LENGTH_BYTES: Final = 4
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
@@ -72,7 +72,7 @@ class FrameReader:
 
 def with_length(frame: bytes) -> bytes:
     """A frame as it is sent."""
-    return len(frame).to_bytes(_LENGTH_BYTES, "big") + frame
+    return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
 
 
 async def send_frame(stream: ByteStream, frame: bytes) -> None:
@@ -80,5 +80,5 @@ async def send_frame(stream: ByteStream, frame: bytes) -> None:
     if len(frame) <= JOINED_BYTES_MAX:
         await stream.send_all(with_length(frame))
     else:
-        await stream.send_all(len(frame).to_bytes(_LENGTH_BYTES, "big"), more=True)
+        await stream.send_all(len(frame).to_bytes(LENGTH_BYTES, "big"), more=True)
         await stream.send_all(frame)

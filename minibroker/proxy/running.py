@@ -12,15 +12,17 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 import trio
 
 from minibroker.config.types import HostPort
+from minibroker.control.journal_shapes import JournalBackend
 from minibroker.control.serve import listener_url, open_listener, serve
 from minibroker.observability import log
 from minibroker.proxy.addresses import ListenFailed
 from minibroker.proxy.backend import PROXY_OPERATIONS, ProxyBackend
+from minibroker.proxy.journal import JournaledProcess
 from minibroker.proxy.server import ProxyServer
 from minibroker.ready import ProxyReady
 from minibroker.runtime.clock import SharedClock
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 _CONTROL_HOST: Final = "127.0.0.1"
 _log = log.EventLog("proxy")
+
+
+KeepJournal: TypeAlias = Callable[[JournaledProcess, Callable[..., None]], JournalBackend]
+"""Returns the journal of a process; the second argument starts a task."""
 
 
 class ProxyOptions(NamedTuple):
@@ -52,6 +58,7 @@ async def run_proxy(
     options: ProxyOptions,
     wait_for_end: Callable[[], Awaitable[object]],
     on_ready: Callable[[ProxyReady], None],
+    keep_journal: KeepJournal,
 ) -> None:
     """Run a proxy until ``wait_for_end`` returns. Raises ``ProxyStartError``."""
     failure: ProxyStartError | None = None
@@ -63,7 +70,7 @@ async def run_proxy(
 
         nursery.start_soon(end)
         try:
-            await _serve(options, on_ready)
+            await _serve(options, on_ready, keep_journal)
         except ProxyStartError as error:  # Raised below, where no nursery groups it.
             failure = error
         nursery.cancel_scope.cancel()
@@ -71,16 +78,26 @@ async def run_proxy(
         raise failure
 
 
-async def _serve(options: ProxyOptions, on_ready: Callable[[ProxyReady], None]) -> None:
+async def _serve(
+    options: ProxyOptions, on_ready: Callable[[ProxyReady], None], keep_journal: KeepJournal
+) -> None:
     log.configure("proxy", SharedClock().wall_ms)
-    server = ProxyServer(options.listener)
+    process = JournaledProcess()
+    server = ProxyServer(options.listener, process=process)
     with closing(server), _listen(server, options) as control:
         await _look_for_brokers(server, options.upstream)
-        make_backend = cast("Callable[[], Backend]", partial(ProxyBackend, server.faults))
         async with trio.open_nursery() as nursery:
+            journal = keep_journal(process, nursery.start_soon)
+            make_backend = partial(ProxyBackend, server.faults, journal)
             nursery.start_soon(server.run)
             nursery.start_soon(
-                partial(serve, make_backend, control, trio.Event(), operations=PROXY_OPERATIONS)
+                partial(
+                    serve,
+                    cast("Callable[[], Backend]", make_backend),
+                    control,
+                    trio.Event(),
+                    operations=PROXY_OPERATIONS,
+                )
             )
             addresses = dict.fromkeys(map(server.listen_for, options.upstream))
             bootstrap = ",".join(map(str, addresses))

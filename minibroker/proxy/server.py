@@ -22,6 +22,7 @@ from minibroker.observability.log import EventLog
 from minibroker.proxy.addresses import AddressTable, ListenFailed
 from minibroker.proxy.connection import ProxiedConnection, UpstreamLost
 from minibroker.proxy.faults import ProxyFaults
+from minibroker.proxy.journal import JournaledProcess
 from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.topic_names import TopicNames
 from minibroker.runtime.hosts import resolver_name
@@ -41,8 +42,16 @@ _log = EventLog("proxy")
 class ProxyServer:
     """Implements ``proxy.connection.ConnectionScope``."""
 
-    def __init__(self, listener: HostPort, namespace: NamespaceNames | None = None) -> None:
-        """``listener`` is the address of the first listener; the others have its host."""
+    def __init__(
+        self,
+        listener: HostPort,
+        namespace: NamespaceNames | None = None,
+        process: JournaledProcess | None = None,
+    ) -> None:
+        """``listener`` is the address of the first listener; the others have its host.
+
+        ``process`` is this one, which records for the journal.
+        """
         self.namespace: Final = namespace
         self._host = listener.host
         self._table = AddressTable(listener.port)
@@ -54,6 +63,7 @@ class ProxyServer:
         self.faults: Final = ProxyFaults(self._connections.values)
         self.executor: Final = self.faults.executor
         self.topic_names: Final = TopicNames()
+        self.process: Final = process or JournaledProcess()
 
     # Listeners --------------------------------------------------------------------------------
 
@@ -128,7 +138,7 @@ class ProxyServer:
             "connection closed",
             client=connection.client_address,
             broker=broker,
-            reason=connection.end.text,
+            reason=connection.end.text or connection.end.reason.value,
         )
 
     async def connect(self, broker: HostPort) -> SocketStream:

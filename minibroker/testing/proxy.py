@@ -16,6 +16,7 @@ from typing import IO, Any, Final, Self
 
 from minibroker.testing.control import Control
 from minibroker.testing.faults import Faults
+from minibroker.testing.journal import RecordedJournal
 
 STOP_SECONDS_MAX: Final = 10.0
 MODULE: Final = "minibroker.testing.proxy_process"
@@ -39,6 +40,7 @@ class MiniProxy:
         self._ready: dict[str, Any] = {}
         self._control: Control | None = None
         self._faults: Faults | None = None
+        self._journal: RecordedJournal | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -76,7 +78,7 @@ class MiniProxy:
         """Stop, and wait until the process has ended; a second call does nothing."""
         if self._control is not None:
             self._control.close()
-            self._control = self._faults = None
+            self._control = self._faults = self._journal = None
         if self._process is not None:
             assert self._process.stdin is not None
             assert self._process.stdout is not None
@@ -116,6 +118,13 @@ class MiniProxy:
         if self._faults is None:
             self._faults = Faults(self.control_url, self.control)
         return self._faults
+
+    @property
+    def journal(self) -> RecordedJournal:
+        """What happened: ``with proxy.journal as journal: ...; journal.assert_happened(...)``."""
+        if self._journal is None:
+            self._journal = RecordedJournal(self.control_url, self.control)
+        return self._journal
 
     def log(self) -> str:
         """The standard error of the proxy."""

@@ -16,6 +16,7 @@ import trio
 from minibroker.client.bootstrap import parse_bootstrap
 from minibroker.client.errors import InvalidArgument
 from minibroker.config.types import BadValueError, parse_host_port
+from minibroker.controller.journal import journal_of_one_process
 from minibroker.proxy.running import ProxyOptions, ProxyStartError, run_proxy
 from minibroker.ready import ProxyReady, as_json
 
@@ -29,7 +30,7 @@ def main() -> None:
     try:
         listener = parse_host_port(given["listener"])
         options = ProxyOptions(parse_bootstrap(given["upstream"]), listener)
-        trio.run(run_proxy, options, _wait_for_end, _say_ready)
+        trio.run(run_proxy, options, _wait_for_end, _say_ready, journal_of_one_process)
     except (InvalidArgument, BadValueError, ProxyStartError) as error:
         _say(json.dumps({"event": "failed", "text": str(error)}))
 

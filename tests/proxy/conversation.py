@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from minibroker.config.types import HostPort
 from minibroker.control.fault_shapes import FaultRule
@@ -14,6 +15,7 @@ from minibroker.proxy.addresses import ListenFailed
 from minibroker.proxy.connection import ProxiedConnection, UpstreamLost
 from minibroker.proxy.faults import ProxyFaults
 from minibroker.proxy.frames import FrameReader
+from minibroker.proxy.journal import JournaledProcess
 from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.topic_names import TopicNames
 from minibroker.runtime.stream import ByteStream, memory_stream_pair
@@ -55,7 +57,7 @@ def with_length(frame: bytes) -> bytes:
 class Conversation:
     """Implements ``ConnectionScope`` for one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: JournaledProcess) -> None:
         self.client, client_end = memory_stream_pair(("127.0.0.9", 5), (LOCAL, 19092))
         self.broker, self._upstream_end = memory_stream_pair()
         self._from_proxy = FrameReader(self.client, LIMIT)
@@ -65,6 +67,7 @@ class Conversation:
         self.executor = self.faults.executor
         self.topic_names = TopicNames()
         self.namespace: NamespaceNames | None = None
+        self.process = process
         self.is_reachable = True
         self.listen_failure = ""
         self.connection = ProxiedConnection(3, BROKER, client_end, self)
@@ -125,11 +128,14 @@ class Conversation:
 
 
 @asynccontextmanager
-async def conversation(*, reachable: bool = True) -> AsyncIterator[Conversation]:
-    """A running connection."""
-    made = Conversation()
+async def conversation(
+    *, reachable: bool = True, process: JournaledProcess | None = None
+) -> AsyncIterator[Conversation]:
+    """A running connection, which has passed the rules about new ones."""
+    made = Conversation(process or JournaledProcess())
     made.is_reachable = reachable
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
+        await wait_all_tasks_blocked()
         yield made
         nursery.cancel_scope.cancel()

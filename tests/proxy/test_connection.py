@@ -84,7 +84,7 @@ async def test_broker_that_cannot_be_listened_for_ends_the_connection() -> None:
         broker = MetadataResponseBroker(node_id=1, host="kafka", port=9092)
         await at.answer(MetadataResponse(brokers=[broker]), 12)
         assert await at.receive_frame() is None
-        assert at.connection.end == ("all ports are taken", True)
+        assert at.connection.end == ("internal_error", "all ports are taken")
 
 
 async def test_offered_versions_are_limited_to_those_that_can_be_read() -> None:
@@ -137,7 +137,7 @@ async def test_lost_broker_disconnects_the_client_after_its_responses() -> None:
         at.broker.close()
         assert await at.receive_frame() is not None
         assert await at.receive_frame() is None
-        assert at.connection.end == ("broker kafka:9092 closed the connection", True)
+        assert at.connection.end == ("peer_lost", "broker kafka:9092 closed the connection")
 
 
 async def test_unreachable_broker_disconnects_the_client() -> None:
@@ -176,7 +176,7 @@ async def test_response_to_nothing_ends_the_connection() -> None:
     async with conversation() as at:
         await at.answer_frame(b"\0\0\0\1")
         assert await at.receive_frame() is None
-        assert at.connection.end == ("a response without a request", True)
+        assert at.connection.end == ("bad_request", "a response without a request")
 
 
 # Rules --------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ async def test_disconnect_in_the_middle_closes_both_sides() -> None:
         received = bytearray(100)
         assert await at.client.receive_exactly(memoryview(received)) == 7
         assert await at.taken_frame() is None
-        assert at.connection.end == ("rule 1", False)
+        assert at.connection.end == ("fault_rule", "rule 1")
 
 
 async def test_silent_connection_stays_open_when_the_broker_leaves() -> None:

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from minibroker.config.types import HostPort
+from minibroker.controller.journal import journal_of_one_process
 from minibroker.proxy.running import (
     NoBrokerReachable,
     ProxyOptions,
@@ -27,7 +28,7 @@ async def ready_of(options: ProxyOptions) -> ProxyReady:
         found.append(ready)
         is_ready.set()
 
-    await run_proxy(options, is_ready.wait, on_ready)
+    await run_proxy(options, is_ready.wait, on_ready, journal_of_one_process)
     return found[0]
 
 
@@ -67,4 +68,9 @@ async def test_proxy_can_be_stopped_while_it_starts(monkeypatch: pytest.MonkeyPa
         raise AssertionError
 
     monkeypatch.setattr(trio, "open_tcp_stream", never)
-    await run_proxy(ProxyOptions([HostPort("a", 1)], FREE), trio.lowlevel.checkpoint, print)
+    await run_proxy(
+        ProxyOptions([HostPort("a", 1)], FREE),
+        trio.lowlevel.checkpoint,
+        print,
+        journal_of_one_process,
+    )

@@ -36,9 +36,13 @@ async def echo() -> AsyncIterator[HostPort]:
         nursery.cancel_scope.cancel()
 
 
+def started(port: int = 0) -> ProxyServer:
+    return ProxyServer(HostPort(LOOPBACK, port))
+
+
 @asynccontextmanager
 async def running(port: int = 0) -> AsyncIterator[ProxyServer]:
-    server = ProxyServer(HostPort(LOOPBACK, port))
+    server = started(port)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -81,8 +85,8 @@ async def test_taken_port_is_skipped_and_the_first_one_is_an_error() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ListenFailed, match=f"{port}: Address already in use"):
-            ProxyServer(HostPort(LOOPBACK, port)).listen_for(HostPort("a", 1))
-        with closing(ProxyServer(HostPort(LOOPBACK, port - 1))) as server:
+            started(port).listen_for(HostPort("a", 1))
+        with closing(started(port - 1)) as server:
             try:
                 server.listen_for(HostPort("a", 1))
             except ListenFailed:
@@ -110,7 +114,7 @@ async def test_connection_to_a_broker_has_a_limit_of_time(
 
     monkeypatch.setattr(trio, "open_tcp_stream", never)
     with pytest.raises(UpstreamLost, match="no connection within 10 s"):
-        await ProxyServer(HostPort(LOOPBACK, 0)).connect(HostPort("a", 1))
+        await started().connect(HostPort("a", 1))
 
 
 async def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,26 @@ def test_rules_work_as_on_a_broker(proxy: MiniProxy, client: RawClient) -> None:
     assert proxy.log() == ""
 
 
+def test_journal_works_as_on_a_broker(proxy: MiniProxy) -> None:
+    beat = HeartbeatRequest(group_id="j", member_id="m")
+    with proxy.journal as journal:
+        with RawClient(proxy.bootstrap_servers, "judged") as client, proxy.faults as faults:
+            faults.add("observe", api="Heartbeat", group="j")
+            client.ask(beat, 4)
+        journal.wait_for(kind="connection_closed", client_id="judged")
+        journal.assert_in_order(
+            {"kind": "connection_opened"},
+            {"kind": "request", "api": "Heartbeat", "group": "j"},
+            {"kind": "fault", "details": {"action": "observe"}},
+            {"kind": "response", "client_id": "judged", "error": "UNKNOWN_MEMBER_ID"},
+            {"kind": "connection_closed", "details": {"reason": "client_closed"}},
+        )
+        (response,) = journal.entries(kind="response", client_id="judged")
+        assert response["throttle_time_ms"] == 0
+        assert response["stages"]["total"] > 0
+        assert response["role"] == "proxy"
+
+
 def test_proxy_that_cannot_start_says_why() -> None:
     with pytest.raises(ProxyNotStarted, match="no upstream broker answers"):
         MiniProxy("127.0.0.1:1").start()
