@@ -51,8 +51,8 @@ class FaultedConnection(Protocol):
     async def send(self, data: bytes) -> None:
         """Send bytes to the client."""
 
-    def reset(self) -> None:
-        """Close it with a TCP reset."""
+    def reset_on_close(self) -> None:
+        """Let its close send a TCP reset."""
 
     def close_for(self, rule_id: str) -> None:
         """Close it for a rule, whatever it does now."""
@@ -198,7 +198,7 @@ class FaultExecutor:
         for active in await self._fired(matching):
             connection.note_fired(active, None)
             if active.rule.action == "refuse":
-                connection.reset()
+                connection.reset_on_close()
                 raise FaultDisconnect(f"rule {active.id}")
             await connection.discard_bytes()
             raise FaultDisconnect(f"rule {active.id} left the connection silent")
@@ -263,7 +263,7 @@ class RequestFaults:
 
     def _disconnect(self, active: ActiveRule) -> None:
         if active.rule.reset:
-            self._connection.reset()
+            self._connection.reset_on_close()
         raise FaultDisconnect(f"rule {active.id}")
 
     def damaged(self, frame: bytes) -> bytes:

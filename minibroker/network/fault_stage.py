@@ -144,9 +144,9 @@ class FaultedClient:
         """Send bytes to the client."""
         await self._client.stream.send_all(data)
 
-    def reset(self) -> None:
-        """Close it with a TCP reset."""
-        self._client.stream.abort()
+    def reset_on_close(self) -> None:
+        """Let its close send a TCP reset."""
+        self._client.stream.reset_on_close()
 
     def close_for(self, rule_id: str) -> None:
         """Close it for a rule, whatever it does now."""

@@ -131,7 +131,7 @@ class Selector:
         return registration.rest
 
     def forget(self, client: ClientConnection) -> None:
-        """Forget a connection that will be closed."""
+        """Forget a connection that will be closed; its socket must be open until then."""
         stream = client.stream
         if isinstance(stream, SocketStream) and stream.descriptor in self._registered:
             del self._registered[stream.descriptor]

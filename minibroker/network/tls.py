@@ -241,9 +241,8 @@ class TlsStream(ByteStream):
             await self.send_all(data)
             position += len(data)
 
-    def abort(self) -> None:
-        self._inner.abort()
-        self.close()
+    def reset_on_close(self) -> None:
+        self._inner.reset_on_close()
 
     def close(self) -> None:
         if not self._closed:

@@ -374,9 +374,9 @@ class ProxiedConnection:
         """Send bytes to the client."""
         await self._client.send_all(data)
 
-    def reset(self) -> None:
-        """Close it with a TCP reset."""
-        self._client.abort()
+    def reset_on_close(self) -> None:
+        """Let its close send a TCP reset."""
+        self._client.reset_on_close()
 
     def close_for(self, rule_id: str) -> None:
         """Close it for a rule, whatever it does now."""

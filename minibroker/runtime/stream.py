@@ -99,9 +99,9 @@ class ByteStream(ABC):
     def close(self) -> None:
         """Close both directions; waiting calls raise ``StreamClosed``. Idempotent."""
 
-    def abort(self) -> None:
-        """Close both directions at once; a socket's peer gets a TCP reset."""
-        self.close()
+    @abstractmethod
+    def reset_on_close(self) -> None:
+        """Let `close` send a TCP reset if the stream is a socket; the stream stays open."""
 
 
 def _do_nothing() -> None:
@@ -238,10 +238,9 @@ class SocketStream(ByteStream):
         finally:
             self._waiting -= 1
 
-    def abort(self) -> None:
+    def reset_on_close(self) -> None:
         if not self._closed:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.close()
 
     def close(self) -> None:
         if not self._closed:
@@ -340,6 +339,9 @@ class MemoryStream(ByteStream):
         await self.send_all(data)
         if len(data) < length:
             raise EOFError(f"the file ends {length - len(data)} bytes too early")
+
+    def reset_on_close(self) -> None:
+        """There is no reset in memory."""
 
     def close(self) -> None:
         self._closed = True

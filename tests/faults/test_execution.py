@@ -45,7 +45,7 @@ class Client:
     async def send(self, data: bytes) -> None:
         self.sent.append((trio.current_time(), data))
 
-    def reset(self) -> None:
+    def reset_on_close(self) -> None:
         self.done.append("reset")
 
     def close_for(self, rule_id: str) -> None:

@@ -102,6 +102,8 @@ def broker() -> Iterator[MiniBroker]:
         case.request.topics[0].topic_id = uuid_from_text(topic_id)  # type: ignore[attr-defined]
         started.freeze()
         yield started
+        processes = started.control.get("v1", "health")["processes"]
+        assert [each["name"] for each in processes if each["restarts"]] == []
 
 
 @pytest.fixture
