@@ -3,6 +3,7 @@
 // reports it and marks the scene as outdated.
 
 import { element, Meter, write } from "./dom.js";
+import { Faults } from "./faults.js";
 import { advance, conditionsOf, ipOf, NOTHING } from "./model.js";
 import { Addresses, Chosen, ofAddress, Refusals, Warnings } from "./panels.js";
 import { ask, poll } from "./polling.js";
@@ -54,6 +55,10 @@ const requests = new Requests(
     detail: place("frames"),
   },
   () => !place("view-requests").hidden,
+);
+const faults = new Faults(
+  { table: place("faults"), form: place("faults-form"), problem: place("faults-problem") },
+  () => !place("view-faults").hidden,
 );
 const views = new Views(document.querySelectorAll("[role=tab]"), onShow);
 
@@ -198,6 +203,7 @@ function onShow() {
   if (answeredAt !== null) redraw();
   if (quotas.newest !== null) drawQuotas();
   requests.look();
+  faults.look();
 }
 
 // The broker -------------------------------------------------------------------------------------

@@ -20,15 +20,18 @@ export function pauseAfter(failures, took, period = PERIOD_MS) {
   return Math.min(PAUSE_MAX_MS, PERIOD_MS * 2 ** Math.min(failures, 10));
 }
 
-/** Poll forever: `onAnswer(answer)`, or `onSilence(why, pause)` with the time until the next try. */
-export function poll(url, onAnswer, onSilence, period = PERIOD_MS) {
+/**
+ * Poll forever: `onAnswer(answer)`, or `onSilence(why, pause)` with the time until the next try. While
+ * `isWanted()` is false it stops. Returns a function that polls now, e.g. because it is wanted again.
+ */
+export function poll(url, onAnswer, onSilence, period = PERIOD_MS, isWanted = () => true) {
   let failures = 0;
   let timer = null;
   let asking = false;
 
   async function look() {
-    timer = null;
-    if (asking || document.hidden) return;
+    clearTimeout(timer);
+    if (asking || document.hidden || !isWanted()) return;
     asking = true;
     const began = performance.now();
     let why = null;
@@ -49,21 +52,21 @@ export function poll(url, onAnswer, onSilence, period = PERIOD_MS) {
   }
 
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) return;
-    clearTimeout(timer);
-    look();
+    if (!document.hidden) look();
   });
   look();
+  return look;
 }
 
 /** Send one request; the error that is thrown says why there is no response. */
-export async function ask(url) {
+export async function ask(url, options = {}) {
   let response;
   try {
-    response = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+    response = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS), ...options });
   } catch (error) {
     throw new Error(error.name === "TimeoutError" ? "no response in time" : "the connection was refused");
   }
+  if (response.status === 204) return null;
   const answer = await response.json().catch(() => null);
   // The health of a broker that is not ready has the status 503, but is no error.
   if (answer !== null && answer.error === undefined) return answer;
