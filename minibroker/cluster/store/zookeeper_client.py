@@ -148,8 +148,8 @@ def _limit_session_response(client: KazooClient) -> None:
     connection = client._connection  # noqa: SLF001
     invoke = connection._invoke  # noqa: SLF001
 
-    def invoke_limited(timeout: float, *arguments: Any) -> Any:
-        return invoke(min(timeout, SESSION_RESPONSE_S), *arguments)
+    def invoke_limited(timeout: float, request: Any, xid: int | None = None) -> Any:
+        return invoke(min(timeout, SESSION_RESPONSE_S), request, xid)
 
     connection._invoke = invoke_limited  # noqa: SLF001
 

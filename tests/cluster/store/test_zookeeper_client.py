@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from kazoo.protocol.connection import AUTH_XID
 from kazoo.protocol.serialization import int_struct, write_buffer, write_string
 
 from minibroker.cluster.store import zookeeper_client
@@ -174,8 +175,9 @@ def test_add_watch_request_has_zookeeper_encoding() -> None:
     assert AddWatch("/a").serialize() == b"\0\0\0\2/a" + b"\0\0\0\1"
 
 
+@pytest.mark.parametrize("digest", [None, ("us", "secret")])
 def test_server_that_does_not_confirm_session_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, digest: tuple[str, str] | None
 ) -> None:
     monkeypatch.setattr(zookeeper_client, "SESSION_RESPONSE_S", 0.2)
     confirmation = int_struct.pack(0) + int_struct.pack(60_000) + bytes(8) + write_buffer(bytes(16))
@@ -183,13 +185,16 @@ def test_server_that_does_not_confirm_session_is_tried_again(
         listener.settimeout(20)
         port = listener.getsockname()[1]
         connect = parse_connect_string(f"127.0.0.1:{port}")
-        client, _ = make_client(ZooKeeperAccess(connect, session_timeout_s=60.0, patience_s=60.0))
+        client, _ = make_client(ZooKeeperAccess(connect, 60.0, 60.0, digest))
         connected = client.start_async()
         sockets = [listener.accept()[0]]  # The first connection gets no response.
         while not connected.wait(0):
             sockets.append(listener.accept()[0])
             with suppress(OSError):
                 sockets[-1].sendall(int_struct.pack(len(confirmation)) + confirmation)
+                if digest is not None:  # Its header: the number of such requests, no error.
+                    authenticated = int_struct.pack(AUTH_XID) + bytes(8) + int_struct.pack(0)
+                    sockets[-1].sendall(int_struct.pack(len(authenticated)) + authenticated)
             connected.wait(1)
         client._stopped.set()  # The server would not answer a request to close.
         for each in sockets:
