@@ -75,6 +75,9 @@ class KafkaPythonLibrary(ClientLibrary):
             def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
                 self.on_partitions_assigned(revoked)
 
+        # A member that joins a group before it has metadata assigns no partition for minutes.
+        for topic in topics:
+            self._call(self._consumer.partitions_for_topic, topic)
         self._call(lambda: self._consumer.subscribe(topics, listener=Listener()))
 
     def poll(self) -> Iterable[ConsumedRecord]:
