@@ -175,7 +175,9 @@ def test_closed_connections_are_counted_and_faulty_ones_logged(written: Written)
         "frame_too_large",
         "limit",
     }
-    assert [line.split(" WARNING ")[1] for line in written.lines()] == [
+    # A thread of a library may log something of an earlier test now.
+    lines = [line for line in written.lines() if " WARNING connection " in line]
+    assert [line.split(" WARNING ")[1] for line in lines] == [
         "connection closed: frame_too_large listener=PLAINTEXT client=127.0.0.1:6 size=1073741824",
         "connection refused: limit listener=PLAINTEXT client=127.0.0.1:7",
     ]
