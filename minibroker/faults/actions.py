@@ -130,7 +130,7 @@ ACTIONS: Final = {
         selectors=STORAGE_FIELDS,
     ),
     "stall_append": ActionKind(
-        "Lets the worker wait in an append as for a disk that hangs, with all its partitions.",
+        "Lets the worker wait in an append with all its partitions, like a disk that is stuck.",
         needed=("pause_ms",),
         selectors=STORAGE_FIELDS,
     ),

@@ -1,4 +1,4 @@
-"""Questions about fault rules to the controller, which may be restarted meanwhile.
+"""Questions about fault rules to the controller, which may restart before it answers.
 
 Owns the repetition of these questions. It must never know rules. Invariant: what a rule holds stays
 held while the controller restarts, because the rules and their counts survive it; an action of a
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 async def decide(link: Link, candidates: Sequence[Candidate]) -> Sequence[Firing]:
     """The rules that fire of those that match.
 
-    If the controller dies meanwhile, the match may be counted twice.
+    If the controller dies before it answers, the match may be counted twice.
     """
     while candidates:
         try:

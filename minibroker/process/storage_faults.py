@@ -79,7 +79,7 @@ class StorageFaults:
         rule = active.rule
         if rule.action == "stall_append":
             pause_s = (rule.pause_ms or 0) / 1000
-            time.sleep(pause_s)  # noqa: TID251 - the loop waits, as for a disk that hangs
+            time.sleep(pause_s)  # noqa: TID251 - as for a disk that does not respond
             return
         if rule.bytes:
             os.pwrite(fd, b"".join(batch)[: rule.bytes], size)

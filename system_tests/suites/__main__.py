@@ -28,9 +28,9 @@ def main() -> int:
     arguments = parser.parse_args()
     wrong = []
     for name in arguments.names or SUITES:
-        began = time.monotonic()
+        started = time.monotonic()
         results = SUITES[name](short=arguments.short)
-        print(f"{name}: {summary(results)} in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{name}: {summary(results)} in {time.monotonic() - started:.0f} s", flush=True)
         for line in expectations_of(name):
             ended = [each for test, each in results.items() if line.is_of(test)]
             if any(each.outcome is not Outcome.PASSED for each in ended):

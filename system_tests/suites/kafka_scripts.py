@@ -22,7 +22,7 @@ PROGRAMS: Final = {
 
 
 def write_scripts(kafka: Path) -> None:
-    """Write the scripts to `bin`, beside the jars in `libs`, as in a release of Kafka."""
+    """Write the scripts to `bin`, next to the jars in `libs`, as in a release of Kafka."""
     (kafka / "bin").mkdir(parents=True, exist_ok=True)
     (kafka / "libs").unlink(missing_ok=True)
     (kafka / "libs").symlink_to(kafka_jars())

@@ -40,6 +40,11 @@ async def running() -> AsyncIterator[RunningSelector]:
     assert len(made.purgatory) == len(made.delayed) == 0
 
 
+def fail_if_bad(body: bytes) -> None:
+    if body == b"bad":
+        raise ValueError("bad")
+
+
 async def test_complete_requests_are_served_without_the_connections_task(
     running: RunningSelector,
 ) -> None:
@@ -101,11 +106,7 @@ async def test_task_awaits_what_remains_of_a_response(running: RunningSelector) 
 
 
 async def test_error_of_a_response_is_raised_in_its_task_only(running: RunningSelector) -> None:
-    def fail(body: bytes) -> None:
-        if body == b"bad":
-            raise ValueError("bad")
-
-    running.on_respond = fail
+    running.on_respond = fail_if_bad
     connection, other = Connection(running), Connection(running)
     await wait_all_tasks_blocked()
     connection.send(b"bad")
@@ -222,11 +223,7 @@ async def test_request_of_invalid_size_is_raised_in_the_task(running: RunningSel
 
 
 async def test_error_of_a_request_is_raised_in_its_task_only(running: RunningSelector) -> None:
-    def fail(body: bytes) -> None:
-        if body == b"bad":
-            raise ValueError("bad")
-
-    running.on_serve = fail
+    running.on_serve = fail_if_bad
     connection, other = Connection(running), Connection(running)
     await wait_all_tasks_blocked()
     connection.send(b"bad")
