@@ -34,6 +34,7 @@ from system_tests.harness.brokers import RunningBroker, StartFailed
 from system_tests.harness.jars import CACHE, ToolchainMissing
 
 TIME_MAX_S = 15 * 60
+GROWTH_MAX_S = 10 * 60
 STORMS_MAX = 3
 WARM_UPS = 2
 BUSY_SHARE_MAX = 0.05
@@ -199,7 +200,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = parser().parse_args()
-    session = Session(TIME_MAX_S, options.only)
+    grows = plan.grows(options.growth, options.only)
+    session = Session(TIME_MAX_S + grows * GROWTH_MAX_S, options.only)
     try:
         for program in (CLIENT, SMALL, FRAMES, TRANSACTIONS):
             compiled(program)

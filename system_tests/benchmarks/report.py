@@ -133,7 +133,9 @@ ROWS = (
     row("produce: client's CPU share", "%"),
     row("consume: client's CPU share", "%"),
     *(row(growth.with_connections(count), "/s") for count in growth.CONNECTIONS),
+    *(row(growth.with_partitions(count), "us") for count in growth.PARTITION_COUNTS),
     *(row(growth.with_size(size), "us") for size in growth.SIZES),
+    *(row(growth.with_batch(records), "us") for records in growth.BATCHES),
 )
 Runs = dict[str, dict[str, list[float]]]  # by row, by peer
 
