@@ -7,10 +7,11 @@ whose answers differ although they should not, raises and never counts as a figu
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from protocol import registry
 from protocol.compiler import decode, encode
@@ -32,8 +33,15 @@ VERSIONS_MOST = {
     ApiKey.JOIN_GROUP: 3,
     ApiKey.HEARTBEAT: 4,
     ApiKey.SYNC_GROUP: 3,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.END_TXN: 3,
 }
-"""The last versions with one group, topics by name, and a member that joins at once."""
+"""The last versions with one group or transaction, topics by name, and a member that joins at
+once.
+"""
+LOADING_S: Final = 30.0
+RETRY_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,20 @@ class Versioned:
 
     def ask(self, request: Message) -> Any:
         return self._client.ask(request, self.version(key_of(request)))
+
+    def ask_until_accepted(self, request: Message) -> Any:
+        """Repeat a request until it has no error: a coordinator may still be loading."""
+        ends = time.monotonic() + LOADING_S
+        while True:
+            response = self.ask(request)
+            try:
+                refuse_errors(response)
+            except RunFailed:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(RETRY_S)
+            else:
+                return response
 
     def frame(self, request: Message) -> bytes:
         return frame(request, self.version(key_of(request)))

@@ -7,9 +7,8 @@ no error.
 
 from __future__ import annotations
 
-import time
 import uuid
-from typing import Any, Final
+from typing import Final
 
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.heartbeat import HeartbeatRequest
@@ -22,15 +21,12 @@ from protocol.messages.offset_commit import (
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.schema import Message
-from system_tests.benchmarks.client import RunFailed
 from system_tests.benchmarks.frames import Versioned, repeat, versioned
 from system_tests.benchmarks.measures import Figures, topic_of
 from system_tests.benchmarks.peers import Peer
 
 NAMES: Final = ("FindCoordinator", "Heartbeat", "OffsetCommit", "OffsetFetch")
 SESSION_TIMEOUT_MS: Final = 45_000
-JOIN_PATIENCE_S: Final = 30
-RETRY_S: Final = 0.1
 
 
 def row(name: str) -> str:
@@ -48,7 +44,7 @@ def group_requests(peer: Peer, count: int) -> Figures:
 def encoded(connection: Versioned, group: str, topic: str) -> dict[str, bytes]:
     """Join the group and return its member's requests."""
     find = FindCoordinatorRequest(key=group, key_type=0)
-    without_error(connection, find)  # the first one may create the offsets topic
+    connection.ask_until_accepted(find)  # the first one may create the offsets topic
     member, generation = joined(connection, group)
     commit = OffsetCommitRequest(
         group_id=group,
@@ -75,8 +71,7 @@ def encoded(connection: Versioned, group: str, topic: str) -> dict[str, bytes]:
 
 def joined(connection: Versioned, group: str) -> tuple[str, int]:
     """Return the member id and generation of a group that is stable."""
-    response = without_error(
-        connection,
+    response = connection.ask_until_accepted(
         JoinGroupRequest(
             group_id=group,
             session_timeout_ms=SESSION_TIMEOUT_MS,
@@ -87,8 +82,7 @@ def joined(connection: Versioned, group: str) -> tuple[str, int]:
         ),
     )
     assignment = SyncGroupRequestAssignment(member_id=response.member_id, assignment=b"")
-    without_error(
-        connection,
+    connection.ask_until_accepted(
         SyncGroupRequest(
             group_id=group,
             generation_id=response.generation_id,
@@ -97,15 +91,3 @@ def joined(connection: Versioned, group: str) -> tuple[str, int]:
         ),
     )
     return response.member_id, response.generation_id
-
-
-def without_error(connection: Versioned, request: Message) -> Any:
-    """Repeat a request until it has no error: a coordinator may still be loading."""
-    ends = time.monotonic() + JOIN_PATIENCE_S
-    while True:
-        response = connection.ask(request)
-        if response.error_code == 0:
-            return response
-        if time.monotonic() > ends:
-            raise RunFailed(f"{type(request).__name__}: error code {response.error_code}")
-        time.sleep(RETRY_S)

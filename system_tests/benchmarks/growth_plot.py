@@ -12,6 +12,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from system_tests.benchmarks import growth
 from system_tests.benchmarks.peers import KAFKA, KFAKE, MINIBROKER, MOCK
@@ -22,6 +23,9 @@ Points = tuple[list[int], list[float]]
 COLORS = {MINIBROKER: "#2a6f97", KAFKA: "#d1495b", MOCK: "#8a8a8a", KFAKE: "#e9a03b"}
 BY_CONNECTIONS, BY_SIZE = "performance-connections.png", "performance-record-size.png"
 BY_PARTITIONS, BY_BATCH = "performance-partitions.png", "performance-batch-size.png"
+TICKS = (1, 2, 5)
+"""Labelled steps of a decade."""
+
 MEDIAN = "median of one Produce request, µs"
 
 
@@ -78,7 +82,16 @@ def _draw(file: Path, lines: Mapping[str, Points], labels: tuple[str, str]) -> P
         steps = sorted({step for at, _ in lines.values() for step in at})
         axes.set_xticks(steps, [f"{step:,}" for step in steps])
         axes.minorticks_off()
+        axes.set_ylim(*_around([median for _, medians in lines.values() for median in medians]))
+        axes.yaxis.set_major_locator(LogLocator(subs=TICKS))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
         figure.savefig(file, dpi=150)
     return file
+
+
+def _around(values: Sequence[float]) -> tuple[float, float]:
+    """The ticks below the least and above the greatest value."""
+    ticks = [step * 10.0**power for power in range(-3, 9) for step in TICKS]
+    return max(t for t in ticks if t < min(values)), min(t for t in ticks if t > max(values))

@@ -70,6 +70,7 @@ def repeated(records: int, *, grows: bool) -> list[Repeated]:
         Repeated("end-to-end", partial(small.end_to_end, count=1500), lasting=True),
         Repeated("polls", partial(small.polls, count=3000), lasting=True),
         Repeated("transactions", transactions.commits, lasting=True),
+        Repeated("beside-transactions", transactions.beside, lasting=True),
         Repeated("group", partial(groups.group_requests, count=2000)),
         Repeated("metadata", partial(measures.metadata, count=2000), lasting=True),
     ]
