@@ -39,6 +39,7 @@ FaultAction: TypeAlias = Literal[
     "error",
     "delay",
     "hold",
+    "reorder",
     "disconnect",
     "never_answer",
     "throttle",
@@ -65,7 +66,9 @@ FaultPoint: TypeAlias = Literal[
 ]
 FaultPlace: TypeAlias = Literal["before", "after", "middle"]
 StorageErrno: TypeAlias = Literal["ENOSPC", "EDQUOT", "EROFS", "EIO"]
-CorruptPart: TypeAlias = Literal["crc", "bit", "length", "correlation_id", "truncate"]
+CorruptPart: TypeAlias = Literal[
+    "crc", "bit", "length", "correlation_id", "tagged_field", "truncate"
+]
 
 
 class FaultRule(NamedTuple):
@@ -210,7 +213,8 @@ class FaultRule(NamedTuple):
         Doc(
             "The corrupted part: the `crc` of the first batch of each partition in a Fetch "
             "response, one `bit`, the `length` or `correlation_id` of the response, or its end "
-            "(`truncate`)."
+            "(`truncate`). `tagged_field` adds a tagged field that no client knows to a response "
+            "of a flexible version, which is valid."
         ),
     ] = None
     response: Annotated[

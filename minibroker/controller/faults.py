@@ -149,11 +149,14 @@ class FaultController:
             await self._register.hold(fired.rule_id, fired.releases, matched[fired.rule_id])
 
     async def act(self, request: FaultAct) -> None:
-        """Carry out a rule that acts on the broker."""
+        """Carry out a rule that acts on the broker, or on another request."""
         state = self._register.find(request.rule_id)
         if state is None:
             return
         rule = state.active.rule
+        if rule.action == "reorder":
+            self._register.overtaken(request.rule_id)
+            return
         if rule.action == "advance":
             self._clock.advance(rule.advance_ms or 0)
             await self._publisher.request_all(ClockAdvanced())

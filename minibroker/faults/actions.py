@@ -76,6 +76,11 @@ ACTIONS: Final = {
         optional=("point",),
         places=(BEFORE, AFTER),
     ),
+    "reorder": ActionKind(
+        "Exchanges two matches of different connections: every second one is answered first, and "
+        "the one before it waits for that, with its execution or its response.",
+        places=(AFTER, BEFORE),
+    ),
     "disconnect": ActionKind(
         "Closes the connection; in the `middle` a part of the response is sent before.",
         optional=("bytes", "reset"),

@@ -1,4 +1,4 @@
-"""Damaged responses: checksums of batches, single bits, lengths, correlation ids.
+"""Damaged responses: checksums of batches, single bits, lengths, correlation ids, unknown fields.
 
 Owns the positions of what is damaged. It must never know a rule or a connection. Invariant: only
 the bytes that are named change, so a test knows what its client met. Record batches are laid out as
@@ -10,8 +10,13 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from protocol.schema import Struct
+
 LENGTH_BYTES: Final = 4
 CORRELATION_ID_BYTES: Final = 4
+
+UNKNOWN_TAG: Final = 9_999
+UNKNOWN_VALUE: Final = b"unknown"
 
 _CRC_AT: Final = 17
 _CRC_END: Final = 21
@@ -25,8 +30,18 @@ def damage_crc(records: bytes) -> bytes:
     return records[:_CRC_AT] + bytes([records[_CRC_AT] ^ 0xFF]) + records[_CRC_AT + 1 :]
 
 
+def add_tagged_field(response: Struct) -> None:
+    """Add a tagged field that no version of Kafka has; only flexible versions encode it."""
+    response.unknown_tagged_fields = {
+        **(response.unknown_tagged_fields or {}),
+        UNKNOWN_TAG: UNKNOWN_VALUE,
+    }
+
+
 def damage_frame(frame: bytes, part: str, position: int | None) -> bytes:
-    """Damage a response with its length: ``part`` is a ``CorruptPart`` other than the checksum.
+    """Damage a response with its length.
+
+    ``part`` is a ``CorruptPart`` other than the checksum and the tagged field.
 
     ``position`` is the byte of the changed bit after the length, by default in the middle; for
     ``truncate`` the number of bytes that are cut, by default half of the response.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from minibroker.faults.actions import AFTER, BEFORE
-from minibroker.faults.corruption import damage_crc, damage_frame
+from minibroker.faults.corruption import add_tagged_field, damage_crc, damage_frame
 from minibroker.faults.entities import EntityKey, Keys, MessageEntity, Step
 from minibroker.faults.error_responses import (
     ErrorPlan,
@@ -36,7 +36,8 @@ from protocol.messages.fetch import (
 from protocol.registry import ApiKey
 from protocol.schema import Struct
 
-CRC: Final = "crc"
+CRC, TAGGED_FIELD = "crc", "tagged_field"
+_NOT_OF_FRAMES: Final = frozenset({CRC, TAGGED_FIELD})
 
 
 class FaultCourse:
@@ -153,6 +154,8 @@ class FaultCourse:
                 response = error_response(self._header, late, code, response, is_complete=True)
         for active in self.rules("replace"):
             set_fields(response, active.rule.response or {})
+        if any(each.rule.part == TAGGED_FIELD for each in self.rules("corrupt")):
+            add_tagged_field(response)
         for active in self.rules("throttle"):
             if hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = active.rule.throttle_ms
@@ -202,7 +205,7 @@ class FaultCourse:
         """The bytes of the response as they are sent."""
         for active in self.rules("corrupt"):
             rule = active.rule
-            if rule.part is not None and rule.part != CRC:
+            if rule.part is not None and rule.part not in _NOT_OF_FRAMES:
                 frame = damage_frame(frame, rule.part, rule.bytes)
         return frame
 

@@ -77,7 +77,7 @@ class FaultDecisions(Protocol):
         """
 
     async def act(self, rule_id: str) -> None:
-        """Carry out a rule that acts on the broker."""
+        """Carry out a rule that acts on the broker, or on the request that this one overtakes."""
 
 
 class FaultExecutor:
@@ -147,6 +147,24 @@ class FaultExecutor:
         for active in course.fired_rules():
             note_fired(active)
         faults = RequestFaults(connection, course, self._decisions)
+        try:
+            response = await self._follow(course, faults, request, run, note_fired)
+        except BaseException:
+            await faults.end()
+            raise
+        if response is None:
+            await faults.end()
+        return response, faults
+
+    async def _follow(
+        self,
+        course: FaultCourse,
+        faults: RequestFaults,
+        request: Any,
+        run: Callable[[], Awaitable[Any]],
+        note_fired: Callable[[ActiveRule], object],
+    ) -> Any:
+        """Take a request through its course, up to its response."""
         await faults.stop_at(BEFORE)
         response = None
         if course.prepare(request):
@@ -155,12 +173,12 @@ class FaultExecutor:
         if candidates := course.record_candidates(response):
             for active in course.damage_records(response, await self._decide(candidates), _load):
                 note_fired(active)
-        if header.api_key == ApiKey.PRODUCE and request.acks == 0:
+        if course.api == ApiKey.PRODUCE and request.acks == 0:
             if course.has_error:
                 raise CloseConnection("a fault rule put an error into a request with acks=0")
             response = None
         await faults.stop_at(AFTER)
-        return response, faults
+        return response
 
     async def _run(
         self,
@@ -238,9 +256,8 @@ class RequestFaults:
             rule = active.rule
             if rule.action == "delay":
                 await self._sleep(active, rule.delay_ms)
-            elif rule.action == "hold":
-                releases = self._course.fired[active.id].releases
-                await self._decisions.hold(active.id, releases, self._describe(active.id))
+            elif rule.action in ("hold", "reorder"):
+                await self._hold(active.id)
             elif rule.action == "disconnect":
                 self._disconnect(active)
             elif rule.action in BROKER_ACTIONS:
@@ -248,6 +265,18 @@ class RequestFaults:
             else:
                 await self._connection.discard_requests()
                 raise FaultDisconnect(f"rule {active.id} left the connection silent")
+
+    async def _hold(self, rule_id: str) -> None:
+        fired = self._course.fired[rule_id]
+        if not fired.overtakes:
+            await self._decisions.hold(rule_id, fired.releases, self._describe(rule_id))
+
+    async def end(self) -> None:
+        """Let the requests go on that this one has overtaken."""
+        for active in self._course.rules("reorder"):
+            if self._course.fired[active.id].overtakes:
+                with trio.CancelScope(shield=True):
+                    await self._decisions.act(active.id)
 
     def _describe(self, rule_id: str) -> FaultHold:
         """The request and an entity of it."""
@@ -275,6 +304,12 @@ class RequestFaults:
 
         Raises ``FaultDisconnect``.
         """
+        try:
+            return await self._send(frame)
+        finally:
+            await self.end()
+
+    async def _send(self, frame: bytes) -> int:
         frame = self._course.damage(frame)
         for active in self._course.rules("disconnect", place=MIDDLE):
             end = active.rule.bytes
@@ -310,7 +345,7 @@ class RequestFaults:
         await trio.sleep_until(self._course.fired[active.id].now + (duration_ms or 0) / 1000)
 
 
-_STOPS: Final = ("delay", "hold", "disconnect", "never_answer", *sorted(BROKER_ACTIONS))
+_STOPS: Final = ("delay", "hold", "reorder", "disconnect", "never_answer", *sorted(BROKER_ACTIONS))
 
 
 def _load(records: Any) -> bytes:

@@ -50,7 +50,9 @@ Add one with `POST /v1/faults` of the [control API](control-api.md), with
 - While a rule selects topics or partitions of fetches, or changes their responses, the broker keeps
   no fetch sessions: every fetch names all its partitions.
 - A request that already waits when a rule is added is not affected.
-- SaslHandshake and SaslAuthenticate, and ApiVersions before an authentication, cannot be selected.
+- Before a connection is authenticated, its principal is `User:ANONYMOUS`, and its ApiVersions,
+  SaslHandshake and SaslAuthenticate requests can be selected; a token without a header, which
+  follows a SaslHandshake of version 0, cannot.
 """
 
 _GROUPS: Final = (

@@ -209,13 +209,20 @@ class FaultRegister:
         self._store.count(state)
         self._wake()
         try:
-            while state.releases == releases:
+            while state.releases <= releases:
                 await self._changed.wait()
         finally:
             state.forget_hold(number)
 
+    def overtaken(self, rule_id: str) -> None:
+        """Release the first match of a pair, because the second one was answered."""
+        if (state := self._book.find(rule_id)) is not None:
+            state.release_pair()
+            self._store.count(state)
+            self._wake()
+
     def _release(self, state: RuleState) -> None:
-        state.releases += 1
+        state.release()
         self._store.count(state)
         self._wake()
 

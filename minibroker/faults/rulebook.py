@@ -44,6 +44,9 @@ class Firing(NamedTuple):
     rule_id: str
     now: float
     releases: int
+    """What the rule holds for this waits for one more."""
+    overtakes: bool = False
+    """Whether this is the second of a pair that the rule exchanges."""
 
 
 class RuleCounts(NamedTuple):
@@ -117,6 +120,29 @@ class RuleState:
     def forget_hold(self, number: int) -> None:
         """Note that it no longer holds something."""
         del self._holds[number]
+
+    def release(self) -> None:
+        """Release all that it holds."""
+        self.releases = self._pairs if self._exchanges else self.releases + 1
+
+    def release_pair(self) -> None:
+        """Release the first of a pair, because the second one was answered."""
+        self.releases = min(self.releases + 1, self._pairs)
+
+    @property
+    def _exchanges(self) -> bool:
+        return self.active.rule.action == "reorder"
+
+    @property
+    def _pairs(self) -> int:
+        """Pairs that have at least their first match."""
+        return (self.hits + 1) // 2
+
+    def firing(self, now: float) -> Firing:
+        """The last hit, as its request is told of it."""
+        if not self._exchanges:
+            return Firing(self.active.id, now, self.releases)
+        return Firing(self.active.id, now, self._pairs - 1, overtakes=self.hits % 2 == 0)
 
     def view(self, now: float) -> FaultView:
         """The rule as the control API shows it."""
@@ -214,7 +240,7 @@ class Rulebook:
                 continue
             if not state.match(now):
                 continue
-            fired.append(Firing(candidate.rule_id, now, state.releases))
+            fired.append(state.firing(now))
             if is_final and candidate.claims is None:
                 is_all_claimed = True
             elif is_final and candidate.claims is not None:

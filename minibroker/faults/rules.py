@@ -35,9 +35,6 @@ from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
 from protocol.types import uuid_from_text
 
-AUTHENTICATION_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""APIs whose requests authenticate a connection; rules do not see them."""
-
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _ALWAYS: Final = frozenset({"action", "name"})
 _BYTES_PARTS: Final = frozenset({"bit", "truncate"})
@@ -136,8 +133,6 @@ def _value_faults(rule: FaultRule, served: Container[int]) -> Iterator[Fault]:
         yield Fault("api", f"there is no API {rule.api!r}{_nearest(rule.api, ApiKey)}")
     elif rule.api is not None and api_of(rule.api) not in served:
         yield Fault("api", "is not served by this broker")
-    elif rule.api is not None and api_of(rule.api) in AUTHENTICATION_APIS:
-        yield Fault("api", "requests that authenticate a connection cannot be selected")
     if rule.error is not None and error_of(rule.error) is None:
         yield Fault("error", f"there is no error {rule.error!r}{_nearest(rule.error, ErrorCode)}")
     if rule.address is not None and network_of(rule.address) is None:

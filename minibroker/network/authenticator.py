@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from minibroker.cluster.image import Image
     from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.fault_stage import FaultStage
     from minibroker.network.principal_builder import PrincipalBuilder
     from minibroker.network.request_reader import RequestReader
     from minibroker.network.sasl import MakeContext, SaslAuthenticator
@@ -93,9 +94,15 @@ class Authenticator:
         clock: ControlledClock,
         image: Callable[[], Image],
         make_context: MakeContext,
+        *,
         secret: bytes,
+        faults: Callable[[], FaultStage | None],
     ) -> None:
-        """Create the contexts of all listeners. Raises ``ConfigError`` for unusable keys."""
+        """Create the contexts of all listeners. ``faults`` returns the fault rules if any are set.
+
+        Raises ``ConfigError`` for unusable keys.
+        """
+        self._faults = faults
         self._settings = settings
         self._clock = clock
         self._make_context = make_context
@@ -212,7 +219,7 @@ class Authenticator:
         from minibroker.network.sasl import SaslFailed
 
         try:
-            await sasl.step(client, block, self._make_context)
+            await sasl.step(client, block, self._make_context, self._faults())
             return
         except SaslFailed as why:
             failure = why

@@ -111,7 +111,7 @@ class ControllerDecisions:
         await hold(self._link, held)
 
     async def act(self, rule_id: str) -> None:
-        """Carry out a rule that acts on the broker."""
+        """Carry out a rule that acts on the broker, or on another request."""
         with suppress(PeerLost, PeerFailed):  # It may be the controller that is killed.
             await self._link.request(FaultAct(rule_id), may_wait=True)
 

@@ -60,6 +60,7 @@ from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from minibroker.network.client_connection import ClientConnection
+    from minibroker.network.fault_stage import FaultStage
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
 
@@ -77,6 +78,19 @@ class SaslFailed(Exception):
     def __init__(self, text: str, response: bytes = b"") -> None:
         super().__init__(text)
         self.response = response
+
+
+class SaslStep:
+    """One request of an authentication, and what it led to."""
+
+    def __init__(self, request: Any, version: int) -> None:
+        """``version`` is that of the response."""
+        self.request = request
+        self.version = version
+        self.failure: str | None = None
+        """Why the response is the last one."""
+        self.lifetime_ms = 0
+        """Lifetime of the session that has begun; 0 if it does not expire."""
 
 
 class SaslAuthenticator:
@@ -154,10 +168,17 @@ class SaslAuthenticator:
     def _reauth_max_ms(self, mechanism: str) -> int:
         return self._settings.at_listener(self._listener, CONNECTIONS_MAX_REAUTH_MS, mechanism)
 
-    async def step(self, client: ClientConnection, block: Block, make_context: MakeContext) -> None:
+    async def step(
+        self,
+        client: ClientConnection,
+        block: Block,
+        make_context: MakeContext,
+        faults: FaultStage | None,
+    ) -> None:
         """Handle one frame of an authentication or reauthentication.
 
-        Raises ``SaslFailed``, or the errors of bytes that are not a request.
+        ``faults`` are the fault rules, if any are set. Raises ``SaslFailed``, ``FaultDisconnect``,
+        or the errors of bytes that are not a request.
         """
         authentication = client.authentication
         assert authentication is not None
@@ -174,36 +195,57 @@ class SaslAuthenticator:
             raise SaslFailed(f"{name} was requested before the client was authenticated")
         client.client_id = header.client_id
         context = make_context(client, header, block)
-        response, version, failure = self._respond(authentication, context, block.view, at)
-        frame = _response(header, response, version)
-        if failure is not None:
-            raise SaslFailed(failure, frame)
-        await client.stream.send_all(frame)
+        request = self._decoded(header, block.view, at)
+        step = SaslStep(request, 0 if request is None else header.api_version)
+        respond = partial(self._respond, authentication, context, step)
+        request_faults = None
+        if request is None or faults is None or not faults.concerns(block):
+            response = await respond()
+        else:
+            response, request_faults = await faults.execute(
+                client, header, request, context.image, respond
+            )
+        frame = _response(header, response, step.version)
+        if step.failure is not None:
+            raise SaslFailed(step.failure, frame)
+        if request_faults is None:
+            await client.stream.send_all(frame)
+        else:
+            await request_faults.send(frame)
         if header.api_key == ApiKey.SASL_AUTHENTICATE:
-            self._set_session_expiry(client, response.session_lifetime_ms)
+            self._set_session_expiry(client, step.lifetime_ms)
+        if request_faults is not None:
+            await request_faults.mute()
 
-    def _respond(
-        self, authentication: Authentication, context: Context, body: memoryview, at: int
-    ) -> tuple[Any, int, str | None]:
-        """Return the response, its version, and the reason why it is the last one, if it is."""
-        header = context.header
+    def _decoded(self, header: RequestHeader, body: memoryview, at: int) -> Any:
+        """The request; None for an ApiVersions request of an unknown version."""
         key, version = ApiKey(header.api_key), header.api_version
         low, high = self._served[key]
-        if key != ApiKey.API_VERSIONS:
-            if not low <= version <= high:
-                raise UnsupportedVersion(f"version {version} of a SASL request is not served")
-            request: Any = decode(registry.schema(key).request, version, body, at)
-            answer = self._handle_request(authentication, header, request)
-            return _as_response(header, answer, authentication), version, answer.failure
-        response: Any = api_versions.unsupported_version(self._served, self._persona)
         if low <= version <= high:
-            request = decode(registry.schema(key).request, version, body, at)
+            return decode(registry.schema(key).request, version, body, at)
+        if key != ApiKey.API_VERSIONS:
+            raise UnsupportedVersion(f"version {version} of a SASL request is not served")
+        return None
+
+    async def _respond(
+        self, authentication: Authentication, context: Context, step: SaslStep
+    ) -> Any:
+        """Take the step, and return its response."""
+        header, request = context.header, step.request
+        if header.api_key != ApiKey.API_VERSIONS:
+            answer = self._handle_request(authentication, header, request)
+            step.failure, step.lifetime_ms = answer.failure, answer.lifetime_ms
+            return _as_response(header, answer, authentication)
+        if request is None:
+            response = api_versions.unsupported_version(self._served, self._persona)
+        else:
             response = api_versions.before_authentication(context, request)
         try:
             authentication.on_versions(served=response.error_code == ErrorCode.NONE)
         except IllegalStep as illegal:
-            return ApiVersionsResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE), 0, str(illegal)
-        return response, version if low <= version <= high else 0, None
+            step.version, step.failure = 0, str(illegal)
+            return ApiVersionsResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        return response
 
     def _handle_request(
         self, authentication: Authentication, header: RequestHeader, request: Any

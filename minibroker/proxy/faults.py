@@ -102,4 +102,5 @@ class ProxyFaults:
         await self._register.hold(rule_id, releases, what._replace(process=PROXY))
 
     async def act(self, rule_id: str) -> None:
-        """Do nothing: rules that act on a broker are rejected when they are added."""
+        """Carry out a rule that acts on another request; others are rejected."""
+        self._register.overtaken(rule_id)

@@ -151,13 +151,7 @@ class _Processor:
             on_use=self._note_use,
             on_unserved=self._unserved.note,
         )
-        self._authenticator = Authenticator(
-            env.settings,
-            env.clock,
-            lambda: self._metadata_client.image,
-            self._request_handler.context,
-            env.secret,
-        )
+        self._authenticator = self._create_authenticator()
         self._request_loop = RequestLoop(
             env,
             self._part,
@@ -169,6 +163,16 @@ class _Processor:
         self._pause = RequestPause(env, self._clients, self._request_handler)
         env.metrics.watch_queue("request-memory", self._memory_fill)
         env.metrics.watch_busy(env.busy_ns)
+
+    def _create_authenticator(self) -> Authenticator:
+        return Authenticator(
+            self._env.settings,
+            self._env.clock,
+            lambda: self._metadata_client.image,
+            self._request_handler.context,
+            secret=self._env.secret,
+            faults=lambda: self._request_handler.faults,
+        )
 
     def _memory_fill(self) -> Fill:
         part = self._part.statistics()

@@ -7,7 +7,6 @@ from typing import Any
 
 from minibroker.apis.registry import APIS
 from minibroker.faults.entities import EntityKey, fields_of, frozen
-from minibroker.faults.rules import AUTHENTICATION_APIS
 from protocol import registry
 from protocol.registry import ApiKey
 from protocol.schema import Array, Struct
@@ -15,12 +14,11 @@ from protocol.types import ZERO_UUID
 
 
 def served_versions() -> Iterator[tuple[ApiKey, int]]:
-    """Every API that rules can select, in every served version."""
+    """Every API in every served version."""
     for key, api in APIS.items():
-        if key not in AUTHENTICATION_APIS:
-            low, high = api.versions
-            for version in range(low if api.served_from is None else api.served_from, high + 1):
-                yield ApiKey(key), version
+        low, high = api.versions
+        for version in range(low if api.served_from is None else api.served_from, high + 1):
+            yield ApiKey(key), version
 
 
 def numbered(cls: type[Struct], version: int, number: int = 1) -> Struct:

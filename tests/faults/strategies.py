@@ -14,13 +14,12 @@ from minibroker.faults.actions import (
 )
 from minibroker.faults.entities import selectable
 from minibroker.faults.points import POINTS
-from minibroker.faults.rules import AUTHENTICATION_APIS
 from protocol import registry
 from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
 from protocol.types import uuid_text
 
-KEYS: Final = sorted(ApiKey(key) for key in APIS if key not in AUTHENTICATION_APIS)
+KEYS: Final = sorted(map(ApiKey, APIS))
 _flags: Final = st.booleans()
 _texts: Final = st.text("ab*", min_size=1, max_size=3)
 
@@ -59,7 +58,7 @@ _OPTIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "reset": st.booleans(),
     "errno": st.sampled_from(["ENOSPC", "EIO"]),
     "crash": st.booleans(),
-    "part": st.sampled_from(["bit", "length", "correlation_id", "truncate"]),
+    "part": st.sampled_from(["bit", "length", "correlation_id", "tagged_field", "truncate"]),
     "response": st.just({"throttle_time_ms": 7}),
 }
 
@@ -130,7 +129,7 @@ def wrong_rules(draw: st.DrawFn) -> tuple[dict[str, Any], str]:
 
 _WRONG: Final[dict[str, st.SearchStrategy[Any]]] = {
     "action": st.sampled_from(["explode", "errors", "", "ERROR"]),
-    "api": st.sampled_from(["Produces", "-1", "99", "SaslHandshake", "Vote"]),
+    "api": st.sampled_from(["Produces", "-1", "99", "Vote"]),
     "version_min": st.sampled_from([-1, 2**15, 1.5, "1"]),
     "client_id": st.sampled_from([5, True, "x" * 2000]),
     "connection": st.sampled_from([-1, "1"]),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.faults.corruption import damage_crc, damage_frame
+from minibroker.faults.corruption import UNKNOWN_TAG, add_tagged_field, damage_crc, damage_frame
+from protocol.compiler import decode, encode
+from protocol.messages.heartbeat import HeartbeatResponse
 
 FRAME = (14).to_bytes(4, "big") + (7).to_bytes(4, "big") + b"0123456789"
 
@@ -40,3 +42,11 @@ def test_correlation_id_is_another_one() -> None:
 def test_truncated_response_has_the_length_of_what_is_left(cut: int | None, left: int) -> None:
     damaged = damage_frame(FRAME, "truncate", cut)
     assert damaged == left.to_bytes(4, "big") + FRAME[4 : 4 + left]
+
+
+def test_unknown_tagged_field_is_in_flexible_versions_only() -> None:
+    response = HeartbeatResponse(unknown_tagged_fields={5: b"kept"})
+    add_tagged_field(response)
+    assert encode(response, 3) == encode(HeartbeatResponse(), 3)
+    decoded = decode(HeartbeatResponse, 4, encode(response, 4))
+    assert sorted(decoded.unknown_tagged_fields or {}) == [5, UNKNOWN_TAG]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.apis.base import CloseConnection
 from minibroker.control.fault_shapes import FaultHold, FaultRule
@@ -78,6 +79,7 @@ class Lab:
 
     async def act(self, rule_id: str) -> None:
         self.acted.append(rule_id)
+        self.register.overtaken(rule_id)
 
     async def ask(
         self, request: Message | None = None, header: RequestHeader = HEADER
@@ -131,6 +133,40 @@ async def test_broker_action_is_passed_on() -> None:
     lab = Lab(FaultRule("kill", process="worker-0"))
     await lab.ask()
     assert lab.acted == ["r"]
+
+
+@pytest.mark.parametrize(("place", "executed"), [("before", 1), ("after", 2)])
+async def test_second_match_is_answered_before_the_first(place: Any, executed: int) -> None:
+    lab = Lab(FaultRule("reorder", at=place))
+    answered: list[str] = []
+
+    async def first() -> None:
+        await lab.ask()
+        answered.append("first")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first)
+        await wait_all_tasks_blocked()
+        _, faults = await lab.ask()
+        assert lab.executed == executed
+        await wait_all_tasks_blocked()
+        assert answered == []
+        await faults.send(FRAME)
+        answered.append("second")
+    assert answered == ["second", "first"]
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+async def test_first_match_goes_on_if_the_second_gets_no_response(acks: int) -> None:
+    lab = Lab(FaultRule("reorder", at="before"))
+    lab.register.add(FaultRule("disconnect", name="d", api="Produce", at="after"))
+    lab.executor.set_rules(lab.register.active()[: 1 if acks == 0 else 2])
+    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lab.ask)
+        await wait_all_tasks_blocked()
+        with nullcontext() if acks == 0 else pytest.raises(FaultDisconnect):
+            await lab.ask(ProduceRequest(acks=acks), header)
 
 
 @pytest.mark.parametrize("reset", [False, True])

@@ -55,6 +55,25 @@ def test_any_rule_fires_as_often_as_it_says(drawn: dict[str, Any], matches: int)
         assert hits == rule.probability * matches
 
 
+def test_every_second_match_of_a_reorder_overtakes_the_one_before() -> None:
+    made = book(FaultRule("reorder"))
+    found = [made.decide([Candidate("1", None)], 0.0)[0][2:] for _ in range(5)]
+    assert found == [(0, False), (0, True), (1, False), (1, True), (2, False)]
+
+
+def test_each_pair_of_a_reorder_is_released_once() -> None:
+    made = book(FaultRule("reorder"))
+    (state,) = made.states()
+    for _ in range(3):
+        made.decide([Candidate("1", None)], 0.0)
+    state.release_pair()
+    assert state.releases == 1  # The third match still waits for a fourth one.
+    state.release()
+    made.decide([Candidate("1", None)], 0.0)
+    state.release_pair()
+    assert state.releases == 2  # It was released by hand already.
+
+
 @given(st.floats(0.1, 0.9), st.integers(0, 2**53))
 def test_probability_depends_on_seed_only(probability: float, seed: int) -> None:
     rule = FaultRule("observe", probability=probability, seed=seed)

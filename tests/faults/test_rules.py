@@ -85,7 +85,6 @@ def test_any_wrong_field_is_rejected_by_its_name(drawn: tuple[dict[str, Any], st
         ({"action": "observe", "api": "prduce"}, "api", "did you mean 'PRODUCE'?"),
         ({"action": "error", "error": "NOT_CORDINATOR"}, "error", "did you mean 'NOT_COORDI"),
         ({"action": "observe", "api": "Vote"}, "api", "not served"),
-        ({"action": "observe", "api": "SaslAuthenticate"}, "api", "authenticate"),
         (
             {"action": "replace", "api": "Metadata", "response": {"topics": 1}},
             "response.topics",

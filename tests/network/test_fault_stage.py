@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from minibroker.faults.corruption import UNKNOWN_TAG, UNKNOWN_VALUE
 from minibroker.testing import MiniBroker
 from minibroker.testing.faults import FaultHandle
 from protocol.errors import ErrorCode
@@ -167,6 +168,17 @@ def is_held(at: Meeting) -> None:
     assert UNCAUSED not in codes_in(at.receive())
 
 
+def is_overtaken(at: Meeting) -> None:
+    at.wait_silent()
+    while not at.rule.held:
+        pass
+    with RawClient(at.broker.bootstrap_servers) as second:
+        second.ask(at.request, at.version)
+    if at.rule.hits == 1:  # The rule selects a single connection.
+        assert at.rule.release() == 1
+    assert UNCAUSED not in codes_in(at.receive())
+
+
 def is_disconnected(at: Meeting) -> None:
     assert at.client.receive_bytes(1) == b""
 
@@ -234,6 +246,10 @@ def has_changed_bit(at: Meeting) -> None:
     assert at.client.receive_frame()[4:8] == b"\x01\0\0\x01"
 
 
+def has_unknown_field(at: Meeting) -> None:
+    assert at.receive().unknown_tagged_fields == {UNKNOWN_TAG: UNKNOWN_VALUE}
+
+
 def is_replaced(at: Meeting) -> None:
     assert at.receive().throttle_time_ms == 77
 
@@ -249,6 +265,8 @@ ACTIONS: dict[str, tuple[dict[str, Any], Callable[[Meeting], None]]] = {
     "delay before": ({"delay_ms": 60_000, "at": "before"}, is_delayed),
     "hold": ({}, is_held),
     "hold after": ({"at": "after"}, is_held),
+    "reorder": ({}, is_overtaken),
+    "reorder before": ({"at": "before"}, is_overtaken),
     "disconnect": ({}, is_disconnected),
     "disconnect after": ({"at": "after"}, is_disconnected),
     "disconnect reset": ({"reset": True}, is_reset),
@@ -262,6 +280,7 @@ ACTIONS: dict[str, tuple[dict[str, Any], Callable[[Meeting], None]]] = {
     "corrupt length": ({"part": "length"}, is_too_long),
     "corrupt truncate": ({"part": "truncate", "bytes": 3}, is_truncated),
     "corrupt bit": ({"part": "bit", "bytes": 0}, has_changed_bit),
+    "corrupt tagged_field": ({"part": "tagged_field"}, has_unknown_field),
     "replace": ({"response": {"throttle_time_ms": 77}}, is_replaced),
     "observe": ({}, is_as_usual),
 }
