@@ -43,6 +43,7 @@ from minibroker.config import (
     ACTIVITY_ENABLE,
     ADVERTISED_LISTENERS,
     CONTROL_LISTENER,
+    CONTROL_TOKEN,
     NODE_ID,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
@@ -54,7 +55,7 @@ from minibroker.config import (
 from minibroker.config.access_definitions import AUTHORIZER_CLASS_NAME
 from minibroker.config.listeners import advertised_endpoints, has_tls
 from minibroker.config.types import HostPort
-from minibroker.control.serve import listener_url, open_listener
+from minibroker.control.serve import listener_url, open_listener, token_for
 from minibroker.observability import log
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import (
@@ -173,7 +174,12 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
     control_address = HostPort(host, control.getsockname()[1])
     clock = SharedClock()
     return Shared(
-        settings=settings.with_actual_values({CONTROL_LISTENER.name: control_address}),
+        settings=settings.with_actual_values(
+            {
+                CONTROL_LISTENER.name: control_address,
+                CONTROL_TOKEN.name: token_for(control, settings[CONTROL_TOKEN]),
+            }
+        ),
         directories=directories,
         transport=UnixTransport(
             directories.home,
@@ -215,7 +221,7 @@ def _supervise(shared: Shared, *, json_ready: bool) -> int:
         directories = shared.directories
         ready = Ready(
             bootstrap_servers=_addresses(shared.endpoints),
-            control_url=listener_url(shared.control),
+            control_url=listener_url(shared.control, settings[CONTROL_TOKEN] or ""),
             data_dir=str(directories.data_dir),
             temporary=directories.temporary,
             pid=os.getpid(),

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import click
 
@@ -21,6 +20,7 @@ from minibroker.client.bootstrap import BootstrapServers, parse_bootstrap
 from minibroker.client.errors import BrokerUnreachable
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.config.types import BadValueError, HostPort, parse_host_port
+from minibroker.control_url import split
 from protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -49,8 +49,10 @@ control_option: Callable[[Any], Any] = click.option(
 class ControlClient:
     """A connection to one broker's control API."""
 
-    def __init__(self, address: HostPort) -> None:
+    def __init__(self, address: HostPort, headers: Mapping[str, str] | None = None) -> None:
+        """``headers`` are sent with each request."""
         self._address = address
+        self._headers = dict(headers or {})
         self._connection: HTTPConnection | None = None
         self._has_answered = False
 
@@ -104,7 +106,7 @@ class ControlClient:
             host, port = self._address
             self._connection = HTTPConnection(host, port, timeout=timeout_s)
         content = None if body is None else json.dumps(body).encode()
-        self._connection.request(method, path, content)
+        self._connection.request(method, path, content, self._headers)
         response = self._connection.getresponse()
         if response.status >= 300:
             refusal = _refusal(response.status, response.read())
@@ -141,13 +143,13 @@ def _refusal(status: int, body: bytes) -> str:
 
 def find_control(url: str | None, servers: BootstrapServers) -> ControlClient:
     """Connect to the given URL, or to the control API of a broker in ``servers``."""
-    return ControlClient(_from_url(url) if url else _from_broker(servers))
+    return _from_url(url) if url else ControlClient(_from_broker(servers))
 
 
-def _from_url(url: str) -> HostPort:
-    place = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+def _from_url(url: str) -> ControlClient:
+    address, headers = split(url)
     try:
-        return parse_host_port(place.netloc)
+        return ControlClient(parse_host_port(address), headers)
     except BadValueError as error:
         raise InvalidUsage(f"--control {url}: {error}; write e.g. http://127.0.0.1:8080") from None
 

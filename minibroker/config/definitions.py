@@ -21,6 +21,7 @@ from minibroker.config.types import (
     LIST,
     LONG,
     LONG_MAX,
+    PASSWORD,
     STRING,
     HostPort,
     any_valid,
@@ -105,6 +106,14 @@ CONTROL_LISTENER = setting(
     default=HostPort("127.0.0.1", 0),
     doc="The address of the HTTP control API and /metrics, as host:port; port 0 means a free port. "
     "Not a Kafka setting.",
+)
+CONTROL_TOKEN = setting(
+    "control.token",
+    optional(PASSWORD),
+    default=None,
+    default_text="none on loopback, otherwise one that is created at each start",
+    doc="The token for the HTTP control API, which `minibroker start` prints as part of its URL. "
+    "If it is empty, everyone who can connect may use the API. Not a Kafka setting.",
 )
 LOG_DIRS = setting(
     "log.dirs",

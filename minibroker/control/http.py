@@ -9,9 +9,11 @@ that serves it: Starlette takes 3 MB. Kafka has no equivalent.
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
+from hmac import compare_digest
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -45,6 +47,9 @@ SIMILARITY_MIN: Final = 0.6
 BODY_MAX_BYTES: Final = 64 * 1024
 """Maximum size of a body: enough for a topic with many configs."""
 
+HEALTH_PATH: Final = "/v1/health"
+"""The only resource that needs no token."""
+
 SHOWN_PATH_MAX: Final = 200
 """Characters of an unknown path that are repeated in the answer."""
 
@@ -54,17 +59,23 @@ _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosni
 def make_app(
     backend: Backend,
     allowed_hosts: Iterable[str] = (),
+    token: str = "",
     operations: Sequence[ApiOperation] | None = None,
 ) -> Starlette:
     """Create the application for one broker.
 
     ``allowed_hosts`` are further names of this broker, such as a container's; IP addresses and
-    ``localhost`` are always allowed. ``operations`` are those that it has, by default all.
+    ``localhost`` are always allowed. Requests must have the ``token``, unless it is empty.
+    ``operations`` are those that it has, by default all.
     """
     context = ApiContext(backend, Totals(), tuple(operations or OPERATIONS))
     app = Starlette(
         routes=[_route(context, operation) for operation in context.operations],
-        middleware=[Middleware(_Guard, allowed_hosts=frozenset(map(str.lower, allowed_hosts)))],
+        middleware=[
+            Middleware(
+                _Guard, allowed_hosts=frozenset(map(str.lower, allowed_hosts)), token=token.encode()
+            )
+        ],
         exception_handlers={
             404: partial(_no_such_route, context),
             405: partial(_wrong_method, context),
@@ -215,25 +226,27 @@ async def _fault(_: Request, __: Exception) -> Response:
 
 
 class _Guard:
-    """Rejects requests that web pages of other sites send from a browser on this machine.
+    """Rejects requests without the token, and those that web pages of other sites send.
 
     An unknown name in ``Host`` is DNS rebinding: a page whose name was made to point here. A
-    foreign ``Origin`` on a changing request is a form sent by another page.
+    foreign ``Origin`` on a changing request is a form sent by another page. Health needs no token,
+    so that probes of containers work.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str], token: bytes) -> None:
         self._app = app
         self._allowed_hosts = allowed_hosts
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            refusal = self._refusal(scope["method"], Headers(scope=scope))
+            refusal = self._refusal(scope["method"], scope["path"], Headers(scope=scope))
             if refusal is not None:
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, method: str, headers: Headers) -> Response | None:
+    def _refusal(self, method: str, path: str, headers: Headers) -> Response | None:
         host = headers.get("host", "")
         if not self._is_ours(_host_name(host)):
             hint = (
@@ -245,6 +258,13 @@ class _Guard:
         if origin is not None and method not in {"GET", "HEAD"} and origin != f"http://{host}":
             hint = "Send it without an Origin header, as tools other than browsers do."
             return _error(403, "FOREIGN_ORIGIN", "the request is from a page of another site", hint)
+        if self._token and path != HEALTH_PATH:
+            given = _token_of(headers.get("authorization", ""))
+            if not compare_digest(given, self._token):
+                hint = "Use the URL that `minibroker start` printed, or the header Authorization."
+                response = _error(401, "TOKEN_MISSING", "the request has no valid token", hint)
+                response.headers["www-authenticate"] = 'Basic realm="minibroker"'
+                return response
         return None
 
     def _is_ours(self, name: str) -> bool:
@@ -255,6 +275,19 @@ class _Guard:
         except ValueError:
             return False
         return True
+
+
+def _token_of(authorization: str) -> bytes:
+    """The token in a header: of the scheme Bearer, or the password of the scheme Basic."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip().encode()
+    if scheme.lower() != "basic":
+        return b""
+    try:
+        return b64decode(value, validate=True).partition(b":")[2]
+    except ValueError:
+        return b""
 
 
 def _host_name(host: str) -> str:

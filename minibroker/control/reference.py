@@ -33,9 +33,13 @@ selects another one. A browser shows [the console](../guides/console.md) there;
 - An error is `{"error": {"code", "message", "hint", "fields": [{"path", "message"}]}}`: `code` is
   Kafka's name of the error where it has one, `fields` lists every invalid field of a body.
 - All times are from the broker's clock, which `POST /v1/clock` changes.
-- There is no authentication. By default the API listens on loopback only. It rejects requests
-  whose `Host` isn't an IP address, `localhost` or a name of the broker, and changes requested by
-  web pages of other sites (`Origin`). Open it to a network only if you trust that network.
+- By default the API listens on loopback only, and has no authentication. If `control.listener` is
+  another address, requests need a token: `control.token`, or one that is created at each start.
+  `control_url` contains it; curl and browsers send it from there, other programs as
+  `Authorization: Bearer TOKEN`. `GET /v1/health` needs none. With an empty `control.token`,
+  everyone who can connect may do everything.
+- Requests are rejected whose `Host` isn't an IP address, `localhost` or a name of the broker, and
+  changes requested by web pages of other sites (`Origin`).
 
 ```sh
 curl $control_url/v1/health

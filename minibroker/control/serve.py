@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from minibroker.config.listeners import META_ADDRESSES
+from minibroker.control_url import with_token
 from minibroker.observability.log import EventLog
 from minibroker.runtime.hosts import resolver_name
 
@@ -29,6 +31,8 @@ _log = EventLog("control")
 
 LOAD_RETRY_S: Final = 1.0
 """Pause before another attempt to import the control API."""
+
+TOKEN_BYTES: Final = 24
 
 LISTEN_BACKLOG: Final = 64
 """Connections queued by the kernel while the controller is busy or restarting."""
@@ -62,12 +66,28 @@ def _listening(listener: socket.socket, address: Any) -> socket.socket:
     return listener
 
 
-def listener_url(listener: socket.socket) -> str:
+def listener_url(listener: socket.socket, token: str = "") -> str:
     """Return the URL of the listener; the loopback address replaces a wildcard address."""
     host, port = listener.getsockname()[:2]
     if host in META_ADDRESSES:
         host = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return with_token(url, token)
+
+
+def token_for(listener: socket.socket, given: str | None) -> str:
+    """Return the token of the API: the given one, or a new one if other hosts can connect.
+
+    An empty one is none.
+    """
+    if given is not None:
+        return given
+    host = listener.getsockname()[0]
+    if ip_address(host).is_loopback:
+        return ""
+    from secrets import token_urlsafe  # Needed by few brokers.
+
+    return token_urlsafe(TOKEN_BYTES)
 
 
 async def serve(
@@ -76,6 +96,7 @@ async def serve(
     stopping: trio.Event,
     *,
     allowed_hosts: Iterable[str] = (),
+    token: str = "",
     operations: Sequence[ApiOperation] | None = None,
     sleep: Callable[[float], Awaitable[None]] = trio.sleep,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -87,12 +108,13 @@ async def serve(
     answered; cancel it if that takes too long.
     ``sleep`` waits in real time before a failed import, e.g. without free descriptors, is retried.
     ``allowed_hosts`` are names of this broker that requests may use in addition to IP addresses
-    and ``localhost``. ``operations`` are those to serve, by default all.
+    and ``localhost``; ``token`` is one that requests must have. ``operations`` are
+    those to serve, by default all.
     """
     task_status.started()
     if not await _wait_for_connection(listener, stopping):
         return
-    while (app := _load(make_backend, allowed_hosts, operations)) is None:
+    while (app := _load(make_backend, allowed_hosts, token, operations)) is None:
         await sleep(LOAD_RETRY_S)
     from minibroker.control.server import serve_app
 
@@ -102,13 +124,14 @@ async def serve(
 def _load(
     make_backend: Callable[[], Backend],
     allowed_hosts: Iterable[str],
+    token: str,
     operations: Sequence[ApiOperation] | None,
 ) -> ASGIApp | None:
     try:
         from minibroker.control import server  # noqa: F401
         from minibroker.control.http import make_app
 
-        return make_app(make_backend(), allowed_hosts, operations)
+        return make_app(make_backend(), allowed_hosts, token, operations)
     except (OSError, ImportError) as error:
         _log.error("the control API can't be loaded; retrying", reason=error)
         return None

@@ -31,6 +31,7 @@ from minibroker.config import (
     ACCEPTOR_MODE,
     ACTIVITY_ENABLE,
     AUTHORIZER_CLASS_NAME,
+    CONTROL_TOKEN,
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     DELEGATION_TOKEN_EXPIRY_CHECK_INTERVAL_MS,
@@ -296,6 +297,7 @@ class _Controller:
                         env.control,
                         env.stopping,
                         allowed_hosts=hosts,
+                        token=env.settings[CONTROL_TOKEN] or "",
                         sleep=env.clock.sleep_real,
                     )
                 )

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, RemoteDisconnected
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
+
+from minibroker.control_url import split
 
 CALL_SECONDS_MAX: Final = 30.0
 
@@ -30,7 +32,7 @@ class Control:
     """Calls to the control API of one broker; thread-safe."""
 
     def __init__(self, url: str) -> None:
-        self._address = urlsplit(url).netloc
+        self._address, self._headers = split(url)
         self._connection: HTTPConnection | None = None
         self._lock = threading.Lock()
 
@@ -64,7 +66,7 @@ class Control:
         if query:
             target += f"?{urlencode(query)}"
         content = json.dumps(body).encode() if body else None
-        headers = {"Content-Type": "application/json"} if content else {}
+        headers = self._headers | ({"Content-Type": "application/json"} if content else {})
         with self._lock:
             try:
                 status, raw = self._exchange(method, target, content, headers)

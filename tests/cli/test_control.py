@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import pytest
 import trio
@@ -13,6 +13,7 @@ from minibroker.cli.control import ControlClient, find_control
 from minibroker.cli.errors import CliError, ExitCode, InvalidUsage, Unreachable
 from minibroker.client.bootstrap import BootstrapServers
 from minibroker.config.types import HostPort
+from minibroker.control_url import split
 from minibroker.testing import MiniBroker
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -89,6 +90,21 @@ async def test_invalid_response_is_reported(answer: bytes, why: str) -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1:80", "127.0.0.1:80", "http://127.0.0.1:80/v1"])
 def test_find_control_uses_the_given_url(url: str) -> None:
     assert find_control(url, BootstrapServers("unused")).url == "http://127.0.0.1:80"
+
+
+def test_control_api_that_is_open_to_others_needs_the_token_of_its_url() -> None:
+    servers = BootstrapServers("unused")
+    with MiniBroker(settings={"control.listener": "0.0.0.0:0"}) as broker:
+        assert broker.control.get("v1", "cluster")["cluster_id"]
+        with broker.faults as faults:
+            faults.add("observe", name="unused", api="Fetch").remove()
+        found = find_control(broker.control_url, servers)
+        with closing(found):
+            assert b"cluster_id" in found.get("/v1/cluster")
+        with closing(find_control(split(broker.control_url).address, servers)) as bare:
+            assert b"ready" in bare.get("/v1/health")
+            with pytest.raises(CliError, match="no valid token"):
+                bare.get("/v1/cluster")
 
 
 def test_find_control_rejects_invalid_url() -> None:

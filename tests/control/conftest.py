@@ -359,10 +359,10 @@ async def client(backend: FakeBackend) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def client_of(backend: FakeBackend) -> Callable[..., httpx.AsyncClient]:
-    """A client of an application that knows these host names."""
+    """A client of an application that knows these host names and has this token."""
 
-    def make(*allowed_hosts: str) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(make_app(backend, allowed_hosts))
+    def make(*allowed_hosts: str, token: str = "") -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(make_app(backend, allowed_hosts, token))
         return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     return make

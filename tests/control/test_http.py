@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,10 @@ from minibroker.control.http import BODY_MAX_BYTES
 from minibroker.control.routes import OPERATIONS
 
 NEW = {"name": "orders", "partitions": 2, "configs": {"retention.ms": "1000"}}
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
 
 
 def error(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -231,6 +236,37 @@ async def test_request_with_foreign_origin_is_rejected(
     assert error(response, 403)["code"] == "FOREIGN_ORIGIN"
     assert list(backend.known) == ["orders"]
     assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "Bearer", "Bearer wrong", "Basic secret", "Basic !!", basic("secret", ""), "secret"],
+)
+@pytest.mark.parametrize("path", ["/", "/v1/cluster", "/metrics", "/console", "/openapi.json"])
+async def test_request_without_the_token_is_rejected(
+    client_of: Callable[..., httpx.AsyncClient], path: str, authorization: str | None
+) -> None:
+    headers = {} if authorization is None else {"authorization": authorization}
+    async with client_of(token="secret") as client:
+        response = await client.get(path, headers=headers)
+    assert error(response, 401)["code"] == "TOKEN_MISSING"
+    assert response.headers["www-authenticate"].startswith("Basic")
+
+
+@pytest.mark.parametrize(
+    "authorization", ["Bearer secret", "bearer secret", basic("", "secret"), basic("a", "secret")]
+)
+async def test_request_with_the_token_is_accepted(
+    client_of: Callable[..., httpx.AsyncClient], authorization: str
+) -> None:
+    async with client_of(token="secret") as client:
+        response = await client.get("/v1/cluster", headers={"authorization": authorization})
+    assert response.status_code == 200
+
+
+async def test_health_needs_no_token(client_of: Callable[..., httpx.AsyncClient]) -> None:
+    async with client_of(token="secret") as client:
+        assert (await client.get("/v1/health")).status_code == 200
 
 
 async def test_request_with_own_origin_is_accepted(client: httpx.AsyncClient) -> None:

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.control.serve import LOAD_RETRY_S, open_listener, serve
+from minibroker.control.serve import (
+    LOAD_RETRY_S,
+    listener_url,
+    open_listener,
+    serve,
+    token_for,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +57,28 @@ def test_listen_address_in_use_raises_readable_error() -> None:
             open_listener("127.0.0.1", port)
     words = f"the control API can't listen on 127.0.0.1:{port}: Address already in use"
     assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "is_created"),
+    [
+        ("127.0.0.1", None, False),
+        ("::1", None, False),
+        ("0.0.0.0", None, True),
+        ("0.0.0.0", "", False),
+        ("0.0.0.0", "mine", False),
+        ("127.0.0.1", "mine", False),
+    ],
+)
+def test_token_is_created_if_other_hosts_can_connect(
+    host: str, given: str | None, is_created: bool
+) -> None:
+    with open_listener(host, 0) as listener:
+        token, other = token_for(listener, given), token_for(listener, given)
+        assert (token != other and len(token) > 20) == is_created
+        if not is_created:
+            assert token == (given or "")
+        assert token in listener_url(listener, token)
 
 
 def test_serve_imports_web_framework_with_the_first_request() -> None:
