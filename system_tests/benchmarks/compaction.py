@@ -8,8 +8,8 @@ topic on request; Kafka's cleaner decides by itself.
 from __future__ import annotations
 
 import statistics
-import threading
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -54,12 +54,12 @@ def compaction(peer: Peer) -> Figures:
         fill(peer, topic)
         with paced(peer.servers, other, PRODUCED, SMALL_RECORD_BYTES, PAUSE_US) as client:
             before = [client.produce()["p99_us"] for _ in range(ROUNDS_BEFORE)]
-            thread = threading.Thread(target=compact, args=(peer, topic))
-            thread.start()
-            during = [client.produce()["p99_us"]]
-            while thread.is_alive():
-                during.append(client.produce()["p99_us"])
-            used = cleaner_cpu_seconds(peer.pid)
+            with ThreadPoolExecutor(1) as threads:
+                compacted = threads.submit(compact, peer, topic)
+                during = [client.produce()["p99_us"]]
+                while not compacted.done():
+                    during.append(client.produce()["p99_us"])
+            used = compacted.result()
     megabytes = RECORDS * (SMALL_RECORD_BYTES + KEY_BYTES) / 1e6
     alone, beside = statistics.median(before), statistics.median(during)
     return {SPEED: megabytes / used, BEFORE: alone, DURING: beside, RATIO: beside / alone}
@@ -89,10 +89,12 @@ def fill(peer: Peer, topic: str) -> None:
         raise RunFailed("not all records were acknowledged")
 
 
-def compact(peer: Peer, topic: str) -> None:
+def compact(peer: Peer, topic: str) -> float:
+    """Compact a topic; return the processor time that this took."""
     request = urllib.request.Request(f"{peer.control_url}/v1/compact/{topic}", method="POST")
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
         response.read()
+    return cleaner_cpu_seconds(peer.pid)
 
 
 def cleaner_cpu_seconds(root: int) -> float:
