@@ -50,4 +50,4 @@ class NamespacesBackend(Protocol):
         """Open a namespace; raise ``Conflict`` if its name is used or there are too many."""
 
     async def remove_namespace(self, name: str) -> None:
-        """Close a namespace and delete its topics and groups; raise ``NotFound`` without one."""
+        """Close a namespace, delete its topics, groups, ACLs; raise ``NotFound`` without one."""

@@ -301,7 +301,7 @@ async def open_namespace(context: ApiContext, new: NamespaceCreation) -> Namespa
 
 
 async def remove_namespace(context: ApiContext, name: str) -> None:
-    """Close a namespace, and delete its topics and groups."""
+    """Close a namespace, and delete its topics, groups and ACLs."""
     await context.backend.remove_namespace(name)
 
 

@@ -44,5 +44,5 @@ class NamespaceOperations:
         return await self._namespaces.open_namespace(new)
 
     async def remove_namespace(self, name: str) -> None:
-        """Close a namespace, and delete its topics and groups."""
+        """Close a namespace, and delete its topics, groups and ACLs."""
         await self._namespaces.remove_namespace(name)

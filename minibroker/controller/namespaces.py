@@ -1,8 +1,8 @@
 """The namespaces of a broker: an address for each, at which clients see only their own names.
 
 Owns their proxies and the deletion of what they have left. It must never know how names are
-translated. Invariant: after a namespace was removed, no client uses it, and none of its topics and
-groups exists; its transactional ids expire. Kafka has no equivalent.
+translated. Invariant: after a namespace was removed, no client uses it, and none of its topics,
+groups and ACLs exists; its transactional ids expire. Kafka has no equivalent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from minibroker.cluster.acls import Filter
 from minibroker.cluster.store.tree import UnavailableError
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.config import CONTROL_LISTENER
 from minibroker.config.listeners import has_tls
 from minibroker.config.types import HostPort
@@ -29,8 +31,10 @@ from minibroker.observability.log import EventLog
 from minibroker.process.environment import CONTROLLER, WORKER, role_name
 from minibroker.process.messages import DeleteGroups
 from minibroker.proxy.addresses import ListenFailed
+from minibroker.proxy.namespace_acls import NamespaceAcls
 from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.server import ProxyServer
+from minibroker.security.acl import Operation, Permission
 
 if TYPE_CHECKING:
     from minibroker.apis.base import ControllerScope
@@ -95,7 +99,7 @@ class Namespaces:
         raise Conflict("NO_PLAINTEXT_LISTENER", "a namespace needs a listener without TLS")
 
     async def remove_namespace(self, name: str) -> None:
-        """Close a namespace, and delete its topics and groups."""
+        """Close a namespace, and delete its topics, groups and ACLs."""
         opened = self._open.pop(name, None)
         if opened is None:
             text = f"there is no namespace {name!r}"
@@ -109,8 +113,23 @@ class Namespaces:
         except UnavailableError as error:
             raise Unavailable("CONFIG_STORE_NOT_AVAILABLE", str(error)) from None
         await self._scope.publish(outcome.updates)
+        await self._delete_acls(NamespaceAcls(prefix))
         workers = [role_name(WORKER, index) for index in range(self._env.workers)]
         await self._subscribers.request_all(DeleteGroups(prefix), workers)
+
+    async def _delete_acls(self, acls: NamespaceAcls) -> None:
+        filters = [
+            Filter(*pattern, None, None, Operation.ANY, Permission.ANY)
+            for pattern in self._scope.image.acls
+            if acls.at_client(pattern) is not None
+        ]
+        if not filters:
+            return
+        results, updates = await self._scope.cluster.delete_acls(filters)
+        await self._scope.publish(updates)
+        for result in results:
+            if isinstance(result, ChangeRejected):
+                raise Unavailable("CONFIG_STORE_NOT_AVAILABLE", result.text)
 
 
 def _prefix(name: str) -> str:

@@ -45,6 +45,7 @@ _KEYS: Final = {
     "partition_id": EntityKey.PARTITION,
     "partition_indexes": EntityKey.PARTITION,
     "group_id": EntityKey.GROUP,
+    "group_ids": EntityKey.GROUP,
     "groups_names": EntityKey.GROUP,
     "member_id": EntityKey.MEMBER,
     "transactional_id": EntityKey.TRANSACTIONAL_ID,

@@ -35,6 +35,7 @@ from minibroker.proxy.frames import (
     with_length,
 )
 from minibroker.proxy.journal import ConnectionRecorder, JournaledProcess
+from minibroker.proxy.namespace_acls import NamespaceAcls, is_about_acls
 from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.rewriting import (
     can_name_brokers,
@@ -47,10 +48,16 @@ from minibroker.runtime.stream import ByteStream, StreamClosed
 from protocol import registry
 from protocol.compiler import decode, encode
 from protocol.errors import ErrorCode, ProtocolError
-from protocol.headers import RequestHeader, decode_request_header, encode_response_header
+from protocol.headers import (
+    RequestHeader,
+    decode_request_header,
+    encode_request_header,
+    encode_response_header,
+)
 from protocol.messages.fetch import FetchResponse
 from protocol.messages.metadata import MetadataResponse
 from protocol.registry import ApiKey
+from protocol.schema import Message
 
 _SESSION_VERSION: Final = 7
 """Version of Fetch from which there are sessions (KIP-227)."""
@@ -199,6 +206,9 @@ class ProxiedConnection:
         while (frame := await self._requests.next_frame()) is not None:
             request = self._recorder.request(self._exchange.read(frame), frame)
             if self._scope.namespace is not None and not request.is_token:
+                if is_about_acls(request.api_key, request.version):
+                    await self._serve_acls(request, frame, self._scope.namespace.acls)
+                    continue
                 frame = self._scope.namespace.request(*request[:2], frame)
             if request.is_token or not await self._serve(request, frame):
                 await self._forward(request, frame)
@@ -271,6 +281,20 @@ class ProxiedConnection:
             await self._send(request, response, faults)
         if faults is not None:
             await faults.mute()
+
+    async def _serve_acls(self, request: ProxiedRequest, frame: bytes, acls: NamespaceAcls) -> None:
+        header, at = decode_request_header(frame)
+
+        async def ask(message: Message) -> Any:
+            key = ApiKey(message.__api_key__ or 0)
+            frame = encode_request_header(header._replace(api_key=key))
+            return await self._ask(
+                request._replace(api_key=key), frame + encode(message, request.version)
+            )
+
+        message = decode(registry.schema(request.api_key).request, request.version, frame, at)
+        await self._drained()
+        await self._send(request, await acls.serve(message, ask), None)
 
     async def _ask(self, request: ProxiedRequest, frame: bytes) -> Any:
         """Send a request, and return its response; None if it has none."""

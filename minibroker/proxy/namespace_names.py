@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from minibroker.faults.entities import EntityKey, key_of
 from minibroker.proxy.exchange import UnexpectedFrame
+from minibroker.proxy.namespace_acls import ACL_APIS, NamespaceAcls
 from minibroker.proxy.rewriting import rewrite
 from protocol import registry
 from protocol.compiler import decode, encode
@@ -25,16 +26,10 @@ from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPar
 from protocol.registry import ApiKey, ApiSchema
 from protocol.schema import Array, Field, Struct
 
-_ACLS: Final = "an ACL could match the names of other namespaces"
 _ALL_TOPICS: Final = "it can concern all topics of a broker"
 _BROKERS: Final = "clients do not send it"
 
 NOT_OFFERED: Final = {
-    ApiKey.CREATE_ACLS: _ACLS,
-    ApiKey.DELETE_ACLS: _ACLS,
-    ApiKey.DESCRIBE_ACLS: _ACLS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _ALL_TOPICS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _ALL_TOPICS,
     ApiKey.ELECT_LEADERS: _ALL_TOPICS,
     ApiKey.ALTER_REPLICA_LOG_DIRS: _ALL_TOPICS,
     ApiKey.DESCRIBE_QUORUM: _ALL_TOPICS,
@@ -45,8 +40,9 @@ NOT_OFFERED: Final = {
     ApiKey.STOP_REPLICA: _BROKERS,
     ApiKey.UPDATE_METADATA: _BROKERS,
     ApiKey.CONTROLLED_SHUTDOWN: _BROKERS,
+    ApiKey.ENVELOPE: _BROKERS,
 }
-"""APIs of the broker that are not offered in a namespace, and why."""
+"""APIs that are not offered in a namespace, and why."""
 
 _NAMED: Final = frozenset(
     {
@@ -56,9 +52,20 @@ _NAMED: Final = frozenset(
         EntityKey.COORDINATOR_KEY,
     }
 )
-_ALSO_NAMES: Final = frozenset({"subscribed_topic_names"})
-_PATTERNS: Final = frozenset({"subscribed_topic_regex", "transactional_id_pattern"})
-_TEXTS: Final = frozenset({"batch_index_error_message", "error_message"})
+_ALSO_NAMES: Final = frozenset(
+    {"subscribed_topic_names", "source_topics", "repartition_sink_topics"}
+)
+_PATTERNS: Final = frozenset(
+    {"subscribed_topic_regex", "source_topic_regex", "transactional_id_pattern"}
+)
+_TEXTS: Final = frozenset(
+    {
+        "acknowledge_error_message",
+        "batch_index_error_message",
+        "error_message",
+        "status_detail",
+    }
+)
 _RESOURCE_TYPES: Final = frozenset({2, 32})
 """Types of resources with configs that are topics and groups."""
 
@@ -101,6 +108,8 @@ class NamespaceNames:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.acls: Final = NamespaceAcls(prefix)
+        """Serves `ACL_APIS`, whose frames are not translated here."""
 
     # Messages -----------------------------------------------------------------------------------
 
@@ -171,7 +180,7 @@ class NamespaceNames:
         if api_key == ApiKey.API_VERSIONS:
             return rewrite(api_key, version, frame, _remove_apis)
         schema = _schema(api_key, version)
-        if schema is None or not fields_with_names(schema.response, version):
+        if schema is None or api_key in ACL_APIS or not fields_with_names(schema.response, version):
             return frame
         return rewrite(api_key, version, frame, self._change)
 

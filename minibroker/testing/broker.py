@@ -229,7 +229,7 @@ class MiniBroker:
     def namespace(self, name: str | None = None) -> Iterator[BrokerNamespace]:
         """Open a namespace: an address at which clients see only what they create there.
 
-        Its topics and groups are deleted at the end of the context.
+        Its topics, groups and ACLs are deleted at the end of the context.
         """
         chosen = name or f"ns-{secrets.token_hex(4)}"
         opened = self.control.post("v1", "namespaces", name=chosen)

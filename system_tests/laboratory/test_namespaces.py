@@ -6,8 +6,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as KafkaPythonPartition
+from kafka.errors import UnknownTopicOrPartitionError
 
 from minibroker.testing import BrokerNamespace, MiniBroker
 from system_tests.laboratory.clients import CLIENTS, PythonClient
@@ -47,7 +60,7 @@ def test_groups_of_the_same_name_consume_topics_of_the_same_name(
             assert found == [f"{namespace.name} {number}".encode() for number in range(4)]
 
 
-def admin(namespace: BrokerNamespace) -> AdminClient:
+def admin(namespace: BrokerNamespace | MiniBroker) -> AdminClient:
     return AdminClient({"bootstrap.servers": namespace.bootstrap_servers})
 
 
@@ -116,3 +129,75 @@ def test_subscription_by_pattern_matches_one_namespace_only(
     assert (message.topic(), message.value()) == ("orders-eu", pair[1].name.encode())
     assert {each.topic for each in consumer.assignment()} == {"orders-eu"}
     consumer.close()
+
+
+AUTHORIZED = {
+    "group.initial.rebalance.delay.ms": 0,
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": True,
+}
+DENIED_TOPICS = AclBinding(
+    ResourceType.TOPIC,
+    "*",
+    ResourcePatternType.LITERAL,
+    "User:ANONYMOUS",
+    "*",
+    AclOperation.WRITE,
+    AclPermissionType.DENY,
+)
+ALL_ACLS = AclBindingFilter(
+    ResourceType.ANY,
+    None,
+    ResourcePatternType.ANY,
+    None,
+    None,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
+
+
+def create_orders(namespace: BrokerNamespace) -> AdminClient:
+    """Create a topic of one partition, and return the client."""
+    client = admin(namespace)
+    client.create_topics([NewTopic("orders", 1)])["orders"].result(PATIENCE_S)
+    return client
+
+
+def produce_error(servers: str) -> str:
+    """Produce a record to a topic; return the name of the error, or an empty text."""
+    errors: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": servers})
+    producer.produce("orders", b"1", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    return "".join(error.name() for error in errors if error is not None)
+
+
+def test_acls_for_all_topics_apply_to_one_namespace_only() -> None:
+    with MiniBroker(settings=AUTHORIZED) as broker:
+        broker.create_topic("orders")
+        with broker.namespace() as first, broker.namespace() as second:
+            client, other, whole = create_orders(first), create_orders(second), admin(broker)
+            client.create_acls([DENIED_TOPICS])[DENIED_TOPICS].result(PATIENCE_S)
+            assert client.describe_acls(ALL_ACLS).result(PATIENCE_S) == [DENIED_TOPICS]
+            assert other.describe_acls(ALL_ACLS).result(PATIENCE_S) == []
+            assert produce_error(first.bootstrap_servers) == "TOPIC_AUTHORIZATION_FAILED"
+            assert produce_error(second.bootstrap_servers) == ""
+            assert produce_error(broker.bootstrap_servers) == ""
+            assert other.delete_acls([ALL_ACLS])[ALL_ACLS].result(PATIENCE_S) == []
+            assert client.delete_acls([ALL_ACLS])[ALL_ACLS].result(PATIENCE_S) == [DENIED_TOPICS]
+            assert produce_error(first.bootstrap_servers) == ""
+            client.create_acls([DENIED_TOPICS])[DENIED_TOPICS].result(PATIENCE_S)
+        assert whole.describe_acls(ALL_ACLS).result(PATIENCE_S) == []
+
+
+def test_reassignments_name_topics_of_one_namespace_only(
+    pair: tuple[BrokerNamespace, BrokerNamespace],
+) -> None:
+    first, second = pair
+    create_orders(first)
+    partition = KafkaPythonPartition("orders", 0)
+    for namespace, error in ((first, None), (second, UnknownTopicOrPartitionError)):
+        client = KafkaAdminClient(bootstrap_servers=namespace.bootstrap_servers)
+        assert client.alter_partition_reassignments({partition: [1]}) == {partition: error}
+        assert client.list_partition_reassignments() == {}
+        client.close()

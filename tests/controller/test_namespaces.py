@@ -11,7 +11,9 @@ from typing import Any, cast
 import pytest
 import trio
 
+from minibroker.cluster.acls import Filter
 from minibroker.cluster.store.tree import UnavailableError
+from minibroker.cluster.topics import ChangeRejected
 from minibroker.config import Settings
 from minibroker.control.backend import Conflict, NotFound, Unavailable
 from minibroker.control.namespace_shapes import NamespaceCreation
@@ -19,6 +21,8 @@ from minibroker.control.schema import InvalidJson
 from minibroker.controller import namespaces as tested
 from minibroker.controller.namespaces import Namespaces
 from minibroker.process.messages import DeleteGroups
+from minibroker.security.acl import Operation, Pattern, PatternType, Permission, Resource
+from protocol.errors import ErrorCode
 from tests.process.conftest import MakeEnvironment
 
 LOOPBACK = "127.0.0.1"
@@ -29,15 +33,21 @@ class Roles:
 
     def __init__(self) -> None:
         self.cluster = self
-        self.image = SimpleNamespace(topics={"a.t": 1, "a.u": 2, "ab.t": 3, "t": 4})
+        self.image = SimpleNamespace(topics={"a.t": 1, "a.u": 2, "ab.t": 3, "t": 4}, acls={})
         self.done: list[object] = []
-        self.is_away = False
+        self.is_away = self.is_late = False
 
     async def delete_topics(self, names: list[str]) -> Any:
         if self.is_away:
             raise UnavailableError("/x", "away")
         self.done.append(names)
         return SimpleNamespace(updates=["update"])
+
+    async def delete_acls(self, filters: list[Filter]) -> Any:
+        self.done.append(filters)
+        return [ChangeRejected(ErrorCode.REQUEST_TIMED_OUT, "late") if self.is_late else []], [
+            "acls"
+        ]
 
     async def publish(self, updates: list[str]) -> None:
         self.done.append(updates)
@@ -102,6 +112,23 @@ async def test_removed_namespace_has_no_connections_topics_and_groups(
     assert roles.done == [["a.t", "a.u"], ["update"], DeleteGroups("a."), ["worker-0", "worker-1"]]
     assert (await found.namespaces()).namespaces == ()
     with pytest.raises(NotFound, match="no namespace 'a'"):
+        await found.remove_namespace("a")
+
+
+async def test_removed_namespace_has_no_acls(make_env: MakeEnvironment, roles: Roles) -> None:
+    found = namespaces(make_env, roles, (LOOPBACK, 1))
+    prefixed = Pattern(Resource.GROUP, "a.", PatternType.PREFIXED)
+    others = (Pattern(Resource.TOPIC, "ab.t"), Pattern(Resource.CLUSTER, "a.c"))
+    roles.image.acls = dict.fromkeys((prefixed, *others), ())
+    await found.open_namespace(NamespaceCreation("a"))
+    await found.remove_namespace("a")
+    assert roles.done[2:4] == [
+        [Filter(*prefixed, None, None, Operation.ANY, Permission.ANY)],
+        ["acls"],
+    ]
+    roles.is_late = True
+    await found.open_namespace(NamespaceCreation("a"))
+    with pytest.raises(Unavailable, match="late"):
         await found.remove_namespace("a")
 
 

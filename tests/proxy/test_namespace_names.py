@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.apis.registry import APIS
 from minibroker.proxy.exchange import UnexpectedFrame
+from minibroker.proxy.namespace_acls import ACL_APIS, is_about_acls
 from minibroker.proxy.namespace_names import (
     NOT_OFFERED,
     Meaning,
@@ -45,14 +45,15 @@ from tests.protocol.conftest import draw, project
 from tests.proxy.conversation import conversation, request_frame
 
 NAMES = NamespaceNames("ns.")
-OFFERED = [key for key in APIS if key not in NOT_OFFERED]
+OFFERED = [key for key in ApiKey if key not in NOT_OFFERED and key not in ACL_APIS]
+"""All APIs whose messages are translated, also those that the broker does not serve."""
 _OTHER_TEXTS = """
-    assignment client_host client_id client_software_name client_software_version cluster_id
-    committed_metadata configuration_keys documentation entity_name entity_type feature
+    assignment assignor_name client_host client_id client_software_name client_software_version
+    cluster_id committed_metadata configuration_keys documentation entity_name entity_type feature
     group_instance_id group_state group_type host instance_id key leader log_dir match mechanism
     mechanisms member_id metadata name owner_principal_name owner_principal_type principal_name
-    principal_type protocol_data protocol_name protocol_type rack rack_id reason
-    requested_metrics server_assignor state_filters states_filter token_id
+    principal_type process_id protocol_data protocol_name protocol_type rack rack_id reason
+    requested_metrics server_assignor state_filters states_filter subtopology_id token_id
     token_requester_principal_name token_requester_principal_type transaction_state types_filter
     unknown_state_filters user value
 """
@@ -93,6 +94,60 @@ def test_every_text_of_an_offered_api_is_translated_or_known() -> None:
                 if item.name not in translated | OTHER_TEXTS:
                     unknown.add((cls.__name__, item.name))
     assert unknown == set()
+
+
+NAME = "canary"
+TOPIC_RESOURCE = 2
+
+
+def may_name(cls: Any, item: Any) -> bool:
+    """Whether a text is a name of a topic, a group or a transactional id, judged by its names."""
+    if item.name in OTHER_TEXTS or "Config" in cls.__name__:
+        return False
+    words = ("topic", "group", "transactional", "coordinator", "resource")
+    return any(word in f"{cls.__name__}.{item.name}".lower() for word in words)
+
+
+def fill_with_names(struct: Any, version: int) -> int:
+    """Set every text that may be a name to `NAME`; return how many there are."""
+    count = 0
+    for item in type(struct).__fields__:
+        is_array = isinstance(item.kind, Array)
+        kind: Any = item.kind.element if is_array else item.kind
+        if not item.versions.has(version):
+            continue
+        if isinstance(kind, type):
+            value: Any = kind()
+            count += fill_with_names(value, version)
+        elif "string" in kind.name and may_name(type(struct), item):
+            value = NAME
+            count += 1
+        elif item.name == "resource_type":
+            value = TOPIC_RESOURCE
+        else:
+            continue
+        setattr(struct, item.name, [value] if is_array else value)
+    return count
+
+
+@pytest.mark.parametrize("key", ApiKey)
+def test_every_name_in_a_request_has_the_prefix_at_the_broker(key: ApiKey) -> None:
+    cls = registry.schema(key).request
+    for version in range(cls.__versions__.low, cls.__versions__.high + 1):
+        message = cls()
+        count = fill_with_names(message, version)
+        frame = request_frame(message, version)
+        assert frame.count(NAME.encode()) == count
+        if key in NOT_OFFERED:
+            with pytest.raises(UnexpectedFrame):
+                NAMES.request(key, version, frame)
+        elif is_about_acls(key, version):
+            assert count  # They are served by `NamespaceAcls`.
+        else:
+            passed = NAMES.request(key, version, frame)
+            prefixed = [f"ns.{NAME}".encode(), rf"ns\.(?:{NAME})".encode()]
+            assert passed.count(NAME.encode()) == count
+            assert sum(map(passed.count, prefixed)) == count
 
 
 def without_patterns(struct: Any, version: int) -> None:
