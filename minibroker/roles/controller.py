@@ -155,9 +155,9 @@ def _mark(data_dir: Path, image: Image) -> Uuid:
     """Mark the data directory as this cluster's, if it is new; return its id."""
     meta = read_meta_properties(data_dir)
     if meta is None:
-        write_meta_properties(data_dir, MetaProperties(image.cluster_id, image.controller_id))
-        meta = read_meta_properties(data_dir)
-    return (meta and meta.directory_id) or ZERO_UUID
+        new = MetaProperties(image.cluster_id, image.controller_id)
+        return write_meta_properties(data_dir, new)
+    return meta.directory_id or ZERO_UUID
 
 
 def _log_adoption(data_dir: Path, image: Image) -> None:

@@ -205,7 +205,7 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
     path = directory / META_PROPERTIES
     try:
         text = read_small_file(path).decode("latin-1")
-        import javaproperties  # It takes 25 ms, which the first start avoids.
+        import javaproperties  # It takes 25 ms, which a start without the file avoids.
 
         properties: Mapping[str, str] = javaproperties.loads(text)
     except FileNotFoundError:
@@ -235,13 +235,17 @@ def _directory_id(properties: Mapping[str, str]) -> Uuid | None:
         return None
 
 
-def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
-    """Write the properties; they are on disk when this returns. Raises OSError."""
+def write_meta_properties(directory: Path, meta: MetaProperties) -> Uuid:
+    """Write the properties, with a new id if they have none; return the id.
+
+    They are on disk when this returns. Raises OSError.
+    """
+    directory_id = meta.directory_id or secrets.token_bytes(_UUID_BYTES)
     document = {
         "version": _VERSION,
         "cluster.id": meta.cluster_id,
         "node.id": str(meta.node_id),
-        "directory.id": uuid_text(meta.directory_id or secrets.token_bytes(_UUID_BYTES)),
+        "directory.id": uuid_text(directory_id),
     }
     path = directory / META_PROPERTIES
     lines = (f"{name}={_escape(value)}\n" for name, value in document.items())
@@ -251,6 +255,7 @@ def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
         os.fsync(fd)  # so that the new file name survives a crash, too
     finally:
         os.close(fd)
+    return directory_id
 
 
 def _escape(value: str) -> str:

@@ -1,4 +1,4 @@
-"""Brokers that can import nothing after they are ready, as without free descriptors."""
+"""Roles that start without an import, and brokers that serve without free descriptors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 
 from system_tests.faults.conftest import Starter
 from system_tests.harness.control import ask
+from system_tests.harness.processes import tree
 from system_tests.harness.waiting import wait_until
 from system_tests.peers.conversation import prepare, run_conversation
 from system_tests.peers.test_same_answers import CONVERSATIONS, SETTINGS
@@ -31,9 +32,11 @@ HERE = os.path.dirname(__file__)
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if os.path.exists(os.path.join(HERE, "blocked")):
-            with open(os.path.join(HERE, "imports"), "a") as imports:
-                print(name, file=imports)
+        blocked = os.path.exists(os.path.join(HERE, "blocked"))
+        file = "imports" if blocked else f"imports-{os.getpid()}"
+        with open(os.path.join(HERE, file), "a") as imports:
+            print(name, file=imports)
+        if blocked:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
 
 sys.meta_path.insert(0, Blocker())
@@ -55,7 +58,14 @@ class Imports(NamedTuple):
 
     def tried(self) -> list[str]:
         """Return the modules that were imported, or would have been, since then."""
-        file = self.folder / "imports"
+        return self._read("imports")
+
+    def made_by(self, pid: int) -> list[str]:
+        """Return the modules that a process imported before imports were blocked."""
+        return self._read(f"imports-{pid}")
+
+    def _read(self, name: str) -> list[str]:
+        file = self.folder / name
         return file.read_text().split() if file.exists() else []
 
 
@@ -65,6 +75,14 @@ def imports(tmp_path: Path) -> Imports:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(BLOCKER)
     return Imports(folder)
+
+
+def test_roles_start_without_an_import(start: Starter, imports: Imports) -> None:
+    broker = start(environment=imports.environment)
+    made = {pid: imports.made_by(pid) for pid in tree(broker.pid)}
+    assert "trio" in made.pop(broker.pid)
+    assert made
+    assert not any(made.values()), made
 
 
 def test_every_api_is_served_without_an_import(start: Starter, imports: Imports) -> None:

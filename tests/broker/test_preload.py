@@ -24,7 +24,12 @@ print(*sys.modules)
         (
             (),
             {"protocol.codecs", "encodings.utf_16_le"},
-            {"minibroker.apis.authorization.table", "minibroker.network.tls", "difflib"},
+            {
+                "minibroker.apis.authorization.table",
+                "minibroker.network.tls",
+                "javaproperties",
+                "difflib",
+            },
         ),
         ((AUTHORIZER,), {"minibroker.apis.authorization.table"}, {"minibroker.network.tls"}),
         (

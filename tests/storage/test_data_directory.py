@@ -100,12 +100,9 @@ def test_directory_with_symlinked_lock_file_is_rejected(tmp_path: Path) -> None:
 def test_meta_properties_round_trip_and_directory_is_accepted(tmp_path: Path) -> None:
     make_partition(tmp_path, "orders-0")
     make_store(tmp_path)
-    write_meta_properties(tmp_path, META)
+    directory_id = write_meta_properties(tmp_path, META)
     check(tmp_path)
-    read = read_meta_properties(tmp_path)
-    assert read is not None
-    assert read.directory_id is not None
-    assert read == META._replace(directory_id=read.directory_id)
+    assert read_meta_properties(tmp_path) == META._replace(directory_id=directory_id)
     assert not lacks_meta_properties(tmp_path)
 
 
