@@ -52,10 +52,13 @@ class FaultController:
         subscribers: Sequence[str],
         statuses: Callable[[], Sequence[RoleStatus]],
         store: FaultStore,
+        *,
+        on_clock: Callable[[float], None],
     ) -> None:
         """``subscribers`` are the names of the processes that apply rules.
 
-        ``store`` has the rules that the former controller of this start has left.
+        ``store`` has the rules that the former controller of this start has left. ``on_clock`` is
+        called when a rule has changed the clock, with its time before in ms since 1970.
         """
         self._publisher = publisher
         self._clock = clock
@@ -65,6 +68,7 @@ class FaultController:
         self._matcher = PointMatcher(())
         self._number = 0
         self._store = store
+        self._on_clock = on_clock
         saved = store.load()
         if saved.rules:
             self._register.restore(*saved)
@@ -158,7 +162,9 @@ class FaultController:
             self._register.overtaken(request.rule_id)
             return
         if rule.action == "advance":
+            before = self._clock.wall_ms()
             self._clock.advance(rule.advance_ms or 0)
+            self._on_clock(before)
             await self._publisher.request_all(ClockAdvanced())
             return
         if rule.action == "kill":

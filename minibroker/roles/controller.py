@@ -66,7 +66,7 @@ from minibroker.process.environment import (
     RoleRefusedError,
     role_name,
 )
-from minibroker.process.journal_notes import note_topics
+from minibroker.process.journal_notes import note_clock, note_topics
 from minibroker.process.log_levels import follow_log_levels
 from minibroker.process.messages import (
     ApiPart,
@@ -329,7 +329,14 @@ class _Controller:
             names = [role_name(PROCESSOR, index) for index in range(env.processors)]
             names += [role_name(WORKER, index) for index in range(env.workers)]
             store = FaultStore(env.data_dir, env.started_us)
-            self._faults = FaultController(self._publisher, env.clock, names, env.statuses, store)
+            self._faults = FaultController(
+                self._publisher,
+                env.clock,
+                names,
+                env.statuses,
+                store,
+                on_clock=partial(note_clock, env),
+            )
         return self._faults
 
     def _journal_controller(self) -> JournalController:

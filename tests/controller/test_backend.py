@@ -158,7 +158,12 @@ class At:
             scope,
             scope.subscribers,
             lambda: FaultController(
-                scope.subscribers, env.clock, (), tuple, FaultStore(env.data_dir, 1)
+                scope.subscribers,
+                env.clock,
+                (),
+                tuple,
+                FaultStore(env.data_dir, 1),
+                on_clock=lambda _: None,
             ),
             lambda: self.journal,
             started_at=self.env.clock.now(),

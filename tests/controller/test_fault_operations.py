@@ -18,7 +18,12 @@ from minibroker.runtime.clock import SimulatedClock
 async def test_all_operations_reach_the_rules(autojump_clock: MockClock, tmp_path: Path) -> None:
     publisher = MetadataPublisher(Image, lambda _: None, 0)
     rules = FaultController(
-        publisher, SimulatedClock(autojump_clock), ["processor-0"], tuple, FaultStore(tmp_path, 1)
+        publisher,
+        SimulatedClock(autojump_clock),
+        ["processor-0"],
+        tuple,
+        FaultStore(tmp_path, 1),
+        on_clock=lambda _: None,
     )
     operations = FaultOperations(lambda: rules)
     view = await operations.add_fault(FaultRule("hold", name="h"))

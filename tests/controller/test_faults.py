@@ -78,8 +78,14 @@ class At:
         self.publisher = MetadataPublisher(Image, lambda _: None, 0)
         self.clock = SimulatedClock(clock)
         self.statuses: list[RoleStatus] = []
+        self.clock_notes: list[float] = []
         self.faults = FaultController(
-            self.publisher, self.clock, ["processor-0"], lambda: self.statuses, self.store
+            self.publisher,
+            self.clock,
+            ["processor-0"],
+            lambda: self.statuses,
+            self.store,
+            on_clock=self.clock_notes.append,
         )
         self.processor = Processor(self.publisher, nursery)
 
@@ -271,7 +277,14 @@ async def test_rules_counts_and_holds_survive_the_controller(at: At) -> None:
     assert at.fire("seen") == ["seen"]
     await wait_all_tasks_blocked()
     store = FaultStore(at.directory, 1)
-    at.faults = FaultController(at.publisher, at.clock, ["processor-0"], tuple, store)
+    at.faults = FaultController(
+        at.publisher,
+        at.clock,
+        ["processor-0"],
+        tuple,
+        store,
+        on_clock=at.clock_notes.append,
+    )
     rules = await Processor(at.publisher, at.nursery).register()
     assert rules is not None
     assert [each.id for each in rules.rules] == ["held", "seen"]
@@ -308,10 +321,11 @@ def process(at: At, name: str) -> Iterator[subprocess.Popen[bytes]]:
 
 async def test_clock_is_advanced_for_all_processes(at: At) -> None:
     await at.faults.add_fault(FaultRule("advance", advance_ms=5000))
-    before = at.clock.now()
+    before, before_ms = at.clock.now(), at.clock.wall_ms()
     await at.faults.act(FaultAct("1"))
     assert at.clock.now() - before >= 5
     assert at.processor.clock_changes == 1
+    assert at.clock_notes == [before_ms]
     await at.faults.act(FaultAct("removed"))
 
 

@@ -229,6 +229,21 @@ def test_changes_of_clock_topics_and_groups_are_recorded(
     assert clock["to"] - clock["from"] >= 1000
 
 
+def test_clock_that_a_rule_advances_is_recorded(
+    journal: RecordedJournal, broker: MiniBroker, client: RawClient
+) -> None:
+    with broker.faults as faults:
+        faults.add("advance", api="Heartbeat", advance_ms=5000, first=1)
+        client.ask(HEARTBEAT, 4)
+    journal.assert_in_order(
+        {"kind": "request", "api": "Heartbeat"},
+        {"kind": "clock"},
+        {"kind": "response", "api": "Heartbeat"},
+    )
+    (moved,) = journal.entries(kind="clock")
+    assert moved["details"]["to"] - moved["details"]["from"] >= 5000
+
+
 @pytest.mark.parametrize("mute", [False, True])
 def test_throttle_of_a_rule_says_whether_it_mutes(
     journal: RecordedJournal, broker: MiniBroker, client: RawClient, mute: bool
