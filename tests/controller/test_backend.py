@@ -153,17 +153,13 @@ class At:
         self.scope = scope
         self.roles = roles
         self.journal = JournalController(self.env, scope.subscribers, lambda *_: None, 1 << 20)
+        store = FaultStore(env.data_dir, 1)
         self.backend = ControllerBackend(
             self.env,
             scope,
             scope.subscribers,
-            lambda: FaultController(
-                scope.subscribers,
-                env.clock,
-                (),
-                tuple,
-                FaultStore(env.data_dir, 1),
-                on_clock=lambda _: None,
+            partial(
+                FaultController, scope.subscribers, env.clock, (), tuple, store, on_clock=print
             ),
             lambda: self.journal,
             started_at=self.env.clock.now(),
