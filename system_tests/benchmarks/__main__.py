@@ -156,14 +156,14 @@ def measure_starts(names: Sequence[str], folder: Path, session: Session, runs: i
 
 
 def measure_costs(session: Session, runs: int) -> None:
-    """Measure what quotas and activity cost; the first round is the warm-up."""
+    """Measure what quotas, activity and the journal cost; the first round is the warm-up."""
     if not session.wants(plan.COSTS):
         return
     with ExitStack() as stack:
         brokers = costs.Costs(stack)
         warm_up = Session(TIME_MAX_S)
         for run in range(-1, runs):
-            for measure in (brokers.of_quotas, brokers.of_activity):
+            for measure in (brokers.of_quotas, brokers.of_activity, brokers.of_journal):
                 (warm_up if run < 0 else session).measure(MINIBROKER, plan.COSTS, measure)
 
 

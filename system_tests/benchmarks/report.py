@@ -131,6 +131,8 @@ ROWS = (
     row(costs.QUOTAS_LATENCY, "us", most=10),
     row(costs.QUOTAS_CPU, "us"),
     row(costs.ACTIVITY_CPU, "us", most=15),
+    row(costs.JOURNAL_RATE, "%", most=10),
+    row(costs.JOURNAL_CPU, "us"),
     row("produce: broker's CPU per GB", "s"),
     row("consume: broker's CPU per GB", "s"),
     row("produce: client's CPU share", "%"),
