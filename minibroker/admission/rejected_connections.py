@@ -16,11 +16,13 @@ import trio
 
 from minibroker.admission.acceptor_messages import AcceptedConnection
 from minibroker.admission.connection_events import ConnectionEvents, ExceededLimit
+from minibroker.connections.address import client_ip
 from minibroker.connections.delayed_close import DELAYED_MAX, TICK_S, DelayedCloses
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses
 from minibroker.observability.metrics import Fill
 from minibroker.process.environment import Environment
+from minibroker.process.journal_notes import note
 from minibroker.runtime.handoff import Connection
 
 QUEUE = "refused"
@@ -71,10 +73,30 @@ class RejectedConnections:
     ) -> None:
         """Reject a connection, with the limit that it exceeded, if any."""
         self._events.reject(accepted, reason.value, limit, self._processor)
+        if self._env.journal is not None:
+            self._note(accepted, reason, limit)
         rejected = _Rejected(accepted, connection, reason)
         if self._rejections.add(rejected):
             self._close(rejected)
         self._more.set()
+
+    def _note(
+        self, accepted: AcceptedConnection, reason: CloseReason, limit: ExceededLimit | None
+    ) -> None:
+        """Record a rejection for the journal."""
+        # Loaded when the journal is on: most brokers have none.
+        from minibroker.journal.records import pack_peer
+
+        name, value = (None, None) if limit is None else limit[:2]
+        details = {
+            "listener": accepted.listener,
+            "reason": reason.value,
+            "limit": name,
+            "value": value,
+        }
+        host, port = accepted.peer
+        peer = pack_peer(accepted.number, client_ip(host), port)
+        note(self._env, "connection_rejected", details, peer)
 
     def _close(self, rejected: _Rejected) -> None:
         accepted = rejected.accepted

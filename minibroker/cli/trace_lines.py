@@ -115,6 +115,9 @@ def _event(entry: Entry) -> str:
     if kind == "connection_closed":
         text = f": {_printable(details['text'])}" if details["text"] else ""
         return f"closed  {details['reason']}{text}"
+    if kind == "connection_rejected":
+        limit = "" if details["limit"] is None else f"  {details['limit']}={details['value']:g}"
+        return f"rejected  {entry['address']}  {details['listener']}  {details['reason']}{limit}"
     if kind == "fault":
         about = "" if entry["api"] is None else f"  {_name(entry)}"
         return f"fault  {details['action']} (rule {details['rule']}){about}"

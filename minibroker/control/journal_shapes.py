@@ -33,6 +33,7 @@ NUMBER_MAX: Final = 2**53
 EntryKindName: TypeAlias = Literal[
     "connection_opened",
     "connection_closed",
+    "connection_rejected",
     "request",
     "response",
     "fault",

@@ -47,6 +47,7 @@ class EntryKind(StrEnum):
 
     CONNECTION_OPENED = "connection_opened"
     CONNECTION_CLOSED = "connection_closed"
+    CONNECTION_REJECTED = "connection_rejected"
     REQUEST = "request"
     RESPONSE = "response"
     FAULT = "fault"

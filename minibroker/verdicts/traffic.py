@@ -138,7 +138,7 @@ def traffic_of(entries: Iterable[JournalEntry], client_id: str) -> ClientTraffic
     for entry in sorted(entries, key=lambda each: each.sequence):
         if entry.kind is EntryKind.CLOCK:
             clock_changes.append(entry)
-        elif entry.connection is not None:
+        elif entry.connection is not None and entry.kind is not EntryKind.CONNECTION_REJECTED:
             found = connections.setdefault(entry.connection, ObservedConnection(entry.connection))
             _note(found, entry)
     named = [each for each in connections.values() if _is_of(each, client_id)]

@@ -67,6 +67,24 @@ def test_requests_without_a_response_are_shown_when_that_is_certain() -> None:
             "5 -  opened  h:1  L",
         ),
         (
+            "connection_rejected",
+            {
+                "connection": "5",
+                "address": "h:1",
+                "details": {"listener": "L", "reason": "dropped", "limit": "max", "value": 2.0},
+            },
+            "5 -  rejected  h:1  L  dropped  max=2",
+        ),
+        (
+            "connection_rejected",
+            {
+                "connection": "5",
+                "address": "h:1",
+                "details": {"listener": "L", "reason": "stopping", "limit": None, "value": None},
+            },
+            "5 -  rejected  h:1  L  stopping",
+        ),
+        (
             "fault",
             {"connection": "5", "client_id": "c", "details": {"rule": "r", "action": "refuse"}},
             "5 c  fault  refuse (rule r)",

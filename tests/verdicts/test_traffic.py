@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from minibroker.journal.entries import EntryKind
 from minibroker.verdicts.traffic import NoSuchClient, traffic_of
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.verdicts.written import WrittenJournal
@@ -50,6 +51,14 @@ def test_silent_connection_belongs_to_the_only_client_of_its_address() -> None:
     journal.refuse("2")
     journal.open("3", host="10.0.0.9")
     assert [each.name for each in journal.traffic.connections] == ["1", "2"]
+
+
+def test_rejected_connection_is_left_out() -> None:
+    journal = WrittenJournal()
+    journal.open("1")
+    journal.ask_metadata("1")
+    journal.add(EntryKind.CONNECTION_REJECTED, connection="2", address=journal.entries[0].address)
+    assert [each.name for each in journal.traffic.connections] == ["1"]
 
 
 def test_silent_connection_of_a_shared_address_is_left_out() -> None:

@@ -58,6 +58,7 @@ function answered(entry) {
 export function eventText({ kind, details, address, api }) {
   if (kind === "connection_opened") return `opened from ${address}`;
   if (kind === "connection_closed") return `closed: ${details.reason}${details.text ? `, ${details.text}` : ""}`;
+  if (kind === "connection_rejected") return `rejected from ${address}: ${details.reason}${details.limit ? `, ${details.limit}=${details.value}` : ""}`;
   if (kind === "fault") return `fault rule ${details.rule}: ${details.action}${api ? ` of ${api}` : ""}`;
   if (kind === "clock") {
     return `clock ${((details.to - details.from) / 1000).toFixed(3)} s on${details.frozen ? ", frozen" : ""}`;
