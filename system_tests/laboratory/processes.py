@@ -67,6 +67,10 @@ class ClientProcess:
         """Send an invocation; ``answer`` returns its completion."""
         self._send({"process": 0, "type": "invoke", "operation": operation, **fields})
 
+    def has_answered(self) -> bool:
+        """Whether ``answer`` would not wait."""
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
+
     def answer(self) -> dict[str, Any]:
         """The completion of the last invocation."""
         return self._receive()
