@@ -42,6 +42,12 @@ class ClientProcess:
             assert pipe is not None
             pipe.close()
 
+    def end(self) -> None:
+        """Let the process close its clients and end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(2 * PATIENCE_S)
+
     def kill(self) -> None:
         """Kill the process, so that it says goodbye to no broker."""
         self._process.kill()
@@ -54,14 +60,17 @@ class ClientProcess:
 
     def _receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        # Answers are awaited one at a time, so nothing of one can be left in the buffer.
-        readable, _, _ = select.select([self._process.stdout], [], [], 2 * PATIENCE_S)
-        if not readable:
+        if not self._is_readable(2 * PATIENCE_S):
             raise TimedOut("the client did not answer")
         line = self._process.stdout.readline()
         assert line, "the client process ended"
         found: dict[str, Any] = json.loads(line)
         return found
+
+    def _is_readable(self, timeout_s: float) -> bool:
+        assert self._process.stdout is not None
+        # Answers are awaited one at a time, so nothing of one can be left in the buffer.
+        return bool(select.select([self._process.stdout], [], [], timeout_s)[0])
 
     def request(self, operation: str, **fields: object) -> None:
         """Send an invocation; ``answer`` returns its completion."""
@@ -69,7 +78,7 @@ class ClientProcess:
 
     def has_answered(self) -> bool:
         """Whether ``answer`` would not wait."""
-        return bool(select.select([self._process.stdout], [], [], 0)[0])
+        return self._is_readable(0)
 
     def answer(self) -> dict[str, Any]:
         """The completion of the last invocation."""

@@ -1,4 +1,4 @@
-"""Five client libraries meet held rebalances, busy transactions and wrong checksums."""
+"""Five client libraries meet held rebalances, busy transactions and broken Fetch responses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from system_tests.laboratory.processes import ClientProcess
 pytestmark = pytest.mark.minibroker
 
 Names = Callable[[str], str]
-GROUP_APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetFetch", "OffsetCommit")
-
 
 CHECKSUM_ERRORS = ("crc", "corrupt", "exception when fetching the next record")
 """Texts of the clients' errors; Java names the cause in a second exception."""
@@ -60,6 +58,17 @@ def read(client: ClientProcess, wanted: set[int]) -> list[str]:
         errors += [error] if error else []
         missing -= {value for values in found.values() for value in values}
     return errors
+
+
+def read_in_order(client: ClientProcess, key: str, count: int) -> list[int]:
+    """Poll until there are so many values; errors are passed over."""
+    found: list[int] = []
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while len(found) < count:
+        if time.monotonic() > deadline:
+            raise TimedOut(f"read only {found}")
+        found += client.poll()[0].get(key, [])
+    return found
 
 
 def members(lab: MiniBroker, group: str) -> set[str]:
@@ -142,6 +151,19 @@ def test_transaction_survives_ten_seconds_of_concurrent_transactions(
 
 
 @pytest.mark.parametrize("client_command", OTHERS, indirect=True)
+def test_disconnect_in_the_middle_of_a_fetch_response_loses_no_record(
+    lab: MiniBroker, client_command: list[str], topic: str
+) -> None:
+    with ClientProcess(client_command, lab.bootstrap_servers) as client:
+        client.send(f"{topic}-0", 1, 2, 3)
+        with lab.faults as faults:
+            cut = faults.add("disconnect", api="Fetch", topic=topic, at="middle", first=2)
+            client.ask("assign", keys=[f"{topic}-0"], from_beginning=True)
+            assert read_in_order(client, f"{topic}-0", 3) == [1, 2, 3]
+            assert cut.hits == 2
+
+
+@pytest.mark.parametrize("client_command", OTHERS, indirect=True)
 def test_wrong_checksum_is_reported(lab: MiniBroker, client_command: list[str], topic: str) -> None:
     with ClientProcess(client_command, lab.bootstrap_servers) as client:
         client.send(f"{topic}-0", 1, 2)
@@ -156,25 +178,3 @@ def test_wrong_checksum_is_reported(lab: MiniBroker, client_command: list[str], 
             client.ask("assign", keys=[f"{topic}-0"], from_beginning=True)
             errors = [error, *read(client, {1, 2})]
     assert any(text in error.lower() for text in CHECKSUM_ERRORS), errors
-
-
-@pytest.mark.parametrize("client_command", OTHERS, indirect=True)
-def test_not_coordinator_in_every_group_api_is_retried(
-    lab: MiniBroker, client_command: list[str], topic: str, fresh: Names
-) -> None:
-    group = fresh("group")
-    with ClientProcess(client_command, lab.bootstrap_servers, group=group) as client:
-        client.send(f"{topic}-0", 1, 2)
-        with lab.faults as faults:
-            rules = [
-                faults.add("error", api=api, group=group, error="NOT_COORDINATOR", first=1)
-                for api in GROUP_APIS
-            ]
-            client.subscribe(topic)
-            read(client, {1, 2})
-            deadline = time.monotonic() + PATIENCE_S
-            while not all(each.hits for each in rules):
-                client.poll()
-                assert time.monotonic() < deadline
-        client.send(f"{topic}-1", 3)
-        read(client, {3})

@@ -70,6 +70,7 @@ class ConfluentLibrary(ClientLibrary):
             "isolation.level": self.options.isolation_level,
             "fetch.wait.max.ms": 50,
             "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 1000,
             "error_cb": lambda _: None,
         })  # fmt: skip
 
