@@ -85,7 +85,7 @@ class RejectedConnections:
     ) -> None:
         """Record a rejection for the journal."""
         # Loaded when the journal is on: most brokers have none.
-        from minibroker.journal.records import pack_peer
+        from minibroker.journal.records import peer_of
 
         name, value = (None, None) if limit is None else limit[:2]
         details = {
@@ -95,7 +95,7 @@ class RejectedConnections:
             "value": value,
         }
         host, port = accepted.peer
-        peer = pack_peer(accepted.number, client_ip(host), port)
+        peer = peer_of(accepted.number, client_ip(host), port)
         note(self._env, "connection_rejected", details, peer)
 
     def _close(self, rejected: _Rejected) -> None:

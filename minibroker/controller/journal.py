@@ -180,7 +180,8 @@ class JournalController:
         async with self._lock:
             now_ns = time.perf_counter_ns()
             await self._fetch()
-            self._merger.merge(now_ns)
+            for _ in self._merger.steps(now_ns):
+                await trio.lowlevel.checkpoint()
 
     async def _fetch(self) -> None:
         own = self._env.journal
@@ -236,7 +237,8 @@ class JournalController:
     async def clear(self) -> None:
         """Drop all entries."""
         await self._collect()
-        self._merger.clear()
+        async with self._lock:
+            self._merger.clear()
 
     async def find(self, query: EntryQuery) -> JournalPage:
         """Matching entries; waits until there is one, for real time at most."""

@@ -1,22 +1,30 @@
 """Records that one process has not handed over yet.
 
-Owns their memory. It must never know what a record means. Invariant: adding a record never waits,
-memory is bounded by dropping the oldest records, and every dropped record is counted in a chunk. A
-chunk whose receipt is unknown is handed over again, so that none is lost or counted twice.
+Owns their memory. It must never know what a record means. Invariant: adding a record never waits
+and never packs it, memory is bounded by dropping the oldest records, and every dropped record is
+counted in a chunk. A chunk whose receipt is unknown is handed over again, so that none is lost or
+counted twice.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from minibroker.journal.records import EXCHANGE_KIND, HEAD
+from minibroker.journal.records import PackedRecords, Record, pack
 
 BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
 """Memory of the records that a process keeps; they are fetched four times a second."""
 
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
 """Size of the records that are handed over at once."""
+
+PART_BYTES: Final = 256 * 1024
+"""Size of the records that are packed and dropped together."""
+
+RECORD_BYTES: Final = 256
+"""Estimate of the memory of a record without frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +33,9 @@ class JournalChunk:
 
     number: int
     """Different for every chunk of all processes, also after a restart."""
-    packed: bytes
+    parts: tuple[PackedRecords, ...]
     dropped: int
-    """Records that were dropped since the last chunk."""
+    """Entries that were dropped since the last chunk."""
     has_more: bool
     """Whether another chunk is ready."""
 
@@ -41,78 +49,59 @@ class JournalBuffer:
         ``bytes_max`` is the limit of memory.
         """
         self._bytes_max = bytes_max
-        self._records = bytearray()
+        self._part_bytes = min(PART_BYTES, bytes_max // 2)
+        self._open: list[Record] = []
+        self._open_bytes = 0
+        """Estimate of their memory."""
+        self._parts: deque[PackedRecords] = deque()
+        self._bytes = 0
+        """Memory of the parts."""
         self._dropped = 0
         self._number = started_ns
         self._sent: JournalChunk | None = None
         """The last chunk, until its receipt is known."""
-        self._generation = 0
-        """Grows when records are removed."""
 
     def __len__(self) -> int:
-        """Bytes of the records that are not in a chunk."""
-        return len(self._records)
+        """Memory of the records that are not in a chunk."""
+        return self._bytes + self._open_bytes
 
-    def add(
-        self,
-        record: bytes,
-        peer: bytes = b"",
-        frame: bytes | memoryview = b"",
-        answer: bytes = b"",
-    ) -> None:
-        """Add a record, which starts with its length, in up to four parts."""
-        records = self._records
-        records += record
-        records += peer
-        records += frame
-        records += answer
-        while len(records) > self._bytes_max:
-            self._drop()
+    def add(self, record: Record, frame_bytes: int = 0) -> None:
+        """Add a record, whose frames have a size. A list may be changed until it is packed."""
+        self._open.append(record)
+        self._open_bytes += RECORD_BYTES + frame_bytes
+        if self._open_bytes > self._part_bytes:
+            self._close_part()
 
-    def mark(self) -> tuple[int, int]:
-        """Return where the next record will be, for `amend`."""
-        return self._generation, len(self._records)
-
-    def amend(self, mark: tuple[int, int], position: int, data: bytes) -> None:
-        """Replace bytes of the record at a mark, if it has not been handed over yet."""
-        generation, at = mark
-        if generation == self._generation:
-            self._records[at + position : at + position + len(data)] = data
-
-    def _drop(self) -> None:
-        """Drop the older half, so that this is rare."""
-        end, count = self._end_of(len(self._records) // 2)
-        del self._records[:end]
-        self._dropped += count
-        self._generation += 1
+    def _close_part(self) -> None:
+        """Pack the open records, and drop the oldest parts if another one would be too much."""
+        if not self._open:
+            return
+        part = pack(self._open)
+        self._parts.append(part)
+        self._bytes += len(part.packed)
+        self._open = []
+        self._open_bytes = 0
+        while self._bytes + self._part_bytes > self._bytes_max and len(self._parts) > 1:
+            oldest = self._parts.popleft()
+            self._bytes -= len(oldest.packed)
+            self._dropped += oldest.entries
 
     def take(self, received: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> JournalChunk:
-        """Return the oldest records.
+        """Return the oldest records, of at most so many bytes unless one part has more.
 
         ``received`` is the number of the last chunk that arrived; if it is not the last one that
         was returned, that one is returned again.
         """
         if self._sent is not None and self._sent.number != received:
             return self._sent
-        end = len(self._records)
-        if end > bytes_max:
-            end, _ = self._end_of(bytes_max)
-        packed = bytes(memoryview(self._records)[:end])
-        has_more = end < len(self._records)
-        self._records = self._records[end:] if has_more else bytearray()
-        self._generation += 1
+        self._close_part()
+        taken: list[PackedRecords] = []
+        size = 0
+        while self._parts and (not taken or size + len(self._parts[0].packed) <= bytes_max):
+            taken.append(self._parts.popleft())
+            size += len(taken[-1].packed)
+        self._bytes -= size
         self._number += 1
-        self._sent = JournalChunk(self._number, packed, self._dropped, has_more)
+        self._sent = JournalChunk(self._number, tuple(taken), self._dropped, bool(self._parts))
         self._dropped = 0
         return self._sent
-
-    def _end_of(self, size: int) -> tuple[int, int]:
-        """Return the end of the records that start before a size, but at least of one, and their
-        number of entries.
-        """
-        at = count = 0
-        while at < len(self._records) and (at < size or not count):
-            size, kind, *_ = HEAD.unpack_from(self._records, at)
-            at += size
-            count += 2 if kind == EXCHANGE_KIND else 1
-        return at, count

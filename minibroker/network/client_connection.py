@@ -21,6 +21,7 @@ from minibroker.runtime.worktime import Account
 
 if TYPE_CHECKING:
     from minibroker.activity.events import ActivityClient
+    from minibroker.journal.records import Peer
     from minibroker.security.authentication import Authentication
 
 SHOWN_MAX: Final = 200
@@ -99,8 +100,8 @@ class ClientConnection:
         """Whether activity events are recorded for this connection."""
         self.activity_client: ActivityClient | None = None
         """Sender of its activity events; reused for requests with the same client id."""
-        self.journal_peer = b""
-        """The connection as it is in records of the journal; empty until the first one."""
+        self.journal_peer: Peer | None = None
+        """The connection as it is in records of the journal; None until the first one."""
         self.close_reason = CloseReason.CLIENT_CLOSED
         self.close_text = ""
 

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.journal.entries import FRAME_BYTES_MAX, SECRET_APIS
 from minibroker.journal.records import (
-    EXCHANGE,
     EXCHANGE_KIND,
-    REQUEST,
     REQUEST_KIND,
-    RESPONSE,
     RESPONSE_KIND,
-    TIMES,
-    TIMES_AT,
+    SENT_TIMES,
     UNKNOWN,
-    pack_peer,
+    Peer,
+    peer_of,
 )
 from minibroker.network.request_reader import LENGTH_BYTES
 from minibroker.process.journal_notes import note
@@ -60,13 +57,10 @@ class JournalRecorder:
         assert journal is not None
         view = body if isinstance(body, bytes) else body.view
         is_whole = size <= FRAME_BYTES_MAX and bytes(view[:_KEY_BYTES]) not in _SECRET
-        frame = view if is_whole else _header_bytes(view)
+        kept = bytes(view) if is_whole else _header_bytes(view)
         peer = client.journal_peer or _peer(client)
-        length = REQUEST.size + len(peer) + len(frame)
-        record = REQUEST.pack(
-            length, REQUEST_KIND, cost.received_ns, self._now(), size, len(peer), is_whole
-        )
-        journal.add(record, peer, frame)
+        record = (REQUEST_KIND, cost.received_ns, self._now(), peer, size, kept, is_whole)
+        journal.add(record, len(kept))
 
     def response(self, cost: RequestCost, frame: bytes | None, size: int) -> None:
         """Record a response that will be sent.
@@ -75,75 +69,65 @@ class JournalRecorder:
         """
         journal = self._env.journal
         assert journal is not None
-        cost.journal_mark = journal.mark()
         cost.journal_ns = time.perf_counter_ns()
-        key, version, correlation_id, _ = cost.header
-        peer = cost.client.journal_peer or _peer(cost.client)
-        kept = b""
-        if frame is not None and size <= _ANSWER_BYTES_MAX and key not in _SECRET_KEYS:
-            kept = frame[LENGTH_BYTES:]
-        record = RESPONSE.pack(
-            RESPONSE.size + len(peer) + len(kept),
+        kept = None
+        if frame is not None and size <= _ANSWER_BYTES_MAX:
+            kept = None if cost.header.api_key in _SECRET_KEYS else frame[LENGTH_BYTES:]
+        cost.journal_record = [
             RESPONSE_KIND,
             cost.journal_ns,
             self._now(),
+            cost.client.journal_peer or _peer(cost.client),
             size - LENGTH_BYTES,
-            len(peer),
-            bool(kept),
-            key,
-            version,
-            correlation_id,
+            kept,
+            _plain(cost.header),
             getattr(cost.response, "throttle_time_ms", UNKNOWN),
             cost.queue_ns,
             cost.io_ns,
             UNKNOWN,
             UNKNOWN,
             UNKNOWN,
-        )
-        journal.add(record, peer, kept)
+        ]
+        journal.add(cost.journal_record, 0 if kept is None else size)
 
     def exchange(self, cost: RequestCost, frame: bytes) -> None:
         """Record a request and its response, which was sent since ``cost.journal_ns``.
 
         ``frame`` includes the length. All that happened in one step of this process.
         """
-        journal, client, body = self._env.journal, cost.client, cost.journal_body
-        if journal is None or not isinstance(body, bytes):
+        journal, client, kept = self._env.journal, cost.client, cost.journal_body
+        if journal is None or not isinstance(kept, bytes):
             return
-        size, kept, is_whole = cost.request_bytes, body, True
+        size, answer_bytes, is_whole = cost.request_bytes, len(frame), True
+        answer = frame if answer_bytes <= _ANSWER_BYTES_MAX else None
         if size > FRAME_BYTES_MAX or cost.header.api_key in _SECRET_KEYS:
-            is_whole, kept = False, _header_bytes(body)
-        peer = client.journal_peer or _peer(client)
-        answer_bytes = len(frame)
-        answer = frame if is_whole and answer_bytes <= _ANSWER_BYTES_MAX else b""
-        record = EXCHANGE.pack(
-            EXCHANGE.size + len(peer) + len(kept) + len(answer),
+            is_whole, kept, answer = False, _header_bytes(kept), None
+        received_ns, journal_ns, total_ns = cost.received_ns, cost.journal_ns, cost.total_ns
+        record = (
             EXCHANGE_KIND,
-            cost.received_ns,
+            received_ns,
             self._now(),
+            client.journal_peer or _peer(client),
             size,
-            len(peer),
-            len(kept),
+            kept,
             is_whole,
-            cost.journal_ns,
+            journal_ns,
             answer_bytes - LENGTH_BYTES,
-            answer is frame,
+            answer,
             cost.response.throttle_time_ms,
             cost.owners_ns - cost.io_ns,
             cost.io_ns,
             cost.network_ns,
-            cost.received_ns + cost.total_ns - cost.journal_ns,
-            cost.total_ns,
+            received_ns + total_ns - journal_ns,
+            total_ns,
         )
-        journal.add(record, peer, kept, answer)
+        journal.add(record, len(kept) + answer_bytes)
 
     def sent(self, cost: RequestCost) -> None:
-        """Add the times of a recorded response that was sent."""
-        journal, mark = self._env.journal, cost.journal_mark
-        if journal is not None and mark is not None:
+        """Add the times of a recorded response that was sent, unless it was handed over before."""
+        if cost.journal_record is not None:
             send_ns = cost.received_ns + cost.total_ns - cost.journal_ns
-            times = TIMES.pack(cost.network_ns, send_ns, cost.total_ns)
-            journal.amend(mark, TIMES_AT, times)
+            cost.journal_record[SENT_TIMES] = cost.network_ns, send_ns, cost.total_ns
 
 
 def note_connection(env: Environment, client: ClientConnection, reason: str | None = None) -> None:
@@ -183,10 +167,10 @@ def _plain(header: RequestHeader) -> tuple[int, int, int, str | None]:
     return int(header.api_key), header.api_version, header.correlation_id, header.client_id
 
 
-def _peer(client: ClientConnection) -> bytes:
-    if not client.journal_peer:
+def _peer(client: ClientConnection) -> Peer:
+    if client.journal_peer is None:
         caller = client.caller
-        client.journal_peer = pack_peer(client.number, caller.client_host, caller.client_port)
+        client.journal_peer = peer_of(client.number, caller.client_host, caller.client_port)
     return client.journal_peer
 
 

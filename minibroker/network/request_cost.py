@@ -91,8 +91,8 @@ class RequestCost:
     """When the response was ready to be sent, if the journal is on."""
     journal_body: bytes | Block | None = None
     """The request while it is not recorded; it is recorded with its response if that is quick."""
-    journal_mark: tuple[int, int] | None = None
-    """Where the response is recorded, if that was before it was sent."""
+    journal_record: list[Any] | None = None
+    """The record of the response, if that was recorded before it was sent."""
     error = 0
     """The first error code of the response."""
     mutated: Mutated | None = None

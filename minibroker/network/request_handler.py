@@ -274,7 +274,7 @@ class RequestHandler:
     def _settle(self, cost: RequestCost) -> None:
         """Record a request whose response was sent."""
         self._account(cost)
-        if cost.journal_mark is not None:
+        if cost.journal_record is not None:
             self._recorder.sent(cost)
         self.quota_stage.after_send(cost)
         cost.client.accounted_ns = cost.client.account.worked_ns

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from minibroker.journal.records import NoteHeader
+    from minibroker.journal.records import NoteHeader, Peer
     from minibroker.process.environment import Environment
 
 
@@ -20,19 +20,20 @@ def note(
     env: Environment,
     kind: str,
     details: dict[str, Any],
-    peer: bytes = b"",
+    peer: Peer | None = None,
     header: NoteHeader | None = None,
 ) -> None:
     """Record something if the journal is on.
 
-    ``kind`` is the value of an ``EntryKind``; ``peer`` is the connection as ``pack_peer`` packs it.
+    ``kind`` is the value of an ``EntryKind``; ``peer`` is the connection.
     """
     journal = env.journal
     if journal is not None:
-        from minibroker.journal.records import pack_note
+        from minibroker.journal.records import note_record
 
         now_ns, now = time.perf_counter_ns(), env.clock.now()
-        journal.add(pack_note(now_ns, now, kind, details, peer=peer, header=header))
+        record = note_record(now_ns, now, kind, details, peer=peer, header=header)
+        journal.add(record, len(record[-1]))
 
 
 def note_state(

@@ -46,6 +46,8 @@ class ProxiedRequest(NamedTuple):
     has_response: bool = True
     received_ns: int = 0
     """When it was received, if the journal is on."""
+    client_id: str | None = None
+    """Its client id, if the journal is on."""
 
 
 _TOKEN: Final = ProxiedRequest(-1, -1, 0, is_token=True)

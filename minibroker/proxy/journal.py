@@ -19,14 +19,12 @@ from minibroker.faults.rules import ActiveRule
 from minibroker.journal.buffer import JournalBuffer
 from minibroker.journal.entries import FRAME_BYTES_MAX, SECRET_APIS, EntryKind
 from minibroker.journal.records import (
-    REQUEST,
     REQUEST_KIND,
-    RESPONSE,
     RESPONSE_KIND,
     UNKNOWN,
     NoteHeader,
-    pack_note,
-    pack_peer,
+    note_record,
+    peer_of,
 )
 from minibroker.proxy.exchange import ProxiedRequest
 from minibroker.proxy.rewriting import decode_response
@@ -70,7 +68,7 @@ class ConnectionRecorder:
         self, process: JournaledProcess, number: int, client: tuple[str, int], listener: str
     ) -> None:
         self._process = process
-        self._peer = pack_peer(number, *client)
+        self._peer = peer_of(number, *client)
         self._listener = listener
 
     def opened(self) -> None:
@@ -95,24 +93,18 @@ class ConnectionRecorder:
         self._note(EntryKind.FAULT, details, plain)
 
     def request(self, request: ProxiedRequest, frame: bytes) -> ProxiedRequest:
-        """Record a request that was received, and return it with the time."""
+        """Record a request that was received, and return it with what its response needs."""
         journal = self._process.journal
         if journal is None or request.is_token:
             return request
         now_ns = time.perf_counter_ns()
+        client_id, end = _header(frame)
         is_whole = len(frame) <= FRAME_BYTES_MAX and request.api_key not in _SECRET_KEYS
-        kept = frame if is_whole else _header_bytes(frame)
-        record = REQUEST.pack(
-            REQUEST.size + len(self._peer) + len(kept),
-            REQUEST_KIND,
-            now_ns,
-            self._process.clock.now(),
-            len(frame),
-            len(self._peer),
-            is_whole,
-        )
-        journal.add(record, self._peer, kept)
-        return request._replace(received_ns=now_ns)
+        kept = frame if is_whole else frame[:end]
+        now = self._process.clock.now()
+        record = (REQUEST_KIND, now_ns, now, self._peer, len(frame), kept, is_whole)
+        journal.add(record, len(kept))
+        return request._replace(received_ns=now_ns, client_id=client_id)
 
     def response(self, request: ProxiedRequest, frame: bytes) -> None:
         """Record a response that will be sent."""
@@ -121,23 +113,20 @@ class ConnectionRecorder:
             return
         now_ns = time.perf_counter_ns()
         is_whole = len(frame) <= FRAME_BYTES_MAX and request.api_key not in _SECRET_KEYS
-        kept = frame if is_whole else b""
-        record = RESPONSE.pack(
-            RESPONSE.size + len(self._peer) + len(kept),
+        key, version = request.api_key, request.version
+        record = [
             RESPONSE_KIND,
             now_ns,
             self._process.clock.now(),
+            self._peer,
             len(frame),
-            len(self._peer),
-            is_whole,
-            request.api_key,
-            request.version,
-            request.correlation_id,
-            throttle_time_ms(request.api_key, request.version, frame),
+            frame if is_whole else None,
+            (key, version, request.correlation_id, request.client_id),
+            throttle_time_ms(key, version, frame),
             *(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
             now_ns - request.received_ns if request.received_ns else UNKNOWN,
-        )
-        journal.add(record, self._peer, kept)
+        ]
+        journal.add(record, len(frame) if is_whole else 0)
 
     def _note(
         self, kind: EntryKind, details: dict[str, Any], header: NoteHeader | None = None
@@ -145,7 +134,8 @@ class ConnectionRecorder:
         journal = self._process.journal
         if journal is not None:
             now_ns, now = time.perf_counter_ns(), self._process.clock.now()
-            journal.add(pack_note(now_ns, now, kind.value, details, peer=self._peer, header=header))
+            record = note_record(now_ns, now, kind.value, details, peer=self._peer, header=header)
+            journal.add(record, len(record[-1]))
 
 
 def throttle_time_ms(api_key: int, version: int, frame: bytes) -> int:
@@ -165,10 +155,13 @@ def throttle_time_ms(api_key: int, version: int, frame: bytes) -> int:
     return int(getattr(response, _THROTTLE, UNKNOWN))
 
 
-def _header_bytes(frame: bytes) -> bytes:
-    """The header of a request; only its fixed part if the rest is not readable."""
+def _header(frame: bytes) -> tuple[str | None, int]:
+    """The client id of a request, and the end of its header.
+
+    Only that of its fixed part if the rest is not readable.
+    """
     try:
-        _, end = decode_request_header(frame)
+        header, end = decode_request_header(frame)
     except ProtocolError:
-        end = _FIXED_BYTES
-    return frame[:end]
+        return None, _FIXED_BYTES
+    return header.client_id, end

@@ -23,13 +23,13 @@ from minibroker.control.schema import InvalidJson
 from minibroker.controller.journal import PING_S, RESPONSE_S, JournalController
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.journal.buffer import JournalBuffer
-from minibroker.journal.records import pack_note
+from minibroker.journal.records import note_record
 from minibroker.process.environment import CONTROLLER, Environment
 from minibroker.process.journal_notes import note
 from minibroker.process.messages import ImageApplied, JournalRequest, JournalSwitch, RegisterRole
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.rpc import RpcConnection
-from tests.journal.records_of_tests import FRAME, request_record
+from tests.journal.records_of_tests import FRAME, request
 from tests.process.conftest import MakeEnvironment, make_env
 
 __all__ = ["make_env"]
@@ -70,7 +70,7 @@ class Role:
     def note(self, text: str) -> None:
         assert self.buffer is not None
         details = {"what": "test", "name": text}
-        self.buffer.add(pack_note(time.perf_counter_ns(), 0.0, "state", details))
+        self.buffer.add(note_record(time.perf_counter_ns(), 0.0, "state", details))
 
 
 class Running:
@@ -144,7 +144,7 @@ async def test_large_frames_are_left_for_the_next_page(
     await running.journal.change(ON)
     assert running.roles[0].buffer is not None
     for _ in range(2):
-        running.roles[0].buffer.add(request_record(time.perf_counter_ns()))
+        running.roles[0].buffer.add(request(time.perf_counter_ns()))
     page = await running.journal.find(EntryQuery(frames="true"))
     assert (len(page.entries), page.has_more) == (1, True)
     assert len((await running.journal.find(EntryQuery())).entries) == 2
@@ -310,8 +310,8 @@ async def test_stream_sends_entries_and_blank_lines(
 async def test_frames_that_are_kept_are_dissected(running: Running) -> None:
     await running.journal.change(ON)
     assert running.roles[0].buffer is not None
-    running.roles[0].buffer.add(request_record(time.perf_counter_ns()))
-    running.roles[0].buffer.add(request_record(time.perf_counter_ns(), FRAME[:13], is_whole=False))
+    running.roles[0].buffer.add(request(time.perf_counter_ns()))
+    running.roles[0].buffer.add(request(time.perf_counter_ns(), FRAME[:13], is_whole=False))
     assert "group_id: 'g'" in (await running.journal.dissect(1)).text
     for sequence in (0, 2, 3):
         with pytest.raises(NotFound, match="NO_SUCH_FRAME"):

@@ -2,55 +2,58 @@
 
 from __future__ import annotations
 
+from minibroker.journal.buffer import JournalChunk
 from minibroker.journal.records import (
-    EXCHANGE,
     EXCHANGE_KIND,
-    REQUEST,
     REQUEST_KIND,
-    RESPONSE,
     RESPONSE_KIND,
     UNKNOWN,
-    pack_note,
-    pack_peer,
+    Record,
+    note_record,
+    pack,
+    peer_of,
+    split,
 )
 from protocol.framing import SIZE_BYTES
 from tests.journal.entries_of_tests import request_entry, response_entry
 
 FRAME = request_entry().frame or b""
 ANSWER = response_entry(27).frame or b""
-PEER = pack_peer(5, "127.0.0.1", 1234)
+PEER = peer_of(5, "127.0.0.1", 1234)
 
 
-def request_record(time_ns: int, frame: bytes = FRAME, *, is_whole: bool = True) -> bytes:
+def request(time_ns: int, frame: bytes = FRAME, *, is_whole: bool = True) -> Record:
     """A request."""
-    size = REQUEST.size + len(PEER) + len(frame)
-    head = REQUEST.pack(size, REQUEST_KIND, time_ns, 1.5, 99, len(PEER), is_whole)
-    return head + PEER + frame
+    return REQUEST_KIND, time_ns, 1.5, PEER, 99, frame, is_whole
 
 
-def response_record(time_ns: int, *, is_kept: bool = True, is_sent: bool = True) -> bytes:
+def response(time_ns: int, *, is_kept: bool = True, is_sent: bool = True) -> list[object]:
     """Its response."""
-    frame = ANSWER if is_kept else b""
     times = (3_000_000, 4_000_000, 5_000_000) if is_sent else (UNKNOWN,) * 3
-    head = RESPONSE.pack(
-        RESPONSE.size + len(PEER) + len(frame),
-        *(RESPONSE_KIND, time_ns, 1.5, len(ANSWER), len(PEER), is_kept),
-        *(12, 4, 7, 100, 1_000_000, 2_000_000, *times),
-    )
-    return head + PEER + frame
+    frame = ANSWER if is_kept else None
+    header = (12, 4, 7, "c")
+    start = [RESPONSE_KIND, time_ns, 1.5, PEER, len(ANSWER), frame, header, 100]
+    return [*start, 1_000_000, 2_000_000, *times]
 
 
-def exchange_record(time_ns: int, answer_ns: int) -> bytes:
+def exchange(time_ns: int, answer_ns: int) -> Record:
     """A request with its response."""
-    head = EXCHANGE.pack(
-        EXCHANGE.size + len(PEER) + len(FRAME) + SIZE_BYTES + len(ANSWER),
-        *(EXCHANGE_KIND, time_ns, 1.5, len(FRAME), len(PEER), len(FRAME), True),
-        *(answer_ns, len(ANSWER), True, 100),
-        *(1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000),
-    )
-    return head + PEER + FRAME + len(ANSWER).to_bytes(SIZE_BYTES, "big") + ANSWER
+    answer = len(ANSWER).to_bytes(SIZE_BYTES, "big") + ANSWER
+    start = (EXCHANGE_KIND, time_ns, 1.5, PEER, len(FRAME), FRAME, True)
+    times = (1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000)
+    return (*start, answer_ns, len(ANSWER), answer, 100, *times)
 
 
-def note_record(time_ns: int, text: str = "") -> bytes:
+def noted(time_ns: int, text: str = "") -> Record:
     """A note."""
-    return pack_note(time_ns, 1.5, "clock", {"to": text or time_ns})
+    return note_record(time_ns, 1.5, "clock", {"to": text or time_ns})
+
+
+def chunk(number: int, *records: Record, dropped: int = 0) -> JournalChunk:
+    """A chunk with a part for each record."""
+    return JournalChunk(number, tuple(pack([each]) for each in records), dropped, has_more=False)
+
+
+def times(chunk: JournalChunk) -> list[int]:
+    """The times of all entries in a chunk."""
+    return [time_ns for part in chunk.parts for time_ns, _, _ in split(part.packed)]

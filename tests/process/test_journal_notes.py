@@ -14,8 +14,8 @@ from tests.process.conftest import MakeEnvironment
 
 def taken(env: Environment) -> list[JournalEntry]:
     assert env.journal is not None
-    found = split(env.journal.take().packed)
-    return [entry_of(kind, record, env.name, env.clock.epoch_s, {}) for _, kind, record in found]
+    found = [each for part in env.journal.take().parts for each in split(part.packed)]
+    return [entry_of(kind, record, env.name, env.clock.epoch_s) for _, kind, record in found]
 
 
 async def test_notes_while_the_journal_is_off_are_not_recorded(make_env: MakeEnvironment) -> None:

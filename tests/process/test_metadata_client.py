@@ -317,9 +317,10 @@ async def test_journal_is_switched_by_registration_and_by_request(
         assert env.journal is not None
         note(env, "clock", {"to": 1})
         chunk = await first.request(JournalRequest(0))
-        assert [kind for _, kind, _ in split(chunk.packed)] == [NOTE_KIND]
+        (part,) = chunk.parts
+        assert [kind for _, kind, _ in split(part.packed)] == [NOTE_KIND]
         assert await first.request(JournalRequest(0)) == chunk, "its receipt is unknown"
-        assert (await first.request(JournalRequest(chunk.number))).packed == b""
+        assert (await first.request(JournalRequest(chunk.number))).parts == ()
         before = env.journal
         await first.request(JournalSwitch(is_on=True))
         assert env.journal is before, "what it has recorded is kept"
