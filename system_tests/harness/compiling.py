@@ -1,11 +1,13 @@
-"""C and Go programs of the tests: compiled once, kept in the cache.
+"""C, Go and JavaScript programs of the tests: compiled or installed once, kept in the cache.
 
 Owns finding a compiler and naming the results. It must never know what the programs do. Invariant:
-a returned program was compiled from the current source and the headers in its folder.
+a returned program was made from the current source, and the headers or locked packages in its
+folder.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shutil
 import subprocess
@@ -37,8 +39,12 @@ def compiled(source: Path, *options: str) -> Path:
     return program
 
 
+@functools.cache
 def built_with_go(folder: Path) -> Path:
-    """Return the program of a folder that is a Go module; Go itself knows what is up to date."""
+    """Return the program of a folder that is a Go module; Go itself knows what is up to date.
+
+    Within a process it is asked once.
+    """
     program = CACHE / folder.name
     fresh = program.with_suffix(".part")
     with one_at_a_time("programs"):
@@ -46,6 +52,27 @@ def built_with_go(folder: Path) -> Path:
         run(["go", "build", "-o", str(fresh), "."], f"{folder.name} was not built", folder)
         fresh.rename(program)  # the program may be running
     return program
+
+
+def installed_with_npm(folder: Path) -> Path:
+    """Return a copy of a folder with the packages that its `package-lock.json` names."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            raise ToolchainMissing(
+                f"`{program}` is not on the path: install Node.js and npm to have {folder.name}"
+            )
+    contents = [file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()]
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()[:12]
+    copy = CACHE / f"{folder.name}-{digest}"
+    with one_at_a_time("programs"):
+        if not copy.is_dir():
+            fresh = copy.with_suffix(".part")
+            shutil.rmtree(fresh, ignore_errors=True)
+            shutil.copytree(folder, fresh, ignore=shutil.ignore_patterns("node_modules"))
+            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+            fetch(command, f"the packages of {folder.name} were not fetched", fresh)
+            fresh.rename(copy)
+    return copy
 
 
 def fetch_go_modules(folder: Path) -> None:

@@ -15,11 +15,7 @@ from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.jars import ToolchainMissing
 from system_tests.harness.waiting import PATIENCE_S
-from system_tests.transactions.producers import (
-    PRODUCERS,
-    JavaProducer,
-    TransactionalProducer,
-)
+from system_tests.transactions.producers import PRODUCERS, Consumes, TransactionalProducer
 
 MakeProducer = Callable[..., TransactionalProducer]
 
@@ -27,9 +23,16 @@ SAFE_DOWNGRADE = 2
 
 
 @pytest.fixture(scope="session", params=[2, 1], ids=["version 2", "version 1"])
-def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
+def transaction_version(request: pytest.FixtureRequest) -> int:
+    """The transaction version of the broker."""
+    version: int = request.param
+    return version
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest, transaction_version: int) -> Iterator[RunningBroker]:
     """A broker for each transaction version: the shared one, and one of a lower version."""
-    if request.param == 2:
+    if transaction_version == 2:
         # Not as an argument, which would start it for the other version, too.
         yield request.getfixturevalue("broker")
         return
@@ -50,19 +53,17 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
         lowered.forget()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(kind, id=kind.name, marks=[pytest.mark.java] if kind is JavaProducer else [])
-        for kind in PRODUCERS
-    ]
-)
+@pytest.fixture(params=[pytest.param(kind, id=kind.name, marks=kind.marks) for kind in PRODUCERS])
 def make_producer(request: pytest.FixtureRequest, broker: RunningBroker) -> Iterator[MakeProducer]:
     """Create producers of one library: `make_producer("id", timeout_ms=2000)`."""
     made: list[TransactionalProducer] = []
 
-    def make(transactional_id: str, timeout_ms: int = 60_000) -> TransactionalProducer:
+    def make(
+        transactional_id: str, timeout_ms: int = 60_000, consumes: Consumes | None = None
+    ) -> TransactionalProducer:
+        servers = broker.bootstrap_servers
         try:
-            made.append(request.param(broker.bootstrap_servers, transactional_id, timeout_ms))
+            made.append(request.param(servers, transactional_id, timeout_ms, consumes))
         except ToolchainMissing as missing:
             without_toolchain(missing)
         return made[-1]

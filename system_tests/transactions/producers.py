@@ -11,10 +11,12 @@ import asyncio
 import subprocess
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
+import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
 from aiokafka.errors import KafkaError as AioError
@@ -26,9 +28,19 @@ from kafka.consumer.group import ConsumerGroupMetadata as PureGroup
 from kafka.errors import KafkaError as PureError
 from kafka.structs import OffsetAndMetadata
 
+from system_tests.harness.compiling import built_with_go, installed_with_npm
 from system_tests.harness.jars import java_driver
 from system_tests.harness.jvm import QUIET
 from system_tests.harness.waiting import PATIENCE_S
+
+HERE = Path(__file__).parent
+
+
+class Consumes(NamedTuple):
+    """The group and the topic of which a producer will commit offsets."""
+
+    group: str
+    topic: str
 
 
 class Failed(Exception):
@@ -42,10 +54,22 @@ class Fenced(Failed):
 class TransactionalProducer(ABC):
     """One producer; it is initialized when it is created."""
 
-    name: str
+    name: ClassVar[str]
+    marks: ClassVar[Sequence[pytest.MarkDecorator]] = ()
+    newest_version: ClassVar[int] = 1
+    """The newest transaction version that the library uses. Version 1 is also what a client of
+    version 0 uses: they differ only in the records of the broker's log.
+    """
 
     @abstractmethod
-    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None: ...
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        transactional_id: str,
+        timeout_ms: int,
+        consumes: Consumes | None = None,
+    ) -> None:
+        """``consumes`` is required if offsets are sent."""
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -87,7 +111,13 @@ def translated(*kinds: type[Exception]) -> Iterator[None]:
 class ConfluentProducer(TransactionalProducer):
     name = "confluent-kafka"
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        transactional_id: str,
+        timeout_ms: int,
+        consumes: Consumes | None = None,
+    ) -> None:
         self._common = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         self._producer = Producer({
             **self._common,
@@ -138,7 +168,13 @@ class ConfluentProducer(TransactionalProducer):
 class PureProducer(TransactionalProducer):
     name = "kafka-python"
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        transactional_id: str,
+        timeout_ms: int,
+        consumes: Consumes | None = None,
+    ) -> None:
         self._producer = KafkaProducer(
             bootstrap_servers=bootstrap_servers,
             transactional_id=transactional_id,
@@ -175,7 +211,13 @@ class PureProducer(TransactionalProducer):
 class AioProducer(TransactionalProducer):
     name = "aiokafka"
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        transactional_id: str,
+        timeout_ms: int,
+        consumes: Consumes | None = None,
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -223,23 +265,34 @@ class AioProducer(TransactionalProducer):
         self._loop.close()
 
 
-class JavaProducer(TransactionalProducer):
-    name = "java"
+class ProcessProducer(TransactionalProducer):
+    """A producer in another process, which answers each line of words with one line."""
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        transactional_id: str,
+        timeout_ms: int,
+        consumes: Consumes | None = None,
+    ) -> None:
+        arguments = [bootstrap_servers, transactional_id, str(timeout_ms)]
         self._process = subprocess.Popen(
-            [
-                *("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-                QUIET,
-                *("-cp", java_driver(), "TransactionalProducer"),
-                *(bootstrap_servers, transactional_id, str(timeout_ms)),
-            ],
+            [*self.command(), *arguments, *self.more_arguments(consumes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
         self._ask("init")
+
+    @classmethod
+    @abstractmethod
+    def command(cls) -> list[str]:
+        """Return the command without its arguments. Raises ``ToolchainMissing``."""
+
+    @staticmethod
+    def more_arguments(consumes: Consumes | None) -> Sequence[str]:
+        return ()
 
     def _ask(self, *words: object) -> None:
         assert self._process.stdin is not None
@@ -248,7 +301,7 @@ class JavaProducer(TransactionalProducer):
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
         if answer != "ok":
-            raise failure(answer or "the JVM ended")
+            raise failure(answer or "the process ended")
 
     def begin(self) -> None:
         self._ask("begin")
@@ -270,9 +323,55 @@ class JavaProducer(TransactionalProducer):
             self._process.kill()
 
 
+class JavaProducer(ProcessProducer):
+    name = "java"
+    marks = (pytest.mark.java,)
+    newest_version = 2
+
+    @classmethod
+    def command(cls) -> list[str]:
+        return [
+            *("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *(QUIET, "-cp", java_driver(), "TransactionalProducer"),
+        ]
+
+
+class FranzProducer(ProcessProducer):
+    name = "franz-go"
+    newest_version = 2
+
+    @classmethod
+    def command(cls) -> list[str]:
+        return [str(built_with_go(HERE / "franz_producer"))]
+
+    @staticmethod
+    def more_arguments(consumes: Consumes | None) -> Sequence[str]:
+        return () if consumes is None else consumes
+
+
+class SaramaProducer(ProcessProducer):
+    name = "sarama"
+
+    @classmethod
+    def command(cls) -> list[str]:
+        return [str(built_with_go(HERE / "sarama_producer"))]
+
+
+class KafkajsProducer(ProcessProducer):
+    name = "kafkajs"
+    marks = (pytest.mark.node,)
+
+    @classmethod
+    def command(cls) -> list[str]:
+        return ["node", str(installed_with_npm(HERE / "kafkajs_producer") / "producer.js")]
+
+
 PRODUCERS: tuple[type[TransactionalProducer], ...] = (
     ConfluentProducer,
     PureProducer,
     AioProducer,
     JavaProducer,
+    FranzProducer,
+    SaramaProducer,
+    KafkajsProducer,
 )

@@ -14,13 +14,23 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from system_tests.harness.brokers import RunningBroker
+from system_tests.harness.control import ask
 from system_tests.harness.waiting import PATIENCE_S
-from system_tests.transactions.producers import Failed, Fenced, TransactionalProducer
+from system_tests.transactions.producers import (
+    Consumes,
+    Failed,
+    Fenced,
+    TransactionalProducer,
+)
 
 if TYPE_CHECKING:
     from system_tests.transactions.conftest import MakeProducer, Reader
 
 Names = Callable[[str], str]
+TIMEOUT_AND_CHECK_MS = 12_000
+"""A timeout of a second, and the ten seconds between two checks for timeouts."""
+VERSION_2_END_TXN = 5
+"""With this version of EndTxn, a client of transaction version 2 learns its next epoch."""
 UNCOMMITTED = -1001
 """librdkafka's number for a group without a committed offset."""
 
@@ -89,7 +99,10 @@ def test_transaction_is_aborted_after_its_timeout(
     producer = make_producer(fresh("id"), timeout_ms=1_000)
     producer.begin()
     producer.send(topic, "lost")
-    time.sleep(1.5 if broker.kind == "minibroker" else 12)
+    if broker.kind == "minibroker":
+        ask(broker, "POST", "/v1/clock", {"advance_ms": TIMEOUT_AND_CHECK_MS})
+    else:
+        time.sleep(TIMEOUT_AND_CHECK_MS / 1000)
     mark(broker, topic)
     # The record after the transaction is readable, so the transaction has ended.
     assert reader.values(topic, until="end") == []
@@ -98,18 +111,20 @@ def test_transaction_is_aborted_after_its_timeout(
 
 
 def test_offsets_are_committed_with_transaction_or_not_at_all(
-    make_producer: MakeProducer, reader: Reader, topic: str, fresh: Names
+    make_producer: MakeProducer, reader: Reader, broker: RunningBroker, topic: str, fresh: Names
 ) -> None:
     group = fresh("group")
-    producer = make_producer(fresh("id"))
+    for _ in range(8):
+        mark(broker, topic)
+    producer = make_producer(fresh("id"), consumes=Consumes(group, topic))
     producer.begin()
-    producer.send(topic, "x")
+    producer.send(topic, "x", partition=1)
     producer.send_offset(group, topic, 0, 7)
     producer.abort()
     assert reader.committed(group, topic) == UNCOMMITTED
     producer.begin()
     producer.send_offset(group, topic, 0, 8)
-    producer.send(topic, "y")
+    producer.send(topic, "y", partition=1)
     producer.commit()
     assert reader.committed(group, topic) == 8
 
@@ -138,3 +153,34 @@ def test_transactional_id_continues_after_restart_of_client(
         producer.close()
     mark(broker, topic)
     assert reader.values(topic, until="end") == ["0", "1", "2"]
+
+
+@pytest.mark.minibroker
+def test_client_uses_the_newest_version_that_it_and_the_broker_have(
+    make_producer: MakeProducer,
+    broker: RunningBroker,
+    transaction_version: int,
+    topic: str,
+    fresh: Names,
+) -> None:
+    name = fresh("id")
+    start = ask(broker, "POST", "/v1/journal", {"enabled": True})["last"]
+    try:
+        producer = make_producer(name)
+        for number in range(2):
+            producer.begin()
+            producer.send(topic, str(number))
+            producer.commit()
+        query = f"/v1/journal?kind=request&decode=true&limit=1000&after={start}"
+        requests = [
+            (each["api"], each["version"])
+            for each in ask(broker, "GET", query)["entries"]
+            if name in str(each["body"])
+        ]
+    finally:
+        ask(broker, "POST", "/v1/journal", {"enabled": False})
+    ends = [version for api, version in requests if api == "EndTxn"]
+    is_version_2 = min(producer.newest_version, transaction_version) == 2
+    assert [version >= VERSION_2_END_TXN for version in ends] == [is_version_2] * 2, requests
+    # In version 2, the broker adds the partitions of produced records by itself.
+    assert ("AddPartitionsToTxn" in dict(requests)) != is_version_2, requests
