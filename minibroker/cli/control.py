@@ -35,7 +35,7 @@ SETTING: Final = "control.listener"
 BROKER: Final = 4
 """Kafka's number of this resource type."""
 
-NAME_IT: Final = "name its control API with --control, as `minibroker start` printed it"
+NAME_IT: Final = "name the control API with --control, as `minibroker start` or `proxy` printed it"
 
 control_option: Callable[[Any], Any] = click.option(
     "--control",

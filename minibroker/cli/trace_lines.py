@@ -3,12 +3,14 @@
 Owns the layout of a line, and which response belongs to which request. It must never know where
 entries come from. Invariant: every entry is shown once: a request together with its response, or
 without one when its connection is closed or at the end; memory is bounded by the open connections.
-Kafka's request log has one line a request, too.
+A broker receives one request of a connection at a time, a proxy many, and responses have their
+order. Kafka's request log has one line a request, too.
 """
 
 from __future__ import annotations
 
 import base64
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,6 +18,12 @@ from typing import Any, Final
 from protocol.dissect import Direction, api_named, dissect, render
 
 STAGES: Final = ("queue", "execution", "network", "send")
+
+PROXY: Final = "proxy"
+"""The role that records a request before those before it are answered."""
+
+IN_FLIGHT_MAX: Final = 1000
+"""Requests of a connection of a proxy that wait for their responses."""
 
 Entry = Mapping[str, Any]
 
@@ -26,20 +34,22 @@ class TraceLines:
     def __init__(self, *, frames: bool = False) -> None:
         """``frames`` adds dissected frames, which entries must have in base64."""
         self._frames = frames
-        self._waiting: dict[str, Entry] = {}
+        self._waiting: defaultdict[str, deque[Entry]] = defaultdict(deque)
         """Requests without a response so far, by connection."""
 
     def take(self, entry: Entry) -> Iterator[str]:
         """Yield the lines of an entry; a request has none before its response."""
         kind, connection = entry["kind"], entry["connection"]
         if kind == "request":
-            yield from self._end(connection)
-            self._waiting[connection] = entry
+            others_max = IN_FLIGHT_MAX - 1 if entry["role"] == PROXY else 0
+            yield from self._end(connection, others_max)
+            self._waiting[connection].append(entry)
         elif kind == "response":
-            yield from self._exchange(self._waiting.pop(connection, None), entry)
+            yield from self._answered(connection, entry)
         else:
             if kind == "connection_closed":
                 yield from self._end(connection)
+                self._waiting.pop(connection, None)
             yield f"{_time(entry)}  {_subject(entry)}  {_event(entry)}"
 
     def end(self) -> Iterator[str]:
@@ -47,11 +57,23 @@ class TraceLines:
         for connection in list(self._waiting):
             yield from self._end(connection)
 
-    def _end(self, connection: str) -> Iterator[str]:
-        request = self._waiting.pop(connection, None)
-        if request is not None:
+    def _end(self, connection: str, kept_max: int = 0) -> Iterator[str]:
+        """Show the first requests without a response, until no more than ``kept_max`` wait."""
+        waiting = self._waiting[connection]
+        while len(waiting) > kept_max:
+            request = waiting.popleft()
             yield f"{_time(request)}  {_subject(request)}  {_request(request)}  no response"
             yield from self._dissected(request)
+
+    def _answered(self, connection: str, response: Entry) -> Iterator[str]:
+        waiting = self._waiting[connection]
+        ids = [request["correlation_id"] for request in waiting]
+        if response["correlation_id"] not in ids:
+            yield from self._exchange(None, response)
+            return
+        later = len(ids) - ids.index(response["correlation_id"])
+        yield from self._end(connection, later)
+        yield from self._exchange(waiting.popleft(), response)
 
     def _exchange(self, request: Entry | None, response: Entry) -> Iterator[str]:
         line = f"{_time(response)}  {_subject(response)}  {_request(request or response)}"
@@ -105,7 +127,7 @@ def _stages(stages: Mapping[str, float]) -> str:
     if "total" not in stages:
         return "not sent"
     parts = ", ".join(f"{name} {stages[name]:.1f}" for name in STAGES if name in stages)
-    return f"{stages['total']:.1f} ms ({parts})"
+    return f"{stages['total']:.1f} ms" + (f" ({parts})" if parts else "")
 
 
 def _event(entry: Entry) -> str:

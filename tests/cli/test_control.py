@@ -118,7 +118,7 @@ def test_find_control_asks_the_broker_for_the_url(minibroker: MiniBroker) -> Non
 
 
 def test_find_control_without_broker_names_the_option() -> None:
-    with pytest.raises(Unreachable, match=r"nothing listens on .* or name its control API with"):
+    with pytest.raises(Unreachable, match=r"nothing listens on .* or name the control API with"):
         find_control(None, BootstrapServers("127.0.0.1:1"))
 
 

@@ -58,6 +58,30 @@ def test_requests_without_a_response_are_shown_when_that_is_certain() -> None:
     ]
 
 
+def of_proxy(entry: Any, number: int) -> dict[str, Any]:
+    return shown(entry) | {"role": "proxy", "correlation_id": number}
+
+
+def test_proxy_has_many_requests_of_a_connection_in_flight() -> None:
+    """The second one, a Produce with acks 0, has no response."""
+    sent = [of_proxy(request_entry(), number) for number in (1, 2, 3)]
+    answers = [of_proxy(response_entry(stages={"total": 4.25}), number) for number in (1, 3)]
+    assert [line.partition("v4 ")[2] for line in lines(*sent, *answers)] == [
+        "#1  22 B -> 12 B  4.2 ms",
+        "#2  22 B  no response",
+        "#3  22 B -> 12 B  4.2 ms",
+    ]
+
+
+def test_requests_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibroker.cli.trace_lines.IN_FLIGHT_MAX", 2)
+    trace = TraceLines()
+    sent = [of_proxy(request_entry(), number) for number in (1, 2, 3)]
+    found = [list(trace.take(entry)) for entry in sent]
+    assert [len(each) for each in found] == [0, 0, 1]
+    assert "#1  22 B  no response" in found[2][0]
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "text"),
     [
