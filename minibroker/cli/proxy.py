@@ -19,6 +19,7 @@ EXAMPLES = """Examples:
 \b
   minibroker proxy --upstream kafka1:9092,kafka2:9092
   minibroker proxy --upstream 127.0.0.1:9092 --listener 127.0.0.1:0 --json
+  minibroker proxy --upstream kafka:9093 --command-config client.properties
   minibroker proxy --upstream kafka:9092 --listener 0.0.0.0:9092 --control-port 8080
   minibroker faults add error api=Produce error=NOT_LEADER_OR_FOLLOWER first=2 \\
       --control http://127.0.0.1:8080
@@ -33,7 +34,12 @@ at the port after that of the last one. Stop it with Ctrl-C.
     "--upstream",
     required=True,
     metavar="HOST:PORT,...",
-    help="Bootstrap servers of the cluster, without TLS.",
+    help="Bootstrap servers of the cluster.",
+)
+@click.option(
+    "--command-config",
+    metavar="FILE",
+    help="A client properties file with the TLS settings for a cluster that requires TLS.",
 )
 @click.option(
     "--listener",
@@ -49,7 +55,9 @@ at the port after that of the last one. Stop it with Ctrl-C.
     help="Port of the HTTP control API on 127.0.0.1; 0 chooses a free one.",
 )
 @click.option("--json", is_flag=True, help="Print one line of JSON when ready, and nothing else.")
-def proxy(upstream: str, listener: str, control_port: int, json: bool) -> None:
+def proxy(
+    upstream: str, command_config: str | None, listener: str, control_port: int, json: bool
+) -> None:
     """Run a proxy in front of a Kafka cluster until it is stopped."""
     import trio
 
@@ -68,7 +76,12 @@ def proxy(upstream: str, listener: str, control_port: int, json: bool) -> None:
         listening = parse_host_port(listener)
     except BadValueError as error:
         raise InvalidUsage(f"--listener {listener}: {error}") from None
-    options = ProxyOptions(parse_bootstrap(upstream), listening, control_port)
+    tls = None
+    if command_config is not None:
+        from minibroker.client.config import read_tls
+
+        tls = read_tls(command_config)
+    options = ProxyOptions(parse_bootstrap(upstream), listening, control_port, tls)
 
     def print_ready(ready: ProxyReady) -> None:
         emit(as_json(ready) if json else proxy_as_text(ready, upstream))

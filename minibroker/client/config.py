@@ -10,6 +10,7 @@ read again for each authentication. Kafka's counterparts are ``CommonClientConfi
 from __future__ import annotations
 
 import secrets
+import ssl
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,7 @@ from minibroker.security.client_properties import (
     TOKEN_URL,
     ClientProperties,
     read_client_properties,
+    read_tls_properties,
     tls_context,
 )
 from minibroker.security.mechanism import OAUTHBEARER, PLAIN
@@ -46,6 +48,18 @@ def read_client_security(file: str) -> ClientSecurity:
     if client.mechanism is None:
         return ClientSecurity(tls)
     return ClientSecurity(tls, client.mechanism, _exchange(client, client.mechanism))
+
+
+def read_tls(file: str) -> ssl.SSLContext | None:
+    """Read the TLS settings of a properties file only; None if its protocol has no TLS.
+
+    Raises `InvalidClientConfig`.
+    """
+    try:
+        client = read_tls_properties(file)
+        return tls_context(client) if client.has_tls else None
+    except ConfigError as error:
+        raise InvalidClientConfig(str(error)) from None
 
 
 def _exchange(client: ClientProperties, mechanism: str) -> Callable[[], SaslExchange]:

@@ -143,15 +143,26 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 class TlsStream(ByteStream):
-    """TLS over a stream, for the server and, in tests, the client; call ``handshake`` first."""
+    """TLS over a stream, for a server or a client; call ``handshake`` first."""
 
     def __init__(
-        self, inner: ByteStream, context: ssl.SSLContext, *, server_side: bool = True
+        self,
+        inner: ByteStream,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool = True,
+        server_hostname: str | None = None,
     ) -> None:
+        """``server_hostname`` is for a client: the host that the certificate is checked for."""
         self._inner = inner
         self._received = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._received, self._outgoing, server_side=server_side)
+        self._tls = context.wrap_bio(
+            self._received,
+            self._outgoing,
+            server_side=server_side,
+            server_hostname=server_hostname,
+        )
         self._closed = False
         self._is_handshake_done = False
         self._received_bytes = 0
@@ -171,18 +182,21 @@ class TlsStream(ByteStream):
         self._inner.before_waiting = callback
 
     async def handshake(self) -> None:
-        """Perform the handshake. Raises ``TlsHandshakeFailed`` or ``StreamClosed``."""
+        """Perform the handshake.
+
+        Raises ``StreamClosed``, and ``TlsHandshakeFailed`` with the ``ssl.SSLError`` as its cause.
+        """
         while True:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 await self._flush()
                 if not await self._receive():
-                    raise StreamClosed("the client disconnected during the TLS handshake") from None
+                    raise StreamClosed("the peer disconnected during the TLS handshake") from None
             except ssl.SSLError as error:
                 with suppress(StreamClosed):
                     await self._flush()  # Sends the TLS alert.
-                raise TlsHandshakeFailed(_describe(error)) from None
+                raise TlsHandshakeFailed(_describe(error)) from error
             else:
                 await self._flush()
                 self._is_handshake_done = True

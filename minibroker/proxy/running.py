@@ -28,6 +28,8 @@ from minibroker.ready import ProxyReady
 from minibroker.runtime.clock import SharedClock
 
 if TYPE_CHECKING:
+    import ssl
+
     from minibroker.control.backend import Backend
 
 _CONTROL_HOST: Final = "127.0.0.1"
@@ -44,6 +46,8 @@ class ProxyOptions(NamedTuple):
     upstream: Sequence[HostPort]
     listener: HostPort
     control_port: int = 0
+    upstream_tls: ssl.SSLContext | None = None
+    """For connections to the brokers, which are PLAINTEXT without it."""
 
 
 class ProxyStartError(Exception):
@@ -83,7 +87,7 @@ async def _serve(
 ) -> None:
     log.configure("proxy", SharedClock().wall_ms)
     process = JournaledProcess()
-    server = ProxyServer(options.listener, process=process)
+    server = ProxyServer(options.listener, process=process, upstream_tls=options.upstream_tls)
     with closing(server), _listen(server, options) as control:
         await _look_for_brokers(server, options.upstream)
         async with trio.open_nursery() as nursery:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -25,14 +24,15 @@ from minibroker.proxy.faults import ProxyFaults
 from minibroker.proxy.journal import JournaledProcess
 from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.topic_names import TopicNames
+from minibroker.proxy.upstream import byte_stream, connect
 from minibroker.runtime.hosts import resolver_name
-from minibroker.runtime.stream import SocketStream
+from minibroker.runtime.stream import ByteStream
+
+if TYPE_CHECKING:
+    import ssl
 
 CONNECTIONS_MAX: Final = 10_000
 """Open connections of clients."""
-
-CONNECT_S: Final = 10.0
-"""How long a connection to a broker may take."""
 
 BACKLOG: Final = 128
 
@@ -47,13 +47,16 @@ class ProxyServer:
         listener: HostPort,
         namespace: NamespaceNames | None = None,
         process: JournaledProcess | None = None,
+        upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
         """``listener`` is the address of the first listener; the others have its host.
 
-        ``process`` is this one, which records for the journal.
+        ``process`` is this one, which records for the journal; ``upstream_tls`` is for connections
+        to brokers, which are PLAINTEXT without it.
         """
         self.namespace: Final = namespace
         self._host = listener.host
+        self._tls = upstream_tls
         self._table = AddressTable(listener.port)
         self._connections: dict[int, ProxiedConnection] = {}
         self._numbers = count(1)
@@ -119,7 +122,7 @@ class ProxyServer:
     # Connections ------------------------------------------------------------------------------
 
     async def _serve(self, broker: HostPort, accepted: trio.SocketStream) -> None:
-        stream = _byte_stream(accepted)
+        stream = byte_stream(accepted)
         if len(self._connections) >= CONNECTIONS_MAX:
             _log.warning("connection rejected: too many", limit=CONNECTIONS_MAX)
             stream.close()
@@ -141,18 +144,9 @@ class ProxyServer:
             reason=connection.end.text or connection.end.reason.value,
         )
 
-    async def connect(self, broker: HostPort) -> SocketStream:
+    async def connect(self, broker: HostPort) -> ByteStream:
         """Connect to a broker. Raises ``UpstreamLost``."""
-        reason = f"no connection within {CONNECT_S:g} s"
-        with trio.move_on_after(CONNECT_S):
-            try:
-                return _byte_stream(await trio.open_tcp_stream(broker.host, broker.port))
-            except OSError as error:
-                cause = error.__cause__
-                while isinstance(cause, BaseExceptionGroup):
-                    cause = cause.exceptions[0]
-                reason = getattr(cause, "strerror", None) or str(error)
-        raise UpstreamLost(f"broker {broker} can't be reached: {reason}")
+        return await connect(broker, self._tls)
 
     async def unreachable(self, brokers: Sequence[HostPort]) -> dict[HostPort, str]:
         """Try to connect to brokers; return why those that can't be reached can't."""
@@ -168,14 +162,6 @@ class ProxyServer:
             for broker in brokers:
                 nursery.start_soon(probe, broker)
         return failures
-
-
-def _byte_stream(stream: trio.SocketStream) -> SocketStream:
-    """The socket of a stream; a response is sent at once, not held back for more bytes."""
-    sock = socket.socket(fileno=stream.socket.detach())
-    with suppress(OSError):  # The peer has disconnected; reading will report it.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return SocketStream(sock)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -86,23 +86,30 @@ class ClientProperties:
         return Path(unquote(urlsplit(self.given[TOKEN_URL].value).path))
 
 
-def read_client_properties(file: str) -> ClientProperties:
-    """Read a properties file. Raises `ConfigError`, which names file and line."""
+def read_tls_properties(file: str) -> ClientProperties:
+    """Read a properties file without its SASL settings. Raises `ConfigError` as below."""
     given = {entry.name: entry for entry in read_properties(file)}
     for entry in given.values():
         _check_name(entry)
     protocol = _one_of(given, PROTOCOL, PROTOCOLS, "PLAINTEXT")
     if protocol.endswith("SSL"):
         _check_types(given)
+    return ClientProperties(file, protocol, given)
+
+
+def read_client_properties(file: str) -> ClientProperties:
+    """Read a properties file. Raises `ConfigError`, which names file and line."""
+    client = read_tls_properties(file)
+    protocol, given = client.protocol, client.given
     if not protocol.startswith("SASL"):
-        return ClientProperties(file, protocol, given)
+        return client
     if MECHANISM not in given:
         names = ", ".join(MECHANISMS)
         raise ConfigError([f"{file}: {protocol} needs {MECHANISM}, which is one of {names}"])
     mechanism = _one_of(given, MECHANISM, MECHANISMS, "")
     if JAAS not in given:
         raise ConfigError([f"{file}: {mechanism} needs {JAAS}={_example(mechanism)}"])
-    return ClientProperties(file, protocol, given, mechanism, _checked_jaas(mechanism, given))
+    return replace(client, mechanism=mechanism, jaas=_checked_jaas(mechanism, given))
 
 
 def _check_name(entry: SettingEntry) -> None:

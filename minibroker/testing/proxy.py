@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,10 +32,18 @@ class MiniProxy:
     """A proxy for a test: ``with MiniProxy("kafka:9092") as proxy: connect_to(proxy...)``.
 
     ``upstream`` are the bootstrap servers of any Kafka cluster; by default, ports are free ones.
+    ``command_config`` is a client properties file with the TLS settings for the cluster.
     """
 
-    def __init__(self, upstream: str, *, listener: str = "127.0.0.1:0") -> None:
-        self._options = {"upstream": upstream, "listener": listener}
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        listener: str = "127.0.0.1:0",
+        command_config: str | os.PathLike[str] | None = None,
+    ) -> None:
+        config = None if command_config is None else os.fspath(command_config)
+        self._options = {"upstream": upstream, "listener": listener, "command_config": config}
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._ready: dict[str, Any] = {}

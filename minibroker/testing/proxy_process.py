@@ -14,7 +14,7 @@ import sys
 import trio
 
 from minibroker.client.bootstrap import parse_bootstrap
-from minibroker.client.errors import InvalidArgument
+from minibroker.client.errors import ClientError
 from minibroker.config.types import BadValueError, parse_host_port
 from minibroker.controller.journal import journal_of_one_process
 from minibroker.proxy.running import ProxyOptions, ProxyStartError, run_proxy
@@ -29,9 +29,14 @@ def main() -> None:
     given = json.loads(line)
     try:
         listener = parse_host_port(given["listener"])
-        options = ProxyOptions(parse_bootstrap(given["upstream"]), listener)
+        tls = None
+        if given["command_config"] is not None:
+            from minibroker.client.config import read_tls
+
+            tls = read_tls(given["command_config"])
+        options = ProxyOptions(parse_bootstrap(given["upstream"]), listener, upstream_tls=tls)
         trio.run(run_proxy, options, _wait_for_end, _say_ready, journal_of_one_process)
-    except (InvalidArgument, BadValueError, ProxyStartError) as error:
+    except (ClientError, BadValueError, ProxyStartError) as error:
         _say(json.dumps({"event": "failed", "text": str(error)}))
 
 

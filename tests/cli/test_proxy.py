@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from minibroker.cli.app import app
 from minibroker.cli.errors import InvalidUsage, Unreachable
-from minibroker.client.errors import InvalidArgument
+from minibroker.client.errors import InvalidArgument, InvalidClientConfig
 from minibroker.testing import MiniBroker
 
 
@@ -27,6 +28,15 @@ def test_invalid_addresses_are_named() -> None:
     result = run("--upstream", "kafka")
     assert isinstance(result.exception, InvalidArgument)
     assert run().exit_code == 2
+
+
+def test_invalid_properties_are_reported(tmp_path: Path) -> None:
+    result = run("--upstream", "kafka:9093", "--command-config", str(tmp_path / "none"))
+    assert isinstance(result.exception, InvalidClientConfig)
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=TLS")
+    result = run("--upstream", "kafka:9093", "--command-config", str(file))
+    assert isinstance(result.exception, InvalidClientConfig)
 
 
 def test_unreachable_cluster_is_reported() -> None:

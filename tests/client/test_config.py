@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from minibroker.client.bootstrap import ClientSecurity
-from minibroker.client.config import read_client_security
+from minibroker.client.config import read_client_security, read_tls
 from minibroker.client.errors import InvalidClientConfig
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -60,6 +60,16 @@ def test_tls_without_truststore_uses_system_authorities(read: Read) -> None:
     tls = read("security.protocol=SSL").tls
     assert tls is not None
     assert tls.check_hostname
+
+
+def test_tls_is_read_without_sasl(properties: Callable[..., str], authority: Path) -> None:
+    lines = ("security.protocol=SASL_SSL", f"ssl.truststore.location={authority}")
+    tls = read_tls(properties(*lines))
+    assert tls is not None
+    assert len(tls.get_ca_certs()) == 1
+    assert read_tls(properties("security.protocol=SASL_PLAINTEXT")) is None
+    with pytest.raises(InvalidClientConfig, match=r"properties:2: ssl.truststore.location can't"):
+        read_tls(properties("security.protocol=SSL", "ssl.truststore.location=/no/such"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Connections of a proxy to the brokers behind it, with or without TLS.
+
+Owns how a broker is connected to, and why that failed. It must never know requests. The modules for
+TLS are loaded for the first connection with it. Invariant: a connection that is returned can be
+used: with TLS, the handshake is done and the broker's certificate is verified. Kafka's
+``SslTransportLayer`` of a client.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from minibroker.config.types import HostPort
+from minibroker.proxy.connection import UpstreamLost
+from minibroker.runtime.stream import ByteStream, SocketStream, StreamClosed
+
+if TYPE_CHECKING:
+    import ssl
+
+CONNECT_S: Final = 10.0
+"""How long a connection to a broker may take, with the handshake of TLS."""
+
+
+async def connect(broker: HostPort, tls: ssl.SSLContext | None) -> ByteStream:
+    """Connect to a broker. Raises ``UpstreamLost``."""
+    with trio.move_on_after(CONNECT_S):
+        stream = await _connected(broker)
+        return stream if tls is None else await _secured(broker, stream, tls)
+    raise _unreachable(broker, f"no connection within {CONNECT_S:g} s")
+
+
+async def _connected(broker: HostPort) -> SocketStream:
+    try:
+        return byte_stream(await trio.open_tcp_stream(broker.host, broker.port))
+    except OSError as error:
+        cause = error.__cause__
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        reason = getattr(cause, "strerror", None) or str(error)
+    raise _unreachable(broker, reason)
+
+
+async def _secured(broker: HostPort, inner: SocketStream, context: ssl.SSLContext) -> ByteStream:
+    from minibroker.network.tls import TlsHandshakeFailed, TlsStream
+    from minibroker.security.handshakes import explain_tls_failure
+
+    stream = TlsStream(inner, context, server_side=False, server_hostname=broker.host)
+    is_secured = False
+    try:
+        await stream.handshake()
+        is_secured = True
+    except (TlsHandshakeFailed, StreamClosed) as error:
+        cause = error.__cause__
+        failure = cause if isinstance(cause, OSError) else OSError("the broker disconnected")
+        raise _unreachable(broker, explain_tls_failure(failure, "--upstream")) from None
+    finally:
+        if not is_secured:  # Also if it took too long.
+            stream.close()
+    return stream
+
+
+def _unreachable(broker: HostPort, reason: str) -> UpstreamLost:
+    return UpstreamLost(f"broker {broker} can't be reached: {reason}")
+
+
+def byte_stream(stream: trio.SocketStream) -> SocketStream:
+    """The socket of a stream; a response is sent at once, not held back for more bytes."""
+    sock = socket.socket(fileno=stream.socket.detach())
+    with suppress(OSError):  # The peer has disconnected; reading will report it.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return SocketStream(sock)
