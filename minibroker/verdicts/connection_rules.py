@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from minibroker.observability.close_reason import CloseReason
+from minibroker.verdicts.jitter import COMPARISONS_MIN, EQUAL_SHARE, repeated_waits
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation, duration
 from minibroker.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic, ObservedConnection
 
@@ -29,6 +30,8 @@ LATER_ATTEMPTS_MAX: Final = 10
 """Attempts in the last part of a row that are never too many."""
 LATER_SHARE_MAX: Final = 0.8
 """Attempts in the last part of a row, as a share of those in its first part."""
+IN_USE_MS: Final = 1000
+"""A connection with a request in so long before its end is replaced by another one."""
 SHORT_CONNECTIONS_MIN: Final = 10
 """Connections for a single request from which they are a habit."""
 SHORT_SHARE_MAX: Final = 0.5
@@ -85,6 +88,56 @@ def _observe_growth(traffic: ClientTraffic) -> Iterator[Situation]:
                 f"times in the last ones of {duration(times[-1] - times[0])} without success"
             )
         yield Situation(_evidence(row), fault)
+
+
+def _observe_jitter(traffic: ClientTraffic) -> Iterator[Situation]:
+    rows = [
+        row
+        for row in _failed_rows(traffic)
+        if len(row) > 1
+        and traffic.is_steady(row[0].first.sequence, row[-1].first.sequence)
+        and _replaces_one_connection(traffic, row[0])
+    ]
+    waits = repeated_waits([_waits(row) for row in rows])
+    if not waits.are_enough:
+        return
+    fault = ""
+    if waits.lack_jitter:
+        fault = (
+            f"connected again without jitter: {waits.equal} of {waits.compared} waits were the "
+            f"one before or its double, within {EQUAL_SHARE:.0%}"
+        )
+    yield Situation(_evidence(max(rows, key=len)), fault)
+
+
+def _waits(row: Sequence[ObservedConnection]) -> list[float]:
+    """The times from the end of each connection to the start of the next one."""
+    return [
+        later.first.clock_ms - earlier.closed.clock_ms
+        for earlier, later in pairwise(row)
+        if earlier.closed is not None
+    ]
+
+
+def _replaces_one_connection(traffic: ClientTraffic, attempt: ObservedConnection) -> bool:
+    """Whether the client used one connection before a failed attempt.
+
+    The attempts to replace several connections have waits of their own, and cannot be told apart.
+    """
+    served = [each for each in traffic.connections if each.is_served]
+    start = max(
+        (each.exchanges[-1].last_ms for each in served if _is_before(each, attempt)), default=0.0
+    )
+    in_use = [
+        each
+        for each in served
+        if _is_before(each, attempt) and each.exchanges[-1].last_ms >= start - IN_USE_MS
+    ]
+    return len(in_use) == 1
+
+
+def _is_before(connection: ObservedConnection, attempt: ObservedConnection) -> bool:
+    return connection.first.sequence < attempt.first.sequence
 
 
 def _observe_reuse(traffic: ClientTraffic) -> Iterator[Situation]:
@@ -145,6 +198,15 @@ RULES: Final = (
         Severity.WARNING,
         f"connections that fail for {duration(GROWTH_ROW_MS_MIN)}",
         _observe_growth,
+    ),
+    BehaviorRule(
+        "reconnect-backoff-jitter",
+        "The client varies the time before it connects again.",
+        "KIP-144",
+        Severity.ADVICE,
+        f"{COMPARISONS_MIN} pairs of comparable waits between failed connections that replace a "
+        "single one, of less than a second",
+        _observe_jitter,
     ),
     BehaviorRule(
         "connection-reuse",

@@ -19,6 +19,7 @@ from minibroker.verdicts.exchanges import (
     requested_partitions,
     results_of,
 )
+from minibroker.verdicts.jitter import COMPARISONS_MIN, EQUAL_SHARE, repeated_waits
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation, duration
 from minibroker.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic
 from protocol.errors import ErrorCode
@@ -78,11 +79,18 @@ def _batch_results(exchange: ObservedExchange) -> Iterator[tuple[tuple[object, .
 
 
 def _gaps(traffic: ClientTraffic, row: Row) -> list[float] | None:
-    """The times from each error to the next request; None if the clock was moved."""
+    """The times from each error to the next request; None if the clock was moved.
+
+    A request that was on its way before the error is no repetition.
+    """
     first, last = row[0].exchange.sent.sequence, row[-1].exchange.sent.sequence
     if not traffic.is_steady(first, last):
         return None
-    return [later.exchange.sent_ms - earlier.exchange.last_ms for earlier, later in pairwise(row)]
+    return [
+        later.exchange.sent_ms - earlier.exchange.last_ms
+        for earlier, later in pairwise(row)
+        if earlier.exchange.sequences[-1] < later.exchange.sent.sequence
+    ]
 
 
 def _evidence(row: Row) -> tuple[int, ...]:
@@ -123,6 +131,25 @@ def _observe_growth(traffic: ClientTraffic) -> Iterator[Situation]:
                 f"{duration(first)} at first, and after {duration(last)} at last"
             )
         yield Situation(_evidence(row), fault)
+
+
+def _observe_jitter(traffic: ClientTraffic) -> Iterator[Situation]:
+    rows_of: defaultdict[tuple[object, str], list[Row]] = defaultdict(list)
+    for row in _rows(traffic):
+        rows_of[row[0].exchange.key, row[0].subject].append(row)
+    for rows in rows_of.values():
+        rows.sort(key=lambda row: row[0].exchange.sent.sequence)
+        waits = repeated_waits([_gaps(traffic, row) or [] for row in rows])
+        if not waits.are_enough:
+            continue
+        longest = max(rows, key=len)
+        fault = ""
+        if waits.lack_jitter:
+            fault = (
+                f"repeated {_about(longest[0])} without jitter: {waits.equal} of {waits.compared} "
+                f"waits were the one before or its double, within {EQUAL_SHARE:.0%}"
+            )
+        yield Situation(_evidence(longest), fault)
 
 
 def _observe_repeats(traffic: ClientTraffic) -> Iterator[Situation]:
@@ -168,6 +195,14 @@ RULES: Final = (
         Severity.ADVICE,
         f"a request that failed {GROWTH_RETRIES_MIN} times in a row",
         _observe_growth,
+    ),
+    BehaviorRule(
+        "retry-backoff-jitter",
+        "The client varies the time before it repeats a request that failed.",
+        "KIP-580",
+        Severity.ADVICE,
+        f"{COMPARISONS_MIN} pairs of comparable waits between retries, of less than a second",
+        _observe_jitter,
     ),
     BehaviorRule(
         "no-busy-loop",

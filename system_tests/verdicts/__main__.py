@@ -16,11 +16,16 @@ from pathlib import Path
 from typing import Final
 
 from minibroker.testing.workload import CLIENTS
-from minibroker.verdicts.judging import Verdict
+from minibroker.verdicts.judging import RuleOutcome, Verdict
 from system_tests.harness.compiling import built_with_go
 from system_tests.harness.jars import java_driver
 from system_tests.verdicts.page import ClientResult, page
-from system_tests.verdicts.scenario import observed, observed_fallback, observed_sessions
+from system_tests.verdicts.scenario import (
+    observed,
+    observed_fallback,
+    observed_outages,
+    observed_sessions,
+)
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs/verdicts.md"
@@ -42,14 +47,30 @@ def result_of(name: str) -> ClientResult:
     print(f"running {name}", file=sys.stderr)
     command = command_of(name)
     title, report, entries = observed(command)
-    others = {
-        each.rule.id: each for each in (observed_sessions(command), observed_fallback(command))
-    }
+    runs = (observed_sessions, observed_fallback, observed_outages)
+    others = {each.rule.id: each for run in runs for each in run(command)}
     verdicts = tuple(
-        without_evidence(others[each.rule.id]) if each.rule.id in others else each
+        combined(each, without_evidence(others[each.rule.id])) if each.rule.id in others else each
         for each in report.verdicts
     )
     return ClientResult(name, title, report._replace(verdicts=verdicts), entries)
+
+
+def combined(verdict: Verdict, other: Verdict) -> Verdict:
+    """Return what a rule says after two runs."""
+    broken = verdict.broken + other.broken
+    outcomes = {verdict.outcome, other.outcome}
+    found = next(
+        each
+        for each in (RuleOutcome.BROKEN, RuleOutcome.KEPT, RuleOutcome.NOT_OBSERVED)
+        if each in outcomes
+    )
+    return verdict._replace(
+        outcome=found,
+        situations=verdict.situations + other.situations,
+        broken=broken,
+        findings=verdict.findings + other.findings,
+    )
 
 
 def without_evidence(verdict: Verdict) -> Verdict:

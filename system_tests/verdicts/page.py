@@ -28,11 +28,12 @@ _HEAD: Final = """\
 
 Every client went through the same scenario on a broker of its own: a group is joined while its
 coordinator is not available, then throttles without muting, errors of an old leader and an old
-coordinator, a rebalance, a lost membership, errors that can be retried for three seconds, and seven
-seconds in which new connections are accepted and reset, as by a load balancer without a server. A
-process has a producer and a consumer with the library's defaults, except for a session timeout of
-six seconds, and fetches that wait for 50 ms at most. SASL sessions of four seconds, and
-ApiVersions with the persona of Kafka 2.0, are judged in runs of their own.
+coordinator, a rebalance, a lost membership, errors that can be retried for three seconds and four
+times for a second and a half, and seven seconds in which new connections are accepted and reset, as
+by a load balancer without a server. A process has a producer and a consumer with the library's
+defaults, except for a session timeout of six seconds, and fetches that wait for 50 ms at most. SASL
+sessions of four seconds, ApiVersions with the persona of Kafka 2.0, and four outages of a second
+and a half while only the producer is used, are judged in runs of their own.
 
 The [guide](guides/judge-a-client.md) explains the rules, and how to judge your own client. A broken
 rule is not always a defect: some are recommendations of a KIP, and what a client does also depends

@@ -30,6 +30,13 @@ ERRORS_MS: Final = 3000
 """How long requests fail in a situation about retries."""
 REFUSED_MS: Final = 7000
 """How long connections are refused."""
+OUTAGE_MS: Final = 1500
+"""How long requests or connections fail in a situation about jitter: for the first waits, which
+have not reached their maximum."""
+OUTAGES: Final = 4
+USED_SENDS: Final = 15
+"""Records between two outages, so that only the connection to the leader is in use."""
+USED_PAUSE_S: Final = 0.1
 HEARTBEATS_S: Final = 3.5
 """Time in which every client sends a heartbeat; librdkafka's interval is 3 s by default."""
 ATTEMPTS_MAX: Final = 5
@@ -120,6 +127,7 @@ class ClientScenario:
                 self.rebalance,
                 self.lose_membership,
                 self.fail_requests,
+                self.fail_repeatedly,
                 self.refuse_connections,
             ):
                 situation(client)
@@ -211,6 +219,24 @@ class ClientScenario:
             client.send(1)
             client.poll_for(ERRORS_MS / 1000)
 
+    def fail_repeatedly(self, client: DrivenClient) -> None:
+        """Answer with an error that can be retried, several times for a short time."""
+        for _ in range(OUTAGES):
+            rule = {"api": "Produce", "error": "NOT_ENOUGH_REPLICAS", "until_ms": OUTAGE_MS}
+            with self._faults(rule):
+                client.send(1)
+            client.send(1)
+
+    def refuse_repeatedly(self, client: DrivenClient) -> None:
+        """Refuse the producer's new connections several times for a short time."""
+        for _ in range(OUTAGES):
+            client.send(USED_SENDS, pause_s=USED_PAUSE_S)
+            with self._faults(
+                {"action": "refuse", "until_ms": OUTAGE_MS},
+                {"action": "close"},
+            ):
+                client.send(1)
+
     def refuse_connections(self, client: DrivenClient) -> None:
         """Refuse new connections for some time, and close all that are open."""
         with self._faults(
@@ -256,12 +282,25 @@ def observed(command: Sequence[str]) -> tuple[str, ClientReport, list[JournalEnt
         return name, judge(entries, "*", dropped=dropped), entries
 
 
-def observed_sessions(command: Sequence[str]) -> Verdict:
+def observed_sessions(command: Sequence[str]) -> list[Verdict]:
     """Use a client for several SASL sessions; return what the rule about them says."""
     return _observed_rule(command, SASL_SETTINGS, RULE_OF["reauthentication"], CREDENTIALS)
 
 
-def observed_fallback(command: Sequence[str]) -> Verdict:
+def observed_outages(command: Sequence[str]) -> list[Verdict]:
+    """Use a producer during outages; return what the rules about reconnecting say."""
+    with MiniBroker(settings=SETTINGS) as broker, broker.journal:
+        broker.create_topic(TOPIC, partitions=len(KEYS))
+        client = DrivenClient(command, broker, 0)
+        try:
+            ClientScenario(broker, command).refuse_repeatedly(client)
+        finally:
+            client.close()
+        names = ("reconnect-backoff", "reconnect-backoff-jitter")
+        return _judged(broker, *(RULE_OF[name] for name in names))
+
+
+def observed_fallback(command: Sequence[str]) -> list[Verdict]:
     """Use a client with an old broker; return what the rule about ApiVersions says."""
     return _observed_rule(command, OLD_BROKER_SETTINGS, RULE_OF["api-versions-fallback"])
 
@@ -271,7 +310,7 @@ def _observed_rule(
     settings: Mapping[str, object],
     rule: BehaviorRule,
     credentials: Mapping[str, str] = {},
-) -> Verdict:
+) -> list[Verdict]:
     """Use a client for some time, and judge it by one rule."""
     with MiniBroker(settings=settings) as broker, broker.journal:
         broker.create_topic(TOPIC, partitions=len(KEYS))
@@ -282,6 +321,9 @@ def _observed_rule(
             client.poll_for(SESSIONS * SESSION_MS / 1000)
         finally:
             client.close()
-        entries, dropped = journal_entries(broker)
-        [verdict] = judge(entries, "*", dropped=dropped, rules=[rule]).verdicts
-        return verdict
+        return _judged(broker, rule)
+
+
+def _judged(broker: MiniBroker, *rules: BehaviorRule) -> list[Verdict]:
+    entries, dropped = journal_entries(broker)
+    return list(judge(entries, "*", dropped=dropped, rules=rules).verdicts)

@@ -47,6 +47,51 @@ def test_times_between_attempts_that_do_not_grow_are_found() -> None:
     assert text.startswith("connected 20 times in the first 2000 ms and 21 times in the last ones")
 
 
+def test_equal_times_between_attempts_are_found() -> None:
+    [text] = journal_of_attempts([100.0] * 10).findings("reconnect-backoff-jitter")
+    assert text == (
+        "connected again without jitter: 8 of 8 waits were the one before or its double, within 5%"
+    )
+
+
+def test_times_between_attempts_that_double_exactly_are_found() -> None:
+    journal = WrittenJournal()
+    for outage in range(3):
+        journal.open(f"served-{outage}")
+        for _ in range(10):
+            journal.ask_metadata(f"served-{outage}")
+            journal.now += 500
+        journal.close(f"served-{outage}", "fault_rule")
+        for number, gap_ms in enumerate((50.0, 100.0, 200.0, 400.0, 800.0)):
+            journal.now += gap_ms
+            journal.refuse(f"{outage}-{number}")
+        journal.now += 1000
+    assert len(journal.findings("reconnect-backoff-jitter")) == 1
+
+
+def test_varied_times_between_attempts_are_kept() -> None:
+    gaps_ms = [95.0, 112.0, 83.0, 104.0, 118.0, 90.0, 81.0, 99.0, 114.0, 85.0]
+    verdict = journal_of_attempts(gaps_ms).verdict("reconnect-backoff-jitter")
+    assert verdict.outcome is RuleOutcome.KEPT
+
+
+def test_few_equal_times_between_attempts_are_no_situation() -> None:
+    verdict = journal_of_attempts([100.0] * 9).verdict("reconnect-backoff-jitter")
+    assert verdict.outcome is RuleOutcome.NOT_OBSERVED
+
+
+def test_attempts_to_replace_several_connections_are_no_situation() -> None:
+    journal = WrittenJournal()
+    for name in ("a", "b"):
+        journal.open(name)
+        journal.ask_metadata(name)
+    for number in range(20):
+        journal.now += 100
+        journal.refuse(str(number))
+    verdict = journal.verdict("reconnect-backoff-jitter")
+    assert verdict.outcome is RuleOutcome.NOT_OBSERVED
+
+
 def test_few_failed_attempts_are_no_situation() -> None:
     journal = journal_of_attempts([1.0] * 4)
     assert journal.verdict("reconnect-backoff").outcome is RuleOutcome.NOT_OBSERVED

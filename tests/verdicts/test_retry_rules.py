@@ -52,6 +52,48 @@ def test_longest_time_between_retries_need_not_grow() -> None:
     assert retries([1000.0] * 8).findings("retry-backoff-grows") == []
 
 
+JITTERED = [95.0, 112.0, 83.0, 104.0, 118.0, 90.0, 81.0, 99.0, 114.0]
+
+
+def test_retries_after_equal_times_are_found() -> None:
+    [text] = retries([100.0] * 9).findings("retry-backoff-jitter")
+    assert text == (
+        "repeated InitProducerId v4 for transactional id tx without jitter: 8 of 8 waits were the "
+        "one before or its double, within 5%"
+    )
+
+
+def test_retries_after_doubled_times_are_found() -> None:
+    journal = WrittenJournal()
+    for _ in range(3):
+        for gap_ms in (100.0, 200.0, 400.0, 800.0):
+            initialize(journal, ErrorCode.CONCURRENT_TRANSACTIONS)
+            journal.now += gap_ms
+        initialize(journal)
+    assert len(journal.findings("retry-backoff-jitter")) == 1
+
+
+def test_retries_with_jitter_are_kept() -> None:
+    assert retries(JITTERED).findings("retry-backoff-jitter") == []
+    assert retries(JITTERED).verdict("retry-backoff-jitter").outcome is RuleOutcome.KEPT
+
+
+def test_few_equal_times_are_no_situation() -> None:
+    for gaps_ms in ([100.0] * 8, [1000.0] * 20, [5.0] * 20):
+        verdict = retries(gaps_ms).verdict("retry-backoff-jitter")
+        assert verdict.outcome is RuleOutcome.NOT_OBSERVED
+
+
+def test_requests_in_flight_at_the_same_time_are_not_retries() -> None:
+    """A proxy records a request when the client sends it."""
+    journal = WrittenJournal()
+    request = InitProducerIdRequest(transactional_id="tx")
+    sent = [journal.send("1", request, 4) for _ in range(8)]
+    for each in sent:
+        journal.answer(each, InitProducerIdResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS))
+    assert journal.verdict("retry-backoff").outcome is RuleOutcome.NOT_OBSERVED
+
+
 @pytest.mark.parametrize("gaps", [[1.0], [1.0, 1.0, 1.0]])
 def test_few_fast_retries_are_no_situation(gaps: list[float]) -> None:
     assert retries(gaps).verdict("retry-backoff").outcome is RuleOutcome.NOT_OBSERVED
