@@ -116,7 +116,9 @@ def _subject(entry: Entry) -> str:
 
 
 def _name(entry: Entry) -> str:
-    return f"{entry['api'] or '?'} v{entry['version']} #{entry['correlation_id']}"
+    if entry["api"] is None:
+        return "no header"
+    return f"{entry['api']} v{entry['version']} #{entry['correlation_id']}"
 
 
 def _request(entry: Entry) -> str:

@@ -34,10 +34,23 @@ if TYPE_CHECKING:
     from minibroker.network.fault_stage import FaultStage
     from minibroker.network.principal_builder import PrincipalBuilder
     from minibroker.network.request_reader import RequestReader
-    from minibroker.network.sasl import MakeContext, SaslAuthenticator
+    from minibroker.network.sasl import MakeContext, RecordRequest, SaslAuthenticator
+    from minibroker.network.sasl_journal import RecordedStep
     from minibroker.network.ssl_contexts import SslContexts
+    from minibroker.process.environment import Environment
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
+
+
+def record_request(
+    env: Environment, client: ClientConnection, frame: memoryview, is_token: bool
+) -> RecordedStep | None:
+    """Record a request that authenticates, or its token without header, if the journal is on."""
+    if env.journal is None:
+        return None
+    from minibroker.network.sasl_journal import RecordedStep
+
+    return RecordedStep(env, client, frame, is_token=is_token)
 
 
 class ConnectionNotAuthenticated(Exception):
@@ -97,12 +110,15 @@ class Authenticator:
         *,
         secret: bytes,
         faults: Callable[[], FaultStage | None],
+        record: RecordRequest,
     ) -> None:
         """Create the contexts of all listeners. ``faults`` returns the fault rules if any are set.
 
+        ``record`` records a request that authenticates, if the journal is on.
         Raises ``ConfigError`` for unusable keys.
         """
         self._faults = faults
+        self._record = record
         self._settings = settings
         self._clock = clock
         self._make_context = make_context
@@ -219,7 +235,7 @@ class Authenticator:
         from minibroker.network.sasl import SaslFailed
 
         try:
-            await sasl.step(client, block, self._make_context, self._faults())
+            await sasl.step(client, block, self._make_context, self._faults(), self._record)
             return
         except SaslFailed as why:
             failure = why
@@ -227,6 +243,8 @@ class Authenticator:
         finally:
             block.release()
         await self._delay_failure()
+        if failure.record is not None:
+            failure.record()
         with suppress(StreamClosed):  # The client may have disconnected already.
             await client.stream.send_all(failure.response)
         raise ConnectionNotAuthenticated(CloseReason.AUTHENTICATION_FAILED, str(failure))

@@ -58,7 +58,7 @@ class JournalRecorder:
         view = body if isinstance(body, bytes) else body.view
         is_whole = size <= FRAME_BYTES_MAX and bytes(view[:_KEY_BYTES]) not in _SECRET
         kept = bytes(view) if is_whole else _header_bytes(view)
-        peer = client.journal_peer or _peer(client)
+        peer = client.journal_peer or peer_in_records(client)
         record = (REQUEST_KIND, cost.received_ns, self._now(), peer, size, kept, is_whole)
         journal.add(record, len(kept))
 
@@ -77,7 +77,7 @@ class JournalRecorder:
             RESPONSE_KIND,
             cost.journal_ns,
             self._now(),
-            cost.client.journal_peer or _peer(cost.client),
+            cost.client.journal_peer or peer_in_records(cost.client),
             size - LENGTH_BYTES,
             kept,
             _plain(cost.header),
@@ -107,7 +107,7 @@ class JournalRecorder:
             EXCHANGE_KIND,
             received_ns,
             self._now(),
-            client.journal_peer or _peer(client),
+            client.journal_peer or peer_in_records(client),
             size,
             kept,
             is_whole,
@@ -136,10 +136,16 @@ def note_connection(env: Environment, client: ClientConnection, reason: str | No
         return
     details = {"listener": client.caller.listener}
     if reason is None:
-        note(env, "connection_opened", details, _peer(client))
+        note(env, "connection_opened", details, peer_in_records(client))
         return
     details |= {"reason": reason, "text": client.close_text}
-    note(env, "connection_closed", details, _peer(client), (None, None, None, client.client_id))
+    note(
+        env,
+        "connection_closed",
+        details,
+        peer_in_records(client),
+        (None, None, None, client.client_id),
+    )
 
 
 def note_session(env: Environment, client: ClientConnection, *, is_first: bool) -> None:
@@ -149,7 +155,7 @@ def note_session(env: Environment, client: ClientConnection, *, is_first: bool) 
     name = str(client.caller.principal)
     before = None if is_first else _AUTHENTICATED
     details = {"what": "session", "name": name, "from": before, "to": _AUTHENTICATED}
-    note(env, "state", details, _peer(client), (None, None, None, client.client_id))
+    note(env, "state", details, peer_in_records(client), (None, None, None, client.client_id))
 
 
 def note_fault(
@@ -160,14 +166,15 @@ def note_fault(
     details: dict[str, Any] = {"rule": active.id, "action": active.rule.action}
     if active.rule.action == "throttle":
         details["mute"] = active.rule.mute is not False
-    note(env, "fault", details, _peer(client), fields)
+    note(env, "fault", details, peer_in_records(client), fields)
 
 
 def _plain(header: RequestHeader) -> tuple[int, int, int, str | None]:
     return int(header.api_key), header.api_version, header.correlation_id, header.client_id
 
 
-def _peer(client: ClientConnection) -> Peer:
+def peer_in_records(client: ClientConnection) -> Peer:
+    """The connection as it is in records."""
     if client.journal_peer is None:
         caller = client.caller
         client.journal_peer = peer_of(client.number, caller.client_host, caller.client_port)

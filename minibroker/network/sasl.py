@@ -61,23 +61,31 @@ from protocol.registry import ApiKey
 if TYPE_CHECKING:
     from minibroker.network.client_connection import ClientConnection
     from minibroker.network.fault_stage import FaultStage
+    from minibroker.network.sasl_journal import RecordedStep
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
 
 NONCE_BYTES: Final = 24
+_SIZE_BYTES: Final = 4
 
 ALLOWED: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 """All requests that are allowed before authentication, if they are served."""
 
 MakeContext = Callable[["ClientConnection", RequestHeader, "Block"], Context]
+RecordRequest = Callable[["ClientConnection", memoryview, bool], "RecordedStep | None"]
+"""Records a request for the journal, if that is on; the last argument says that it is a token."""
 
 
 class SaslFailed(Exception):
     """Authentication failed finally; ``response`` is sent after a delay, if there is one."""
 
-    def __init__(self, text: str, response: bytes = b"") -> None:
+    def __init__(
+        self, text: str, response: bytes = b"", record: Callable[[], None] | None = None
+    ) -> None:
+        """``record`` records the response when it is sent."""
         super().__init__(text)
         self.response = response
+        self.record = record
 
 
 class SaslStep:
@@ -174,20 +182,19 @@ class SaslAuthenticator:
         block: Block,
         make_context: MakeContext,
         faults: FaultStage | None,
+        record: RecordRequest,
     ) -> None:
         """Handle one frame of an authentication or reauthentication.
 
-        ``faults`` are the fault rules, if any are set. Raises ``SaslFailed``, ``FaultDisconnect``,
-        or the errors of bytes that are not a request.
+        ``faults`` are the fault rules, if any are set. ``record`` records a request.
+        Raises ``SaslFailed``, ``FaultDisconnect``, or the errors of bytes that are not a request.
         """
         authentication = client.authentication
         assert authentication is not None
-        if authentication.state is AuthenticationState.RAW:
-            answer = authentication.on_token(bytes(block.view), self._clock.wall_ms())
-            if answer.failure is not None:
-                raise SaslFailed(answer.failure)
-            await client.stream.send_all(_framed(answer.data))
-            self._set_session_expiry(client, answer.lifetime_ms)
+        is_raw = authentication.state is AuthenticationState.RAW
+        recorded = record(client, block.view, is_raw)
+        if is_raw:
+            await self._take_token(client, authentication, block, recorded)
             return
         header, at = decode_request_header(block.view)
         if header.api_key not in self._served:
@@ -206,8 +213,13 @@ class SaslAuthenticator:
                 client, header, request, context.image, respond
             )
         frame = _response(header, response, step.version)
+        record_response = None
+        if recorded is not None:
+            record_response = partial(_record_response, recorded, header, response, step.version)
         if step.failure is not None:
-            raise SaslFailed(step.failure, frame)
+            raise SaslFailed(step.failure, frame, record_response)
+        if record_response is not None:
+            record_response()
         if request_faults is None:
             await client.stream.send_all(frame)
         else:
@@ -216,6 +228,22 @@ class SaslAuthenticator:
             self._set_session_expiry(client, step.lifetime_ms)
         if request_faults is not None:
             await request_faults.mute()
+
+    async def _take_token(
+        self,
+        client: ClientConnection,
+        authentication: Authentication,
+        block: Block,
+        recorded: RecordedStep | None,
+    ) -> None:
+        """Handle a token without a header, as after SaslHandshake of version 0."""
+        answer = authentication.on_token(bytes(block.view), self._clock.wall_ms())
+        if answer.failure is not None:
+            raise SaslFailed(answer.failure)
+        if recorded is not None:
+            recorded.answered_token(len(answer.data))
+        await client.stream.send_all(_framed(answer.data))
+        self._set_session_expiry(client, answer.lifetime_ms)
 
     def _decoded(self, header: RequestHeader, body: memoryview, at: int) -> Any:
         """The request; None for an ApiVersions request of an unknown version."""
@@ -332,5 +360,15 @@ def _response(header: RequestHeader, response: Any, version: int) -> bytes:
     return _framed(start + encode(response, version))
 
 
+def _record_response(
+    recorded: RecordedStep, header: RequestHeader, response: Any, version: int
+) -> None:
+    from minibroker.network.sasl_journal import without_secret
+
+    size = len(_response(header, response, version)) - _SIZE_BYTES
+    shown = _response(header, without_secret(response), version)[_SIZE_BYTES:]
+    recorded.answered(header, size, shown)
+
+
 def _framed(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + data
+    return len(data).to_bytes(_SIZE_BYTES, "big") + data

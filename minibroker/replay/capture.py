@@ -71,6 +71,10 @@ def read_capture(lines: Iterable[str]) -> Capture:
             entry = json.loads(line)
             if entry["kind"] not in {REQUEST, RESPONSE}:
                 continue
+            if entry["correlation_id"] is None:  # A token of SASL, or no request at all.
+                if entry["kind"] == REQUEST:
+                    skipped["unknown"] += 1
+                continue
             key = str(entry["connection"]), int(entry["correlation_id"])
             if entry["kind"] == RESPONSE:
                 order = waiting.pop(key, None)

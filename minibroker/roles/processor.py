@@ -43,7 +43,11 @@ from minibroker.config import (
 from minibroker.connections.counts import LastUse
 from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.network.activity_sender import activity_sender
-from minibroker.network.authenticator import Authenticator, ConnectionNotAuthenticated
+from minibroker.network.authenticator import (
+    Authenticator,
+    ConnectionNotAuthenticated,
+    record_request,
+)
 from minibroker.network.client_connection import ClientConnection
 from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.eviction import evict_slow_claims
@@ -172,6 +176,7 @@ class _Processor:
             self._request_handler.context,
             secret=self._env.secret,
             faults=lambda: self._request_handler.faults,
+            record=partial(record_request, self._env),
         )
 
     def _memory_fill(self) -> Fill:

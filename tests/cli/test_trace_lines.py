@@ -46,6 +46,14 @@ def test_response_of_an_earlier_request_is_shown_alone() -> None:
     assert line == "00:00:00.000  5 c  Heartbeat v4 #7 -> 12 B  not sent"
 
 
+def test_token_without_header_is_shown_by_its_size() -> None:
+    token = {"connection": "5", "client_id": "c", "frame_bytes": 9}
+    (line,) = lines(
+        shown(entry_of("request", **token)), shown(entry_of("response", **token, stages=STAGES))
+    )
+    assert line.startswith("00:00:00.000  5 c  no header  9 B -> 9 B")
+
+
 def test_requests_without_a_response_are_shown_when_that_is_certain() -> None:
     request, closed = shown(request_entry()), entry_of("connection_closed", connection="5")
     details = {"listener": "PLAINTEXT", "reason": "client_reset", "text": "gone \x1b"}

@@ -44,6 +44,10 @@ class RawClient:
             frame(request, version, correlation_id=self.correlation_id, client_id=self.client_id)
         )
 
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes that need not be a request."""
+        self._socket.sendall(data)
+
     def receive_bytes(self, count: int) -> bytes:
         """Receive so many bytes, or fewer if the broker disconnects."""
         data = b""

@@ -38,6 +38,12 @@ def test_requests_without_bytes_are_counted_by_api() -> None:
     assert (request.answered_order, request.response) == (4, None)
 
 
+def test_tokens_without_header_are_counted() -> None:
+    token = {"connection": "1", "correlation_id": None, "api": None, "frame": None}
+    lines = [json.dumps({"kind": kind, **token}) for kind in ("request", "response")]
+    assert read_capture(lines).skipped == {"unknown": 1}
+
+
 @pytest.mark.parametrize(
     "line",
     [
