@@ -10,7 +10,7 @@ follow later. The journal lasts as long as this process: it is not stored.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -41,6 +41,7 @@ from minibroker.journal.buffer import JournalBuffer, JournalChunk
 from minibroker.journal.entries import JournalEntry
 from minibroker.journal.filters import EntryFilter
 from minibroker.journal.merging import JournalMerger
+from minibroker.journal.topic_ids import TopicIds, Uuid
 from minibroker.process.messages import JournalRequest, JournalSwitch
 
 COLLECT_INTERVAL_S: Final = 0.25
@@ -137,10 +138,15 @@ class JournalController:
         self._publisher = publisher
         self._start_soon = start_soon
         self._journal = Journal(bytes_max)
+        self._topic_ids = TopicIds()
         self._merger = JournalMerger(self._journal, env.clock.epoch_s)
         self._lock = trio.Lock()
         self._was_on = False
         self._collecting: trio.CancelScope | None = None
+
+    def learn_topics(self, names: Mapping[Uuid, str]) -> None:
+        """Find requests that have only the id of a topic by its name, also when it is deleted."""
+        self._topic_ids.learn(names)
 
     # Switching and collecting -----------------------------------------------------------------
 
@@ -244,7 +250,7 @@ class JournalController:
         """Matching entries; waits until there is one, for real time at most."""
         request = read_query(query)
         self._check_recorded()
-        wanted = request.wanted
+        wanted = replace(request.wanted, topic_ids=self._topic_ids)
         found: list[JournalEntry] = []
 
         def search() -> bool:
@@ -266,7 +272,8 @@ class JournalController:
         """Check an assertion; waits until it holds, for real time at most."""
         after = assertion.after
         steps = [
-            read_conditions(path, conditions, after) for path, conditions in _conditions(assertion)
+            replace(read_conditions(path, conditions, after), topic_ids=self._topic_ids)
+            for path, conditions in _conditions(assertion)
         ]
         self._check_recorded()
         result = AssertionResult(False, "", ())
@@ -305,7 +312,7 @@ class JournalController:
         """Send matching entries as lines of JSON until cancelled."""
         request = read_query(query)
         self._check_recorded()
-        wanted, clock = request.wanted, self._env.clock
+        wanted, clock = replace(request.wanted, topic_ids=self._topic_ids), self._env.clock
         await send(b"\n")
         silent_since = clock.real_s()
         while True:

@@ -13,9 +13,12 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from minibroker.journal.entries import EntryKind, JournalEntry, api_key, decoded
+from minibroker.journal.topic_ids import TopicIds
 from protocol.errors import ErrorCode
+from protocol.types import uuid_text
 
 _TOPIC_FIELDS: Final = frozenset({"topic", "topic_name", "topics", "topic_names", "name"})
+_TOPIC_ID_FIELD: Final = "topic_id"
 _GROUP_FIELDS: Final = frozenset(
     {"group_id", "group", "groups", "groups_names", "group_ids", "key", "coordinator_keys"}
 )
@@ -33,7 +36,9 @@ class EntryFilter:
     connection: str | None = None
     role: str | None = None
     topic: str | None = None
-    """A topic that the body of a request or response names, or whose state changed."""
+    """A topic that the body of a request or response names, or has the id of, or whose state
+    changed.
+    """
     group: str | None = None
     """The same for a group."""
     error: str | None = None
@@ -42,6 +47,8 @@ class EntryFilter:
     """Values that ``details`` of the entry must have."""
     after: int = 0
     """Only entries with a greater sequence."""
+    topic_ids: TopicIds = field(default_factory=TopicIds, compare=False)
+    """The ids of topics; more may be learned later."""
 
     def matches(self, entry: JournalEntry) -> bool:
         """Whether an entry is meant."""
@@ -50,7 +57,7 @@ class EntryFilter:
             and (not self.kinds or entry.kind in self.kinds)
             and self._matches_client(entry)
             and all(entry.details.get(name) == value for name, value in self.details.items())
-            and self._matches_named(entry, self.topic, "topic", _TOPIC_FIELDS)
+            and self._matches_topic(entry)
             and self._matches_named(entry, self.group, "group", _GROUP_FIELDS)
             and (self.error is None or _has_error(entry, self.error))
         )
@@ -65,6 +72,15 @@ class EntryFilter:
                 or (entry.client_id is not None and fnmatchcase(entry.client_id, self.client_id))
             )
         )
+
+    def _matches_topic(self, entry: JournalEntry) -> bool:
+        if self._matches_named(entry, self.topic, "topic", _TOPIC_FIELDS):
+            return True
+        frame, ids = entry.frame, self.topic_ids.of(self.topic or "")
+        if frame is None or not any(topic_id in frame for topic_id in ids):
+            return False
+        texts = set(map(uuid_text, ids))
+        return any(value in texts for value in _values(decoded(entry), _TOPIC_ID_FIELD.__eq__))
 
     def _matches_named(
         self, entry: JournalEntry, wanted: str | None, what: str, fields: frozenset[str]

@@ -258,6 +258,8 @@ class _Controller:
         before, self._followed = self._followed, self.image
         follow_log_levels(self._env.settings, before, self.image)
         note_topics(self._env, before.topics, self.image.topics)
+        if self._journal is not None:
+            self._journal.learn_topics(self.image.topic_names)
         await self._publisher.publish(updates)
 
     async def _remove_expired_tokens(self) -> None:
@@ -351,6 +353,7 @@ class _Controller:
                 self._nursery.start_soon,
                 self._env.settings[JOURNAL_MAX_BYTES],
             )
+            self._journal.learn_topics(self.image.topic_names)
         return self._journal
 
     async def _hold_leadership(self, scope: trio.CancelScope) -> None:
