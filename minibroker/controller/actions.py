@@ -7,6 +7,7 @@ carried out by every worker that it concerns. Kafka has no equivalent.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from minibroker.cluster.placement import group_owner, transaction_owner
@@ -15,6 +16,7 @@ from minibroker.control.action_shapes import ActionResult, BrokerAction, check_a
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.controller.processes import ProcessSignals
 from minibroker.process.environment import WORKER, Environment, role_name
+from minibroker.process.journal_notes import note_state
 from minibroker.process.messages import ActionReply, ActionRequest
 from protocol.errors import ErrorCode
 
@@ -37,7 +39,9 @@ class BrokerActions:
         self._env = env
         self._image = image
         self._publisher = publisher
-        self._processes = ProcessSignals(env.clock, env.statuses)
+        self._processes = ProcessSignals(
+            env.clock, env.statuses, partial(note_state, env, "process")
+        )
 
     async def act(self, action: BrokerAction) -> ActionResult:
         """Carry out an action; returns when it is done.

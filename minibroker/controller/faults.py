@@ -53,16 +53,18 @@ class FaultController:
         statuses: Callable[[], Sequence[RoleStatus]],
         store: FaultStore,
         *,
-        on_clock: Callable[[float], None],
+        on_clock: Callable[[float], object],
+        on_process: Callable[[str, str, str], object],
     ) -> None:
         """``subscribers`` are the names of the processes that apply rules.
 
         ``store`` has the rules that the former controller of this start has left. ``on_clock`` is
-        called when a rule has changed the clock, with its time before in ms since 1970.
+        called when a rule has changed the clock, with its time before in ms since 1970, and
+        ``on_process`` as ``ProcessSignals`` calls it.
         """
         self._publisher = publisher
         self._clock = clock
-        self._processes = ProcessSignals(clock, statuses)
+        self._processes = ProcessSignals(clock, statuses, on_process)
         self._subscribers = subscribers
         self._register = FaultRegister(APIS, clock.now, clock.sleep_real, store)
         self._matcher = PointMatcher(())

@@ -11,12 +11,17 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 from minibroker.control.schema import Fault, InvalidJson
 from minibroker.observability.log import EventLog
 from minibroker.process.environment import CONTROLLER
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.roles import RoleStatus
+
+RUNNING: Final = "running"
+PAUSED: Final = "paused"
+KILLED: Final = "killed"
 
 _log = EventLog(CONTROLLER)
 
@@ -25,10 +30,15 @@ class ProcessSignals:
     """The processes of one broker."""
 
     def __init__(
-        self, clock: ControlledClock, statuses: Callable[[], Sequence[RoleStatus]]
+        self,
+        clock: ControlledClock,
+        statuses: Callable[[], Sequence[RoleStatus]],
+        on_state: Callable[[str, str, str], object],
     ) -> None:
+        """``on_state`` is called with a process, and its states before and after a signal."""
         self._clock = clock
         self._statuses = statuses
+        self._on_state = on_state
 
     def check(self, action: str, process: str) -> None:
         """Raise ``InvalidJson`` if the action ``kill`` or ``pause`` can't be done to a process."""
@@ -48,6 +58,7 @@ class ProcessSignals:
         pid = self._pid(process)
         if pid is not None:
             _log.warning("a process is killed by request", process=process, reason=reason)
+            self._on_state(process, RUNNING, KILLED)
             os.kill(pid, signal.SIGKILL)
 
     async def pause(self, process: str, duration_ms: int) -> None:
@@ -55,9 +66,11 @@ class ProcessSignals:
         pid = self._pid(process)
         if pid is None:
             return
+        self._on_state(process, RUNNING, PAUSED)
         os.kill(pid, signal.SIGSTOP)
         try:
             await self._clock.sleep_real(duration_ms / 1000)
         finally:
+            self._on_state(process, PAUSED, RUNNING)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)

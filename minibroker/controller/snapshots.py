@@ -30,6 +30,7 @@ from minibroker.control.snapshot_shapes import (
 )
 from minibroker.observability.log import EventLog
 from minibroker.process.environment import CONTROLLER, PROCESSOR, WORKER, role_name
+from minibroker.process.journal_notes import note_state
 from minibroker.process.messages import PauseRequests, RestoreLogs, ResumeRequests, SaveLogs
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Snapshots:
             if problems := list(filter(None, answers)):
                 raise Unavailable("KAFKA_STORAGE_ERROR", "; ".join(problems), "Restore it again.")
             _log.info("a snapshot was restored", snapshot=name)
+            note_state(self._env, "snapshot", name, None, "restored")
             return view
 
     async def remove_snapshot(self, name: str) -> None:

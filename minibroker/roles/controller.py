@@ -66,7 +66,7 @@ from minibroker.process.environment import (
     RoleRefusedError,
     role_name,
 )
-from minibroker.process.journal_notes import note_clock, note_topics
+from minibroker.process.journal_notes import note_clock, note_state, note_topics
 from minibroker.process.log_levels import follow_log_levels
 from minibroker.process.messages import (
     ApiPart,
@@ -338,6 +338,7 @@ class _Controller:
                 env.statuses,
                 store,
                 on_clock=partial(note_clock, env),
+                on_process=partial(note_state, env, "process"),
             )
         return self._faults
 

@@ -134,7 +134,7 @@ class _Worker:
         self._metadata_client = MetadataClient(
             env,
             on_image=self._on_image,
-            on_request=ControllerRequests(self).handle,
+            on_request=ControllerRequests(self, partial(note_state, env)).handle,
             on_faults=self._faults.set_rules,
             configs=(TOPIC, BROKER),
         )

@@ -7,8 +7,8 @@ Kafka has no equivalent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from minibroker.control.action_shapes import BrokerAction
 from minibroker.coordinator.events import (
@@ -48,7 +48,11 @@ class ActingWorker(Protocol):
     def partition(self, topic: str, index: int) -> Partition | None: ...
 
 
-async def act(worker: ActingWorker, action: BrokerAction) -> ActionReply:
+OnLog: TypeAlias = Callable[[str, str, str, str], object]
+"""Is called with what changed of a log, its name, and the offset before and after."""
+
+
+async def act(worker: ActingWorker, action: BrokerAction, on_log: OnLog) -> ActionReply:
     """Carry out an action; the reply says how much it has changed, or why nothing."""
     if action.group is not None:
         taken = worker.groups.act(action.group, _group_event(action))
@@ -61,7 +65,7 @@ async def act(worker: ActingWorker, action: BrokerAction) -> ActionReply:
         is_done = error is ErrorCode.NONE
         return ActionReply(error, "" if is_done else text, int(is_done))
     try:
-        return ActionReply(affected=_act_on_logs(worker, action))
+        return ActionReply(affected=_act_on_logs(worker, action, on_log))
     except LogError as error:
         return ActionReply(error.code, error.text)
 
@@ -78,16 +82,23 @@ def _group_event(action: BrokerAction) -> GroupAction:
     return kind(action.member or "")
 
 
-def _act_on_logs(worker: ActingWorker, action: BrokerAction) -> int:
+def _act_on_logs(worker: ActingWorker, action: BrokerAction, on_log: OnLog) -> int:
     """Roll segments, or drop expired ones; return their number."""
     affected = 0
     for index, partition in _owned(worker, action):
+        log, name = partition.log, f"{action.topic}-{index}"
         if action.action == "roll":
-            affected += partition.log.segments.active.size > 0
-            partition.log.roll(now_ms=worker.wall_ms())
+            before = log.segments.active.base_offset
+            log.roll(now_ms=worker.wall_ms())
+            after = log.segments.active.base_offset
+            if before != after:
+                affected += 1
+                on_log("active_segment", name, str(before), str(after))
             continue
-        dropped = partition.log.apply_retention(now_ms=worker.wall_ms())
+        before = log.log_start_offset
+        dropped = log.apply_retention(now_ms=worker.wall_ms())
         if dropped:
+            on_log("log_start", name, str(before), str(log.log_start_offset))
             worker.fetch_watches.changed(action.topic or "", index)
         affected += dropped
     return affected

@@ -19,7 +19,7 @@ from minibroker.process.messages import (
     LogView,
 )
 from minibroker.process.worker_snapshots import SNAPSHOT_REQUESTS
-from minibroker.roles.worker_actions import ActingWorker, act
+from minibroker.roles.worker_actions import ActingWorker, OnLog, act
 from minibroker.storage.errors import LogError
 
 if TYPE_CHECKING:
@@ -40,8 +40,9 @@ class RequestedWorker(ActingWorker, Protocol):
 class ControllerRequests:
     """The requests of the controller to one worker."""
 
-    def __init__(self, worker: RequestedWorker) -> None:
+    def __init__(self, worker: RequestedWorker, on_log: OnLog) -> None:
         self._worker = worker
+        self._on_log = on_log
 
     def handle(self, request: Any) -> Any:
         """Return the answer, or an awaitable of it."""
@@ -55,7 +56,7 @@ class ControllerRequests:
                 return worker.groups.list_groups()
             return worker.groups.describe(request.group_id, full=True)
         if isinstance(request, ActionRequest):
-            return act(worker, request.action)
+            return act(worker, request.action, self._on_log)
         if isinstance(request, DeleteGroups):
             return worker.groups.drop_groups(request.prefix)
         if isinstance(request, SNAPSHOT_REQUESTS):

@@ -47,7 +47,7 @@ def test_response_of_an_earlier_request_is_shown_alone() -> None:
 
 
 def test_token_without_header_is_shown_by_its_size() -> None:
-    token = {"connection": "5", "client_id": "c", "frame_bytes": 9}
+    token: dict[str, Any] = {"connection": "5", "client_id": "c", "frame_bytes": 9}
     (line,) = lines(
         shown(entry_of("request", **token)), shown(entry_of("response", **token, stages=STAGES))
     )

@@ -154,13 +154,12 @@ class At:
         self.roles = roles
         self.journal = JournalController(self.env, scope.subscribers, lambda *_: None, 1 << 20)
         store = FaultStore(env.data_dir, 1)
+        no_notes = {"on_clock": print, "on_process": print}
         self.backend = ControllerBackend(
             self.env,
             scope,
             scope.subscribers,
-            partial(
-                FaultController, scope.subscribers, env.clock, (), tuple, store, on_clock=print
-            ),
+            partial(FaultController, scope.subscribers, env.clock, (), tuple, store, **no_notes),
             lambda: self.journal,
             started_at=self.env.clock.now(),
         )

@@ -23,7 +23,8 @@ async def test_all_operations_reach_the_rules(autojump_clock: MockClock, tmp_pat
         ["processor-0"],
         tuple,
         FaultStore(tmp_path, 1),
-        on_clock=lambda _: None,
+        on_clock=print,
+        on_process=print,
     )
     operations = FaultOperations(lambda: rules)
     view = await operations.add_fault(FaultRule("hold", name="h"))

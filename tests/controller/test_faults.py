@@ -86,6 +86,7 @@ class At:
             lambda: self.statuses,
             self.store,
             on_clock=self.clock_notes.append,
+            on_process=print,
         )
         self.processor = Processor(self.publisher, nursery)
 
@@ -284,6 +285,7 @@ async def test_rules_counts_and_holds_survive_the_controller(at: At) -> None:
         tuple,
         store,
         on_clock=at.clock_notes.append,
+        on_process=print,
     )
     rules = await Processor(at.publisher, at.nursery).register()
     assert rules is not None

@@ -26,7 +26,10 @@ class At:
             RoleStatus("worker-0", running.pid, 1, RoleState.READY, 0, None),
             RoleStatus("controller", 1, 1, RoleState.READY, 0, None),
         ]
-        self.signals = ProcessSignals(SimulatedClock(MockClock()), lambda: self.statuses)
+        self.noted: list[tuple[str, str, str]] = []
+        self.signals = ProcessSignals(
+            SimulatedClock(MockClock()), lambda: self.statuses, lambda *at: self.noted.append(at)
+        )
 
     def state(self) -> str:
         """The kernel's letter for the state of the process."""
@@ -44,6 +47,7 @@ def at() -> Iterator[At]:
 def test_process_is_killed(at: At) -> None:
     at.signals.kill("worker-0", "a test")
     assert at.running.wait() == -signal.SIGKILL
+    assert at.noted == [("worker-0", "running", "killed")]
 
 
 async def test_process_is_stopped_for_a_time(at: At) -> None:
@@ -54,6 +58,8 @@ async def test_process_is_stopped_for_a_time(at: At) -> None:
     assert at.state() != "T"
     await at.signals.pause("worker-0", 1)
     assert at.state() != "T"
+    paused, resumed = ("worker-0", "running", "paused"), ("worker-0", "paused", "running")
+    assert at.noted == [paused, resumed] * 2
 
 
 async def test_process_that_is_being_restarted_gets_no_signal(at: At) -> None:

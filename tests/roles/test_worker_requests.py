@@ -51,7 +51,7 @@ class Worker:
 @pytest.fixture
 def requests() -> ControllerRequests:
     worker: Any = Worker()
-    return ControllerRequests(worker)
+    return ControllerRequests(worker, lambda *_: None)
 
 
 def test_logs_that_are_owned_and_open_are_shown(requests: ControllerRequests) -> None:
