@@ -47,7 +47,8 @@ from minibroker.coordinator.transactions.service import (
 from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import LogFigures
-from minibroker.process.environment import WORKER, Environment
+from minibroker.process.connected_roles import ConnectedRoles
+from minibroker.process.environment import Environment
 from minibroker.process.journal_notes import note_state
 from minibroker.process.log_cleaner import LogCleaner
 from minibroker.process.log_flusher import LogFlusher
@@ -56,7 +57,6 @@ from minibroker.process.messages import (
     ApiPart,
     ApiReply,
     ProducerIdsRequest,
-    RegisterRole,
     TailRequest,
 )
 from minibroker.process.metadata_client import MetadataClient
@@ -67,9 +67,8 @@ from minibroker.process.worker_links import WorkerLinks
 from minibroker.process.worker_snapshots import WorkerSnapshots
 from minibroker.roles.worker_requests import ControllerRequests
 from minibroker.runtime.arena import ArenaRef
-from minibroker.runtime.channel import Channel
 from minibroker.runtime.descriptors import descriptors_max
-from minibroker.runtime.rpc import PeerLost, RpcConnection
+from minibroker.runtime.rpc import PeerLost
 from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account
 from minibroker.storage.errors import LogError
@@ -88,10 +87,6 @@ SEGMENT_FILES_SHARE: Final = 2
 """One in so many descriptors of a worker may be an active segment; the others are for channels and
 for files that are open briefly.
 """
-
-PEERS_STOP_S: Final = 3.0
-"""How long, in real time, processors and the recorder may take to stop after the broker: more than
-they take to send the last responses and events."""
 
 
 async def io_worker(env: Environment) -> None:
@@ -125,7 +120,7 @@ class _Worker:
         self._replicas = ReplicaManager(
             self._logs, env.settings[NODE_ID], self.fetch_watches.changed
         )
-        self._peers: dict[tuple[str, int], _Peer] = {}
+        self._connected = ConnectedRoles(env, self._handle_request)
         self._producer_ids = range(0)
         self._work_thread = WorkThread(env.work_time)
         self._links = WorkerLinks(env)
@@ -311,24 +306,11 @@ class _Worker:
             (self.transactions, TRANSACTION_STATE_TOPIC, "transactions"),
         ):
             nursery.start_soon(self._load_remaining, service, topic, what)
-        nursery.start_soon(self._accept_peers, nursery)
+        nursery.start_soon(self._connected.run)
         nursery.start_soon(self._links.run)
         self._env.ready()
         await self._env.stopping.wait()
-        await self._wait_peers_disconnected()
-
-    async def _wait_peers_disconnected(self) -> None:
-        """Execute the last requests of processors and the recorder that stop at the same time."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_after_limit, nursery.cancel_scope)
-            for (role, _), peer in list(self._peers.items()):
-                if role != WORKER:  # Otherwise two workers would wait for each other.
-                    await peer.closed.wait()
-            nursery.cancel_scope.cancel()
-
-    async def _cancel_after_limit(self, scope: trio.CancelScope) -> None:
-        await self._env.clock.sleep_real(PEERS_STOP_S)
-        scope.cancel()
+        await self._connected.wait_disconnected()
 
     async def _load_remaining(
         self, service: GroupService | TransactionService, topic: str, what: str
@@ -404,29 +386,14 @@ class _Worker:
 
     # Processors and the recorder --------------------------------------------------------------
 
-    async def _accept_peers(self, nursery: trio.Nursery) -> None:
-        listener = self._env.transport.listen(self._env.name)
-        while True:
-            nursery.start_soon(self._serve_peer, await listener.accept())
-
-    async def _serve_peer(self, channel: Channel) -> None:
-        peer = _Peer(self, channel)
-        try:
-            await peer.rpc.run()
-        finally:
-            peer.closed.set()
-
-    async def register(self, peer: _Peer, registration: RegisterRole) -> None:
-        """Note that a processor or the recorder connected.
-
-        When this is answered, nothing of its former process may be left.
-        """
-        process = registration.role, registration.number
-        previous = self._peers.get(process)
-        self._peers[process] = peer
-        if previous is not None:
-            previous.rpc.close()
-            await previous.closed.wait()
+    def _handle_request(self, request: Any) -> Any:
+        if isinstance(request, ApiPart):
+            return self.execute(request)
+        if isinstance(request, ActivityAppend):
+            return self._append(request)
+        if isinstance(request, TailRequest):
+            return self._tail(request)
+        raise TypeError(f"a worker cannot handle {type(request).__name__}")
 
     def execute(self, request: ApiPart) -> ApiReply | Awaitable[ApiReply]:
         """Execute a part, at once unless it has to wait."""
@@ -439,7 +406,7 @@ class _Worker:
             return self._finish(reply, worked_ns)
         return ApiReply(reply, worked_ns)
 
-    def append(self, request: ActivityAppend) -> str:
+    def _append(self, request: ActivityAppend) -> str:
         """Append a batch of the broker itself."""
         try:
             partition = self.partition(request.topic, request.partition)
@@ -452,7 +419,7 @@ class _Worker:
         self._purgatory.wake((request.topic, request.partition))
         return ""
 
-    def tail(self, request: TailRequest) -> bytes:
+    def _tail(self, request: TailRequest) -> bytes:
         """Return the last batch of a log."""
         try:
             partition = self.partition(request.topic, request.partition)
@@ -478,23 +445,3 @@ class _Worker:
 def _topic_id(image: Image, name: str) -> bytes | None:
     topic = image.topics.get(name)
     return None if topic is None else topic.topic_id
-
-
-class _Peer:
-    """One process of a processor or of the recorder, as seen by this worker."""
-
-    def __init__(self, worker: _Worker, channel: Channel) -> None:
-        self._worker = worker
-        self.rpc = RpcConnection(channel, self._handle_request)
-        self.closed = trio.Event()
-
-    def _handle_request(self, request: Any) -> Any:
-        if isinstance(request, ApiPart):
-            return self._worker.execute(request)
-        if isinstance(request, RegisterRole):
-            return self._worker.register(self, request)
-        if isinstance(request, ActivityAppend):
-            return self._worker.append(request)
-        if isinstance(request, TailRequest):
-            return self._worker.tail(request)
-        raise TypeError(f"a worker cannot handle {type(request).__name__}")
