@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 from trio.testing import MockClock
@@ -14,6 +15,8 @@ from minibroker.config import Settings
 from minibroker.runtime.clock import SimulatedClock
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.simulation.client import SimulatedClient
+
+Answer = TypeVar("Answer")
 
 CREATE_TOPICS = 2  # A version that every persona has.
 
@@ -45,3 +48,15 @@ async def running(
         await client.ask(CreateTopicsRequest(topics=topics), CREATE_TOPICS)
         yield client
         await broker.stop()
+
+
+async def assert_single_step_changes_nothing(
+    folder: Path, clock: MockClock, play: Callable[[SimulatedClient], Awaitable[list[Answer]]]
+) -> None:
+    """Play against a broker that executes requests in a single step, and one that cannot."""
+    answers: dict[str, list[Answer]] = {}
+    for mode in ("combined", "separate"):
+        (folder / mode).mkdir()
+        async with running(folder / mode, clock, mode) as client:
+            answers[mode] = await play(client)
+    assert answers["combined"] == answers["separate"]

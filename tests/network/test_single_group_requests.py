@@ -34,7 +34,7 @@ from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from protocol.schema import Message
-from tests.network.one_broker import running
+from tests.network.one_broker import assert_single_step_changes_nothing, running
 from tests.simulation.client import SimulatedClient
 
 NO_ID = bytes(16)
@@ -72,17 +72,16 @@ async def joined(client: SimulatedClient) -> Member:
 async def compare(
     folder: Path, clock: MockClock, version: int, requests: Callable[[Member], list[Message]]
 ) -> None:
-    """Send the requests to a broker that executes some in a single step, and to one that can't."""
-    answers: dict[str, list[bytes]] = {}
-    for mode in ("combined", "separate"):
-        (folder / mode).mkdir()
-        async with running(folder / mode, clock, mode) as client:
-            member = await joined(client)
-            answers[mode] = []
-            for request in requests(member):
-                await client.ask(request, version)
-                answers[mode].append(client.received.replace(member.topic_id, b"topic id"))
-    assert answers["combined"] == answers["separate"]
+    """Send a member's requests to a broker of each layout."""
+
+    async def play(client: SimulatedClient) -> list[bytes]:
+        member, answers = await joined(client), []
+        for request in requests(member):
+            await client.ask(request, version)
+            answers.append(client.received.replace(member.topic_id, b"topic id"))
+        return answers
+
+    await assert_single_step_changes_nothing(folder, clock, play)
 
 
 def heartbeats(member: Member) -> list[Message]:
@@ -186,19 +185,17 @@ def everything(group: str = GROUP) -> OffsetFetchRequest:
 async def test_single_commit_gets_the_bytes_and_the_effect_of_the_general_way(
     version: int, tmp_path: Path, autojump_clock: MockClock, direct: list[int]
 ) -> None:
-    answers: dict[str, list[bytes]] = {}
-    for mode in ("combined", "separate"):
-        (tmp_path / mode).mkdir()
-        async with running(tmp_path / mode, autojump_clock, mode) as client:
-            member = await joined(client)
-            answers[mode] = []
-            for request in commits(member):
-                await client.ask(request, version)
-                answers[mode].append(client.received.replace(member.topic_id, b"topic id"))
-                for group in (GROUP, "simple"):
-                    await client.ask(everything(group), 5)
-                    answers[mode].append(client.received)
-    assert answers["combined"] == answers["separate"]
+    async def play(client: SimulatedClient) -> list[bytes]:
+        member, answers = await joined(client), []
+        for request in commits(member):
+            await client.ask(request, version)
+            answers.append(client.received.replace(member.topic_id, b"topic id"))
+            for group in (GROUP, "simple"):
+                await client.ask(everything(group), 5)
+                answers.append(client.received)
+        return answers
+
+    await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
     assert len(direct) >= 6
 
 
@@ -224,20 +221,18 @@ def lookups(member: Member) -> list[Message]:
 async def test_single_offset_fetch_gets_the_bytes_of_the_general_way(
     version: int, tmp_path: Path, autojump_clock: MockClock, direct: list[int]
 ) -> None:
-    answers: dict[str, list[bytes]] = {}
-    for mode in ("combined", "separate"):
-        (tmp_path / mode).mkdir()
-        async with running(tmp_path / mode, autojump_clock, mode) as client:
-            member = await joined(client)
-            await client.ask(commit(member, (0, 5, "metadata")), 8)
-            requests = lookups(member)
-            if version >= 2:
-                requests.append(everything())
-            answers[mode] = []
-            for request in requests:
-                await client.ask(request, version)
-                answers[mode].append(client.received.replace(member.topic_id, b"topic id"))
-    assert answers["combined"] == answers["separate"]
+    async def play(client: SimulatedClient) -> list[bytes]:
+        member, answers = await joined(client), []
+        await client.ask(commit(member, (0, 5, "metadata")), 8)
+        requests = lookups(member)
+        if version >= 2:
+            requests.append(everything())
+        for request in requests:
+            await client.ask(request, version)
+            answers.append(client.received.replace(member.topic_id, b"topic id"))
+        return answers
+
+    await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
     assert len(direct) >= 5
 
 

@@ -27,7 +27,7 @@ from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import Record, build_batch
 from protocol.schema import Message
-from tests.network.one_broker import another, running
+from tests.network.one_broker import another, assert_single_step_changes_nothing, running
 from tests.simulation.client import SimulatedClient
 
 VERSIONS = range(3, 14)
@@ -103,16 +103,14 @@ def requests(known: bytes) -> list[ProduceRequest]:
 async def test_single_produce_gets_the_bytes_of_the_general_way(
     version: int, tmp_path: Path, autojump_clock: MockClock, direct: list[int]
 ) -> None:
-    answers: dict[str, list[bytes]] = {}
-    for mode in ("combined", "separate"):
-        (tmp_path / mode).mkdir()
-        async with running(tmp_path / mode, autojump_clock, mode) as client:
-            known = await topic_id(client)
-            answers[mode] = []
-            for request in requests(known):
-                await client.ask(request, version)
-                answers[mode].append(client.received.replace(known, b"topic id"))
-    assert answers["combined"] == answers["separate"]
+    async def play(client: SimulatedClient) -> list[bytes]:
+        known, answers = await topic_id(client), []
+        for request in requests(known):
+            await client.ask(request, version)
+            answers.append(client.received.replace(known, b"topic id"))
+        return answers
+
+    await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
     assert len(direct) >= 8
 
 
@@ -202,24 +200,23 @@ async def test_requests_of_transactions_get_the_bytes_of_the_general_way(
 ) -> None:
     kinds: list[type[Message]] = [ProduceRequest, EndTxnRequest, AddPartitionsToTxnRequest]
     version_of = dict(zip(kinds, versions, strict=True))
-    answers: dict[str, list[bytes]] = {}
-    for mode in ("combined", "separate"):
-        (tmp_path / mode).mkdir()
-        async with running(tmp_path / mode, autojump_clock, mode) as client:
-            known = await topic_id(client)
-            await client.ask(FindCoordinatorRequest(key="x", key_type=1), 2)
-            begun = await client.ask(
-                InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000), 4
-            )
-            assert (begun.error_code, begun.producer_id) == (0, 0)
-            answers[mode] = []
-            for request in transaction_requests(known, adds=versions[0] >= 12):
-                await client.ask(request, version_of[type(request)])
-                answers[mode].append(client.received.replace(known, b"topic id"))
-                await trio.sleep(1)  # The markers are written.
-            response = await client.ask(fetch(known, isolation_level=1), 11)
-            answers[mode].append(bytes(response.responses[0].partitions[0].records))
-    assert answers["combined"] == answers["separate"]
+
+    async def play(client: SimulatedClient) -> list[bytes]:
+        known, answers = await topic_id(client), []
+        await client.ask(FindCoordinatorRequest(key="x", key_type=1), 2)
+        begun = await client.ask(
+            InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000), 4
+        )
+        assert (begun.error_code, begun.producer_id) == (0, 0)
+        for request in transaction_requests(known, adds=versions[0] >= 12):
+            await client.ask(request, version_of[type(request)])
+            answers.append(client.received.replace(known, b"topic id"))
+            await trio.sleep(1)  # The markers are written.
+        response = await client.ask(fetch(known, isolation_level=1), 11)
+        answers.append(bytes(response.responses[0].partitions[0].records))
+        return answers
+
+    await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
     assert len(direct) >= 3 * 3
 
 
@@ -274,20 +271,18 @@ def fetches(known: bytes) -> list[FetchRequest]:
 async def test_single_fetch_gets_the_bytes_of_the_general_way(
     version: int, tmp_path: Path, autojump_clock: MockClock, direct: list[int]
 ) -> None:
-    answers: dict[str, list[tuple[float, bytes]]] = {}
-    for mode in ("combined", "separate"):
-        (tmp_path / mode).mkdir()
-        async with running(tmp_path / mode, autojump_clock, mode) as client:
-            known = await topic_id(client)
-            for number in range(3):
-                await client.ask(produce(batch(bytes([number]))), 9)
-            answers[mode] = []
-            for request in fetches(known):
-                began = trio.current_time()
-                await client.ask(request, version)
-                took = round(trio.current_time() - began, 3)
-                answers[mode].append((took, client.received.replace(known, b"topic id")))
-    assert answers["combined"] == answers["separate"]
+    async def play(client: SimulatedClient) -> list[tuple[float, bytes]]:
+        known, answers = await topic_id(client), []
+        for number in range(3):
+            await client.ask(produce(batch(bytes([number]))), 9)
+        for request in fetches(known):
+            began = trio.current_time()
+            await client.ask(request, version)
+            took = round(trio.current_time() - began, 3)
+            answers.append((took, client.received.replace(known, b"topic id")))
+        return answers
+
+    await assert_single_step_changes_nothing(tmp_path, autojump_clock, play)
     assert len(direct) >= 8 + 3
 
 
