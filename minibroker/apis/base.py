@@ -10,7 +10,8 @@ the same thing as one class; here it is one file per API.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -264,11 +265,11 @@ class WorkerScope(Protocol):
         """Return when one of the partitions has grown or the deadline has passed."""
         ...
 
-    def watch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+    def watch_appended(self, partitions: Collection[tuple[str, int]], waiter: Waiter) -> None:
         """Wake a waiter whenever one of the partitions may have grown, until `unwatch_appended`."""
         ...
 
-    def unwatch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+    def unwatch_appended(self, partitions: Collection[tuple[str, int]], waiter: Waiter) -> None:
         """Remove a waiter that was added with these partitions."""
         ...
 
@@ -387,24 +388,23 @@ class Waiter(Protocol):
     def __hash__(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Delayed:
+class Delayed(ABC):
     """A single step that waits until a partition has grown, or for its deadline.
 
-    ``deadline`` is in seconds of the broker's clock. ``attempt`` is called when a partition may
-    have grown, and with True at the deadline; it returns None to wait longer. Kafka's
-    ``DelayedOperation``.
+    ``deadline`` is in seconds of the broker's clock. Kafka's ``DelayedOperation``.
     """
 
-    partitions: frozenset[tuple[str, int]]
+    __slots__ = ("deadline", "partitions")
+
+    partitions: Collection[tuple[str, int]]
     deadline: float
-    attempt: Callable[[bool], Attempt | None]
 
+    @abstractmethod
+    def attempt(self, *, is_over: bool) -> tuple[Any, ...] | Delayed | None:
+        """Try again, when a partition may have grown and when the wait ``is_over``.
 
-class Attempt(NamedTuple):
-    """The end of a wait: the leaves of the response, or None if the three steps are to be taken."""
-
-    leaves: tuple[Any, ...] | None
+        Return this object to wait longer, otherwise what ``SingleForm.execute`` returns.
+        """
 
 
 class SingleForm(NamedTuple):

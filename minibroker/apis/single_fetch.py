@@ -7,9 +7,9 @@ transactions and records that are better sent from the file are left to them.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from minibroker.apis.base import Attempt, Delayed, SingleForm, SingleScope
+from minibroker.apis.base import Delayed, SingleForm, SingleScope
 from minibroker.apis.partition_fetch import (
     READ_COMMITTED,
     FetchQuery,
@@ -29,15 +29,67 @@ NO_REPLICA: Final = -1
 Leaves = tuple[Any, ...]
 
 
-class _SingleFetch(NamedTuple):
+class _SingleFetch(Delayed):
     """The query of a request, its limits, and what its response repeats."""
 
-    query: FetchQuery
-    committed: bool
-    bytes_max: int
-    bytes_min: int
-    topic: str
-    topic_id: bytes
+    __slots__ = (
+        "_bytes_max",
+        "_bytes_min",
+        "_is_committed",
+        "_query",
+        "_scope",
+        "_topic",
+        "_topic_id",
+    )
+
+    def __init__(  # noqa: PLR0917 - positional, because it is created by each request
+        self,
+        scope: SingleScope,
+        query: FetchQuery,
+        bytes_max: int,
+        bytes_min: int,
+        is_committed: bool,
+        topic: str,
+        topic_id: bytes,
+    ) -> None:
+        self.partitions = ((query.topic, query.partition),)
+        self._scope = scope
+        self._query = query
+        self._bytes_max = bytes_max
+        self._bytes_min = bytes_min
+        self._is_committed = is_committed
+        self._topic = topic
+        self._topic_id = topic_id
+
+    def attempt(self, *, is_over: bool) -> Leaves | Delayed | None:
+        """Read the partition; wait longer if there is too little and the wait is not over."""
+        result = read_partition(
+            self._scope.worker,
+            self._query,
+            self._bytes_max,
+            first=True,
+            committed=self._is_committed,
+        )
+        size = 0 if result.records is None else len(result.records)
+        if is_over or size >= self._bytes_min or result.is_failed:
+            return self._response(result)
+        return self
+
+    def _response(self, result: FetchResult) -> Leaves | None:
+        if result.is_failed or result.aborted:
+            return None
+        records: bytes | None = b""
+        if result.records is not None:
+            if len(result.records) > COPIED_BYTES_MAX:
+                return None
+            records = self._scope.read(result.records)
+            if records is None:
+                return None
+        return (
+            *(0, ErrorCode.NONE, 0, self._topic, self._topic_id, self._query.partition),
+            *(ErrorCode.NONE, result.high_watermark, result.last_stable_offset),
+            *(result.log_start_offset, () if self._is_committed else None, -1, records),
+        )
 
 
 def execute_single(scope: SingleScope, version: int, request: Leaves) -> Leaves | Delayed | None:
@@ -46,60 +98,27 @@ def execute_single(scope: SingleScope, version: int, request: Leaves) -> Leaves 
     topic, topic_id, partition, leader_epoch, offset, last_epoch, _, partition_bytes = request[7:15]
     name = scope.image.topic_names.get(topic_id) if version >= 13 else topic
     if (
-        (replica_id, session_epoch) != (NO_REPLICA, NO_SESSION_EPOCH)
+        replica_id != NO_REPLICA
+        or session_epoch != NO_SESSION_EPOCH
         or name is None
         or scope.image.partition(name, partition) is None
     ):
         return None
-    bytes_max = min(max_bytes, scope.worker.settings[FETCH_MAX_BYTES], scope.fetch_bytes_max())
+    worker = scope.worker
+    bytes_max = min(max_bytes, worker.settings[FETCH_MAX_BYTES], scope.fetch_bytes_max())
     fetch = _SingleFetch(
+        scope,
         FetchQuery(name, partition, offset, partition_bytes, leader_epoch, last_epoch),
-        isolation_level == READ_COMMITTED,
         bytes_max,
         min(min_bytes, bytes_max),
+        isolation_level == READ_COMMITTED,
         topic,
         topic_id,
     )
-    result = _read(scope, fetch)
-    if _is_due(result, fetch) or max_wait_ms <= 0:
-        return _response(scope, fetch, result)
-
-    def attempt(is_over: bool) -> Attempt | None:
-        result = _read(scope, fetch)
-        if is_over or _is_due(result, fetch):
-            return Attempt(_response(scope, fetch, result))
-        return None
-
-    deadline = scope.worker.now() + max_wait_ms / 1000
-    return Delayed(frozenset({(name, partition)}), deadline, attempt)
-
-
-def _read(scope: SingleScope, fetch: _SingleFetch) -> FetchResult:
-    return read_partition(
-        scope.worker, fetch.query, fetch.bytes_max, first=True, committed=fetch.committed
-    )
-
-
-def _is_due(result: FetchResult, fetch: _SingleFetch) -> bool:
-    size = 0 if result.records is None else len(result.records)
-    return size >= fetch.bytes_min or result.is_failed
-
-
-def _response(scope: SingleScope, fetch: _SingleFetch, result: FetchResult) -> Leaves | None:
-    if result.is_failed or result.aborted:
-        return None
-    records: bytes | None = b""
-    if result.records is not None:
-        if len(result.records) > COPIED_BYTES_MAX:
-            return None
-        records = scope.read(result.records)
-        if records is None:
-            return None
-    return (
-        *(0, ErrorCode.NONE, 0, fetch.topic, fetch.topic_id, fetch.query.partition),
-        *(ErrorCode.NONE, result.high_watermark, result.last_stable_offset),
-        *(result.log_start_offset, () if fetch.committed else None, -1, records),
-    )
+    found = fetch.attempt(is_over=max_wait_ms <= 0)
+    if found is fetch:
+        fetch.deadline = worker.now() + max_wait_ms / 1000
+    return found
 
 
 SINGLE: Final = SingleForm(Shape(frozenset({"topics", "partitions", "responses"})), execute_single)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from minibroker.network.client_connection import ClientConnection
     from minibroker.network.single_requests import SingleDelay, SingleResponse
     from minibroker.runtime.worktime import WorkTime
+
+
+def _do_nothing() -> None:
+    """Before the request's connection knows of it."""
 
 
 class DelayedRequest(Awaitable[None]):
@@ -42,16 +46,13 @@ class DelayedRequest(Awaitable[None]):
         self._respond = respond
         self._response: SingleResponse | None = None
         self._error: Exception | None = None
-        self.on_due: Callable[[], object] = self._do_nothing
+        self.on_due: Callable[[], object] = _do_nothing
         self.is_noted = False
 
     @property
     def client(self) -> ClientConnection:
         """The connection that sent the request."""
         return self.delay.cost.client
-
-    def _do_nothing(self) -> None:
-        """Before the request's connection knows of it."""
 
     def set(self) -> None:
         """Attempt the request again soon."""
@@ -64,9 +65,9 @@ class DelayedRequest(Awaitable[None]):
         except Exception as error:  # noqa: BLE001 - closes the connection, see `complete`
             self._error = error
             return True
-        if found is None:
+        if found is self.delay:
             return False
-        self._response = found.response
+        self._response = cast("SingleResponse | None", found)
         return True
 
     def complete(self) -> Awaitable[None] | None:

@@ -122,6 +122,7 @@ class Selector:
             registration.task = None
             if registration.delayed is not None:
                 registration.delayed.cancel()
+                registration.delayed = None
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
@@ -214,7 +215,8 @@ class Selector:
                 self._send_responses()
         elif isinstance(started, DelayedRequest):
             registration.delayed = started
-            started.on_due = partial(self._complete, registration, started)
+            # Refers to the request by the registration only: without a cycle once it is completed.
+            started.on_due = partial(self._complete, registration)
         else:
             self._wake(registration, started)
 
@@ -236,9 +238,9 @@ class Selector:
         elif registration.is_ready:
             self._wake(registration)
 
-    def _complete(self, registration: _Registration, delayed: DelayedRequest) -> None:
-        registration.delayed = None
-        if registration.task is None:  # It was closed by another request that was due now.
+    def _complete(self, registration: _Registration) -> None:
+        delayed, registration.delayed = registration.delayed, None
+        if delayed is None:  # It was closed by another request that was due now.
             return
         client = registration.client
         assert client.reader is not None

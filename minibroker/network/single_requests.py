@@ -14,7 +14,6 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from minibroker.apis.base import Delayed
 from minibroker.network.activity_events import count_batch_records
 from protocol import registry
 from protocol.compiler.single import SingleDecoder, SingleEncoder, single_decoder, single_encoder
@@ -25,7 +24,7 @@ from protocol.registry import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from minibroker.apis.base import ServedApi, SingleForm, Waiter, WorkerScope
+    from minibroker.apis.base import Delayed, ServedApi, SingleForm, Waiter, WorkerScope
     from minibroker.cluster.image import Image
     from minibroker.network.client_connection import ClientConnection
     from minibroker.network.open_files import OpenFiles
@@ -109,27 +108,21 @@ class SingleDelay:
         """Remove the waiter."""
         self._local_worker.scope.unwatch_appended(self._delayed.partitions, waiter)
 
-    def attempt(self, *, is_over: bool) -> SingleAttempt | None:
-        """Try again; None if the request waits longer."""
+    def attempt(self, *, is_over: bool) -> SingleResponse | SingleDelay | None:
+        """Try again; return this object to wait longer, None if it must go the general way."""
         cost, started_ns = self.cost, time.perf_counter_ns()
-        found = self._delayed.attempt(is_over)
+        leaves = self._delayed.attempt(is_over=is_over)
         ended_ns = time.perf_counter_ns()
         cost.io_ns += ended_ns - started_ns
         self._local_worker.charge(ended_ns - started_ns)
-        if found is None:
-            return None
-        if found.leaves is None:
+        if leaves is self._delayed:
+            return self
+        if not isinstance(leaves, tuple):
             cost.io_ns = cost.owners_ns = 0
-            return SingleAttempt(None)
+            return None
         cost.owners_ns += ended_ns - self._since_ns
         cost.is_direct = True
-        return SingleAttempt(SingleResponse(self._codec, cost.header.correlation_id, found.leaves))
-
-
-class SingleAttempt(NamedTuple):
-    """The end of a wait: the response, or None if the request must go the general way."""
-
-    response: SingleResponse | None
+        return SingleResponse(self._codec, cost.header.correlation_id, leaves)
 
 
 class SingleRequests:
@@ -192,7 +185,8 @@ class SingleRequests:
         request = codec.decode(body, position)
         if request is None:
             return None
-        self._client, self._header = cost.client, header
+        client = cost.client
+        self._client, self._header = client, header
         started_ns = time.perf_counter_ns()
         leaves = codec.form.execute(self, codec.version, request)
         if leaves is None:
@@ -200,11 +194,11 @@ class SingleRequests:
         cost.io_ns = cost.owners_ns = time.perf_counter_ns() - started_ns
         self._local_worker.charge(cost.io_ns)
         cost.header = header
-        if isinstance(leaves, Delayed):
-            cost.client.in_flight = codec.key
+        if not isinstance(leaves, tuple):
+            client.in_flight = codec.key
             return SingleDelay(self._local_worker, cost, codec, leaves)
         cost.is_direct = True
-        if cost.client.is_sampled and codec.key == ApiKey.PRODUCE:
+        if client.is_sampled and codec.key == ApiKey.PRODUCE:
             cost.records = count_batch_records(request[-1])
         return SingleResponse(codec, header.correlation_id, leaves)
 

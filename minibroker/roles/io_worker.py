@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -230,10 +230,10 @@ class _Worker:
     async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
         await self._purgatory.wait(partitions, deadline)
 
-    def watch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+    def watch_appended(self, partitions: Collection[tuple[str, int]], waiter: Waiter) -> None:
         self._purgatory.add(partitions, waiter)
 
-    def unwatch_appended(self, partitions: frozenset[tuple[str, int]], waiter: Waiter) -> None:
+    def unwatch_appended(self, partitions: Collection[tuple[str, int]], waiter: Waiter) -> None:
         self._purgatory.remove(partitions, waiter)
 
     async def next_producer_id(self) -> int | None:

@@ -127,22 +127,21 @@ def test_fetch_waits_until_there_is_enough() -> None:
     scope = Scope()
     delayed = execute(scope, max_wait_ms=500)
     assert isinstance(delayed, Delayed)
-    assert (delayed.partitions, delayed.deadline) == (frozenset({("t", 0)}), 7.5)
-    assert delayed.attempt(False) is None
+    assert (list(delayed.partitions), delayed.deadline) == ([("t", 0)], 7.5)
+    assert delayed.attempt(is_over=False) is delayed
     scope.size = 10
-    found = delayed.attempt(False)
-    assert found is not None
-    assert found.leaves is not None
-    assert found.leaves[-1] == bytes(10)
+    found = delayed.attempt(is_over=False)
+    assert isinstance(found, tuple)
+    assert found[-1] == bytes(10)
 
 
 def test_fetch_is_answered_without_records_when_its_time_is_over() -> None:
-    found = execute(Scope(), max_wait_ms=500).attempt(True)
-    assert found.leaves[-1] == b""
+    found = execute(Scope(), max_wait_ms=500).attempt(is_over=True)
+    assert found[-1] == b""
 
 
 def test_fetch_that_fails_while_it_waits_is_left_to_the_three_steps() -> None:
     scope = Scope()
     delayed = execute(scope, max_wait_ms=500)
     scope.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert delayed.attempt(False) == (None,)
+    assert delayed.attempt(is_over=False) is None

@@ -17,7 +17,6 @@ from minibroker.network.delayed_requests import DelayedRequests
 from minibroker.network.request_cost import RequestCost
 from minibroker.network.request_reader import SCRATCH_BYTES, RequestReader
 from minibroker.network.selector import Selector
-from minibroker.network.single_requests import SingleAttempt
 from minibroker.process.purgatory import Purgatory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.stream import SocketStream
@@ -160,8 +159,8 @@ class PlayedDelay:
     def unwatch(self, waiter: Any) -> None:
         self._running.purgatory.remove([self._key], waiter)
 
-    def attempt(self, *, is_over: bool) -> SingleAttempt | None:
+    def attempt(self, *, is_over: bool) -> PlayedDelay | None:
         self.attempts += 1
         if self._key == b"broken":
             raise ValueError("broken")
-        return SingleAttempt(None) if self.attempts == 2 or is_over else None
+        return None if self.attempts == 2 or is_over else self

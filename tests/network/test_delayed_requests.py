@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.network.delayed_requests import DelayedRequest, DelayedRequests
-from minibroker.network.single_requests import SingleAttempt
 from minibroker.process.purgatory import Purgatory
 from minibroker.runtime.worktime import Account, WorkTime
 
@@ -33,11 +32,11 @@ class Delay:
     def unwatch(self, waiter: Any) -> None:
         self._purgatory.remove(["t"], waiter)
 
-    def attempt(self, *, is_over: bool) -> SingleAttempt | None:
+    def attempt(self, *, is_over: bool) -> Delay | None:
         self.attempts.append(is_over)
         if self.error is not None:
             raise self.error
-        return SingleAttempt(None) if self.is_due or is_over else None
+        return None if self.is_due or is_over else self
 
 
 class Running:
@@ -150,7 +149,7 @@ async def test_attempts_are_charged_to_the_connection() -> None:
         nonlocal now
 
         class Working(Delay):
-            def attempt(self, *, is_over: bool) -> SingleAttempt | None:
+            def attempt(self, *, is_over: bool) -> Delay | None:
                 nonlocal now
                 now += 40
                 return super().attempt(is_over=is_over)

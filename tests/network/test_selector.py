@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import weakref
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any, cast
@@ -353,6 +355,24 @@ async def test_delayed_request_is_completed_by_other_tasks_of_the_process(
         running.purgatory.wake(b"t")
         await wait_all_tasks_blocked()
     assert running.completed == [0]
+
+
+async def test_completed_delayed_request_is_freed_without_garbage_collection(
+    running: RunningSelector,
+) -> None:
+    consumer = Connection(running)
+    consumer.send(b"wait t")
+    await running.settle(1)
+    [request] = map(weakref.ref, running.delayed._deadlines._numbers)
+    gc.disable()
+    try:
+        for _ in range(2):
+            running.purgatory.wake(b"t")
+            await wait_all_tasks_blocked()
+        assert running.completed == [0]
+        assert request() is None
+    finally:
+        gc.enable()
 
 
 async def test_request_behind_a_delayed_one_waits_for_it(running: RunningSelector) -> None:
