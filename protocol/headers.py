@@ -12,7 +12,7 @@ import struct
 from typing import Final, NamedTuple
 
 from protocol import registry
-from protocol.errors import DecodeError, EncodeError, UnsupportedVersion
+from protocol.errors import DecodeError, EncodeError
 from protocol.registry import ApiKey
 from protocol.schema import Message, field
 from protocol.types import INT16, INT32, PLAIN_NULLABLE_STRING, STRING_LENGTH_MAX
@@ -84,22 +84,23 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
     return RequestHeader(key, version, correlation_id, client_id), pos
 
 
-def quick_request_header(buf: bytes) -> tuple[RequestHeader, int] | None:
+def quick_request_header(buf: bytes, header_version: int) -> tuple[RequestHeader, int] | None:
     """Return the header and the position of the body, or None if the header is not an ordinary one.
 
     An ordinary header has a client id and no tagged fields; `decode_request_header` reads them all.
+    `header_version` is that of the API and version (`ApiSchema.request_header_version`).
     """
     try:
         key, version, correlation_id, length = _FIXED.unpack_from(buf)
         pos = _FIXED.size + length
-        if length < 0 or pos > len(buf) or (version == 0 and key == ApiKey.CONTROLLED_SHUTDOWN):
+        if length < 0 or pos > len(buf) or header_version == 0:
             return None
         client_id = buf[_FIXED.size : pos].decode("utf-8")
-        if registry.schema(key).flexible(version):
+        if header_version > 1:
             if buf[pos]:
                 return None
             pos += 1
-    except (struct.error, UnicodeDecodeError, UnsupportedVersion, IndexError):
+    except (struct.error, UnicodeDecodeError, IndexError):
         return None
     return RequestHeader(key, version, correlation_id, client_id), pos
 

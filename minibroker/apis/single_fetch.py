@@ -26,6 +26,9 @@ COPIED_BYTES_MAX: Final = 32 * 1024
 NO_SESSION_EPOCH: Final = -1
 NO_REPLICA: Final = -1
 
+# Used by every request: attribute access of an enumeration takes ten times as long.
+_NONE: Final = ErrorCode.NONE
+
 Leaves = tuple[Any, ...]
 
 
@@ -86,8 +89,8 @@ class _SingleFetch(Delayed):
             if records is None:
                 return None
         return (
-            *(0, ErrorCode.NONE, 0, self._topic, self._topic_id, self._query.partition),
-            *(ErrorCode.NONE, result.high_watermark, result.last_stable_offset),
+            *(0, _NONE, 0, self._topic, self._topic_id, self._query.partition),
+            *(_NONE, result.high_watermark, result.last_stable_offset),
             *(result.log_start_offset, () if self._is_committed else None, -1, records),
         )
 

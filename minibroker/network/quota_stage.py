@@ -32,7 +32,7 @@ from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
 from minibroker.quotas.manager import QuotaUser, Throttle, larger
 from minibroker.quotas.rate import NO_CAUSE, Cause
 from minibroker.quotas.throttle import ThrottleQueue
-from minibroker.quotas.types import CLIENT_QUOTA_TYPES, QuotaType
+from minibroker.quotas.types import CLIENT_QUOTA_TYPES, INT_MAX, QuotaType
 from minibroker.runtime.clock import whole_ms
 from minibroker.security.acl import Operation, Resource
 from protocol.errors import ErrorCode
@@ -82,6 +82,8 @@ class QuotaStage:
 
     def fetch_bytes_max(self, client: ClientConnection, header: RequestHeader) -> int:
         """Return the most bytes that a client may fetch at once."""
+        if not self.active:
+            return INT_MAX
         return self.quotas.fetch_bytes_max(quota_user(client, header), self._now_ms())
 
     def _now_ms(self) -> int:

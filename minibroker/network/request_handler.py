@@ -63,6 +63,12 @@ DirectResponse = SingleResponse | CachedResponse
 
 StartRequest = Callable[[ClientConnection, bytes | Block], RequestCost | Awaitable[None]]
 
+# Used by every request: attribute access of an enumeration takes ten times as long.
+_FETCH: Final = ApiKey.FETCH
+_REQUEST_RECEIVED: Final = ChannelEvent.REQUEST_RECEIVED
+_RESPONSE_READY: Final = ChannelEvent.RESPONSE_READY
+_RESPONSE_SENT: Final = ChannelEvent.RESPONSE_SENT
+
 DIRECT_RESPONSES: Final = (SingleResponse, CachedResponse)
 
 
@@ -189,23 +195,20 @@ class RequestHandler:
 
     def respond(self, cost: RequestCost) -> Awaitable[None] | None:
         """Send the response of a direct request; return what remains to be awaited."""
-        self._prepare_direct(cost)
+        client = cost.client
+        client.client_id = cost.header.client_id
         encoded: bytes = cost.response.encode()
-        if self.quota_stage.delays_responses:
-            self._record_request(cost)
-            return self._respond(cost, encoded)
-        cost.response_bytes = _body_bytes(cost, encoded)
         try:
-            throttled = self.quota_stage.before_response(cost)
-            if throttled is not None:
-                self._record_request(cost)
-                return self._complete(cost, _encoded(cost, throttled))
-            cost.client.state.on(ChannelEvent.RESPONSE_READY)
+            if client.is_sampled or self.quota_stage.active:
+                rest = self._throttle_direct(cost, encoded)
+                if rest is not None:
+                    return rest
+            client.state.on(_RESPONSE_READY)
             if cost.journal_body is not None:
                 cost.journal_ns = time.perf_counter_ns()
             elif self._env.journal is not None:
                 self._recorder.response(cost, encoded, len(encoded))
-            sent = cost.client.stream.send_now(encoded)
+            sent = client.stream.send_now(encoded)
         except BaseException:
             self._failed(cost)
             raise
@@ -218,6 +221,21 @@ class RequestHandler:
         self._sent_direct(cost, encoded)
         return None
 
+    def _throttle_direct(self, cost: RequestCost, encoded: bytes) -> Awaitable[None] | None:
+        """Record a direct request; return what to await if its response cannot be sent now."""
+        stage = self.quota_stage
+        cost.now = self._env.clock.now()
+        stage.prepare(cost)
+        if stage.delays_responses:
+            self._record_request(cost)
+            return self._respond(cost, encoded)
+        cost.response_bytes = _body_bytes(cost, encoded)
+        throttled = stage.before_response(cost)
+        if throttled is None:
+            return None
+        self._record_request(cost)
+        return self._complete(cost, _encoded(cost, throttled))
+
     async def _send_rest(self, cost: RequestCost, encoded: bytes, sent: int) -> None:
         try:
             await cost.client.stream.send_all(memoryview(encoded)[sent:])
@@ -228,14 +246,14 @@ class RequestHandler:
 
     def _sent_direct(self, cost: RequestCost, encoded: bytes) -> None:
         self._count_direct(cost, encoded)
-        cost.client.state.on(ChannelEvent.RESPONSE_SENT)
+        cost.client.state.on(_RESPONSE_SENT)
         self._settle(cost)
         if cost.journal_body is not None:
             self._recorder.exchange(cost, encoded)
 
     def _count_direct(self, cost: RequestCost, encoded: bytes) -> None:
         cost.sent_bytes = len(encoded)
-        if cost.header.api_key == ApiKey.FETCH:
+        if cost.header.api_key == _FETCH:
             self._env.metrics.fetched(cost.response.record_bytes)
 
     async def _respond(self, cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> None:
@@ -283,25 +301,18 @@ class RequestHandler:
     def _receive(self, client: ClientConnection, body: bytes | Block) -> RequestCost:
         received_ns = time.perf_counter_ns()
         self._env.work_time.settle()
-        client.state.on(ChannelEvent.REQUEST_RECEIVED)
+        client.state.on(_REQUEST_RECEIVED)
         size = len(body) if isinstance(body, bytes) else len(body.view)
         return RequestCost(client, size, received_ns, client.account.worked_ns)
 
     def _execute_directly(
         self, cost: RequestCost, body: bytes
     ) -> DirectResponse | SingleDelay | None:
-        """Answer the request from the cache or execute it in a single step, if that is possible."""
-        cached = self._cache.find(cost, body, self._metadata_client.image)
-        if cached is not None or self._single is None:
-            return cached
-        return self._single.execute(cost, body)
-
-    def _prepare_direct(self, cost: RequestCost) -> None:
-        client = cost.client
-        client.client_id = cost.header.client_id
-        if client.is_sampled or self.quota_stage.active:
-            cost.now = self._env.clock.now()
-            self.quota_stage.prepare(cost)
+        """Execute the request in a single step or answer it from the cache, if that is possible."""
+        found = None if self._single is None else self._single.execute(cost, body)
+        if found is not None:
+            return found
+        return self._cache.find(cost, body, self._metadata_client.image)
 
     def _keep(self, cost: RequestCost, body: bytes, encoded: Sequence[Chunk]) -> None:
         """Let the cache keep a response for which no owner was asked."""
@@ -356,7 +367,7 @@ class RequestHandler:
             cost.sent_bytes = await send_response(client.stream, self._files, start, chunks)
         else:
             cost.sent_bytes = await self._send_recorded(cost, start, chunks)
-        if key == ApiKey.FETCH:
+        if key == _FETCH:
             fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
             self._env.metrics.fetched(fetched)
 
@@ -406,7 +417,6 @@ class RequestHandler:
         """Return the context of a request for its API."""
         env = self._env
         now = env.clock.now()
-        bounded = self.quota_stage.active and header.api_key == ApiKey.FETCH
         return Context(
             header=header,
             caller=client.caller,
@@ -420,7 +430,7 @@ class RequestHandler:
             served=self._advertised,
             reference=partial(_reference, block),
             fetch_bytes_max=self.quota_stage.fetch_bytes_max(client, header)
-            if bounded
+            if header.api_key == _FETCH
             else INT_MAX,
             authorizer=self._authorizers.of(self._metadata_client.image),
             fetch_sessions=None

@@ -8,6 +8,7 @@ one that would be built now. Kafka builds the response from ``KRaftMetadataCache
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.apis.registry import APIS
@@ -40,6 +41,7 @@ THROTTLE_BYTES: Final = 4
 """Size of a throttle time; the first field of the responses that have one and are kept."""
 
 _KEY_BYTES: Final = 2
+_API: Final = struct.Struct(">hh")
 _CACHEABLE: Final = frozenset(
     int(api.key).to_bytes(_KEY_BYTES, "big") for api in APIS.values() if api.is_cacheable
 )
@@ -91,7 +93,7 @@ class ResponseCache:
             return None
         if image is not self._image:
             self._start(image)
-        found = quick_request_header(body)
+        found = _read_header(body)
         if found is None:
             return None
         header, position = found
@@ -113,7 +115,7 @@ class ResponseCache:
             or len(body) > REQUEST_BYTES_MAX
         ):
             return
-        found = quick_request_header(body)
+        found = _read_header(body)
         if found is None:
             return
         response = b"".join(map(bytes, encoded))  # type: ignore[arg-type]
@@ -127,6 +129,13 @@ class ResponseCache:
 
     def _start(self, image: Image) -> None:
         self._image, self._entries, self._size = image, {}, 0
+
+
+def _read_header(body: bytes) -> tuple[RequestHeader, int] | None:
+    if len(body) < API_BYTES:
+        return None
+    key, version = _API.unpack_from(body)
+    return quick_request_header(body, registry.schema(key).request_header_version(version))
 
 
 def _has_throttle_time(header: RequestHeader) -> bool:

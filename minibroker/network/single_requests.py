@@ -45,6 +45,7 @@ class _Codec(NamedTuple):
     form: SingleForm
     decode: SingleDecoder
     encode: SingleEncoder
+    request_header_version: int
     throttle_at: int
     """Index of the throttle time among the leaves of the response."""
     header_bytes: int
@@ -178,8 +179,10 @@ class SingleRequests:
         """Execute a request, at once unless it has to wait; None if it must go the general way."""
         api = body[:API_BYTES]
         codec = self._codecs[api] if api in self._codecs else self._find_codec(api)
-        found = None if codec is None else quick_request_header(body)
-        if codec is None or found is None:
+        if codec is None:
+            return None
+        found = quick_request_header(body, codec.request_header_version)
+        if found is None:
             return None
         header, position = found
         request = codec.decode(body, position)
@@ -228,6 +231,7 @@ def _codec(key: ApiKey, version: int, form: SingleForm) -> _Codec:
             form.shape,
             tagged_header=bool(schema.response_header_version(version)),
         ),
+        schema.request_header_version(version),
         names.index("throttle_time_ms"),
         len(encode_response_header(key, version, 0)),
     )

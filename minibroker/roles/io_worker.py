@@ -188,6 +188,9 @@ class _Worker:
         return self._replicas.open_partition(topic, index)
 
     def partition(self, topic: str, index: int) -> Partition | None:
+        found = self._replicas.open_partition(topic, index)
+        if found is not None:  # Almost always; then the time is not needed.
+            return found
         try:
             return self._replicas.get(self.image, topic, index, now_ms=self.wall_ms())
         except LogError as error:

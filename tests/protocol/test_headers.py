@@ -46,20 +46,23 @@ def test_ordinary_request_header_is_read_quickly_and_others_are_not(
         data = headers.encode_request_header(RequestHeader(key, version, correlation, client))
         expected = headers.decode_request_header(data + b"body")
         is_ordinary = client is not None and api.request_header_version(version) > 0
-        found = headers.quick_request_header(data + b"body")
+        found = headers.quick_request_header(data + b"body", api.request_header_version(version))
         assert found == (expected if is_ordinary else None)
 
 
-@given(st.binary(max_size=40))
-def test_quick_header_of_any_bytes_is_none_or_the_header(data: bytes) -> None:
-    found = headers.quick_request_header(data)
+@given(st.sampled_from(ApiKey), st.integers(0, 20), st.binary(max_size=40))
+def test_quick_header_of_any_bytes_is_none_or_the_header(
+    key: ApiKey, version: int, rest: bytes
+) -> None:
+    data = struct.pack(">hh", key, version) + rest
+    found = headers.quick_request_header(data, schema(key).request_header_version(version))
     assert found is None or found == headers.decode_request_header(data)
 
 
 def test_header_with_tagged_fields_is_not_read_quickly() -> None:
     data = struct.pack(">hhih", 3, 9, 1, 1) + b"c" + b"\x01\x05\x02xy" + b"body"
-    assert headers.quick_request_header(data) is None
-    assert headers.quick_request_header(data[:10]) is None
+    assert headers.quick_request_header(data, 2) is None
+    assert headers.quick_request_header(data[:10], 2) is None
 
 
 @pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
