@@ -217,7 +217,7 @@ class LogManager:
             partition = parse_directory(entry.name)
             if partition is None or not self._owns(*partition):
                 continue
-            if self._recover(image, entry, partition, now_ms):
+            if partition in self._logs or self._recover(image, entry, partition, now_ms):
                 known.append(partition)
         return known
 

@@ -26,6 +26,7 @@ from system_tests.benchmarks import (
     plan,
     report,
     small,
+    snapshots,
 )
 from system_tests.benchmarks.client import CLIENT, FRAMES, SMALL, TRANSACTIONS, compiled
 from system_tests.benchmarks.peers import KAFKA, KFAKE, MINIBROKER, MOCK, Peer, start_peer
@@ -78,6 +79,8 @@ def measure_controlled(peers: list[Peer], session: Session, runs: int) -> None:
             session.measure(peer.name, plan.COMPACTION, compaction.compaction, peer)
         for _ in range(runs):
             session.measure(peer.name, plan.RESET, measures.reset, peer, 5)
+        for _ in range(runs):
+            session.measure(peer.name, plan.SNAPSHOTS, snapshots.snapshots, peer)
 
 
 def measure_limits(names: Sequence[str], folder: Path, session: Session, runs: int) -> None:

@@ -22,12 +22,13 @@ P = ParamSpec("P")
 
 START, FIXTURE, MEMORY, IDLE = "start", "fixture", "memory", "idle-connections"
 SESSIONS, COMPACTION = "fetch-sessions", "compaction"
-CONNECTIONS, STORM, ADDRESSES, COSTS, RESET = (
+CONNECTIONS, STORM, ADDRESSES, COSTS, RESET, SNAPSHOTS = (
     "connections",
     "storm",
     "addresses",
     "costs",
     "reset",
+    "snapshots",
 )
 GROWTH: Final = (
     ("growth-connections", growth.connections),
@@ -86,6 +87,7 @@ OF_RUNNING_PEERS: Final = (
     *(each.what for each in repeated(1, grows=True)),
     COMPACTION,
     RESET,
+    SNAPSHOTS,
 )
 NAMES: Final = (START, FIXTURE, *OF_RUNNING_PEERS, CONNECTIONS, STORM, ADDRESSES, COSTS)
 """What `--only` takes."""

@@ -23,6 +23,7 @@ from system_tests.benchmarks import (
     groups,
     growth,
     small,
+    snapshots,
     transactions,
 )
 from system_tests.benchmarks.peers import KAFKA, MINIBROKER, MOCK
@@ -128,6 +129,8 @@ ROWS = (
     row("fixture `minibroker`, later runs of pytest", "ms", most=200),
     row("cold start to first acknowledged record", "ms", most=500),
     row("reset of 5 topics", "ms", most=10),
+    row(snapshots.TAKEN, "ms", most=10),
+    *(row(snapshots.restored(changed), "ms", most=10) for changed in snapshots.CHANGED),
     row(costs.QUOTAS_LATENCY, "us", most=10),
     row(costs.QUOTAS_CPU, "us"),
     row(costs.ACTIVITY_CPU, "us", most=15),
