@@ -173,6 +173,9 @@ class RpcConnection:
             raise
         finally:
             self._remove(pending)
+        if pending.failed is not None:
+            # A caller that repeats it at once must let ``run`` notice that the peer is lost.
+            await trio.lowlevel.checkpoint()
         return pending.result()
 
     async def _send_request(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -230,6 +231,22 @@ async def test_link_registers_first_and_reconnects_to_a_restarted_peer() -> None
             peer.listens.set()
         assert answers == [(2, "b")]
         assert peer.greeted == [1, 2]
+        nursery.cancel_scope.cancel()
+
+
+async def test_repeated_request_reaches_the_restarted_peer_before_its_loss_is_noticed() -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Reborn(nursery)
+        link = Link(peer.connect, _hello)
+        nursery.start_soon(link.run)
+        assert await link.request("a") == (1, "a")
+        assert peer.channel is not None
+        peer.channel.close()
+        answer = None
+        for _ in range(10):
+            with suppress(PeerLost):
+                answer = await link.request("b")
+        assert answer == (2, "b")
         nursery.cancel_scope.cancel()
 
 
