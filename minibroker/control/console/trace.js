@@ -32,7 +32,7 @@ function add(rows, entry) {
     clock: entry.clock_ms,
     connection: entry.connection,
     subject: entry.connection === null ? entry.role : (entry.client_id ?? ""),
-    text: isExchange ? `${entry.api ?? "?"} v${entry.version}` : eventText(entry),
+    text: isExchange ? (entry.api ? `${entry.api} v${entry.version}` : "no header") : eventText(entry),
     bytes: entry.kind === "request" ? entry.frame_bytes : null,
     request: entry.kind === "request" ? entry.sequence : null,
     response: null,
