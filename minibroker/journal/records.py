@@ -34,7 +34,7 @@ ANSWER_KIND: Final = 5
 """The response in an exchange; no record has this kind."""
 
 STAGES: Final = ("queue", "execution", "network", "send", "total")
-_NO_HEADER: Final[NoteHeader] = (None, None, None, None)
+NO_HEADER: Final[NoteHeader] = (None, None, None, None)
 _FORMAT: Final = 2
 """Of ``marshal``: without references, which take longer to find than they save."""
 
@@ -158,7 +158,7 @@ def entry_of(kind: int, record: Record, role: str, epoch_s: float) -> JournalEnt
     origin = round((record[2] + epoch_s) * 1000, 3), role
     if kind == NOTE_KIND:
         name, peer, header, details = marshal.loads(record[3])  # noqa: S302 - of this broker
-        return _entry(EntryKind(name), origin, peer, header or _NO_HEADER, details=details)
+        return _entry(EntryKind(name), origin, peer, header or NO_HEADER, details=details)
     if kind == REQUEST_KIND:
         return _request_entry(origin, RequestRecord(*record))
     if kind == EXCHANGE_KIND:
@@ -250,7 +250,7 @@ def _header(frame: bytes) -> NoteHeader:
         header, _ = decode_request_header(frame)
     except (DecodeError, UnsupportedVersion):
         if len(frame) < 8:
-            return _NO_HEADER
+            return NO_HEADER
         key, version, correlation_id = frame[:2], frame[2:4], frame[4:8]
         return _number(key), _number(version), _number(correlation_id), None
     return header.api_key, header.api_version, header.correlation_id, header.client_id

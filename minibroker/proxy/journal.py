@@ -2,7 +2,7 @@
 
 Owns the records of one connection, and what the journal needs of the process. It must never know
 how the journal is kept or read. Invariant: a request is recorded before it is passed on, and a
-response before its first byte is sent to the client, as the client gets it; tokens of SASL and
+response before its first byte is sent to the client, as the client gets it; SASL tokens and
 frames that are large or may contain secrets are not kept. While the journal is off, it costs a
 comparison a frame.
 """
@@ -19,6 +19,7 @@ from minibroker.faults.rules import ActiveRule
 from minibroker.journal.buffer import JournalBuffer
 from minibroker.journal.entries import FRAME_BYTES_MAX, SECRET_APIS, EntryKind
 from minibroker.journal.records import (
+    NO_HEADER,
     REQUEST_KIND,
     RESPONSE_KIND,
     UNKNOWN,
@@ -95,11 +96,11 @@ class ConnectionRecorder:
     def request(self, request: ProxiedRequest, frame: bytes) -> ProxiedRequest:
         """Record a request that was received, and return it with what its response needs."""
         journal = self._process.journal
-        if journal is None or request.is_token:
+        if journal is None:
             return request
         now_ns = time.perf_counter_ns()
-        client_id, end = _header(frame)
-        is_whole = len(frame) <= FRAME_BYTES_MAX and request.api_key not in _SECRET_KEYS
+        client_id, end = (None, 0) if request.is_token else _header(frame)
+        is_whole = _is_kept(request, frame)
         kept = frame if is_whole else frame[:end]
         now = self._process.clock.now()
         record = (REQUEST_KIND, now_ns, now, self._peer, len(frame), kept, is_whole)
@@ -109,11 +110,12 @@ class ConnectionRecorder:
     def response(self, request: ProxiedRequest, frame: bytes) -> None:
         """Record a response that will be sent."""
         journal = self._process.journal
-        if journal is None or request.is_token:
+        if journal is None:
             return
         now_ns = time.perf_counter_ns()
-        is_whole = len(frame) <= FRAME_BYTES_MAX and request.api_key not in _SECRET_KEYS
+        is_whole = _is_kept(request, frame)
         key, version = request.api_key, request.version
+        header: NoteHeader = (key, version, request.correlation_id, request.client_id)
         record = [
             RESPONSE_KIND,
             now_ns,
@@ -121,8 +123,8 @@ class ConnectionRecorder:
             self._peer,
             len(frame),
             frame if is_whole else None,
-            (key, version, request.correlation_id, request.client_id),
-            throttle_time_ms(key, version, frame),
+            NO_HEADER if request.is_token else header,
+            UNKNOWN if request.is_token else throttle_time_ms(key, version, frame),
             *(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
             now_ns - request.received_ns if request.received_ns else UNKNOWN,
         ]
@@ -153,6 +155,12 @@ def throttle_time_ms(api_key: int, version: int, frame: bytes) -> int:
     except (ProtocolError, struct.error):
         return UNKNOWN
     return int(getattr(response, _THROTTLE, UNKNOWN))
+
+
+def _is_kept(request: ProxiedRequest, frame: bytes) -> bool:
+    """Whether a frame of a request or its response is kept; of tokens, only the size is."""
+    is_secret = request.is_token or request.api_key in _SECRET_KEYS
+    return not is_secret and len(frame) <= FRAME_BYTES_MAX
 
 
 def _header(frame: bytes) -> tuple[str | None, int]:

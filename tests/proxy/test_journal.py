@@ -94,10 +94,13 @@ async def test_secrets_and_large_frames_are_not_kept() -> None:
     assert [(each.kind, each.api) for each in entries] == [
         ("request", "SaslHandshake"),
         ("response", "SaslHandshake"),
+        ("request", None),  # A token without a header.
+        ("response", None),
         ("request", "SaslAuthenticate"),
         ("request", "Heartbeat"),
     ]
-    assert [each.frame for each in entries] == [None] * 4
+    assert [each.frame for each in entries] == [None] * 6
+    assert [each.frame_bytes for each in entries[2:4]] == [len(b"\0alice\0secret"), 0]
     assert entries[-1].frame_bytes > FRAME_BYTES_MAX
     assert entries[-1].client_id == "client"
 
