@@ -173,8 +173,7 @@ class RpcConnection:
             raise
         finally:
             self._remove(pending)
-        if pending.failed is not None:
-            # A caller that repeats it at once must let ``run`` notice that the peer is lost.
+        if pending.failed is not None:  # ``run`` must notice a loss before a caller asks again.
             await trio.lowlevel.checkpoint()
         return pending.result()
 
