@@ -49,6 +49,16 @@ HEADERS: Final = source_distribution(
     "python-rapidjson", "1.25", "97c1de449552ec28ac5ae89350c2b53e4c5d21a9b4308d7a1630b1099e5db9fc"
 )
 """The headers of RapidJSON, with which the tests read librdkafka's statistics."""
+LARGER_SEGMENTS: Final = {
+    "segment.ms=10000": "segment.ms=500",
+    "segment.bytes=10000": "segment.bytes=1048576",
+    "fillcnt, 1000)": "fillcnt, 60000)",
+    "20, 1024)": "20, 60000)",
+}
+"""What librdkafka changed in its test of compaction after 2.12.1.
+
+Kafka 4.x refuses segments of less than 1 MiB (KIP-1030).
+"""
 NO_AUTO_CREATE = ("0045", "0107", "0111")
 """The tests that need a broker which creates no topics by itself."""
 PARALLEL = 2
@@ -130,7 +140,10 @@ def run_test(tests: Path, number: str, environment: Mapping[str, str]) -> dict[s
 
 def built() -> Path:
     """Return the folder of the built tests; fetched and compiled if need be."""
-    inputs = repr((fingerprint(PACKAGE), HEADERS)) + (SUITES / "one_replica.h").read_text()
+    inputs = (
+        repr((fingerprint(PACKAGE), HEADERS, LARGER_SEGMENTS))
+        + (SUITES / "one_replica.h").read_text()
+    )
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:12]
     folder = CACHE / f"librdkafka-{digest}"
     for program in ("cargo", "make", "g++"):
@@ -140,6 +153,7 @@ def built() -> Path:
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
                 sources = fetched(Path(temporary))
+                enlarge_segments(sources / "tests" / "0077-compaction.c")
                 build(sources)
                 shutil.move(sources, folder)
     return folder / "tests"
@@ -150,6 +164,15 @@ def fetched(folder: Path) -> Path:
     command = ["cargo", "vendor", "--quiet", "--locked", str(folder / "packages")]
     fetch(command, "librdkafka's sources were not fetched", PACKAGE)
     return folder / "packages" / "rdkafka-sys" / "librdkafka"
+
+
+def enlarge_segments(test: Path) -> None:
+    """Let the test of compaction create a topic that Kafka 4.x allows."""
+    text = test.read_text()
+    for old, new in LARGER_SEGMENTS.items():
+        assert text.count(old) == 1, f"{test.name} has not {old!r} once"
+        text = text.replace(old, new)
+    test.write_text(text)
 
 
 def build(sources: Path) -> None:
