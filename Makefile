@@ -92,11 +92,11 @@ docs-check: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev ## Measure, beside Apache Kafka and librdkafka's mock
 	$(BIN)/python -m system_tests.benchmarks $(ARGS)
 
-sim: $(VENV)/.installed-dev ## Whole broker on a mock clock; SEED=… replays a run
+sim: $(VENV)/.installed-dev ## Tests of whole brokers on a mock clock; SEED=… repeats them
 	$(BIN)/pytest tests/simulation -q $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
-sim-transactions: $(VENV)/.installed-dev ## Transactions of whole brokers; SEEDS=100 seeds from SEED=… on
-	$(BIN)/python -m tests.simulation.transaction_runs $(or $(SEED),$(shell date +%s)) $(or $(SEEDS),100) $(ARGS)
+sim-seeds: $(VENV)/.installed-dev ## Whole brokers under random faults; SEEDS=100 seeds from SEED=… on
+	$(BIN)/python -m tests.simulation.many_seeds $(or $(SEED),$(shell date +%s)) $(or $(SEEDS),100) $(ARGS)
 
 clean: ## Remove what tests and tools leave behind
 	rm -rf build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
@@ -121,4 +121,4 @@ $(VENV)/.installed-dev: pyproject.toml $(LOCK) | $(BIN)/python
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@ $(VENV)/.installed
 
-.PHONY: help run test system-test attack client-suites lint format docs docs-check bench sim sim-transactions clean nuke
+.PHONY: help run test system-test attack client-suites lint format docs docs-check bench sim sim-seeds clean nuke

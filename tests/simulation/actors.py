@@ -33,6 +33,7 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Topi
 from protocol.records import Record, build_batch, iter_batches, iter_records
 from protocol.schema import Message
 from tests.simulation.client import SimulatedClient
+from tests.simulation.fair_errors import ERRORS
 from tests.simulation.history import Partition
 from tests.simulation.rare_paths import KILLED
 from tests.simulation.surroundings import World
@@ -41,7 +42,7 @@ TICK_S: Final = 0.05
 STUCK_S: Final = 60.0
 """Maximum time to wait for a response."""
 IMPATIENT_S: Final = 5.0
-"""The same while faults may leave requests without responses."""
+"""The same while fault rules may leave requests without responses."""
 HOPELESS_S: Final = 300.0
 """Maximum time until a retried request succeeds, however often roles are killed."""
 HOPELESS_TRIES: Final = 100
@@ -63,6 +64,8 @@ class Actor:
         self.name = name
         self.random = Random(f"{world.seed} {name}")
         self.client: SimulatedClient | None = None
+        self.has_ended = False
+        """Whether ``run`` has returned."""
 
     async def run(self) -> None:
         """Act until done or until actors may end."""
@@ -72,7 +75,7 @@ class Actor:
         self, request: Message, versions: tuple[int, int], *, patience_s: float = STUCK_S
     ) -> Any:
         """Send a request in a random version; None if the connection ends before the response."""
-        if self.world.loses_responses:
+        if self.world.has_rules:
             patience_s = min(patience_s, IMPATIENT_S)
         version = self.random.randint(*versions)
         what = f"{type(request).__name__} v{version}"
@@ -92,6 +95,10 @@ class Actor:
         self.disconnect()
         self.world.record(self.name, f"{what}: gave up")
         return None
+
+    def is_tolerated(self, api: str, code: ErrorCode) -> bool:
+        """Whether a response of this API may have this error for an existing partition."""
+        return code in AWAY or (self.world.has_rules and code.name in ERRORS[api])
 
     def disconnect(self) -> None:
         """Close the connection; the next request opens a new one."""
@@ -208,7 +215,9 @@ class Admin(Actor):
 class Producer(Actor):
     """Appends records idempotently, retrying each request until it is acknowledged."""
 
-    batches = 25
+    def __init__(self, world: World, name: str, batches_max: int) -> None:
+        super().__init__(world, name)
+        self.batches = self.random.randint(1, batches_max)
 
     async def run(self) -> None:
         self.producer_id, self.epoch = await self.until(self._register)
@@ -260,15 +269,16 @@ class Producer(Actor):
         if response is None:
             return None
         done = True
-        for asked, topic in zip(request.topic_data, response.responses, strict=True):
+        names = {asked.topic_id: asked.name for asked in request.topic_data}
+        for topic in response.responses:
             for result in topic.partition_responses:
-                partition = (asked.name, result.index)
+                partition = (topic.name or names[topic.topic_id], result.index)
                 code = ErrorCode(result.error_code)
                 if code is ErrorCode.NONE:
                     self.world.history.appended(partition, result.base_offset, batches[partition])
                     continue
                 done = False
-                if code not in AWAY:
+                if not self.is_tolerated("Produce", code):
                     self.world.history.wrong(
                         "refused", f"{code.name}: {batches[partition]} for {partition}"
                     )
@@ -309,12 +319,13 @@ class Consumer(Actor):
         if response is None:
             await self.pause()
             return
-        for asked, topic in zip(request.topics, response.responses, strict=True):
+        names = {asked.topic_id: asked.topic for asked in request.topics}
+        for topic in response.responses:
             for found in topic.partitions:
-                partition = (asked.topic, found.partition_index)
+                partition = (topic.topic or names[topic.topic_id], found.partition_index)
                 code = ErrorCode(found.error_code)
                 if code is not ErrorCode.NONE:
-                    if code not in AWAY:
+                    if not self.is_tolerated("Fetch", code):
                         history.wrong("refused", f"{code.name}: fetching {partition}")
                     continue
                 history.shown_end(partition, known[partition], found.high_watermark)

@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+from minibroker.coordinator import group_state_machine
+from minibroker.coordinator.classic_group import ClassicGroup
+from minibroker.coordinator.group_manager import GroupManager
+from minibroker.coordinator.offsets import OffsetTable
 from minibroker.coordinator.transactions.manager import TransactionManager
 from minibroker.coordinator.transactions.service import TransactionService
 from minibroker.storage.appended import Appended
@@ -19,6 +23,7 @@ from minibroker.storage.cleaner.cleaned_transactions import CleanedTransactions
 from minibroker.storage.log import Log
 from minibroker.storage.producers import ProducerTable
 from minibroker.storage.transactions import NO_OFFSET, UnstableTransactions
+from protocol.errors import ErrorCode
 from protocol.records import Record, build_batch, iter_records, parse_batch_header
 
 BATCHES: Final = 10
@@ -38,6 +43,9 @@ _load = TransactionManager.load
 _load_service = TransactionService.load
 _write = Log._write
 _check = ProducerTable.check
+_restore = GroupManager._restore
+_generation_error = group_state_machine._generation_error
+_sync_result = ClassicGroup.sync_result
 
 
 def _clean_without_aborted(self: CleanedTransactions, _: Any = ()) -> None:
@@ -62,6 +70,24 @@ def _check_without_duplicates(self: ProducerTable, *arguments: Any) -> None:
 
 def _update_without_open(self: UnstableTransactions) -> None:
     self.first_unstable_offset = NO_OFFSET
+
+
+def _restore_without_offsets(self: GroupManager, group_id: str, stored: Any, time: Any) -> Any:
+    stored.offsets = OffsetTable()
+    return _restore(self, group_id, stored, time)
+
+
+def _ignore_generation(group: ClassicGroup, event: Any) -> ErrorCode:
+    error = _generation_error(group, event)
+    return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
+
+
+def _sync_result_of_first(self: ClassicGroup, _: Any) -> Any:
+    return _sync_result(self, next(iter(self.membership)))
+
+
+def _wait_for_members(self: ClassicGroup) -> None:
+    self._join_deadline = None
 
 
 def _is_chosen(number: count[int], prepared: Any, marker: Any) -> bool:
@@ -129,6 +155,18 @@ DEFECTS: Final = {
     ),
     "the last stable offset ignores open transactions": lambda: Defect(
         UnstableTransactions, "_update", _update_without_open
+    ),
+    "the coordinator forgets committed offsets": lambda: Defect(
+        GroupManager, "_restore", _restore_without_offsets
+    ),
+    "a commit of an older generation is accepted": lambda: Defect(
+        group_state_machine, "_generation_error", _ignore_generation
+    ),
+    "all members get one assignment": lambda: Defect(
+        ClassicGroup, "sync_result", _sync_result_of_first
+    ),
+    "a rebalance waits for lost members without end": lambda: Defect(
+        ClassicGroup, "_join_timed_out", _wait_for_members
     ),
 }
 """Factories of defects by name; each run needs a new one."""

@@ -2,8 +2,8 @@
 
 Owns the facts and the verdict. It must never know clients or broker. Pure: actors report events,
 ``judge`` compares them with the logs at the end. Invariant: an anomaly is named for what is wrong
-(lost, moved, doubled, disordered, skipped, stale, shared), never for its cause. After Kafka's
-``validate_delivery`` and Maelstrom's ``workload/kafka.clj``.
+(lost, moved, doubled, disordered, skipped, stale, shared, forgotten, unread), never for its cause.
+After Kafka's ``validate_delivery`` and Maelstrom's ``workload/kafka.clj``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class History:
         self.anomalies: list[Anomaly] = []
         self._ends: dict[Partition, int] = {}
         self._committed: dict[tuple[str, Partition], int] = {}
+        self._consumers: dict[str, list[str]] = {}
         self._assigned: dict[tuple[str, int, Partition], str] = {}
 
     def wrong(self, kind: str, text: str) -> None:
@@ -76,9 +77,13 @@ class History:
                     f"{partition} belongs to {other} and {member} in generation {generation}",
                 )
 
+    def joined(self, group: str, consumer: str) -> None:
+        """A consumer reads for a group."""
+        self._consumers.setdefault(group, []).append(consumer)
+
     def committed(self, group: str, partition: Partition, offset: int) -> None:
-        """A commit was acknowledged."""
-        self._committed[group, partition] = offset
+        """A commit was acknowledged, or its offset was shown."""
+        self._committed[group, partition] = max(offset, self.known_commit(group, partition))
 
     def known_commit(self, group: str, partition: Partition) -> int:
         """Return the lowest committed offset that later requests may get; -1 for none."""
@@ -90,6 +95,22 @@ class History:
             self.wrong(
                 "forgotten", f"{group} is shown {offset} in {partition}; {known} was committed"
             )
+        self.committed(group, partition, offset)
+
+    def unread(self, log: Log) -> Iterator[Anomaly]:
+        """Records below committed offsets that no member of the group has read."""
+        for (group, partition), end in self._committed.items():
+            consumers = self._consumers.get(group, ())
+            read = {
+                offset
+                for consumer in consumers
+                for offset, _ in self.consumed.get(consumer, {}).get(partition, ())
+            }
+            for offset, value in log.get(partition, {}).items() if consumers else ():
+                if offset < end and offset not in read:
+                    yield Anomaly(
+                        "unread", f"{group} committed {end} in {partition} without {value}"
+                    )
 
 
 def judge(history: History, log: Log) -> list[Anomaly]:
@@ -99,6 +120,7 @@ def judge(history: History, log: Log) -> list[Anomaly]:
         *_lost_or_moved(history, log),
         *_doubled_or_disordered(log),
         *_misread(history, log),
+        *history.unread(log),
     ]
 
 

@@ -1,8 +1,9 @@
-"""Kills of processes at chosen moments of a transaction.
+"""Kills of processes at chosen moments of transactions and of groups.
 
 Owns when it kills. It must never know roles beyond their names. Invariant: the moments depend on
 the seed alone. A coordinator that is killed between a decision and its markers must carry the
-decision out when it is back.
+decision out when it is back, and one that is killed while it stores an assignment or a commit must
+come back with it or without it.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ import trio
 
 from minibroker.process.environment import WORKER
 from tests.simulation.actors import Actor
-from tests.simulation.rare_paths import KILLED_AT_END
 
 SHARE: Final = 0.12
-"""Ends of transactions at which processes are killed."""
+"""Moments at which processes are killed."""
 STEPS_MAX: Final = 40
 """Steps of the scheduler between a request and a kill."""
 WAIT_S: Final = 0.06
 """Longest time between a request and a kill, when messages between roles are late."""
 
 
-class EndKiller(Actor):
-    """Kills workers just after a client has asked for the end of a transaction."""
+class MomentKiller(Actor):
+    """Kills workers just after a client has sent an important request."""
 
     async def run(self) -> None:
         broker = self.world.broker
         workers = [name for name in broker.role_names if name.startswith(WORKER)]
         while True:
-            await self.world.end_sent.wait()
+            await self.world.moment_reached.wait()
+            path = self.world.moment
             if self.world.faults_ended:
                 return
             if self.random.random() > SHARE:
@@ -42,6 +43,6 @@ class EndKiller(Actor):
             count = self.random.choice((1, len(workers)))
             victims = self.random.sample(workers, count)
             self.world.record(self.name, f"kills {' and '.join(victims)}")
-            self.world.counts[KILLED_AT_END] += 1
+            self.world.counts[path] += 1
             for victim in victims:
                 broker.kill(victim)

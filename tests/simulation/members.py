@@ -1,17 +1,20 @@
 """Members of a consumer group: they join, share partitions, consume, commit, leave and vanish.
 
-Owns one member's part in the classic group protocol and what it reports to the history; the
-assignment is a plain round robin. Invariant: a member uses only what its last generation assigned,
-starting from committed offsets, so commits never go back.
+Owns one member's part in the classic group protocol, what clients of a group report to the history,
+and the client that watches a group from outside. The assignment is a plain round robin. Invariant:
+a member uses only what its last generation assigned, starting from committed offsets, and joins
+again as a new member if a commit is not answered, so commits never go back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import trio
 
 from protocol.errors import ErrorCode
+from protocol.messages.describe_groups import DescribeGroupsRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.heartbeat import HeartbeatRequest
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -28,11 +31,18 @@ from protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.simulation.actors import STUCK_S, Consumer, fetch_request
+from tests.simulation.actors import Consumer, Producer, fetch_request
 from tests.simulation.history import Partition
+from tests.simulation.rare_paths import KILLED_AT_COMMIT, KILLED_AT_SYNC, LATE_COMMIT
+from tests.simulation.surroundings import GROUP, World
 
-SESSION_MS: Final = 6000
-REBALANCE_MS: Final = 3000
+SESSIONS_MS: Final = (500, 1500)
+"""Session timeouts, of which each member has one."""
+REBALANCE_MS: Final = 700
+LOST_SHARE: Final = 0.05
+"""Share of joins after which a member is lost before it syncs."""
+LOOKS_TICKS_MAX: Final = 12
+"""Longest pause of the watcher between two looks at a group."""
 
 EXPECTED: Final = {
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -43,49 +53,105 @@ EXPECTED: Final = {
 """Errors that are part of a member's life, in addition to the retriable ones."""
 
 
-class Member(Consumer):
-    """One member of the group, in all of its memberships."""
+class GroupClient(Consumer):
+    """A client of the group, which knows its coordinator and its committed offsets."""
 
-    group = "g"
-
-    async def run(self) -> None:
-        self.member_id = ""
-        self.generation = -1
-        self.ids = {topic: await self.topic_id(topic) for topic in self.world.topics}
+    async def find_coordinator(self) -> None:
+        """Wait until the group has a coordinator."""
         await self.until(self._find)
-        while not self.world.may_end:
-            mine = await self._join()
-            if mine is None:
-                await self.pause()
-                continue
-            await self._work(mine)
-            await self._part()
 
     async def _find(self) -> bool | None:
-        request = FindCoordinatorRequest(key=self.group, coordinator_keys=[self.group])
+        request = FindCoordinatorRequest(key=GROUP, coordinator_keys=[GROUP])
         response = await self.ask(request, (0, 6))
         if response is None:
             return None
         code = response.coordinators[0].error_code if response.coordinators else response.error_code
         return True if code == ErrorCode.NONE else None
 
-    def _refused(self, response: Any, code: int) -> bool:
-        """Whether that was no success; forgets the membership if it is over."""
+    def refused(self, response: Any, code: int) -> bool:
+        """Whether that was no success."""
         if response is None:
             return True
         error = ErrorCode(code)
         if error is ErrorCode.NONE:
             return False
-        if error is ErrorCode.UNKNOWN_MEMBER_ID:
-            self.member_id = ""
-        elif not error.retriable and error not in EXPECTED:
+        if not error.retriable and error not in EXPECTED:
             self.world.history.wrong("refused", f"{error.name} for {self.name}")
         return True
 
+    async def committed(self, wanted: list[Partition]) -> dict[Partition, int] | None:
+        """Fetch the offsets from which to read these partitions; None if it fails."""
+        history = self.world.history
+        known = {partition: history.known_commit(GROUP, partition) for partition in wanted}
+        topics: dict[str, list[int]] = {}
+        for topic, index in wanted:
+            topics.setdefault(topic, []).append(index)
+        request = OffsetFetchRequest(
+            group_id=GROUP,
+            topics=[
+                OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
+                for topic, indexes in topics.items()
+            ],
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id=GROUP,
+                    topics=[
+                        OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
+                        for topic, indexes in topics.items()
+                    ],
+                )
+            ],
+        )
+        response = await self.ask(request, (1, 9))
+        if response is None:
+            return None
+        answer = response.groups[0] if response.groups else response
+        positions: dict[Partition, int] = {}
+        for topic in answer.topics:
+            for found in topic.partitions:
+                if self.refused(response, found.error_code):
+                    return None
+                partition = (topic.name, found.partition_index)
+                offset = found.committed_offset
+                history.shown_commit(GROUP, partition, known[partition], offset)
+                positions[partition] = max(offset, 0)
+        return positions if len(positions) == len(wanted) else None
+
+
+class Member(GroupClient):
+    """One member of the group, in all of its memberships."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.member_id = ""
+        self.generation = -1
+        self.session_ms = self.random.choice(SESSIONS_MS)
+        self._last_commit: tuple[int, dict[Partition, int]] = (-1, {})
+        """Generation and offsets of the last commit that was acknowledged."""
+
+    async def run(self) -> None:
+        self.ids = {topic: await self.topic_id(topic) for topic in self.world.topics}
+        await self.find_coordinator()
+        while not self.world.may_end:
+            mine = await self._join()
+            if mine is None:
+                await self.pause()
+                continue
+            await self._commit_again()
+            await self._work(mine)
+            if not self.world.faults_ended:
+                await self._part()
+
+    def refused(self, response: Any, code: int) -> bool:
+        """The same; forgets the membership if it is over."""
+        if response is not None and code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        return super().refused(response, code)
+
     async def _join(self) -> list[Partition] | None:
         request = JoinGroupRequest(
-            group_id=self.group,
-            session_timeout_ms=SESSION_MS,
+            group_id=GROUP,
+            session_timeout_ms=self.session_ms,
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self.member_id,
             protocol_type="consumer",
@@ -94,13 +160,18 @@ class Member(Consumer):
         joined = await self.ask(request, (1, 9))
         if joined is not None and joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = joined.member_id
-        if self._refused(joined, 0 if joined is None else joined.error_code):
+        if self.refused(joined, 0 if joined is None else joined.error_code):
             return None
         self.member_id, self.generation = joined.member_id, joined.generation_id
+        if not self.world.faults_ended and self.random.random() < LOST_SHARE:
+            self.member_id = ""
+            return None
         leads = joined.leader == self.member_id
+        if leads:
+            self.world.reach_moment(KILLED_AT_SYNC)
         synced = await self.ask(
             SyncGroupRequest(
-                group_id=self.group,
+                group_id=GROUP,
                 generation_id=self.generation,
                 member_id=self.member_id,
                 protocol_type="consumer",
@@ -109,7 +180,7 @@ class Member(Consumer):
             ),
             (0, 5),
         )
-        if self._refused(synced, 0 if synced is None else synced.error_code):
+        if self.refused(synced, 0 if synced is None else synced.error_code):
             return None
         mine = [
             (topic, int(index))
@@ -117,7 +188,7 @@ class Member(Consumer):
                 each.partition(":") for each in bytes(synced.assignment).decode().split()
             )
         ]
-        self.world.history.assigned(self.group, self.generation, self.member_id, mine)
+        self.world.history.assigned(GROUP, self.generation, self.member_id, mine)
         return mine
 
     def _share(self, joined: Any) -> list[SyncGroupRequestAssignment]:
@@ -135,87 +206,73 @@ class Member(Consumer):
 
     async def _work(self, mine: list[Partition]) -> None:
         """Consumes and commits until the membership is over, or the member has had enough."""
-        positions = await self._committed(mine)
+        positions = await self.committed(mine)
+        if positions is None:
+            return
+        committed = dict(positions)
         consumer = f"{self.member_id} {self.generation} {trio.current_time()}"
-        for _ in range(self.random.randint(3, 30)):
-            if positions is None or self.world.may_end or not await self._beat():
+        self.world.history.joined(GROUP, consumer)
+        rounds = self.random.randint(3, 30)
+        while rounds > 0 or self.world.faults_ended:
+            rounds -= 1
+            if self.world.may_end or not await self._beat():
                 return
             if positions:
-                request = fetch_request(positions, self.ids, wait_ms=200, bytes_min=1)
+                wait_ms = self.random.choice((0, 0, 200))
+                request = fetch_request(positions, self.ids, wait_ms=wait_ms, bytes_min=1)
                 await self.fetch(request, positions, consumer)
-                if not await self._commit(positions):
-                    return
+                if positions != committed or self.random.random() < 0.1:
+                    if not await self._commit(positions):
+                        return
+                    committed = dict(positions)
             await self.pause()
 
     async def _beat(self) -> bool:
         request = HeartbeatRequest(
-            group_id=self.group, generation_id=self.generation, member_id=self.member_id
+            group_id=GROUP, generation_id=self.generation, member_id=self.member_id
         )
         response = await self.ask(request, (0, 4))
-        return not self._refused(response, 0 if response is None else response.error_code)
+        return not self.refused(response, 0 if response is None else response.error_code)
 
-    async def _committed(self, mine: list[Partition]) -> dict[Partition, int] | None:
-        history = self.world.history
-        known = {partition: history.known_commit(self.group, partition) for partition in mine}
-        topics: dict[str, list[int]] = {}
-        for topic, index in mine:
-            topics.setdefault(topic, []).append(index)
-        request = OffsetFetchRequest(
-            group_id=self.group,
-            topics=[
-                OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
-                for topic, indexes in topics.items()
-            ],
-            groups=[
-                OffsetFetchRequestGroup(
-                    group_id=self.group,
-                    topics=[
-                        OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
-                        for topic, indexes in topics.items()
-                    ],
-                )
-            ],
-        )
-        response = await self.ask(request, (1, 9))
-        if response is None:
-            return None
-        answer = response.groups[0] if response.groups else response
-        positions: dict[Partition, int] = {}
-        for topic in answer.topics:
-            for found in topic.partitions:
-                if self._refused(response, found.error_code):
-                    return None
-                partition = (topic.name, found.partition_index)
-                offset = found.committed_offset
-                history.shown_commit(self.group, partition, known[partition], offset)
-                positions[partition] = max(offset, 0)
-        return positions if len(positions) == len(mine) else None
-
-    async def _commit(self, positions: dict[Partition, int]) -> bool:
+    def _commit_request(self, generation: int, offsets: dict[Partition, int]) -> Any:
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for (topic, index), at in positions.items():
+        for (topic, index), at in offsets.items():
             topics.setdefault(topic, []).append(
                 OffsetCommitRequestPartition(partition_index=index, committed_offset=at)
             )
-        request = OffsetCommitRequest(
-            group_id=self.group,
-            generation_id_or_member_epoch=self.generation,
+        return OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id_or_member_epoch=generation,
             member_id=self.member_id,
             topics=[
                 OffsetCommitRequestTopic(name=topic, partitions=partitions)
                 for topic, partitions in topics.items()
             ],
         )
+
+    async def _commit(self, positions: dict[Partition, int]) -> bool:
+        if self.random.random() < 0.3:
+            self.world.reach_moment(KILLED_AT_COMMIT)
+        request = self._commit_request(self.generation, positions)
         response = await self.ask(request, (2, 9))
         if response is None:
+            self.member_id = ""
+            self.world.counts[LATE_COMMIT] += 1
             return False
         for topic in response.topics:
             for result in topic.partitions:
                 partition = (topic.name, result.partition_index)
-                if self._refused(response, result.error_code):
+                if self.refused(response, result.error_code):
                     return False
-                self.world.history.committed(self.group, partition, positions[partition])
+                self.world.history.committed(GROUP, partition, positions[partition])
+        self._last_commit = self.generation, dict(positions)
         return True
+
+    async def _commit_again(self) -> None:
+        """Sometimes commit as in an older generation: the broker must refuse it."""
+        generation, positions = self._last_commit
+        if generation < self.generation and positions and self.random.random() < 0.3:
+            await self.ask(self._commit_request(generation, positions), (2, 9))
 
     async def _part(self) -> None:
         """Leaves as it should, or falls silent until the session is over, or just joins again."""
@@ -223,13 +280,41 @@ class Member(Consumer):
         if how == "leave" and self.member_id:
             identity = MemberIdentity(member_id=self.member_id)
             request = LeaveGroupRequest(
-                group_id=self.group, member_id=self.member_id, members=[identity]
+                group_id=GROUP, member_id=self.member_id, members=[identity]
             )
             await self.ask(request, (0, 5))
             self.member_id = ""
         elif how == "vanish":
             self.disconnect()
-            await trio.sleep(self.random.choice((1, SESSION_MS / 1000 + 1)))
+            await trio.sleep(self.random.choice((1, self.session_ms / 1000 + 1)))
 
 
-assert STUCK_S > SESSION_MS / 1000 + REBALANCE_MS / 1000
+class GroupWatcher(GroupClient):
+    """Looks at a group from outside until it is stable and has read to the end."""
+
+    def __init__(
+        self, world: World, name: str, producers: Sequence[Producer], members: int
+    ) -> None:
+        super().__init__(world, name)
+        self._producers = producers
+        self._members = members
+
+    async def run(self) -> None:
+        await self.find_coordinator()
+        while not (self.world.faults_ended and await self._is_complete()):
+            await self.committed(self.world.partitions)
+            await self.pause(LOOKS_TICKS_MAX)
+
+    async def _is_complete(self) -> bool:
+        """Whether the group is stable with all members, and all records are consumed."""
+        if not all(producer.has_ended for producer in self._producers):
+            return False
+        response = await self.ask(DescribeGroupsRequest(groups=[GROUP]), (0, 5))
+        if response is None:
+            return False
+        [group] = response.groups
+        if group.group_state != "Stable" or len(group.members) != self._members:
+            return False
+        positions = await self.committed(self.world.partitions)
+        known_end = self.world.history.known_end
+        return positions == {each: known_end(each) for each in self.world.partitions}

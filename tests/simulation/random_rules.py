@@ -1,75 +1,77 @@
 """Fault rules drawn at random, and the actor that adds, releases and removes them.
 
 Owns which rules are fair: after them the broker must still keep every promise, so clients may only
-see errors, delays, silence and disconnects. It must never know how a rule is carried out.
-Invariant: a rule is one of the public schema, is added through the operations of the control API,
-and depends only on the random source. A request that could take effect after its retry is not
-drawn: an old EndTxn or TxnOffsetCommit of transaction version 0 may end or change the next
-transaction, as in Kafka (KIP-890).
+see errors, delays, silence, disconnects and unknown fields. It must never know how a rule is
+carried out. Invariant: a rule is one of the public schema, is added through the operations of the
+control API, and depends only on the random source. A request that could take effect after its retry
+is not drawn: an old EndTxn or TxnOffsetCommit of transaction version 0 may end or change the next
+transaction, as in Kafka (KIP-890). An old OffsetCommit is fair, because a member whose commit is
+not answered joins again as a new one.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
 from minibroker.control.backend import BackendError
-from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.fault_shapes import FaultPoint, FaultRule
 from tests.simulation.actors import Actor
+from tests.simulation.fair_errors import ERRORS, GROUP_ERRORS, TRANSACTION_ERRORS
 from tests.simulation.rare_paths import KILLED_WHILE_HELD
-from tests.simulation.surroundings import World
+from tests.simulation.surroundings import GROUP, World
 
 RULES_MAX: Final = 6
 """Rules that are set at the same time."""
 CALL_S: Final = 5.0
 """How long a change of rules may take, while the controller may be killed."""
 HELD_TICKS_MAX: Final = 20
-
-_COORDINATOR: Final = (
-    "COORDINATOR_LOAD_IN_PROGRESS",
-    "COORDINATOR_NOT_AVAILABLE",
-    "NOT_COORDINATOR",
-    "REQUEST_TIMED_OUT",
-)
-_TRANSACTION: Final = (*_COORDINATOR, "CONCURRENT_TRANSACTIONS")
-_LEADER: Final = ("NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT", "UNKNOWN_SERVER_ERROR")
-_FENCED: Final = ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "TRANSACTION_ABORTABLE")
-
-ERRORS: Final = {
-    "Produce": (*_LEADER, "NOT_ENOUGH_REPLICAS", "INVALID_PRODUCER_EPOCH"),
-    "Fetch": (*_LEADER, "KAFKA_STORAGE_ERROR"),
-    "InitProducerId": _TRANSACTION,
-    "AddPartitionsToTxn": (*_TRANSACTION, *_FENCED),
-    "AddOffsetsToTxn": (*_TRANSACTION, *_FENCED),
-    "TxnOffsetCommit": (*_COORDINATOR, "UNSTABLE_OFFSET_COMMIT", *_FENCED),
-    "EndTxn": (*_TRANSACTION, *_FENCED),
-    "OffsetFetch": (*_COORDINATOR, "UNSTABLE_OFFSET_COMMIT"),
-}
-"""Errors of each API that a client may get at any time."""
+POINTS_SHARE: Final = 0.1
+"""Share of rules that hold something inside of the broker."""
 
 WITH_TOPICS: Final = ("Produce", "Fetch")
-WITH_ID: Final = (
-    *("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit"),
-    "EndTxn",
-)
 LATE_SINCE: Final = {"EndTxn": 5, "TxnOffsetCommit": 5}
 """First version whose requests may be executed after their retries."""
+LATE: Final = ("delay", "hold", "reorder")
+"""Actions that execute a request later if they are carried out before it."""
 
 ACTIONS: Final = (
     *("error", "error", "delay", "hold", "disconnect", "disconnect"),
-    *("never_answer", "throttle", "slow", "advance"),
+    *("never_answer", "throttle", "slow", "advance", "reorder", "corrupt"),
 )
 
 
-def draw_rule(random: Random, topics: tuple[str, ...], clients: tuple[str, ...]) -> FaultRule:
-    """Draw one rule, for some of these topics and clients."""
-    api = random.choice(tuple(ERRORS))
+class RuleTargets(NamedTuple):
+    """What random rules may be about."""
+
+    apis: tuple[str, ...]
+    points: tuple[FaultPoint, ...]
+    topics: tuple[str, ...]
+    clients: tuple[str, ...]
+    """Client ids without the numbers of connections; those of producers are transactional ids."""
+
+    def joined_with(self, other: RuleTargets) -> RuleTargets:
+        """The targets of both."""
+        return RuleTargets(
+            tuple(dict.fromkeys(self.apis + other.apis)),
+            self.points + other.points,
+            self.topics + other.topics,
+            self.clients + other.clients,
+        )
+
+
+def draw_rule(random: Random, targets: RuleTargets) -> FaultRule:
+    """Draw one rule."""
+    until_ms = random.choice((300, 1000, 3000))
+    if random.random() < POINTS_SHARE:
+        return FaultRule("hold", point=random.choice(targets.points), until_ms=until_ms)
+    api = random.choice(targets.apis)
     action = random.choice(ACTIONS)
-    fields: dict[str, Any] = {"api": api, "until_ms": random.choice((300, 1000, 3000))}
-    fields |= _selectors(random, api, topics, clients)
+    fields: dict[str, Any] = {"api": api, "until_ms": until_ms}
+    fields |= _selectors(random, api, targets)
     fields |= random.choice((
         {"first": random.randint(1, 3)},
         {"nth": random.randint(1, 6)},
@@ -78,44 +80,51 @@ def draw_rule(random: Random, topics: tuple[str, ...], clients: tuple[str, ...])
         {},
     ))  # fmt: skip
     fields |= _details(random, api, action)
-    late = action in ("delay", "hold") and fields["at"] == "before"
-    if late and api in LATE_SINCE:
+    if action in LATE and fields["at"] == "before" and api in LATE_SINCE:
         fields["version_min"] = LATE_SINCE[api]
     return FaultRule(action, **fields)  # type: ignore[arg-type]
 
 
-def _selectors(
-    random: Random, api: str, topics: tuple[str, ...], clients: tuple[str, ...]
-) -> dict[str, Any]:
+def _selectors(random: Random, api: str, targets: RuleTargets) -> dict[str, Any]:
     choice = random.random()
     if choice < 0.3:
-        return {"client_id": f"{random.choice(clients)}*"}
+        return {"client_id": f"{random.choice(targets.clients)}*"}
     if choice < 0.6 and api in WITH_TOPICS:
-        return {"topic": random.choice(topics)}
-    if choice < 0.6 and api in WITH_ID:
-        return {"transactional_id": random.choice(clients)}
+        return {"topic": random.choice(targets.topics)}
+    if choice < 0.6 and api in TRANSACTION_ERRORS:
+        return {"transactional_id": random.choice(targets.clients)}
+    if choice < 0.6 and api in GROUP_ERRORS:
+        return {"group": GROUP}
     return {}
 
 
 def _details(random: Random, api: str, action: str) -> dict[str, Any]:
-    place = random.choice(("before", "after"))
-    if action == "error":
-        return {"error": random.choice(ERRORS[api]), "at": place}
-    if action == "delay":
-        return {"delay_ms": random.choice((20, 300, 3000)), "at": place}
-    if action == "hold":
-        return {"at": place}
-    if action == "disconnect":
-        place = random.choice(("before", "after", "middle"))
-        return {"at": place, "reset": random.random() < 0.5}
-    if action == "never_answer":
-        return {"at": place} | _once()
+    at = {"at": random.choice(("before", "after"))}
+    match action:
+        case "error":
+            return at | {"error": random.choice(ERRORS[api])}
+        case "delay":
+            return at | {"delay_ms": random.choice((20, 300, 3000))}
+        case "disconnect":
+            place = random.choice(("before", "after", "middle"))
+            return {"at": place, "reset": random.random() < 0.5}
+        case "never_answer":
+            return at | _once()
+        case "advance":
+            return at | {"advance_ms": random.choice((100, 3000))} | _once()
+        case "hold" | "reorder":
+            return at
+    return _details_of_response(random, action)
+
+
+def _details_of_response(random: Random, action: str) -> dict[str, Any]:
+    """What actions need that have no other place than the response."""
     if action == "throttle":
         return {"throttle_ms": random.choice((50, 1000)), "mute": random.random() < 0.5}
     if action == "slow":
         return {"bytes_per_s": random.choice((2000, 20_000))}
-    assert action == "advance"
-    return {"advance_ms": random.choice((100, 3000)), "at": place} | _once()
+    assert action == "corrupt"
+    return {"part": "tagged_field"}
 
 
 def _once() -> dict[str, Any]:
@@ -126,12 +135,9 @@ def _once() -> dict[str, Any]:
 class RuleInjector(Actor):
     """Adds random rules, and releases and removes them, until no further faults are injected."""
 
-    def __init__(
-        self, world: World, name: str, topics: tuple[str, ...], clients: tuple[str, ...]
-    ) -> None:
+    def __init__(self, world: World, name: str, targets: RuleTargets) -> None:
         super().__init__(world, name)
-        self._topics = topics
-        self._clients = clients
+        self._targets = targets
         self._active: list[str] = []
 
     async def run(self) -> None:
@@ -143,7 +149,7 @@ class RuleInjector(Actor):
                 await self._remove(self.random.choice(self._active))
 
     async def _add(self) -> None:
-        rule = draw_rule(self.random, self._topics, self._clients)
+        rule = draw_rule(self.random, self._targets)
         with trio.move_on_after(CALL_S):
             view = await self.world.broker.backend().add_fault(rule)
             self.world.record(self.name, f"adds {view.id}: {view.rule}")

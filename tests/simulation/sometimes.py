@@ -15,7 +15,11 @@ from functools import wraps
 from typing import Any, Final, NamedTuple
 
 from minibroker.apis.fetch_sessions import FetchSessionCache
+from minibroker.coordinator import group_state_machine
+from minibroker.coordinator.classic_group import ClassicGroup
+from minibroker.coordinator.group_manager import GroupManager
 from minibroker.coordinator.pending_offsets import PendingOffsets
+from minibroker.coordinator.states import GroupState
 from minibroker.coordinator.transactions import service
 from minibroker.coordinator.transactions.manager import TransactionManager
 from minibroker.coordinator.transactions.service import TransactionService
@@ -24,12 +28,17 @@ from minibroker.faults.register import FaultRegister
 from minibroker.storage.cleaner.cleaned_transactions import CleanedTransactions
 from minibroker.storage.producers import ProducerTable
 from minibroker.storage.transactions import UnstableTransactions
+from protocol.errors import ErrorCode
 from tests.simulation.rare_paths import (
+    COMMITTED,
     CONCURRENT,
     GIVEN_UP,
     KILLED,
+    KILLED_AT_COMMIT,
     KILLED_AT_END,
+    KILLED_AT_SYNC,
     KILLED_WHILE_HELD,
+    LATE_COMMIT,
     ZOMBIE_FENCED,
 )
 
@@ -46,6 +55,10 @@ def _if_result(path: str) -> Callable[[tuple[Any, ...], Any], Iterable[str]]:
     return lambda _, result: (path,) if result else ()
 
 
+def _always(path: str) -> Callable[[tuple[Any, ...], Any], Iterable[str]]:
+    return lambda _, __: (path,)
+
+
 def _load(arguments: tuple[Any, ...], loaded: Any) -> Iterator[str]:
     transactions = arguments[0].transactions
     if any(transactions[each].is_prepared for each in loaded):
@@ -55,10 +68,6 @@ def _load(arguments: tuple[Any, ...], loaded: Any) -> Iterator[str]:
 def _time_out(_: tuple[Any, ...], decision: Any) -> Iterator[str]:
     if decision.write is not None:
         yield TIMED_OUT
-
-
-def _retry(_: tuple[Any, ...], __: Any) -> Iterator[str]:
-    yield MARKERS_AGAIN
 
 
 def _start(arguments: tuple[Any, ...], _: Any) -> Iterator[str]:
@@ -73,6 +82,29 @@ def _decide(arguments: tuple[Any, ...], fired: Any) -> Iterator[str]:
         yield f"fault {active.rule.action} {active.place}"
 
 
+def _load_groups(_: tuple[Any, ...], loaded: Any) -> Iterator[str]:
+    if any(group.members_count for group in loaded):
+        yield MEMBERS_LOADED
+
+
+def _expire_session(arguments: tuple[Any, ...], _: Any) -> Iterator[str]:
+    group, member = arguments
+    if member.member_id not in group.membership:
+        yield EXPIRED
+
+
+def _start_generation(arguments: tuple[Any, ...], _: Any) -> Iterator[str]:
+    if len(arguments[0].membership) > 1:
+        yield SHARED
+
+
+def _commit_error(arguments: tuple[Any, ...], error: ErrorCode) -> Iterator[str]:
+    if error is not ErrorCode.NONE:
+        yield f"{COMMIT_REJECTED} {error.name}"
+    elif arguments[0].state is GroupState.PREPARING_REBALANCE:
+        yield COMMIT_IN_REBALANCE
+
+
 KILLED_IN_PREPARE: Final = "coordinator killed in Prepare"
 TIMED_OUT: Final = "transaction aborted by its timeout"
 MARKERS_AGAIN: Final = "markers sent again"
@@ -82,11 +114,21 @@ ABORTED_CLEANED: Final = "aborted records cleaned"
 MARKER_CLEANED: Final = "transaction marker cleaned"
 PENDING: Final = "pending offsets committed"
 EVICTED: Final = "fetch session evicted"
+MEMBERS_LOADED: Final = "coordinator killed while a group has members"
+EXPIRED: Final = "session of a member expired"
+JOIN_TIMED_OUT: Final = "time to join a generation ended"
+SYNC_TIMED_OUT: Final = "time to sync a generation ended"
+REBALANCE_HELD: Final = "rebalance held"
+SHARED: Final = "generation with several members"
+COMMIT_IN_REBALANCE: Final = "offsets committed in a rebalance"
+COMMIT_REJECTED: Final = "commit rejected by"
+REJECTIONS: Final = ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION")
+CLEANED: Final = ("cleaned states", "cleaned __transaction_state", "cleaned __consumer_offsets")
 
 PROBES: Final = (
     Probe(TransactionManager, "load", _load),
     Probe(service, "time_out", _time_out),
-    Probe(TransactionService, "_retry", _retry),
+    Probe(TransactionService, "_retry", _always(MARKERS_AGAIN)),
     Probe(UnstableTransactions, "start", _start),
     Probe(ProducerTable, "check", _if_result(DUPLICATE)),
     Probe(CleanedTransactions, "is_aborted", _if_result(ABORTED_CLEANED)),
@@ -94,23 +136,34 @@ PROBES: Final = (
     Probe(PendingOffsets, "commit", _if_result(PENDING)),
     Probe(FetchSessionCache, "_evict", _if_result(EVICTED)),
     Probe(FaultRegister, "decide", _decide),
+    Probe(group_state_machine, "_commit_error", _commit_error),
+    Probe(GroupManager, "load", _load_groups),
+    Probe(ClassicGroup, "_session_timed_out", _expire_session),
+    Probe(ClassicGroup, "_join_timed_out", _always(JOIN_TIMED_OUT)),
+    Probe(ClassicGroup, "_sync_timed_out", _always(SYNC_TIMED_OUT)),
+    Probe(ClassicGroup, "release_rebalance", _always(REBALANCE_HELD)),
+    Probe(ClassicGroup, "_start_generation", _start_generation),
 )
 
 FAULTS: Final = (
     *(f"fault error {at}" for at in (BEFORE, AFTER)),
     *("fault delay", "fault disconnect", "fault hold", "fault never_answer", "fault slow"),
-    "fault throttle",
+    *("fault throttle", "fault reorder", "fault corrupt", "fault advance"),
 )
 
 PATHS: Final = (
     *(KILLED_IN_PREPARE, TIMED_OUT, MARKERS_AGAIN, OVERLAP, DUPLICATE, ABORTED_CLEANED),
-    *(MARKER_CLEANED, PENDING, EVICTED),
-    *(CONCURRENT, ZOMBIE_FENCED, GIVEN_UP, KILLED, KILLED_AT_END, KILLED_WHILE_HELD),
+    *(MARKER_CLEANED, PENDING, EVICTED, COMMITTED, CONCURRENT, ZOMBIE_FENCED, GIVEN_UP),
+    *(MEMBERS_LOADED, EXPIRED, JOIN_TIMED_OUT, SYNC_TIMED_OUT, REBALANCE_HELD, SHARED),
+    *(COMMIT_IN_REBALANCE, LATE_COMMIT),
+    *(f"{COMMIT_REJECTED} {error}" for error in REJECTIONS),
+    *(KILLED, KILLED_AT_END, KILLED_AT_SYNC, KILLED_AT_COMMIT, KILLED_WHILE_HELD),
+    *CLEANED,
     *FAULTS,
 )
 """Paths that some of ``SEEDS_MIN`` seeds must take."""
 
-SEEDS_MIN: Final = 16
+SEEDS_MIN: Final = 700
 """Seeds that take every path with near certainty."""
 
 

@@ -23,6 +23,8 @@ TWO_OF_EACH: Final = ("num.network.threads=2", "num.io.threads=2")
 """Settings of a broker with two network processors and two I/O workers."""
 
 TOPICS: Final = {"a": 3, "b": 2}
+GROUP: Final = "g"
+"""The consumer group that reads ``TOPICS``."""
 
 
 class World:
@@ -39,10 +41,12 @@ class World:
         self.transcript: list[str] = []
         self.counts: Counter[str] = Counter()
         """How often each rare path was taken."""
-        self.loses_responses = False
-        """Whether faults may leave requests without responses."""
-        self.end_sent = trio.Event()
-        """Set, and replaced, when a client asks for the end of a transaction."""
+        self.has_rules = False
+        """Whether fault rules may change responses, or leave requests without them."""
+        self.moment = ""
+        """The rare path of a kill now, by its name."""
+        self.moment_reached = trio.Event()
+        """Set, and replaced, when a client sends a request during which a kill is worth trying."""
         self.faults_ended = False
         """Whether no further faults are injected."""
         self.may_end = False
@@ -55,10 +59,11 @@ class World:
         """Add a line to the transcript."""
         self.transcript.append(f"{trio.current_time():.6f} {who} {what}")
 
-    def tell_end_sent(self) -> None:
-        """Wake those that wait for the end of a transaction."""
-        self.end_sent.set()
-        self.end_sent = trio.Event()
+    def reach_moment(self, path: str) -> None:
+        """Wake those that wait for moments at which to kill; ``path`` names such a kill."""
+        self.moment = path
+        self.moment_reached.set()
+        self.moment_reached = trio.Event()
 
     async def connect(self, name: str) -> SimulatedClient:
         """Open a connection."""

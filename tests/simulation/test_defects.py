@@ -1,4 +1,4 @@
-"""The simulation of transactions finds defects that are planted into the broker."""
+"""The simulation of whole brokers finds defects that are planted into the broker."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 
 from tests.simulation.defects import DEFECTS, planted
-from tests.simulation.transaction_runs import simulate
+from tests.simulation.runs import simulate
 
-SEEDS: Final = 8
+SEEDS: Final = 20
 """Seeds of which one must find a defect. Most defects are found by the first."""
 
 

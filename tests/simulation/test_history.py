@@ -23,6 +23,7 @@ def test_valid_history_passes() -> None:
     history.shown_end(P, 2, 3)
     history.assigned("g", 1, "m", [P])
     history.assigned("g", 2, "n", [P])
+    history.joined("g", "c")
     history.committed("g", P, 1)
     history.shown_commit("g", P, history.known_commit("g", P), 1)
     assert kinds(history, {P: {0: "a:0", 1: "a:1", 2: "b:0"}}) == []
@@ -69,6 +70,20 @@ def _forgotten(history: History) -> None:
     history.shown_commit("g", P, history.known_commit("g", P), 4)
 
 
+def _gone_back(history: History) -> None:
+    history.shown_commit("g", P, history.known_commit("g", P), 5)
+    history.shown_commit("g", P, history.known_commit("g", P), 4)
+
+
+def _unread(history: History) -> None:
+    history.joined("g", "c")
+    for offset in (0, 1):
+        history.read("c", P, offset, f"a:{offset}")
+        history.read("other", P, offset, f"a:{offset}")
+    history.read("other", P, 2, "a:2")
+    history.committed("g", P, 3)
+
+
 @pytest.mark.parametrize(
     ("story", "kind"),
     [
@@ -77,6 +92,8 @@ def _forgotten(history: History) -> None:
         (_stale, "stale"),
         (_shared, "shared"),
         (_forgotten, "forgotten"),
+        (_gone_back, "forgotten"),
+        (_unread, "unread"),
     ],
 )
 def test_history_of_readers_and_members(story: Callable[[History], None], kind: str) -> None:

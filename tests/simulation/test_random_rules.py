@@ -8,22 +8,38 @@ from typing import Final
 from minibroker.apis.registry import APIS
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.faults.rules import check_rule
-from tests.simulation.random_rules import ACTIONS, ERRORS, LATE_SINCE, draw_rule
+from tests.simulation.fair_errors import ERRORS
+from tests.simulation.random_rules import ACTIONS, LATE, LATE_SINCE, RuleTargets, draw_rule
 
 COUNT: Final = 3000
+TARGETS: Final = RuleTargets(
+    apis=tuple(ERRORS),
+    points=("transaction.prepared", "group.preparing_rebalance"),
+    topics=("t", "u"),
+    clients=("p", "q"),
+)
 
 
 def drawn(seed: int) -> list[FaultRule]:
     random = Random(seed)
-    return [draw_rule(random, ("t", "u"), ("p", "q")) for _ in range(COUNT)]
+    return [draw_rule(random, TARGETS) for _ in range(COUNT)]
 
 
-def test_random_rules_are_valid_and_of_every_action_and_api() -> None:
+def test_random_rules_are_valid_and_of_every_action_api_and_point() -> None:
     rules = drawn(1)
     for rule in rules:
         check_rule(rule, APIS)
     assert {rule.action for rule in rules} == set(ACTIONS)
-    assert {rule.api for rule in rules} == set(ERRORS)
+    assert {rule.api for rule in rules} == {None, *ERRORS}
+    assert {rule.point for rule in rules} == {None, *TARGETS.points}
+    assert {rule.group for rule in rules} == {None, "g"}
+
+
+def test_random_rules_are_about_their_targets_only() -> None:
+    targets = TARGETS._replace(apis=("Heartbeat",), points=("transaction.completing",))
+    rules = [draw_rule(Random(seed), targets) for seed in range(COUNT)]
+    assert {rule.api for rule in rules} == {None, "Heartbeat"}
+    assert {rule.point for rule in rules} == {None, "transaction.completing"}
 
 
 def test_random_rules_end_by_themselves() -> None:
@@ -32,7 +48,7 @@ def test_random_rules_end_by_themselves() -> None:
 
 def test_old_versions_whose_late_requests_change_the_next_transaction_are_not_delayed() -> None:
     for rule in drawn(3):
-        if rule.api in LATE_SINCE and rule.action in ("delay", "hold") and rule.at == "before":
+        if rule.api in LATE_SINCE and rule.action in LATE and rule.at == "before":
             assert rule.version_min == LATE_SINCE[rule.api]
 
 

@@ -25,7 +25,7 @@ from tests.simulation.transactional import (
 )
 
 
-def judge(
+def judge_transactions(
     producers: Iterable[TransactionalClient], job: CopyJob, readers: Iterable[Reader], last: Reader
 ) -> list[str]:
     """Compare what the last reader has seen with what clients did and what others have seen."""

@@ -37,7 +37,7 @@ from tests.apis.session_client import SessionClient
 from tests.simulation.actors import STUCK_S, TICK_S, Actor, fetch_request
 from tests.simulation.checked_history import acknowledge, add_polls, add_sends
 from tests.simulation.history import Partition
-from tests.simulation.rare_paths import GIVEN_UP, ZOMBIE_FENCED
+from tests.simulation.rare_paths import COMMITTED, GIVEN_UP, KILLED_AT_END, ZOMBIE_FENCED
 from tests.simulation.surroundings import World
 
 SOURCE, COPIES, STATES = "source", "copies", "states"
@@ -49,8 +49,6 @@ KEYS: Final = 4
 RARE_KEYS: Final = 60
 """Keys that are written once or twice in a run, so that cleaning keeps their records."""
 TIMEOUTS_MS: Final = (300_000, 300_000, 2000)
-COUNTS: Final = (6, 12, 25)
-"""Transactions of one producer."""
 HANG_S: Final = 5.0
 """How long a client may do nothing within a transaction."""
 
@@ -210,9 +208,10 @@ class TransactionalClient(Actor):
         )
         versions = (5, 5) if self.version == 2 else (0, 4)
         transaction.committed = None if committed else False
-        self.world.tell_end_sent()
+        self.world.reach_moment(KILLED_AT_END)
         response = await self.repeat(request, versions, lambda found: {0: found.error_code})
         transaction.committed = committed
+        self.world.counts[COMMITTED] += committed
         self.added.clear()
         if self.version == 2:
             self.producer = response.producer_id, response.producer_epoch
@@ -274,9 +273,9 @@ def _errors_of_fetched(response: Any) -> dict[int, int]:
 class SourceProducer(TransactionalClient):
     """Writes to the source and to the compacted topic, and commits or aborts."""
 
-    def __init__(self, world: World, name: str, version: int) -> None:
+    def __init__(self, world: World, name: str, version: int, transactions_max: int) -> None:
         super().__init__(world, name, version)
-        self.count = self.random.choice(COUNTS)
+        self.count = self.random.randint(1, transactions_max)
 
     async def run(self) -> None:
         await self.start()
@@ -405,7 +404,7 @@ class CopyJob(Reader):
             may_end, before = self.world.may_end, dict(self.positions)
             found = await self.read(self.positions, wait_ms=200)
             if not found:
-                if may_end and self.positions == before:
+                if may_end and self.ends == self.positions == before:
                     return
                 restored = True
                 await self.pause(2)

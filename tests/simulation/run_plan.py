@@ -1,0 +1,55 @@
+"""What one run of a whole broker consists of: its clients, its faults, and its length.
+
+Owns the distribution of runs. It must never know how clients or faults act. Pure. Invariant: a plan
+depends on the seed alone. Most runs are short, because many short runs find more than a few long
+ones; some are long enough for logs to grow, be compacted and be recovered several times.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final, NamedTuple
+
+
+class Length(NamedTuple):
+    """How long a run is."""
+
+    pauses: int
+    """Length of the safety phase in pauses, because faults advance the clock."""
+    calm_s: float
+    """Time without faults in which copies, cleanings and completions of transactions follow."""
+    transactions_max: int
+    """Largest number of transactions of one producer."""
+    batches_max: int
+    """Largest number of batches of one idempotent producer."""
+
+
+LENGTHS: Final = {
+    Length(pauses=12, calm_s=0.5, transactions_max=3, batches_max=6): 80,
+    Length(pauses=40, calm_s=1.0, transactions_max=6, batches_max=15): 17,
+    Length(pauses=120, calm_s=3.0, transactions_max=15, batches_max=30): 3,
+}
+"""Weights of the lengths, in percent."""
+CASTS: Final = {(True, False): 45, (False, True): 35, (True, True): 20}
+"""Weights of runs with transactions, with a consumer group, and with both, in percent."""
+FAULTS: Final = {(True, True): 70, (True, False): 15, (False, True): 12, (False, False): 3}
+"""Weights of runs with fault rules, with killed processes, with both and neither, in percent."""
+
+
+class RunPlan(NamedTuple):
+    """What one run consists of."""
+
+    length: Length
+    has_transactions: bool
+    has_group: bool
+    has_rules: bool
+    has_kills: bool
+
+
+def draw_plan(seed: int) -> RunPlan:
+    """Draw the plan of a run."""
+    random = Random(f"{seed} plan")
+    [length] = random.choices(tuple(LENGTHS), tuple(LENGTHS.values()))
+    [casts] = random.choices(tuple(CASTS), tuple(CASTS.values()))
+    [faults] = random.choices(tuple(FAULTS), tuple(FAULTS.values()))
+    return RunPlan(length, *casts, *faults)

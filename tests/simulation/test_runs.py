@@ -1,0 +1,49 @@
+"""Whole brokers keep their promises under random faults, and a seed repeats a run.
+
+Each test run has new seeds. A failure names its seed, and the command that runs it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.simulation.many_seeds import run_seeds
+from tests.simulation.runs import simulate
+from tests.simulation.sometimes import SEEDS_MIN, never_taken, table
+
+PARTS: Final = 2
+"""Parts that run at the same time if there are several cores; each has ``SEEDS_MIN`` seeds."""
+ROOT: Final = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_clients_lose_nothing_under_random_faults(seed: int, part: int) -> None:
+    first = (seed * PARTS + part) * SEEDS_MIN
+    summary, problems = run_seeds(range(first, first + SEEDS_MIN))
+    assert not problems, "\n".join(problems)
+    assert never_taken(summary.counts) == [], table(summary.counts)
+
+
+def test_seed_repeats_a_run_in_another_process(seed: int) -> None:
+    first, second = simulate(seed), simulate(seed)
+    assert second.transcript == first.transcript
+    other = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.many_seeds", str(seed), "1", "-v"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(seed % 1000 + 1)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    assert other[: len(first.transcript)] == first.transcript
+    assert f"seed {seed}: hash {first.digest}" in other
+
+
+def test_other_seed_has_another_hash(seed: int) -> None:
+    assert simulate(seed).digest != simulate(seed + 1).digest
