@@ -141,7 +141,7 @@ class RpcConnection:
         self._number = 0
         self._pending: dict[int, _PendingRequest] = {}
         self._handler_scopes: dict[int, trio.CancelScope] = {}
-        self._closed = False
+        self.is_closed = False
 
     async def request(
         self,
@@ -173,8 +173,6 @@ class RpcConnection:
             raise
         finally:
             self._remove(pending)
-        if pending.failed is not None:  # ``run`` must notice a loss before a caller asks again.
-            await trio.lowlevel.checkpoint()
         return pending.result()
 
     async def _send_request(
@@ -190,11 +188,12 @@ class RpcConnection:
         pending = _PendingRequest(self._number, wait, limit)
         self._pending[pending.number] = pending
         try:
-            if self._closed:
+            if self.is_closed:
                 pending.complete(None, PeerLost("the connection is closed"))
             else:
                 await self._channel.send((_REQUEST, pending.number, payload))
         except ChannelClosed as closed:
+            self.is_closed = True
             if not pending.answered:
                 pending.complete(None, PeerLost(str(closed)))
         except BaseException:
@@ -243,7 +242,7 @@ class RpcConnection:
                 except ChannelClosed:
                     nursery.cancel_scope.cancel()
         finally:
-            self._closed = True
+            self.is_closed = True
             self._channel.close()
             for pending in self._pending.values():
                 if not pending.answered:
@@ -347,13 +346,11 @@ class Link:
         return self._closed
 
     async def connection(self) -> RpcConnection:
-        """Return the connection to the current process of the peer, after the registration.
-
-        Raises ``PeerLost`` if the link has ended.
-        """
-        while self._connection is None:
+        """Return the connection after the registration; ``PeerLost`` if the link has ended."""
+        while self._connection is None or self._connection.is_closed:
             if self._closed:
                 raise PeerLost("the link is closed")
+            self._disconnect()
             await self._connected.wait()
         return self._connection
 
@@ -382,10 +379,13 @@ class Link:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._register_and_publish, connection)
                 await connection.run()
-                self._connection = None
-                if self._connected.is_set():
-                    self._connected = trio.Event()
+                self._disconnect()
                 nursery.cancel_scope.cancel()
+
+    def _disconnect(self) -> None:
+        self._connection = None
+        if self._connected.is_set():
+            self._connected = trio.Event()
 
     async def _register_and_publish(self, connection: RpcConnection) -> None:
         try:
