@@ -73,7 +73,7 @@ class FaultDecisions(Protocol):
     async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
         """Return when a rule has been released more often than that, or is removed.
 
-        ``what`` is held meanwhile, in a process that this knows.
+        ``what`` is held until then, in a process that this knows.
         """
 
     async def act(self, rule_id: str) -> None:

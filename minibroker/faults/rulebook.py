@@ -139,7 +139,7 @@ class RuleState:
         return (self.hits + 1) // 2
 
     def firing(self, now: float) -> Firing:
-        """The last hit, as its request is told of it."""
+        """The last hit, as its request gets it."""
         if not self._exchanges:
             return Firing(self.active.id, now, self.releases)
         return Firing(self.active.id, now, self._pairs - 1, overtakes=self.hits % 2 == 0)

@@ -130,7 +130,7 @@ def note_record(
     header: NoteHeader | None = None,
 ) -> Record:
     """Return the record of anything but a request or response."""
-    # Packed at once: an error, or a change of the details, belongs to whoever records them.
+    # Packed at once: an error, or a change of the details, belongs to the caller that records them.
     return NOTE_KIND, time_ns, now, marshal.dumps((kind, peer, header, details))
 
 

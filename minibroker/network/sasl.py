@@ -98,7 +98,7 @@ class SaslStep:
         self.failure: str | None = None
         """Why the response is the last one."""
         self.lifetime_ms = 0
-        """Lifetime of the session that has begun; 0 if it does not expire."""
+        """Lifetime of the new session; 0 if it does not expire."""
 
 
 class SaslAuthenticator:

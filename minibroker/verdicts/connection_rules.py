@@ -122,7 +122,8 @@ def _waits(row: Sequence[ObservedConnection]) -> list[float]:
 def _replaces_one_connection(traffic: ClientTraffic, attempt: ObservedConnection) -> bool:
     """Whether the client used one connection before a failed attempt.
 
-    The attempts to replace several connections have waits of their own, and cannot be told apart.
+    The attempts to replace several connections have waits of their own, which are not
+    distinguishable.
     """
     served = [each for each in traffic.connections if each.is_served]
     start = max(

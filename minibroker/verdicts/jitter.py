@@ -14,8 +14,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 WAIT_MS_MIN: Final = 40
-"""Waits from which jitter can be told from the delay of a timer: Kafka's shortest is 50 ms, less
-20 %."""
+"""Shorter waits do not show jitter, because a timer's delay varies as much. Kafka's shortest wait
+is 50 ms, less 20 %.
+"""
 WAIT_MS_MAX: Final = 750
 """Waits up to which jitter is certain: Kafka's maximum is 1000 ms by default, less 20 %."""
 EQUAL_SHARE: Final = 0.05

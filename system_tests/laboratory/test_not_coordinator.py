@@ -41,7 +41,7 @@ RECOVERIES: Final = {
         "LeaveGroup": "FindCoordinator LeaveGroup",
     },
     "kafka-python": RECOVERY,
-    # It tells the application, and does not fetch the offsets again until the next rebalance.
+    # It reports the error to the application, and fetches the offsets again after a rebalance.
     "confluent-kafka": {**RECOVERY, "OffsetFetch": "FindCoordinator JoinGroup OffsetFetch"},
     # It ignores the error and fetches the offsets of the partitions that the answer left out.
     "aiokafka": {**RECOVERY, "OffsetFetch": "OffsetFetch"},

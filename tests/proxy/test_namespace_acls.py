@@ -1,4 +1,4 @@
-"""ACLs in a namespace, beside a broker that the client has for itself."""
+"""ACLs in a namespace, compared with a broker that the client has for itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jitter is told from schedules without it, on made-up waits."""
+"""Jitter is distinguished from schedules without it, on made-up waits."""
 
 from __future__ import annotations
 
