@@ -15,7 +15,7 @@ import trio
 from minibroker.process.environment import WORKER, Environment, role_name
 from minibroker.process.messages import ApiPart, ApiReply, RegisterRole
 from minibroker.runtime.channel import Channel
-from minibroker.runtime.rpc import Link, RpcConnection
+from minibroker.runtime.rpc import Link, PeerLost, RpcConnection
 
 
 class WorkerLinks:
@@ -25,15 +25,21 @@ class WorkerLinks:
         self._env = env
         self._links: dict[int, Link] = {}
         self._nursery: trio.Nursery | None = None
+        self._has_ended = False
 
     async def run(self) -> None:
         """Run the links until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._has_ended = True
 
     async def request(self, worker: int, part: ApiPart) -> Any:
         """Return the reply to a part. Raises ``PeerLost`` and ``PeerFailed``."""
+        if self._has_ended:  # A task that goes on for a step may still ask.
+            raise PeerLost("this worker is stopping")
         if worker not in self._links:
             assert self._nursery is not None
             link = self._links[worker] = worker_link(self._env, worker)

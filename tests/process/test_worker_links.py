@@ -72,3 +72,13 @@ async def test_death_of_other_worker_is_reported_and_link_reconnects(
         assert await links.request(1, ApiPart(27, "b")) == ("echo", "b")
         assert len(peer.registered) == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_request_after_the_end_is_lost(make_env: MakeEnvironment) -> None:
+    links = WorkerLinks(make_env(WORKER, 0, workers=2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(links.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    with pytest.raises(PeerLost, match="stopping"):
+        await links.request(1, ApiPart(27, "a"))

@@ -29,11 +29,8 @@ class MomentKiller(Actor):
     async def run(self) -> None:
         broker = self.world.broker
         workers = [name for name in broker.role_names if name.startswith(WORKER)]
-        while True:
-            await self.world.moment_reached.wait()
+        while await self._next_moment():
             path = self.world.moment
-            if self.world.faults_ended:
-                return
             if self.random.random() > SHARE:
                 continue
             if self.random.random() < 0.5:
@@ -46,3 +43,9 @@ class MomentKiller(Actor):
             self.world.counts[path] += 1
             for victim in victims:
                 broker.kill(victim)
+
+    async def _next_moment(self) -> bool:
+        """Wait for the next moment; return False if no more kills are wanted."""
+        if not self.world.faults_ended:  # They may end during a kill.
+            await self.world.moment_reached.wait()
+        return not self.world.faults_ended

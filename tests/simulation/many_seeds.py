@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from time import perf_counter
 
@@ -35,10 +35,11 @@ class Summary:
         return [*(f"seed {outcome.seed}: {each}" for each in outcome.wrong), outcome.again]
 
 
-def run_seeds(seeds: Iterable[int]) -> tuple[Summary, list[str]]:
-    """Run seeds one after the other; return the summary, and the lines about failures."""
+def run_seeds(seeds: Sequence[int]) -> tuple[Summary, list[str]]:
+    """Run seeds on all cores; return the summary, and the lines about failures."""
     summary = Summary()
-    lines = [line for seed in seeds for line in summary.add(simulate(seed))]
+    with ProcessPoolExecutor() as pool:
+        lines = [line for outcome in pool.map(simulate, seeds) for line in summary.add(outcome)]
     return summary, lines
 
 

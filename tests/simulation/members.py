@@ -126,6 +126,7 @@ class Member(GroupClient):
         self.member_id = ""
         self.generation = -1
         self.session_ms = self.random.choice(SESSIONS_MS)
+        self._assignments = 0
         self._last_commit: tuple[int, dict[Partition, int]] = (-1, {})
         """Generation and offsets of the last commit that was acknowledged."""
 
@@ -210,7 +211,8 @@ class Member(GroupClient):
         if positions is None:
             return
         committed = dict(positions)
-        consumer = f"{self.member_id} {self.generation} {trio.current_time()}"
+        self._assignments += 1
+        consumer = f"{self.name} {self._assignments}"
         self.world.history.joined(GROUP, consumer)
         rounds = self.random.randint(3, 30)
         while rounds > 0 or self.world.faults_ended:

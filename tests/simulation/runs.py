@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -40,6 +41,8 @@ from tests.simulation.world import layout, logged_errors, scheduled_by
 
 LIVENESS_S: Final = 60.0
 """Time in which every client must come to its end when all faults have ended."""
+RUN_CPU_S_MAX: Final = 60.0
+"""Processor time of a run, of which most take less than a second."""
 SETTINGS: Final = (
     "group.initial.rebalance.delay.ms=20",
     "group.min.session.timeout.ms=500",
@@ -197,13 +200,35 @@ def simulate(seed: int) -> Outcome:
             count_cleaned(world.counts, Path(directory))
             outcome.wrong += map(str, world.history.anomalies)
 
-    with scheduled_by(seed), logged_errors() as errors, collected_later():
+    with scheduled_by(seed), logged_errors() as errors, collected_later(), bounded():
         try:
             trio.run(main, clock=mock)
         except Exception as error:  # noqa: BLE001 - a crash of the broker is a result, too
             outcome.wrong.append("".join(format_exception(error)))
     outcome.wrong += errors
     return outcome
+
+
+class RunTooLong(Exception):
+    """A run does not come to its end; the traceback shows where it is."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Within this, a run that takes too much processor time raises `RunTooLong`, again and again
+    if that is caught.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise RunTooLong(f"the run has taken {RUN_CPU_S_MAX:g} s of processor time")
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, RUN_CPU_S_MAX, RUN_CPU_S_MAX)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @contextmanager

@@ -13,19 +13,17 @@ from typing import Final
 
 import pytest
 
+from tests.simulation import runs
 from tests.simulation.many_seeds import run_seeds
 from tests.simulation.runs import simulate
 from tests.simulation.sometimes import SEEDS_MIN, never_taken, table
 
-PARTS: Final = 2
-"""Parts that run at the same time if there are several cores; each has ``SEEDS_MIN`` seeds."""
+SEEDS: Final = 2 * SEEDS_MIN
 ROOT: Final = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_clients_lose_nothing_under_random_faults(seed: int, part: int) -> None:
-    first = (seed * PARTS + part) * SEEDS_MIN
-    summary, problems = run_seeds(range(first, first + SEEDS_MIN))
+def test_clients_lose_nothing_under_random_faults(seed: int) -> None:
+    summary, problems = run_seeds(range(seed * SEEDS, (seed + 1) * SEEDS))
     assert not problems, "\n".join(problems)
     assert never_taken(summary.counts) == [], table(summary.counts)
 
@@ -43,6 +41,18 @@ def test_seed_repeats_a_run_in_another_process(seed: int) -> None:
     ).stdout.splitlines()
     assert other[: len(first.transcript)] == first.transcript
     assert f"seed {seed}: hash {first.digest}" in other
+
+
+def test_run_without_an_end_is_reported(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    async def play_forever(*_: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(runs, "play", play_forever)
+    monkeypatch.setattr(runs, "RUN_CPU_S_MAX", 0.2)
+    (wrong,) = simulate(seed).wrong
+    assert "RunTooLong" in wrong
+    assert "in play_forever" in wrong
 
 
 def test_other_seed_has_another_hash(seed: int) -> None:
