@@ -21,7 +21,11 @@ def started(line: bytes) -> subprocess.Popen[bytes]:
 def test_process_ends_with_its_standard_input() -> None:
     with socket.create_server(("127.0.0.1", 0)) as broker:
         port = broker.getsockname()[1]
-        options = {"upstream": f"127.0.0.1:{port}", "listener": "127.0.0.1:0"}
+        options = {
+            "upstream": f"127.0.0.1:{port}",
+            "listener": "127.0.0.1:0",
+            "command_config": None,
+        }
         with started(json.dumps(options).encode() + b"\n") as process:
             assert process.stdout is not None
             assert process.stdin is not None
