@@ -78,5 +78,5 @@ class WorkerSnapshots:
             finally:
                 self._replicas.forget_all()
                 self._load()
-            self._logs.mark_unchanged(request.snapshot)
+            self._logs.note_saved(request.snapshot)
         return ""

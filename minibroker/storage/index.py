@@ -45,6 +45,10 @@ class OffsetIndex:
         self._offsets.append(last_offset - self._base)
         self._positions.append(position)
 
+    def truncate(self, count: int) -> None:
+        """Keep the first ``count`` entries."""
+        del self._offsets[count:], self._positions[count:]
+
     def position(self, offset: int) -> int:
         """The file position from which to search for the batch with ``offset``."""
         slot = bisect_right(self._offsets, offset - self._base) - 1
@@ -90,6 +94,10 @@ class TimeIndex:
         if timestamp > (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
             self._timestamps.append(timestamp)
             self._offsets.append(offset - self._base)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first ``count`` entries."""
+        del self._timestamps[count:], self._offsets[count:]
 
     def offset(self, timestamp: int) -> int:
         """The offset from which to search for the first batch with at least this timestamp."""

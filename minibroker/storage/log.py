@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from minibroker.storage.active_segment import ActiveSegment, SegmentEnd
 from minibroker.storage.appended import Appended, appended_before
 from minibroker.storage.batch_search import TimestampOffset
 from minibroker.storage.checkpoint import Checkpoint, create_directory, write_checkpoint
@@ -21,9 +22,10 @@ from minibroker.storage.errors import LogError
 from minibroker.storage.failures import StorageFailed, ignore_failure
 from minibroker.storage.log_segments import LogSegments
 from minibroker.storage.paths import partition_directory
+from minibroker.storage.producers import ProducerTable
 from minibroker.storage.recovery import Recovered, recover
 from minibroker.storage.retention import count_expired, must_roll
-from minibroker.storage.segment import ActiveSegment, Segment
+from minibroker.storage.segment import Segment
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.slices import FileSlice
 from minibroker.storage.snapshots import remove_unused_snapshots, write_snapshot
@@ -133,15 +135,6 @@ class Log:
     def size(self) -> int:
         """Bytes of all segments that are still readable."""
         return self.segments.size
-
-    @property
-    def segment_count(self) -> int:
-        return len(self.segments)
-
-    @property
-    def producer_count(self) -> int:
-        """Number of idempotent producers whose state is kept."""
-        return len(self.producers.producers)
 
     def append(
         self,
@@ -410,6 +403,16 @@ class Log:
             # Recovery finds the start by the segments. On a full disk, files must be removed.
             self._on_failure(self.directory, error)
         self.dropped.remove_due(now_ms)
+
+    def truncate_to(self, end: SegmentEnd, producers: ProducerTable) -> None:
+        """Return to an end that the active segment had, with the producers of then. Raises OSError.
+
+        For the return to a snapshot: consumers may have read what is removed.
+        """
+        self._clean = None
+        self.segments.active.truncate_to(end)
+        self.producers = producers
+        self._flushed_offset = min(self._flushed_offset, end.next_offset)
 
     def is_flush_due(self, *, now_ms: int) -> bool:
         """Whether flush.ms has passed with unflushed records, or a segment was rolled."""

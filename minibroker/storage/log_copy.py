@@ -1,9 +1,10 @@
 """A copy of a log's files for a snapshot of the broker, and the return to it.
 
-Owns which files the copy shares with the log by hard links. It must never know which logs exist,
-nor open one. Invariant: a copy looks like a log that was closed in order, so opening it needs no
-recovery; and it stays as it is, because files that a log changes in place are copied, except for
-those of records: these grow behind the records of the copy. Kafka has no equivalent.
+Owns which files the copy shares with the log by hard links, and when truncating the log is enough
+to return to it. It must never know which logs exist, nor open one. Invariant: a copy looks like a
+log that was closed in order, so opening it needs no recovery; and it stays as it is, because files
+that a log changes in place are copied, except for those of records: these grow behind the records
+of the copy. Kafka has no equivalent.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 from typing import Final, NamedTuple
 
+from minibroker.storage.active_segment import ActiveSegment, SegmentEnd
 from minibroker.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from minibroker.storage.cleaner.checkpoint import CLEANER_CHECKPOINT
 from minibroker.storage.leader_epochs import EpochEntry, LeaderEpochFile
@@ -24,35 +26,64 @@ from minibroker.storage.paths import (
     offset_file,
     offsets_of,
 )
+from minibroker.storage.producers import Producer, ProducerTable
+from minibroker.storage.segment import Segment
 from minibroker.storage.snapshots import write_snapshot
 
 _REPLACED_FILES: Final = (PARTITION_METADATA, CLEANER_CHECKPOINT)
 """Files that a log replaces and never changes in place."""
 
+_LINKS_OF_ONE_COPY: Final = 2
+"""Directories that share a file of records: the log's, and that of its copy."""
 
-class LogMark(NamedTuple):
-    """A state of a log. A log with an equal mark has not changed since."""
+
+class SavedState(NamedTuple):
+    """What is known of a log in memory at the time of its copy."""
 
     log: Log
     log_start_offset: int
-    log_end_offset: int
-    size: int
-    base_offsets: tuple[int, ...]
-    producers: int
+    sealed: tuple[Segment, ...]
+    active: ActiveSegment
+    end: SegmentEnd
+    producers: tuple[tuple[int, Producer], ...]
     epochs: tuple[EpochEntry, ...]
 
 
-def log_mark(log: Log) -> LogMark:
-    """The present state of a log."""
-    return LogMark(
+def saved_state(log: Log) -> SavedState:
+    """The present state of a log, whose copy was just made or restored."""
+    segments = log.segments
+    return SavedState(
         log,
         log.log_start_offset,
-        log.log_end_offset,
-        log.size,
-        log.segments.base_offsets,
-        log.producer_count,
+        segments.sealed,
+        segments.active,
+        segments.active.end,
+        tuple(log.producers.producers.items()),
         log.leader_epochs.entries,
     )
+
+
+def return_to(saved: SavedState, log: Log | None) -> bool:
+    """Truncate a log to the end of its copy; False if its files must be restored.
+
+    Truncating is enough if records were only appended, to the segment that was active, and no other
+    copy shares them.
+    """
+    if log is not saved.log or not log.is_open:
+        return False
+    now = saved_state(log)
+    if now == saved:
+        return True
+    grown = now._replace(end=saved.end, producers=saved.producers)
+    if grown != saved:
+        return False
+    try:
+        if log.segments.active.link_count > _LINKS_OF_ONE_COPY:
+            return False
+        log.truncate_to(saved.end, ProducerTable(saved.producers, saved.end.next_offset))
+    except OSError:
+        return False
+    return True
 
 
 def save_log(log: Log, saved: str) -> None:

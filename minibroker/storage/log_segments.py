@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from minibroker.storage.active_segment import ActiveSegment
 from minibroker.storage.batch_search import TimestampOffset
-from minibroker.storage.segment import ActiveSegment, Segment
+from minibroker.storage.segment import Segment
 from minibroker.storage.slices import FileSlice
 from minibroker.storage.transaction_index import AbortedTransaction
 from protocol.errors import DecodeError
@@ -40,6 +41,10 @@ class LogSegments:
     @property
     def base_offsets(self) -> tuple[int, ...]:
         return (*self._bases, self.active.base_offset)
+
+    @property
+    def sealed(self) -> tuple[Segment, ...]:
+        return tuple(self._sealed)
 
     def roll_to(self, active: ActiveSegment) -> None:
         """Seal the active segment, whose indexes must be finished, and continue with a new one."""

@@ -25,7 +25,7 @@ from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
 from minibroker.storage.failures import StorageFailed, ignore_failure
 from minibroker.storage.log import Log
-from minibroker.storage.log_copy import LogMark, log_mark, restore_log, save_log
+from minibroker.storage.log_copy import SavedState, restore_log, return_to, save_log, saved_state
 from minibroker.storage.paths import (
     STRAY,
     list_deleted,
@@ -43,8 +43,8 @@ from protocol.types import Uuid
 
 Partition = tuple[str, int]
 
-MARKED_SNAPSHOTS_MAX: Final = 16
-"""Snapshots whose unchanged logs need not be restored."""
+KNOWN_SNAPSHOTS_MAX: Final = 16
+"""Snapshots whose logs need not be restored from files if they have only grown."""
 
 _logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class LogManager:
         """By topic; filled when a log is opened, cleared when configs change."""
         self._not_renamed: dict[Partition, str] = {}
         """Directories of deleted logs that could not be renamed so far."""
-        self._marks: dict[str, dict[Partition, LogMark]] = {}
+        self._saved: dict[str, dict[Partition, SavedState]] = {}
         """The logs as they are in snapshots, by name."""
         self._not_removed: set[str] = set()
         """Directories of deleted logs that were renamed and could not be removed so far."""
@@ -321,27 +321,27 @@ class LogManager:
                 raise LogError(ErrorCode.KAFKA_STORAGE_ERROR, text)
         for key, log in self._logs.items():
             save_log(log, partition_directory(saved, *key))
-        self.mark_unchanged(name)
+        self.note_saved(name)
         return SavedLogs(len(self._logs), sum(log.size for log in self._logs.values()))
 
-    def mark_unchanged(self, name: str) -> None:
+    def note_saved(self, name: str) -> None:
         """Note that all logs are as in a snapshot."""
-        self._marks.pop(name, None)
-        self._marks[name] = {key: log_mark(log) for key, log in self._logs.items()}
-        if len(self._marks) > MARKED_SNAPSHOTS_MAX:
-            del self._marks[next(iter(self._marks))]
+        self._saved.pop(name, None)
+        self._saved[name] = {key: saved_state(log) for key, log in self._logs.items()}
+        if len(self._saved) > KNOWN_SNAPSHOTS_MAX:
+            del self._saved[next(iter(self._saved))]
 
     def restore(self, saved: Path, name: str) -> None:
-        """Return to the logs that ``save`` saved: close those that have changed since, and restore
-        their files. Raises OSError.
+        """Return to the logs that ``save`` saved. Raises OSError.
 
-        ``recover`` opens them; then `mark_unchanged` must be called.
+        Logs that have only grown are truncated. The others are closed and their files restored:
+        ``recover`` opens them. Then ``note_saved`` must be called.
         """
-        marks = self._marks.pop(name, {})
+        saved_states = self._saved.pop(name, {})
         kept = {
-            key: log
-            for key, log in self._logs.items()
-            if log.is_open and marks.get(key) == log_mark(log)
+            key: state.log
+            for key, state in saved_states.items()
+            if return_to(state, self._logs.get(key))
         }
         closed, self._logs = self._logs, kept
         for key, log in closed.items():

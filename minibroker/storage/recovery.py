@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from minibroker.storage.active_segment import ActiveSegment
 from minibroker.storage.checkpoint import Checkpoint, read_checkpoint
 from minibroker.storage.cleaner.checkpoint import has_cleaner_checkpoint
 from minibroker.storage.cleaner.swap import complete_swaps
@@ -37,7 +38,7 @@ from minibroker.storage.paths import (
     remove_files,
 )
 from minibroker.storage.producers import ProducerTable
-from minibroker.storage.segment import ActiveSegment, Segment, read_transaction_index
+from minibroker.storage.segment import Segment, read_transaction_index
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.snapshots import read_snapshot, remove_snapshots_after
 from minibroker.storage.transaction_index import ENTRY, aborted_transaction

@@ -6,8 +6,8 @@ offsets never fall, so a search stops at the first entry with one past the range
 the segment of its marker; the records may be in earlier segments. Kafka's ``TransactionIndex`` and
 ``AbortedTxn``.
 
-The index of a growing segment is in memory; its file is written with the other indexes and exists
-only if there are entries. After a crash, recovery rebuilds it from the log.
+The index of a growing segment is in memory; its file is written with the other indexes, once there
+are entries. After a crash, recovery rebuilds it from the log.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ class TransactionIndex:
         """Add an entry whose marker is behind those of all others."""
         assert isinstance(self._data, bytearray)
         self._data += ENTRY.pack(_VERSION, *entry)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first ``count`` entries."""
+        assert isinstance(self._data, bytearray)
+        del self._data[count * ENTRY.size :]
 
     def encode(self, first: int = 0) -> bytes:
         """The file's bytes from entry ``first`` on."""

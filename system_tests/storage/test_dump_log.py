@@ -326,9 +326,9 @@ def test_log_written_by_kafka_is_read_appended_and_read_back(
         first.forget()
     log = Log.open(tmp_path / "kafka", "t", 0, CONFIG, now_ms=theirs[-1].timestamp)
     assert contents(log) == theirs
-    assert (log.truncation, log.producer_count) == (None, len(Compression))
+    assert (log.truncation, len(log.producers.producers)) == (None, len(Compression))
     ours = [record._replace(offset=record.offset + count) for record in fill(log)]
-    assert log.segment_count > 1
+    assert len(log.segments) > 1
     log.close(now_ms=NOW_MS)
     second = launch_kafka(properties, port)
     try:

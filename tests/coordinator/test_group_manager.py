@@ -98,7 +98,7 @@ def test_groups_survive_compaction(manager: GroupManager, disk: Disk) -> None:
     for _ in range(60):
         manager.commit(group, many, 1)
     log = manager.offsets_log("g").log
-    assert log.segment_count > 1
+    assert len(log.segments) > 1
     group.generation = 99  # a rebalance in progress is not stored
     disk.compact(offsets_partition("g", 50))
     assert log.size < 100_000

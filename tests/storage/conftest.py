@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from minibroker.storage.active_segment import ActiveSegment
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
+from minibroker.storage.segment_files import SegmentFiles
 from protocol.records import Record, build_batch
 
 NOW_MS = 1_700_000_000_000
@@ -30,6 +32,13 @@ def open_log(tmp_path: Path) -> Iterator[OpenLog]:
     yield open_one
     for log in opened:
         log.abandon()
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[ActiveSegment]:
+    segment = ActiveSegment(str(tmp_path), 100, SegmentFiles(), now_ms=0)
+    yield segment
+    segment.close()
 
 
 @pytest.fixture

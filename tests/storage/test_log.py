@@ -101,7 +101,7 @@ def test_duplicate_batch_gets_its_original_offsets(open_log: OpenLog, batch: Mak
     assert log.log_end_offset == 3
     with pytest.raises(LogError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
         log.append(batch(0, producer_id=1, producer_epoch=0, base_sequence=3), now_ms=NOW_MS)
-    assert log.producer_count == 1
+    assert len(log.producers.producers) == 1
 
 
 def test_coordinator_batches_are_not_checked_for_sequences(
@@ -205,7 +205,7 @@ def test_offset_for_time_is_found_across_segments(open_log: OpenLog, batch: Make
     for group in groups:
         log.append(batch(*group, compression=Compression.GZIP), now_ms=NOW_MS, leader_epoch=1)
     times = [time for group in groups for time in group]
-    assert log.segment_count > 2
+    assert len(log.segments) > 2
     for start in (0, 4, 9):
         log.delete_records(start)
         for time in range(33):
@@ -264,7 +264,7 @@ def test_retention_by_time_deletes_files_after_delay(open_log: OpenLog, batch: M
     assert file_slice is not None
     assert log.apply_retention(now_ms=NOW_MS + 1100) == 0
     assert log.apply_retention(now_ms=NOW_MS + 1101) == 1
-    assert (log.log_start_offset, log.segment_count) == (2, 2)
+    assert (log.log_start_offset, len(log.segments)) == (2, 2)
     assert parse_batch_header(file_slice.load()).base_offset == 0
     with pytest.raises(LogError, match="OFFSET_OUT_OF_RANGE"):
         log.read(1, 100)
@@ -300,9 +300,9 @@ def test_idle_producers_expire(open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(producer_id_expiration_ms=1000)
     log.append(batch(0, producer_id=1, producer_epoch=0, base_sequence=0), now_ms=NOW_MS)
     log.expire_producers(now_ms=NOW_MS + 999)
-    assert log.producer_count == 1
+    assert len(log.producers.producers) == 1
     log.expire_producers(now_ms=NOW_MS + 1000)
-    assert log.producer_count == 0
+    assert len(log.producers.producers) == 0
 
 
 def test_delete_records_advances_log_start_and_drops_segments(

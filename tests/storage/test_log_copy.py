@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minibroker.storage.log import Log
-from minibroker.storage.log_copy import log_mark, restore_log, save_log
+from minibroker.storage.log_copy import SavedState, restore_log, return_to, save_log, saved_state
 from minibroker.storage.validation import Origin, prepare_batch
 from protocol.control_records import EndTransactionMarker
 
@@ -51,6 +51,11 @@ def give_up(log: Log) -> None:
     directory.rmdir()
 
 
+def abort_transaction(log: Log, producer_id: int) -> None:
+    marker = EndTransactionMarker(False, 0)
+    log.append_marker(producer_id, 0, marker, transaction_version=1, now_ms=NOW_MS)
+
+
 @pytest.fixture
 def fill(batch: MakeBatch) -> Callable[..., None]:
     def append(log: Log, count: int, leader_epoch: int = 0, **options: Any) -> None:
@@ -67,7 +72,7 @@ def test_restored_log_equals_the_saved_one_and_needs_no_recovery(
 ) -> None:
     log = open_log(segment_bytes=500)
     fill(log, 20)
-    log.append_marker(7, 0, EndTransactionMarker(False, 0), transaction_version=1, now_ms=NOW_MS)
+    abort_transaction(log, 7)
     log.delete_records(3)
     fill(log, 1, leader_epoch=4)
     before = state(log)
@@ -104,18 +109,26 @@ def test_copies_that_share_records_do_not_change_each_other(
         assert state(log) == states[name], name
 
 
+@pytest.fixture
+def begin_transaction(batch: MakeBatch) -> Callable[[Log], None]:
+    def begin(log: Log) -> None:
+        last = log.producers.producers.get(7)
+        sequence = 0 if last is None else last.last_sequence + 1
+        sequences = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+        records = batch(0, transactional=True, **sequences)
+        guard = log.producers.verifications.begin(7, sequence, 0, adds=False, now_ms=NOW_MS)
+        prepared = prepare_batch(records, log.config, now_ms=NOW_MS, origin=Origin.CLIENT)
+        log.append_prepared(prepared, now_ms=NOW_MS, guard=guard)
+
+    return begin
+
+
 def test_aborted_transactions_are_restored(
-    tmp_path: Path, open_log: OpenLog, batch: MakeBatch
+    tmp_path: Path, open_log: OpenLog, begin_transaction: Callable[[Log], None]
 ) -> None:
     log = open_log()
-    records = batch(0, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-    guard = log.producers.verifications.begin(7, 0, 0, adds=False, now_ms=NOW_MS)
-    log.append_prepared(
-        prepare_batch(records, log.config, now_ms=NOW_MS, origin=Origin.CLIENT),
-        now_ms=NOW_MS,
-        guard=guard,
-    )
-    log.append_marker(7, 0, EndTransactionMarker(False, 0), transaction_version=1, now_ms=NOW_MS)
+    begin_transaction(log)
+    abort_transaction(log, 7)
     _, before = log.read_committed(0, 1000, log.log_end_offset)
     save_log(log, str(tmp_path / "saved"))
     give_up(log)
@@ -125,16 +138,121 @@ def test_aborted_transactions_are_restored(
     assert len(before) == 1
 
 
-def test_mark_changes_with_the_log(open_log: OpenLog, fill: Callable[..., None]) -> None:
+@pytest.fixture
+def saved_log(tmp_path: Path, open_log: OpenLog, fill: Callable[..., None]) -> SavedState:
+    """A log of two segments with a producer and an aborted transaction, just after its copy."""
+    log = open_log(index_interval_bytes=1)
+    fill(log, 2)
+    log.roll(now_ms=NOW_MS)
+    fill(log, 3)
+    fill(log, 1, producer_id=8, producer_epoch=0, base_sequence=0)
+    abort_transaction(log, 7)
+    log.flush(now_ms=NOW_MS)
+    save_log(log, str(tmp_path / "saved"))
+    return saved_state(log)
+
+
+def test_log_that_has_grown_is_truncated(
+    saved_log: SavedState, tmp_path: Path, open_log: OpenLog, fill: Callable[..., None]
+) -> None:
+    log = saved_log.log
+    before = state(log)
+    for is_flushed in (False, True):
+        fill(log, 4)
+        fill(log, 1, producer_id=9, producer_epoch=0, base_sequence=0)
+        abort_transaction(log, 8)
+        if is_flushed:
+            log.flush(now_ms=NOW_MS)
+        assert return_to(saved_log, log)
+        assert state(log) == before
+        assert saved_state(log) == saved_log
+    fill(log, 1, value=b"later")
+    after = state(log)
+    log.close(now_ms=NOW_MS)
+    again = open_log(index_interval_bytes=1)
+    assert again.opened_clean
+    assert state(again) == after
+    again.abandon()
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_truncated_log_is_recovered_after_a_crash(
+    saved_log: SavedState, open_log: OpenLog, fill: Callable[..., None], is_flushed: bool
+) -> None:
+    log = saved_log.log
+    before = state(log)
+    fill(log, 9)
+    if is_flushed:
+        log.flush(now_ms=NOW_MS)
+    assert return_to(saved_log, log)
+    log.abandon()
+    assert state(open_log(index_interval_bytes=1)) == before
+
+
+def test_truncated_log_reads_the_entries_of_aborted_transactions_that_are_left(
+    tmp_path: Path, open_log: OpenLog, begin_transaction: Callable[[Log], None]
+) -> None:
     log = open_log()
-    marks = [log_mark(log)]
-    assert marks[0] == log_mark(log)
-    for change in (
-        lambda: fill(log, 1),
-        lambda: log.roll(now_ms=NOW_MS),
-        lambda: log.delete_records(1),
-        lambda: log.assign_leader_epoch(9, log.log_end_offset),
-    ):
-        change()
-        assert log_mark(log) not in marks
-        marks.append(log_mark(log))
+    begin_transaction(log)
+    abort_transaction(log, 7)
+    save_log(log, str(tmp_path / "saved"))
+    saved = saved_state(log)
+    end = log.log_end_offset
+    before = log.read_committed(0, 1000, end)
+    begin_transaction(log)
+    abort_transaction(log, 7)
+    log.flush(now_ms=NOW_MS)
+    assert len(log.read_committed(0, 1000, log.log_end_offset)[1]) == 2
+    assert return_to(saved, log)
+    assert log.read_committed(0, 1000, end) == before
+    log.close(now_ms=NOW_MS)
+    assert open_log().read_committed(0, 1000, end) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: log.roll(now_ms=NOW_MS),
+        lambda log: log.delete_records(1),
+        lambda log: log.assign_leader_epoch(9, log.log_end_offset),
+        Log.abandon,
+    ],
+    ids=["rolled", "shortened", "new leader epoch", "closed"],
+)
+def test_log_that_has_changed_otherwise_is_not_truncated(
+    saved_log: SavedState, fill: Callable[..., None], change: Callable[[Log], None]
+) -> None:
+    log = saved_log.log
+    fill(log, 1)
+    end = log.log_end_offset
+    change(log)
+    assert not return_to(saved_log, log)
+    assert log.log_end_offset == end
+
+
+def test_records_that_another_copy_shares_are_not_truncated(
+    saved_log: SavedState, tmp_path: Path, fill: Callable[..., None]
+) -> None:
+    log = saved_log.log
+    fill(log, 1)
+    save_log(log, str(tmp_path / "later"))
+    fill(log, 1)
+    assert not return_to(saved_log, log)
+
+
+def test_log_without_its_file_is_not_truncated(
+    saved_log: SavedState, fill: Callable[..., None]
+) -> None:
+    log = saved_log.log
+    fill(log, 1)
+    log.segments.active.close()
+    assert not return_to(saved_log, log)
+
+
+def test_expired_producers_return(saved_log: SavedState) -> None:
+    log = saved_log.log
+    before = dict(log.producers.producers)
+    log.expire_producers(now_ms=NOW_MS + 10**10)
+    assert not log.producers.producers
+    assert return_to(saved_log, log)
+    assert log.producers.producers == before

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.storage.active_segment import ActiveSegment
 from minibroker.storage.log_segments import LogSegments
-from minibroker.storage.segment import ActiveSegment
 from minibroker.storage.segment_files import SegmentFiles
 from minibroker.storage.transaction_index import AbortedTransaction
 from protocol.records import Record, build_batch

@@ -230,7 +230,7 @@ def test_transaction_over_several_segments_stays_open_without_checkpoint(
     broker.write(b"plain")
     broker.partition.delete_records(deleted)
     broker.log.apply_retention(now_ms=NOW_MS)
-    assert broker.log.segment_count == 3 - deleted
+    assert len(broker.log.segments) == 3 - deleted
     broker.lose_checkpoint()
     assert broker.partition.last_stable_offset == deleted
     broker.write(b"2", 0)

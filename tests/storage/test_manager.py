@@ -21,7 +21,7 @@ from minibroker.config import Settings
 from minibroker.storage.checkpoint import write_topic_id
 from minibroker.storage.errors import LogError
 from minibroker.storage.log import Log
-from minibroker.storage.manager import MARKED_SNAPSHOTS_MAX, LogManager, log_config
+from minibroker.storage.manager import KNOWN_SNAPSHOTS_MAX, LogManager, log_config
 from minibroker.storage.paths import list_deleted, rename_directory
 from minibroker.storage.segment_files import SegmentFiles
 from protocol.compression import Compression
@@ -359,28 +359,31 @@ def test_new_directory_is_removed_if_topic_id_cannot_be_written(
 def test_saved_logs_are_restored_and_others_are_removed(
     manager: LogManager, tmp_path: Path, batch: MakeBatch
 ) -> None:
-    current = image(topic("t", b"1"), topic("u", b"2"), topic("v", b"3"))
-    for name in ("t", "u"):
+    current = image(topic("t", b"1"), topic("u", b"2"), topic("v", b"3"), topic("w", b"4"))
+    for name in ("t", "u", "w"):
         open_log(manager, current, name).append(batch(), now_ms=NOW_MS)
     foreign = tmp_path / "t-1"  # Another worker's.
     foreign.mkdir()
     saved = tmp_path / "saved"
     saved.mkdir()
-    assert manager.save(saved, "s").partitions == 2
-    kept, changed = open_log(manager, current, "t"), open_log(manager, current, "u")
+    assert manager.save(saved, "s").partitions == 3
+    unchanged, grown, rolled = (open_log(manager, current, name) for name in "tuw")
     for _ in range(2):
-        open_log(manager, current, "u").append(batch(), now_ms=NOW_MS)
-        open_log(manager, current, "v").append(batch(), now_ms=NOW_MS)
+        for name in "uvw":
+            open_log(manager, current, name).append(batch(), now_ms=NOW_MS)
+        open_log(manager, current, "w").roll(now_ms=NOW_MS)
         manager.restore(saved, "s")
-        assert sorted(manager.recover(current, now_ms=NOW_MS)) == [("t", 0), ("u", 0)]
-        manager.mark_unchanged("s")
-        assert open_log(manager, current, "t") is kept
-        assert open_log(manager, current, "u") is not changed
-        assert open_log(manager, current, "u").log_end_offset == 1
+        recovered = sorted(manager.recover(current, now_ms=NOW_MS))
+        assert recovered == [("t", 0), ("u", 0), ("w", 0)]
+        manager.note_saved("s")
+        assert open_log(manager, current, "t") is unchanged
+        assert open_log(manager, current, "u") is grown
+        assert open_log(manager, current, "w") is not rolled
+        assert [open_log(manager, current, name).log_end_offset for name in "tuw"] == [1, 1, 1]
     assert foreign.is_dir()
 
 
-def test_logs_are_restored_without_marks(
+def test_logs_of_an_earlier_process_are_restored(
     manager: LogManager, settings: Settings, tmp_path: Path, batch: MakeBatch
 ) -> None:
     current = image(topic("t", b"1"))
@@ -407,9 +410,9 @@ def test_log_that_is_not_open_is_not_left_out_of_a_copy(
         manager.save(tmp_path, "s")
 
 
-def test_marks_of_few_snapshots_are_kept(manager: LogManager, batch: MakeBatch) -> None:
+def test_states_of_few_snapshots_are_kept(manager: LogManager, batch: MakeBatch) -> None:
     open_log(manager, image(topic("t", b"1"))).append(batch(), now_ms=NOW_MS)
-    for number in range(MARKED_SNAPSHOTS_MAX + 3):
-        manager.mark_unchanged(str(number))
-    assert len(manager._marks) == MARKED_SNAPSHOTS_MAX
-    assert "0" not in manager._marks
+    for number in range(KNOWN_SNAPSHOTS_MAX + 3):
+        manager.note_saved(str(number))
+    assert len(manager._saved) == KNOWN_SNAPSHOTS_MAX
+    assert "0" not in manager._saved

@@ -339,7 +339,7 @@ def test_segments_dropped_before_kill_are_removed_at_recovery(open_log: OpenLog)
     assert len(list(Path(log.directory).glob("*.log"))) > 3
     log.abandon()
     again = open_log(segment_bytes=500)
-    assert len(list(Path(log.directory).glob("*.log"))) == again.segment_count == 1
+    assert len(list(Path(log.directory).glob("*.log"))) == len(again.segments) == 1
     assert (again.log_start_offset, again.log_end_offset) == (40, 40)
 
 
