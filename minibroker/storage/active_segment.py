@@ -17,7 +17,13 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from minibroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
-from minibroker.storage.paths import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, offset_file
+from minibroker.storage.paths import (
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    offset_file,
+    write_file,
+)
 from minibroker.storage.retention import SegmentGrowth
 from minibroker.storage.segment import Segment, read_transaction_index
 from minibroker.storage.segment_files import SegmentFiles
@@ -222,8 +228,7 @@ class ActiveSegment(Segment):
         if self.aborted_count:
             files[TRANSACTION_INDEX] = self.transaction_index.encode()
         for suffix, entries in files.items():
-            with open(offset_file(directory, self.base_offset, suffix), "wb") as file:
-                file.write(entries)
+            write_file(offset_file(directory, self.base_offset, suffix), entries)
 
     def _write_index(self, suffix: str, entries: bytes, position: int) -> None:
         fd = os.open(self._path_of(suffix), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -76,7 +76,7 @@ class Log:
         self.producers = recovered.producers
         """States of idempotent and transactional producers."""
         self.leader_epochs = recovered.epochs
-        self._epoch_file = recovered.epoch_file
+        self.epoch_file = recovered.epoch_file
         self.recovery_point = recovered.recovery_point
         self._flushed_offset = self.log_end_offset if recovered.clean else recovered.recovery_point
         self._flushed_ms = now_ms
@@ -259,7 +259,7 @@ class Log:
         """
         self.leader_epochs.assign(epoch, start_offset)
         try:
-            self._epoch_file.write(self.leader_epochs)
+            self.epoch_file.write(self.leader_epochs)
         except OSError as error:
             self._on_failure(self.directory, error)
 
@@ -438,7 +438,7 @@ class Log:
         with self._storage_errors("flushed"):
             active.write_indexes()
             if self.recovery_point < active.base_offset:
-                self._epoch_file.write(self.leader_epochs, sync=True)
+                self.epoch_file.write(self.leader_epochs, sync=True)
                 self.recovery_point = active.base_offset
                 self._checkpoint(sync=True)
                 self._remove_unused_snapshots()
@@ -463,7 +463,7 @@ class Log:
                 if self.log_end_offset > self._flushed_offset:
                     self.flush(now_ms=now_ms)
                 write_snapshot(self.directory, self.producers)
-                self._epoch_file.write(self.leader_epochs, sync=True)
+                self.epoch_file.write(self.leader_epochs, sync=True)
                 self._remove_unused_snapshots()
                 self._checkpoint(sync=True, clean=clean)
         finally:

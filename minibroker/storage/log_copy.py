@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from minibroker.storage.active_segment import ActiveSegment, SegmentEnd
 from minibroker.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from minibroker.storage.cleaner.checkpoint import CLEANER_CHECKPOINT
-from minibroker.storage.leader_epochs import EpochEntry, LeaderEpochFile
+from minibroker.storage.leader_epochs import LEADER_EPOCH_CHECKPOINT, EpochEntry
 from minibroker.storage.log import Log
 from minibroker.storage.paths import (
     LOG,
@@ -25,12 +25,13 @@ from minibroker.storage.paths import (
     SNAPSHOT,
     offset_file,
     offsets_of,
+    write_file,
 )
 from minibroker.storage.producers import Producer, ProducerTable
 from minibroker.storage.segment import Segment
 from minibroker.storage.snapshots import write_snapshot
 
-_REPLACED_FILES: Final = (PARTITION_METADATA, CLEANER_CHECKPOINT)
+_REPLACED_FILES: Final = (PARTITION_METADATA, CLEANER_CHECKPOINT, LEADER_EPOCH_CHECKPOINT)
 """Files that a log replaces and never changes in place."""
 
 _LINKS_OF_ONE_COPY: Final = 2
@@ -89,6 +90,7 @@ def return_to(saved: SavedState, log: Log | None) -> bool:
 def save_log(log: Log, saved: str) -> None:
     """Save the present state of an open log in a new directory. Raises OSError."""
     os.mkdir(saved)
+    log.epoch_file.write(log.leader_epochs)
     for name in _REPLACED_FILES:
         _link_existing(os.path.join(log.directory, name), os.path.join(saved, name))
     active = log.segments.active
@@ -101,7 +103,6 @@ def save_log(log: Log, saved: str) -> None:
     for offset in offsets_of(log.directory, SNAPSHOT):
         _copy(offset_file(log.directory, offset, SNAPSHOT), offset_file(saved, offset, SNAPSHOT))
     write_snapshot(saved, log.producers)
-    LeaderEpochFile(saved).write(log.leader_epochs)
     clean = (log.log_end_offset, active.size)
     checkpoint = Checkpoint(log.log_start_offset, log.recovery_point, clean, log.producers)
     write_checkpoint(saved, checkpoint, sync=False)
@@ -155,5 +156,5 @@ def _link_existing(source: str, target: str) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    with open(source, "rb", buffering=0) as read, open(target, "wb", buffering=0) as written:
-        written.write(read.readall())
+    with open(source, "rb", buffering=0) as read:
+        write_file(target, read.readall())

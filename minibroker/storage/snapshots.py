@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from minibroker.storage.paths import SNAPSHOT, offset_file, offsets_of, remove_files
+from minibroker.storage.paths import SNAPSHOT, offset_file, offsets_of, remove_files, write_file
 from minibroker.storage.producers import ProducerTable, decode_snapshot, encode_snapshot
 from protocol.errors import DecodeError
 
@@ -17,8 +17,8 @@ from protocol.errors import DecodeError
 def write_snapshot(directory: str, producers: ProducerTable) -> None:
     """Write the producers' states at the end of the log, if it has records. Raises OSError."""
     if producers.end_offset > 0:
-        with open(offset_file(directory, producers.end_offset, SNAPSHOT), "wb") as file:
-            file.write(encode_snapshot(producers))
+        path = offset_file(directory, producers.end_offset, SNAPSHOT)
+        write_file(path, encode_snapshot(producers))
 
 
 def read_snapshot(directory: str, offset: int) -> ProducerTable:

@@ -54,7 +54,7 @@ def snapshots(steps: Steps) -> WorkerSnapshots:
     transactions = steps.part("reset", "release_markers")
     transactions.hold_markers = steps.hold_markers
     return WorkerSnapshots(
-        steps.part("save", "restore", "mark_unchanged", result=SavedLogs(3, 4)),
+        steps.part("save", "restore", "note_saved", result=SavedLogs(3, 4)),
         steps.part("forget_all"),
         steps.part("reset"),
         transactions,
@@ -69,7 +69,7 @@ async def test_logs_are_restored_while_nothing_is_cleaned(
     assert await snapshots.handle(RestoreLogs("s", "/s")) == ""
     assert steps.taken == [
         "cleaner paused",
-        *("reset", "reset", "restore", "forget_all", "load", "mark_unchanged"),
+        *("reset", "reset", "restore", "forget_all", "load", "note_saved"),
         "cleaner resumed",
     ]
 

@@ -46,6 +46,19 @@ def test_replace_file_does_not_write_through_symlink(tmp_path: Path, sync: bool)
     assert [(tmp_path / name).read_text() for name in ("notes", "file")] == ["mine", "new"]
 
 
+def test_file_that_was_written_in_part_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "file")
+    paths.write_file(path, b"longer than its successor")
+    paths.write_file(path, b"complete")
+    assert Path(path).read_bytes() == b"complete"
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, data[:3]))
+    with pytest.raises(OSError, match="No space"):
+        paths.write_file(path, b"complete")
+
+
 def test_segment_files_are_named_by_offset(tmp_path: Path) -> None:
     for offset in (70, 0, 2**40):
         for suffix in paths.SEGMENT_SUFFIXES:
