@@ -26,15 +26,13 @@ from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPar
 from protocol.registry import ApiKey, ApiSchema
 from protocol.schema import Array, Field, Struct
 
-_ALL_TOPICS: Final = "it can concern all topics of a broker"
+_CLUSTER: Final = "it concerns the whole cluster"
 _BROKERS: Final = "clients do not send it"
 
 NOT_OFFERED: Final = {
-    ApiKey.ELECT_LEADERS: _ALL_TOPICS,
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _ALL_TOPICS,
-    ApiKey.DESCRIBE_QUORUM: _ALL_TOPICS,
-    ApiKey.UPDATE_FEATURES: "it concerns the whole cluster",
-    ApiKey.UNREGISTER_BROKER: "it concerns the whole cluster",
+    ApiKey.DESCRIBE_QUORUM: _CLUSTER,
+    ApiKey.UPDATE_FEATURES: _CLUSTER,
+    ApiKey.UNREGISTER_BROKER: _CLUSTER,
     ApiKey.WRITE_TXN_MARKERS: _BROKERS,
     ApiKey.LEADER_AND_ISR: _BROKERS,
     ApiKey.STOP_REPLICA: _BROKERS,

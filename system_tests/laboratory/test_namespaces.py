@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -18,9 +19,13 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, TopicPartitionReplica
 from kafka import TopicPartition as KafkaPythonPartition
-from kafka.errors import UnknownTopicOrPartitionError
+from kafka.errors import (
+    ElectionNotNeededError,
+    LogDirNotFoundError,
+    UnknownTopicOrPartitionError,
+)
 
 from minibroker.testing import BrokerNamespace, MiniBroker
 from system_tests.laboratory.clients import CLIENTS, PythonClient
@@ -201,3 +206,24 @@ def test_reassignments_name_topics_of_one_namespace_only(
         assert client.alter_partition_reassignments({partition: [1]}) == {partition: error}
         assert client.list_partition_reassignments() == {}
         client.close()
+
+
+def test_elections_and_moves_between_directories_name_topics_of_one_namespace_only(
+    pair: tuple[BrokerNamespace, BrokerNamespace],
+) -> None:
+    first, second = pair
+    create_orders(first)
+    replica = TopicPartitionReplica("orders", 0, 1)
+    for namespace, error in (
+        (first, ElectionNotNeededError),
+        (second, UnknownTopicOrPartitionError),
+    ):
+        with closing(KafkaAdminClient(bootstrap_servers=namespace.bootstrap_servers)) as client:
+            election = client.elect_leaders(0, {"orders": [0]}, raise_errors=False)
+            (result,) = election.replica_election_results
+            assert (result.topic, result.partition_result[0].error_code) == ("orders", error.errno)
+            assert {each.topic for each in client.elect_leaders(0).replica_election_results} <= {
+                "orders"
+            }
+            moved = client.alter_replica_log_dirs({replica: "/elsewhere"})
+            assert moved == {replica: LogDirNotFoundError}

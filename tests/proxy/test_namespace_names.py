@@ -51,7 +51,7 @@ _OTHER_TEXTS = """
     assignment assignor_name client_host client_id client_software_name client_software_version
     cluster_id committed_metadata configuration_keys documentation entity_name entity_type feature
     group_instance_id group_state group_type host instance_id key leader log_dir match mechanism
-    mechanisms member_id metadata name owner_principal_name owner_principal_type principal_name
+    mechanisms member_id metadata name owner_principal_name owner_principal_type path principal_name
     principal_type process_id protocol_data protocol_name protocol_type rack rack_id reason
     requested_metrics server_assignor state_filters states_filter subtopology_id token_id
     token_requester_principal_name token_requester_principal_type transaction_state types_filter
