@@ -31,6 +31,7 @@ from minibroker.observability.conditions import ConditionKind
 from minibroker.observability.log import EventLog
 from minibroker.process.cleaner_runner import CleanerEndedError, LoopRunner, ProcessRunner
 from minibroker.process.environment import Environment
+from minibroker.process.journal_notes import note_state
 from minibroker.storage.cleaner.log_cleaning import Buffers, LogCleaning
 from minibroker.storage.cleaner.offset_map import entries_max
 from minibroker.storage.cleaner.plan import CleanableRange
@@ -180,7 +181,7 @@ class LogCleaner:
 
     def _cleaning(self, key: PartitionKey, partition: Partition) -> LogCleaning:
         cleaning = self._cleanings.get(key)
-        if cleaning is None or cleaning.log is not partition.log:
+        if cleaning is None or cleaning.partition is not partition:
             cleaning = self._cleanings[key] = LogCleaning(partition)
             self._recovered(key)
         return cleaning
@@ -215,7 +216,7 @@ class LogCleaner:
             result.map_utilization,
             clock.real_us() // 1000 - started_ms,
         )
-        self._report(key, result)
+        self._report(key, found.first_dirty, result)
         return ""
 
     def _note_failure(self, key: PartitionKey, error: Exception, *, is_current: bool) -> str:
@@ -232,7 +233,9 @@ class LogCleaner:
             return ""
         return f"{error}"
 
-    def _report(self, key: PartitionKey, result: CleaningResult) -> None:
+    def _report(self, key: PartitionKey, first_dirty: int, result: CleaningResult) -> None:
+        name, end = f"{key[0]}-{key[1]}", str(result.end_offset)
+        note_state(self._env, "compacted", name, str(first_dirty), end)
         self._log.info(
             "a log was compacted",
             topic=key[0],

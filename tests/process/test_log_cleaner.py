@@ -110,6 +110,22 @@ async def test_dirty_log_is_cleaned_after_the_backoff(
         nursery.cancel_scope.cancel()
 
 
+async def test_log_of_a_partition_that_was_opened_again_is_cleaned_up_to_its_new_end(
+    world: World, autojump_clock: MockClock
+) -> None:
+    earlier = world.add(0)
+    world.write(earlier, b"1", b"2")
+    await running(world, 1, lambda: None)
+    assert values(earlier) == [b"2"]
+    # A return to a snapshot keeps the log open.
+    partition = world.partitions["t", 0] = Partition(
+        earlier.log, bytes(16), broker_id=1, leader_id=1, leader_epoch=0
+    )
+    world.write(partition, b"3", b"4")
+    await running(world, 20, lambda: None)
+    assert values(partition) == [b"4"]
+
+
 async def test_log_below_the_dirty_ratio_waits_for_max_compaction_lag(
     world: World, autojump_clock: MockClock
 ) -> None:
