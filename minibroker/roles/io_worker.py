@@ -376,9 +376,11 @@ class _Worker:
     def _apply_retention(self) -> None:
         before = {name: log.log_start_offset for name, log in self._logs.items()}
         self._run_check("retention", self._logs.apply_retention)
-        for name, log in self._logs.items():
-            if before.get(name) != log.log_start_offset:
-                self.fetch_watches.changed(*name)
+        for (topic, index), log in self._logs.items():
+            start, now = before[topic, index], log.log_start_offset
+            if start != now:
+                note_state(self._env, "log_start", f"{topic}-{index}", str(start), str(now))
+                self.fetch_watches.changed(topic, index)
 
     def _run_check(self, what: str, check: Callable[..., list[LogError]]) -> None:
         for error in check(now_ms=self.wall_ms()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def journal(broker: MiniBroker) -> RecordedJournal:
     return broker.journal.start()
 
 
-def state(what: str, name: str, before: str | None, after: str) -> dict[str, object]:
+def state(what: str, name: str, before: str | None, after: str) -> dict[str, Any]:
     details = {"what": what, "name": name, "from": before, "to": after}
     return {"kind": "state", "details": details}
 
@@ -46,6 +47,23 @@ def test_logs_that_are_rolled_and_shortened_are_recorded(
     broker.faults.act("roll", topic="t")
     journal.assert_happened(1, kind="state", details={"what": "active_segment"})
     assert len(journal.entries(kind="state")) == 2
+
+
+def test_compaction_is_recorded(broker: MiniBroker, journal: RecordedJournal) -> None:
+    broker.create_topic("compacted", configs={"cleanup.policy": "compact"})
+    with RawClient(broker.bootstrap_servers) as client:
+        for _ in range(2):
+            client.ask(produce(topic="compacted"), 9)
+    broker.compact("compacted")
+    journal.assert_in_order(state("compacted", "compacted-0", "0", "2"))
+
+
+def test_expired_records_are_recorded(broker: MiniBroker, journal: RecordedJournal) -> None:
+    broker.create_topic("short", configs={"retention.ms": "60000"})
+    with RawClient(broker.bootstrap_servers) as client:
+        client.ask(produce(topic="short"), 9)
+    broker.advance(10**7)
+    journal.wait_for(**state("log_start", "short-0", "0", "1"))
 
 
 def test_snapshot_that_is_restored_is_recorded(
