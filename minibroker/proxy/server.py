@@ -24,7 +24,7 @@ from minibroker.proxy.faults import ProxyFaults
 from minibroker.proxy.journal import JournaledProcess
 from minibroker.proxy.namespace_names import NamespaceNames
 from minibroker.proxy.topic_names import TopicNames
-from minibroker.proxy.upstream import byte_stream, connect
+from minibroker.proxy.upstream import byte_stream, check_broker, connect
 from minibroker.runtime.hosts import resolver_name
 from minibroker.runtime.stream import ByteStream
 
@@ -149,12 +149,12 @@ class ProxyServer:
         return await connect(broker, self._tls)
 
     async def unreachable(self, brokers: Sequence[HostPort]) -> dict[HostPort, str]:
-        """Try to connect to brokers; return why those that can't be reached can't."""
+        """Let brokers answer a request; return why those that can't be reached can't."""
         failures: dict[HostPort, str] = {}
 
         async def probe(broker: HostPort) -> None:
             try:
-                (await self.connect(broker)).close()
+                await check_broker(broker, self._tls)
             except UpstreamLost as error:
                 failures[broker] = str(error)
 

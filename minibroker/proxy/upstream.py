@@ -1,6 +1,6 @@
 """Connections of a proxy to the brokers behind it, with or without TLS.
 
-Owns how a broker is connected to, and why that failed. It must never know requests. The modules for
+Owns how a broker is connected to, and why that failed. It must never know clients. The modules for
 TLS are loaded for the first connection with it. Invariant: a connection that is returned can be
 used: with TLS, the handshake is done and the broker's certificate is verified. Kafka's
 ``SslTransportLayer`` of a client.
@@ -16,13 +16,25 @@ import trio
 
 from minibroker.config.types import HostPort
 from minibroker.proxy.connection import UpstreamLost
+from minibroker.proxy.exchange import UnexpectedFrame
+from minibroker.proxy.frames import FrameReader, send_frame
 from minibroker.runtime.stream import ByteStream, SocketStream, StreamClosed
+from protocol.compiler import encode
+from protocol.headers import RequestHeader, encode_request_header
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     import ssl
 
 CONNECT_S: Final = 10.0
 """How long a connection to a broker may take, with the handshake of TLS."""
+
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+"""Size of a response to ApiVersions, which real ones are far below."""
+
+_HELLO: Final = RequestHeader(ApiKey.API_VERSIONS, 0, 1, "minibroker-proxy")
+_CORRELATION_ID: Final = b"\0\0\0\1"
 
 
 async def connect(broker: HostPort, tls: ssl.SSLContext | None) -> ByteStream:
@@ -31,6 +43,28 @@ async def connect(broker: HostPort, tls: ssl.SSLContext | None) -> ByteStream:
         stream = await _connected(broker)
         return stream if tls is None else await _secured(broker, stream, tls)
     raise _unreachable(broker, f"no connection within {CONNECT_S:g} s")
+
+
+async def check_broker(broker: HostPort, tls: ssl.SSLContext | None) -> None:
+    """Let a broker answer ApiVersions, for which clients need not log in. Raises ``UpstreamLost``.
+
+    So a listener that requires TLS is noticed, and one of something else than a broker.
+    """
+    stream = await connect(broker, tls)
+    try:
+        with trio.move_on_after(CONNECT_S):
+            await send_frame(
+                stream, encode_request_header(_HELLO) + encode(ApiVersionsRequest(), 0)
+            )
+            answer = await FrameReader(stream, ANSWER_BYTES_MAX).next_frame()
+            if answer is not None and answer.startswith(_CORRELATION_ID):
+                return
+    except (StreamClosed, UnexpectedFrame):
+        pass  # As without an answer.
+    finally:
+        stream.close()
+    advice = "" if tls else "; if its listener requires TLS, name a file by --command-config"
+    raise _unreachable(broker, f"it does not answer requests{advice}")
 
 
 async def _connected(broker: HostPort) -> SocketStream:

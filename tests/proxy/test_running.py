@@ -5,7 +5,7 @@ import socket
 import pytest
 import trio
 
-from minibroker.config.types import HostPort
+from minibroker.config.types import HostPort, parse_host_port
 from minibroker.controller.journal import journal_of_one_process
 from minibroker.proxy.running import (
     NoBrokerReachable,
@@ -14,6 +14,7 @@ from minibroker.proxy.running import (
     run_proxy,
 )
 from minibroker.ready import ProxyReady
+from minibroker.testing import MiniBroker
 
 LOOPBACK = "127.0.0.1"
 FREE = HostPort(LOOPBACK, 0)
@@ -36,10 +37,11 @@ def address_of(sock: socket.socket) -> HostPort:
     return HostPort(*sock.getsockname()[:2])
 
 
-async def test_proxy_is_ready_with_one_broker_of_several() -> None:
-    with socket.create_server((LOOPBACK, 0)) as broker, socket.socket() as lost:
+async def test_proxy_is_ready_with_one_broker_of_several(minibroker: MiniBroker) -> None:
+    broker = parse_host_port(minibroker.bootstrap_servers)
+    with socket.socket() as lost:
         lost.bind((LOOPBACK, 0))
-        upstream = [address_of(lost), address_of(broker), address_of(broker)]
+        upstream = [address_of(lost), broker, broker]
         ready = await ready_of(ProxyOptions(upstream, FREE))
     assert len(ready.bootstrap_servers.split(",")) == 2
     assert ready.control_url.startswith("http://127.0.0.1:")
@@ -53,13 +55,12 @@ async def test_unreachable_cluster_is_an_error_with_advice() -> None:
             await ready_of(ProxyOptions([address_of(lost)], FREE))
 
 
-async def test_taken_ports_are_errors_with_advice() -> None:
-    with socket.create_server((LOOPBACK, 0)) as broker:
-        taken = address_of(broker)
-        with pytest.raises(ProxyStartError, match=r"in use; choose another .* --listener"):
-            await ready_of(ProxyOptions([taken], taken))
-        with pytest.raises(ProxyStartError, match="in use; choose another port with --control"):
-            await ready_of(ProxyOptions([taken], FREE, taken.port))
+async def test_taken_ports_are_errors_with_advice(minibroker: MiniBroker) -> None:
+    taken = parse_host_port(minibroker.bootstrap_servers)
+    with pytest.raises(ProxyStartError, match=r"in use; choose another .* --listener"):
+        await ready_of(ProxyOptions([taken], taken))
+    with pytest.raises(ProxyStartError, match="in use; choose another port with --control"):
+        await ready_of(ProxyOptions([taken], FREE, taken.port))
 
 
 async def test_proxy_can_be_stopped_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.config.types import HostPort
+from minibroker.config.types import HostPort, parse_host_port
 from minibroker.proxy.connection import UpstreamLost
-from minibroker.proxy.upstream import connect
+from minibroker.proxy.upstream import check_broker, connect
 from minibroker.security.handshakes import Pem, client_context
+from minibroker.testing import MiniBroker
 from tests.network.certificates import authority, keystore, truststore
 
 LOOPBACK = "127.0.0.1"
@@ -126,3 +128,28 @@ async def test_handshake_has_a_limit_of_time(
         text = await reason_of(broker, trusting(tmp_path))
         nursery.cancel_scope.cancel()
     assert text.endswith("no connection within 0.05 s")
+
+
+async def test_broker_answers_before_the_proxy_is_ready(minibroker: MiniBroker) -> None:
+    await check_broker(parse_host_port(minibroker.bootstrap_servers), None)
+
+
+async def test_listener_that_requires_tls_is_named(server: ssl.SSLContext) -> None:
+    async with echo(server) as broker:
+        with pytest.raises(UpstreamLost, match="requires TLS, name a file by --command-config"):
+            await check_broker(broker, None)
+
+
+async def test_listener_that_is_no_broker_is_named(tmp_path: Path, server: ssl.SSLContext) -> None:
+    async with echo(server) as broker:
+        with pytest.raises(UpstreamLost, match=r"it does not answer requests$"):
+            await check_broker(broker, trusting(tmp_path))
+
+
+async def test_listener_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibroker.proxy.upstream.CONNECT_S", 0.05)
+    with (
+        socket.create_server((LOOPBACK, 0)) as silent,
+        pytest.raises(UpstreamLost, match="it does not answer requests"),
+    ):
+        await check_broker(HostPort(*silent.getsockname()[:2]), None)

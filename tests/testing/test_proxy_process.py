@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 
+from minibroker.testing import MiniBroker
 from minibroker.testing.proxy import PROGRAM
 
 
@@ -18,20 +18,18 @@ def started(line: bytes) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_process_ends_with_its_standard_input() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as broker:
-        port = broker.getsockname()[1]
-        options = {
-            "upstream": f"127.0.0.1:{port}",
-            "listener": "127.0.0.1:0",
-            "command_config": None,
-        }
-        with started(json.dumps(options).encode() + b"\n") as process:
-            assert process.stdout is not None
-            assert process.stdin is not None
-            assert json.loads(process.stdout.readline())["event"] == "ready"
-            process.stdin.close()
-            assert process.wait(30) == 0
+def test_process_ends_with_its_standard_input(minibroker: MiniBroker) -> None:
+    options = {
+        "upstream": minibroker.bootstrap_servers,
+        "listener": "127.0.0.1:0",
+        "command_config": None,
+    }
+    with started(json.dumps(options).encode() + b"\n") as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        process.stdin.close()
+        assert process.wait(30) == 0
 
 
 def test_process_without_options_ends() -> None:
