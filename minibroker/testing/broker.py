@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
+from minibroker.testing.controlled import Controlled
 from minibroker.testing.lease import Ended, ForkServerAddress, Lease, fork_server_of_process
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class BrokerNamespace(NamedTuple):
     bootstrap_servers: str
 
 
-class MiniBroker:
+class MiniBroker(Controlled):
     """A broker for a test: ``with MiniBroker() as broker: connect_to(broker.bootstrap_servers)``.
 
     ``settings`` are the broker's own, e.g. ``{"num.partitions": 3}``; see ``minibroker settings
@@ -52,6 +53,8 @@ class MiniBroker:
     ends with the context, and with this process at the latest. ``async with`` gives an
     `AsyncMiniBroker`, whose methods are awaited.
     """
+
+    _what = "broker"
 
     def __init__(
         self,
@@ -62,28 +65,13 @@ class MiniBroker:
         share: str | None = None,
         guarded: bool = False,
     ) -> None:
+        super().__init__(guarded=guarded)
         self._settings = {name: _text(value) for name, value in (settings or {}).items()}
         if persona is not None:
             self._settings["persona"] = persona
         self._fork_server = fork_server
         self._share = share
-        self._guarded = guarded
         self._lease: Lease | None = None
-        self._ready: dict[str, Any] = {}
-        self._control: Control | None = None
-        self._faults: Faults | None = None
-        self._journal: RecordedJournal | None = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     async def __aenter__(self) -> AsyncMiniBroker:
         broker = AsyncMiniBroker(self)
@@ -124,13 +112,10 @@ class MiniBroker:
 
     def stop(self) -> None:
         """Stop, and wait until nothing of the broker is left; a second call does nothing."""
-        if self._control is not None:
-            self._control.close()
-            self._control = self._faults = self._journal = None
+        self._forget_ready()
         if self._lease is not None:
             self._lease.stop()
             self._lease = None
-        self._ready = {}
 
     # ----------------------------------------------------------------------------- addresses
 
@@ -144,48 +129,9 @@ class MiniBroker:
         return self.start()
 
     @property
-    def bootstrap_servers(self) -> str:
-        """``host:port`` for any Kafka client."""
-        return str(self._ready_value("bootstrap_servers"))
-
-    @property
-    def control_url(self) -> str:
-        """The HTTP control API."""
-        return str(self._ready_value("control_url"))
-
-    @property
     def pid(self) -> int:
         """Process id of the supervisor."""
         return int(str(self._ready_value("pid")))
-
-    @property
-    def control(self) -> Control:
-        """Calls to the control API that have no method here."""
-        if self._control is None:
-            from minibroker.testing.control import (
-                Control,  # importing http.client takes some milliseconds
-            )
-
-            self._control = Control(self.control_url)
-        return self._control
-
-    @property
-    def faults(self) -> Faults:
-        """Rules that make the broker misbehave, e.g. ``broker.faults.add("disconnect")``."""
-        if self._faults is None:
-            from minibroker.testing.faults import Faults
-
-            self._faults = Faults(self.control_url, self.control, guarded=self._guarded)
-        return self._faults
-
-    @property
-    def journal(self) -> RecordedJournal:
-        """What happened: ``with broker.journal as journal: ...; journal.assert_happened(...)``."""
-        if self._journal is None:
-            from minibroker.testing.journal import RecordedJournal
-
-            self._journal = RecordedJournal(self.control_url, self.control, guarded=self._guarded)
-        return self._journal
 
     # --------------------------------------------------------------------------------- calls
 
@@ -264,11 +210,6 @@ class MiniBroker:
     def log(self) -> str:
         """The end of the standard error of the broker's processes."""
         return self._lease.log() if self._lease is not None else ""
-
-    def _ready_value(self, key: str) -> object:
-        if not self._ready:
-            raise RuntimeError("the broker is not running: use it as a context manager, or start()")
-        return self._ready[key]
 
     def _refuse_if_guarded(self, call: str) -> None:
         if self._guarded:
