@@ -15,7 +15,7 @@ from minibroker.config.types import HostPort
 from minibroker.proxy.rewriting import can_name_brokers, rewrite, translate_addresses
 from minibroker.replay.capture import Captured
 from protocol.errors import DecodeError
-from protocol.headers import RequestHeader
+from protocol.headers import RequestHeader, decode_request_header
 from protocol.registry import ApiKey
 
 REPEATED: Final = frozenset(
@@ -35,37 +35,62 @@ REPEATED: Final = frozenset(
 )
 """APIs whose last response is repeated if a client requests more often than recorded."""
 
-_Kind = tuple[int, int]
-"""API key and version."""
+_Key = tuple[int, int] | tuple[int, int, str | None] | tuple[int, int, str | None, bytes]
+"""API key and version of a request; its client id; its body."""
 
 
 class RecordedAnswers:
     """The responses of a capture, in the recorded order of each API and version."""
 
     def __init__(self, requests: Sequence[Captured]) -> None:
-        self._next: dict[_Kind, deque[Captured]] = {}
-        self._last: dict[_Kind, Captured] = {}
+        self._waiting: dict[_Key, deque[Captured]] = {}
+        self._taken: set[int] = set()
+        """Orders of the requests whose responses were given."""
+        self._last: dict[_Key, Captured] = {}
         for each in requests:
             if each.response is not None:
-                kind = each.header.api_key, each.header.api_version
-                self._next.setdefault(kind, deque()).append(each)
+                for key in _keys(each.header, _body(each)):
+                    self._waiting.setdefault(key, deque()).append(each)
 
-    def take(self, header: RequestHeader) -> tuple[Captured, bool] | None:
+    def take(self, header: RequestHeader, body: bytes) -> tuple[Captured, bool] | None:
         """Return the next recorded request and whether its response was given before.
 
-        Those of the same client id come first. None if there is none.
+        The response to an equal request of the same client id comes first, then those to other
+        requests of it, so that clients whose requests come in another order than recorded get the
+        topics that they ask for. None if there is none.
         """
-        kind = header.api_key, header.api_version
-        waiting = self._next.get(kind) or deque()
-        found = next((each for each in waiting if each.header.client_id == header.client_id), None)
-        if found is None and waiting:
-            found = waiting[0]
+        equal, *others = _keys(header, body)
+        repeated = self._last if header.api_key in REPEATED else {}
+        found = self._pop(equal)
+        if found is None and equal in repeated:
+            return repeated[equal], True
+        for key in others:
+            found = found or self._pop(key)
         if found is not None:
-            waiting.remove(found)
-            self._last[kind] = found
+            self._last.update(dict.fromkeys(_keys(found.header, _body(found)), found))
             return found, False
-        last = self._last.get(kind)
-        return (last, True) if last is not None and header.api_key in REPEATED else None
+        last = next((repeated[key] for key in others if key in repeated), None)
+        return None if last is None else (last, True)
+
+    def _pop(self, key: _Key) -> Captured | None:
+        waiting = self._waiting.get(key, ())
+        while waiting:
+            found = waiting.popleft()
+            if found.order not in self._taken:
+                self._taken.add(found.order)
+                return found
+        return None
+
+
+def _keys(header: RequestHeader, body: bytes) -> tuple[_Key, _Key, _Key]:
+    """What a request may have in common with a recorded one, the most first."""
+    kind = header.api_key, header.api_version
+    return (*kind, header.client_id, body), (*kind, header.client_id), kind
+
+
+def _body(captured: Captured) -> bytes:
+    _, at = decode_request_header(captured.frame)
+    return captured.frame[at:]
 
 
 def answer_frame(

@@ -73,7 +73,7 @@ async def _answer(
     header, at = decode_request_header(frame)
     if header.api_key == ApiKey.PRODUCE and _has_no_response(header.api_version, frame, at):
         return True
-    found = answers.take(header)
+    found = answers.take(header, frame[at:])
     if found is None:
         return False
     captured, is_repeated = found

@@ -8,7 +8,7 @@ from minibroker.config.types import HostPort
 from minibroker.replay.capture import Captured, read_capture
 from minibroker.replay.recorded_answers import RecordedAnswers, answer_frame
 from protocol import registry
-from protocol.compiler import decode
+from protocol.compiler import decode, encode
 from protocol.headers import RequestHeader, decode_response_header
 from protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.fetch import (
@@ -17,7 +17,13 @@ from protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
 from tests.replay.recording import CaptureWriter
 
 HERE = HostPort("localhost", 1234)
@@ -40,13 +46,30 @@ def test_responses_come_in_order_and_reads_are_repeated() -> None:
     answers = RecordedAnswers(read_capture(writer.lines).requests)
     found = []
     for _ in range(3):
-        taken = answers.take(RequestHeader(3, 9, 5, "anyone"))
+        taken = answers.take(RequestHeader(3, 9, 5, "anyone"), b"")
         assert taken is not None
         found.append((answered(taken[0]).cluster_id, taken[1]))
     assert found == [("a", False), ("b", False), ("b", True)]
-    assert answers.take(RequestHeader(3, 8, 5, "t")) is None
-    assert answers.take(RequestHeader(19, 7, 5, "t")) is not None
-    assert answers.take(RequestHeader(19, 7, 5, "t")) is None
+    assert answers.take(RequestHeader(3, 8, 5, "t"), b"") is None
+    assert answers.take(RequestHeader(19, 7, 5, "t"), b"") is not None
+    assert answers.take(RequestHeader(19, 7, 5, "t"), b"") is None
+
+
+def test_equal_request_gets_its_response_in_another_order_of_requests() -> None:
+    writer = CaptureWriter()
+    requests = [MetadataRequest(topics=[MetadataRequestTopic(name=name)]) for name in "ab"]
+    for request in (*requests, *requests):
+        topics = [MetadataResponseTopic(name=topic.name) for topic in request.topics or ()]
+        writer.exchange("1", 1, request, 9, MetadataResponse(topics=topics))
+    answers = RecordedAnswers(read_capture(writer.lines).requests)
+    found = []
+    for name in "bbabaab":
+        body = encode(requests["ab".index(name)], 9)
+        taken = answers.take(RequestHeader(3, 9, 5, "t"), body)
+        assert taken is not None
+        found.append((answered(taken[0]).topics[0].name, taken[1]))
+    assert [name for name, _ in found] == list("bbabaab")
+    assert [is_repeated for _, is_repeated in found] == [False] * 3 + [True, False, True, True]
 
 
 def test_addresses_of_brokers_are_that_of_the_server() -> None:
