@@ -310,7 +310,7 @@ def test_connections_command_rejected_suggests_control_option(limited: Limited) 
     command = [sys.executable, "-m", "minibroker", "connections", "-b", broker.bootstrap_servers]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 3
-    assert "name its control API with --control" in ended.stderr
+    assert "name the control API with --control" in ended.stderr
     assert "kafka_connections_max=0" in printed(broker)
 
 
