@@ -31,6 +31,9 @@ from protocol.messages.api_versions import (
 )
 from protocol.registry import ApiKey
 
+SOFTWARE_VERSION: Final = 3
+"""Version since which requests name the client's software (KIP-511)."""
+
 NO_NODE_ID: Final = -1
 """Node id of a request that names no node."""
 
@@ -62,7 +65,7 @@ def before_authentication(ctx: Context, request: ApiVersionsRequest) -> ApiVersi
 
 def _is_valid(ctx: Context, request: ApiVersionsRequest) -> bool:
     """Whether the software is named well, and the expected cluster and node both or neither."""
-    if ctx.version >= 3 and not (
+    if ctx.version >= SOFTWARE_VERSION and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
@@ -131,6 +134,7 @@ API: Api[ApiVersionsRequest, None, None, ApiVersionsResponse] = Api(
     versions=(0, 5),
     split=split,
     merge=merge,
+    is_cacheable=True,
     left_out=(
         "metadata.version and kraft.version: there is no metadata log whose format they would name",
         "group.version, share.version, streams.version: those group protocols are not served",

@@ -447,7 +447,7 @@ class Api(Generic[Request, Part, Reply, Response]):
     """Whether brokers send it: authorized callers are exempt from the request quota."""
     is_cacheable: bool = False
     """Whether a response depends only on the image, the listener and the request if no owner was
-    asked and authorization is off. Its first field is then the throttle time.
+    asked and authorization is off.
     """
     single: SingleForm | None = None
     """The single step for the requests that make up most of the traffic."""

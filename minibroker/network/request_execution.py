@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
-from minibroker.apis.api_versions import unsupported_version
+from minibroker.apis.api_versions import SOFTWARE_VERSION, unsupported_version
 from minibroker.config.persona_definitions import PERSONA
 from minibroker.network.activity_events import count_records
 from minibroker.process.messages import ApiPart
@@ -96,7 +96,7 @@ class RequestExecution:
         cost.request = request
         if client.is_sampled and header.api_key == ApiKey.PRODUCE:
             cost.records = count_records(cast("ProduceRequest", request), block.view)
-        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= SOFTWARE_VERSION:
             versions_request = cast("ApiVersionsRequest", request)
             client.set_software(
                 versions_request.client_software_name, versions_request.client_software_version

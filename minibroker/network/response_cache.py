@@ -1,25 +1,30 @@
 """Cache of encoded responses that depend only on the cluster image, the listener and the request.
 
-Owns the encoded responses of requests that clients repeat, such as Metadata of all topics, which
-takes longer to build than to send. It must never know what a response means. Invariant: a response
-is found only with the image that it was built from, for the same bytes of the request, so it is the
-one that would be built now. Kafka builds the response from ``KRaftMetadataCache`` each time.
+Owns the encoded responses of requests that clients repeat: Metadata of all topics, which takes
+longer to build than to send, and ApiVersions, the first request of each connection. It must never
+know what a response means. Invariant: a response is found only with the image that it was built
+from, for the same bytes of the request, so it is the one that would be built now. Kafka builds the
+response from ``KRaftMetadataCache`` each time.
 """
 
 from __future__ import annotations
 
 import struct
+from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from minibroker.apis.api_versions import SOFTWARE_VERSION
 from minibroker.apis.registry import APIS
 from minibroker.network.request_reader import LENGTH_BYTES
 from protocol import registry
+from protocol.compiler import encode
 from protocol.headers import (
     API_BYTES,
     RequestHeader,
     encode_response_header,
     quick_request_header,
 )
+from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +43,10 @@ REQUEST_BYTES_MAX: Final = 4096
 """Size of the largest request whose response is kept."""
 
 THROTTLE_BYTES: Final = 4
-"""Size of a throttle time; the first field of the responses that have one and are kept."""
+"""Size of a throttle time."""
+
+_PROBE: Final = 0x01010101
+"""A throttle time that differs from none in its first byte."""
 
 _KEY_BYTES: Final = 2
 _API: Final = struct.Struct(">hh")
@@ -67,16 +75,21 @@ class CachedResponse:
         """Return the response with length, header and throttle time."""
         body = self._entry.body
         start = (len(self._header) + len(body)).to_bytes(LENGTH_BYTES, "big") + self._header
-        if self.throttle_time_ms and self._entry.has_throttle_time:
+        at = self._entry.throttle_at
+        if self.throttle_time_ms and at is not None:
             throttle = self.throttle_time_ms.to_bytes(THROTTLE_BYTES, "big")
-            return b"".join((start, throttle, memoryview(body)[THROTTLE_BYTES:]))
+            rest = memoryview(body)[at + THROTTLE_BYTES :]
+            return b"".join((start, memoryview(body)[:at], throttle, rest))
         return start + body
 
 
 class _Entry(NamedTuple):
     body: bytes
     error: int
-    has_throttle_time: bool
+    throttle_at: int | None
+    """Position of the throttle time in the body; None in versions without it."""
+    software: tuple[str, str] | None
+    """What the client says of itself in the request (KIP-511)."""
 
 
 class ResponseCache:
@@ -104,6 +117,8 @@ class ResponseCache:
         cost.header = header
         cost.is_direct = True
         cost.error = entry.error
+        if entry.software is not None:
+            cost.client.set_software(*entry.software)
         start = encode_response_header(header.api_key, header.api_version, header.correlation_id)
         return CachedResponse(start, entry)
 
@@ -116,15 +131,16 @@ class ResponseCache:
         ):
             return
         found = _read_header(body)
-        if found is None:
-            return
+        if found is None or found[0].api_version != cost.header.api_version:
+            return  # An unknown version of ApiVersions is answered in version 0.
         response = b"".join(map(bytes, encoded))  # type: ignore[arg-type]
         if len(self._entries) >= RESPONSES_MAX or self._size + len(response) > RESPONSE_BYTES_MAX:
             self._start(image)
         if len(response) <= RESPONSE_BYTES_MAX:
             key = body[:API_BYTES], body[found[1] :], cost.client.caller.listener
-            has_throttle_time = _has_throttle_time(cost.header)
-            self._entries[key] = _Entry(response, cost.error, has_throttle_time)
+            self._entries[key] = _Entry(
+                response, cost.error, _throttle_position(cost), _software(cost)
+            )
             self._size += len(response)
 
     def _start(self, image: Image) -> None:
@@ -138,6 +154,22 @@ def _read_header(body: bytes) -> tuple[RequestHeader, int] | None:
     return quick_request_header(body, registry.schema(key).request_header_version(version))
 
 
-def _has_throttle_time(header: RequestHeader) -> bool:
-    first = registry.schema(header.api_key).response.__fields__[0]
-    return first.name == "throttle_time_ms" and first.versions.has(header.api_version)
+def _throttle_position(cost: RequestCost) -> int | None:
+    """The position of the throttle time in the body of a response, if its version has it."""
+    response, version = cost.response, cost.header.api_version
+    fields = [item.name for item in type(response).__fields__ if item.versions.has(version)]
+    if "throttle_time_ms" not in fields:
+        return None
+    if fields[0] == "throttle_time_ms":
+        return 0
+    throttled = copy(response)
+    throttled.throttle_time_ms = _PROBE
+    unchanged, changed = encode(response, version), encode(throttled, version)
+    return next(at for at, byte in enumerate(changed) if byte != unchanged[at])
+
+
+def _software(cost: RequestCost) -> tuple[str, str] | None:
+    header, request = cost.header, cost.request
+    if header.api_key != ApiKey.API_VERSIONS or header.api_version < SOFTWARE_VERSION:
+        return None
+    return request.client_software_name, request.client_software_version

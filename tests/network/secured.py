@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.apis.base import Context
 from minibroker.broker.tasks import TaskBroker
 from minibroker.config import Settings
 from minibroker.network.client_connection import ClientConnection
+from minibroker.network.request_cost import RequestCost
 from minibroker.network.request_handler import RequestHandler
 from minibroker.network.tls import TlsStream
 from minibroker.observability.definitions import CLOSED, CloseReason
@@ -22,7 +22,6 @@ from minibroker.runtime.arena import Block
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import MemoryStream
 from minibroker.security.principal import Introduction, Principal
-from protocol.headers import RequestHeader
 from protocol.messages.api_versions import ApiVersionsRequest
 from tests.network.certificates import keystore
 from tests.simulation.client import SimulatedClient
@@ -43,7 +42,7 @@ class SecuredBroker:
         self.wall_ms = clock.wall_ms
         self.known: dict[str, Principal] = {}
         self.asked: set[int] = set()
-        """Keys of all requests that got beyond their headers."""
+        """Keys of all requests of authenticated clients."""
 
     async def dial(self, listener: str, host: str = "127.0.0.1") -> MemoryStream:
         return await self.broker.sources[listener].connect(host)
@@ -84,17 +83,18 @@ async def secured(directory: Path, mock: MockClock, *pairs: str) -> AsyncIterato
     clock = SimulatedClock(mock)
     broker = TaskBroker(Settings.from_sources(pairs=given), directory, clock=clock, seed=1)
     at = SecuredBroker(broker, clock)
-    real = RequestHandler.context
+    real = RequestHandler.start_now
 
     def noting(
-        self: RequestHandler, client: ClientConnection, header: RequestHeader, block: Block
-    ) -> Context:
-        at.asked.add(header.api_key)
+        self: RequestHandler, client: ClientConnection, body: bytes | Block
+    ) -> RequestCost | Awaitable[None]:
+        start = body if isinstance(body, bytes) else bytes(body.view[:2])
+        at.asked.add(int.from_bytes(start[:2], "big"))
         at.known[client.caller.listener] = client.caller.principal
-        return real(self, client, header, block)
+        return real(self, client, body)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RequestHandler, "context", noting)
+        patch.setattr(RequestHandler, "start_now", noting)
         async with trio.open_nursery() as nursery:
             await nursery.start(broker.run)
             yield at

@@ -18,7 +18,15 @@ from minibroker.network.response_cache import (
     CachedResponse,
     ResponseCache,
 )
+from protocol import registry
+from protocol.compiler import encode
 from protocol.headers import RequestHeader, decode_request_header, encode_request_header
+from protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.metadata import MetadataRequest
 from protocol.registry import ApiKey
@@ -35,6 +43,7 @@ def cost(request: bytes, listener: str = "PLAINTEXT", error: int = 0) -> Request
     client = SimpleNamespace(caller=SimpleNamespace(listener=listener))
     made = RequestCost(cast("Any", client), len(request), 0, 0)
     made.header, made.error = decode_request_header(request)[0], error
+    made.response = registry.schema(made.header.api_key).response()
     return made
 
 
@@ -103,9 +112,64 @@ def test_throttle_time_is_written_in_versions_that_have_it(version: int, expecte
     assert response_body(response) == expected
 
 
+def api_versions(version: int, software: str = "client") -> tuple[RequestCost, bytes]:
+    """A request that names this software, and its response."""
+    request = ApiVersionsRequest(client_software_name=software, client_software_version="1")
+    header = encode_request_header(RequestHeader(ApiKey.API_VERSIONS, version, 7, "c"))
+    frame = header + encode(request, version)
+    made = cost(frame)
+    client = cast("Any", made.client)
+    client.software = None
+    client.set_software = lambda name, version: setattr(client, "software", (name, version))
+    made.request = request
+    made.response = ApiVersionsResponse(
+        api_keys=[ApiVersion(api_key=key, max_version=9) for key in (0, 1, 18)],
+        supported_features=[SupportedFeatureKey(name="f", min_version=1, max_version=2)],
+    )
+    return made, frame
+
+
+def keep_api_versions(cache: ResponseCache, version: int, software: str = "client") -> None:
+    of, frame = api_versions(version, software)
+    assert cache.find(of, frame, IMAGE) is None
+    cache.keep(of, frame, IMAGE, [encode(of.response, version)])
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_throttle_time_is_written_between_other_fields(version: int) -> None:
+    cache = ResponseCache()
+    keep_api_versions(cache, version)
+    for throttle_time_ms in (0, 1, 2**31 - 1):
+        of, frame = api_versions(version)
+        response = cache.find(of, frame, IMAGE)
+        assert response is not None
+        of.response.throttle_time_ms = response.throttle_time_ms = throttle_time_ms
+        assert response_body(response) == encode(of.response, version)
+
+
+def test_software_of_a_cached_request_is_that_of_its_client() -> None:
+    cache = ResponseCache()
+    for version, name in ((3, "a"), (3, "b"), (2, "a")):
+        keep_api_versions(cache, version, name)
+    for version, name, software in ((3, "a", ("a", "1")), (3, "b", ("b", "1")), (2, "a", None)):
+        of, frame = api_versions(version, name)
+        assert cache.find(of, frame, IMAGE) is not None
+        assert of.client.software == software
+
+
+def test_response_in_another_version_than_requested_is_not_kept() -> None:
+    cache = ResponseCache()
+    request = body("", key=ApiKey.API_VERSIONS, version=99)
+    of = cost(request)
+    assert cache.find(of, request, IMAGE) is None
+    of.header = of.header._replace(api_version=0)
+    cache.keep(of, request, IMAGE, [b"abcd"])
+    assert found(cache, request) is None
+
+
 def test_other_apis_and_large_requests_are_not_kept() -> None:
     cache = ResponseCache()
-    for request in (body(key=ApiKey.API_VERSIONS, version=3), body("x" * REQUEST_BYTES_MAX)):
+    for request in (body(key=ApiKey.SASL_HANDSHAKE, version=1), body("x" * REQUEST_BYTES_MAX)):
         cache.keep(cost(request), request, IMAGE, [b"abcd"])
         assert found(cache, request) is None
 
@@ -123,6 +187,18 @@ def test_number_and_size_of_responses_are_bounded() -> None:
     assert found(cache, body("large")) is not None
     kept(cache, body("too large"), bytes(RESPONSE_BYTES_MAX + 1))
     assert found(cache, body("too large")) is None
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_repeated_api_versions_request_gets_the_same_bytes_on_each_connection(
+    version: int, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    asked = ApiVersionsRequest(client_software_name="c", client_software_version="1")
+    async with running(tmp_path, autojump_clock, "combined") as client:
+        await client.ask(asked, version)
+        received = client.received
+        await client.ask(asked, version)
+        assert client.received[8:] == received[8:]
 
 
 @pytest.mark.parametrize("version", range(14))
