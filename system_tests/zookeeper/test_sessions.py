@@ -61,9 +61,9 @@ async def wait_for_loss(events: AsyncIterator[StoreEvent]) -> None:
 async def test_while_the_server_is_down_operations_wait_and_are_then_done(
     own_server: ZooKeeper,
 ) -> None:
-    # A server that is only just starting may take a connection and never say a word: a client gives
-    # up on it when a session's time is over, and that must leave patience for another try.
-    store = await ZooKeeperStore.open(access(f"{own_server.address}/x", session_s=4))
+    # A server that is just starting may accept a connection and lose the session's request. The
+    # client waits 5 s for the response and tries again, and the session must last until then.
+    store = await ZooKeeperStore.open(access(f"{own_server.address}/x", session_s=20))
     await store.create("/e", b"mine", ephemeral=True)
     session = store._session
     results: list[object] = []
