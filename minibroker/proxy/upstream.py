@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 CONNECT_S: Final = 10.0
 """How long a connection to a broker may take, with the handshake of TLS."""
 
+ANSWER_S: Final = 10.0
+"""How long a broker may take to answer ApiVersions."""
+
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 """Size of a response to ApiVersions, which real ones are far below."""
 

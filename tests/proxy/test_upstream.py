@@ -147,7 +147,7 @@ async def test_listener_that_is_no_broker_is_named(tmp_path: Path, server: ssl.S
 
 
 async def test_listener_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibroker.proxy.upstream.CONNECT_S", 0.05)
+    monkeypatch.setattr("minibroker.proxy.upstream.ANSWER_S", 0.05)
     with (
         socket.create_server((LOOPBACK, 0)) as silent,
         pytest.raises(UpstreamLost, match="it does not answer requests"),
