@@ -37,7 +37,7 @@ ANSWER_BYTES_MAX: Final = 1024 * 1024
 """Size of a response to ApiVersions, which real ones are far below."""
 
 _HELLO: Final = RequestHeader(ApiKey.API_VERSIONS, 0, 1, "minibroker-proxy")
-_CORRELATION_ID: Final = b"\0\0\0\1"
+_CORRELATION_ID: Final = _HELLO.correlation_id.to_bytes(4, "big")
 
 
 async def connect(broker: HostPort, tls: ssl.SSLContext | None) -> ByteStream:
@@ -55,10 +55,9 @@ async def check_broker(broker: HostPort, tls: ssl.SSLContext | None) -> None:
     """
     stream = await connect(broker, tls)
     try:
-        with trio.move_on_after(CONNECT_S):
-            await send_frame(
-                stream, encode_request_header(_HELLO) + encode(ApiVersionsRequest(), 0)
-            )
+        with trio.move_on_after(ANSWER_S):
+            header = encode_request_header(_HELLO)
+            await send_frame(stream, header + encode(ApiVersionsRequest(), _HELLO.api_version))
             answer = await FrameReader(stream, ANSWER_BYTES_MAX).next_frame()
             if answer is not None and answer.startswith(_CORRELATION_ID):
                 return
