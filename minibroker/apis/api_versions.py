@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from minibroker.apis.base import Api, Context, Owner, ServedVersions
 from minibroker.cluster.features import shown_features
 from minibroker.config import NODE_ID, PERSONA
 from minibroker.personas.persona import ALL, NONE, OWN, Persona
 from protocol.errors import ErrorCode
+from protocol.headers import RequestHeader
 from protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -31,7 +32,7 @@ from protocol.messages.api_versions import (
 )
 from protocol.registry import ApiKey
 
-SOFTWARE_VERSION: Final = 3
+_SOFTWARE_VERSION: Final = 3
 """Version since which requests name the client's software (KIP-511)."""
 
 NO_NODE_ID: Final = -1
@@ -63,9 +64,16 @@ def before_authentication(ctx: Context, request: ApiVersionsRequest) -> ApiVersi
     return _response(ctx)
 
 
+def software_in(header: RequestHeader, request: Any) -> tuple[str, str] | None:
+    """Name and version of the client's software; None if the request is not one that names it."""
+    if header.api_key != ApiKey.API_VERSIONS or header.api_version < _SOFTWARE_VERSION:
+        return None
+    return request.client_software_name, request.client_software_version
+
+
 def _is_valid(ctx: Context, request: ApiVersionsRequest) -> bool:
     """Whether the software is named well, and the expected cluster and node both or neither."""
-    if ctx.version >= SOFTWARE_VERSION and not (
+    if ctx.version >= _SOFTWARE_VERSION and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
-from minibroker.apis.api_versions import SOFTWARE_VERSION, unsupported_version
+from minibroker.apis.api_versions import software_in, unsupported_version
 from minibroker.config.persona_definitions import PERSONA
 from minibroker.network.activity_events import count_records
 from minibroker.process.messages import ApiPart
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from minibroker.network.quota_stage import QuotaStage
     from minibroker.network.request_cost import RequestCost
     from minibroker.runtime.arena import Block
-    from protocol.messages.api_versions import ApiVersionsRequest
     from protocol.messages.produce import ProduceRequest
 
 
@@ -96,11 +95,9 @@ class RequestExecution:
         cost.request = request
         if client.is_sampled and header.api_key == ApiKey.PRODUCE:
             cost.records = count_records(cast("ProduceRequest", request), block.view)
-        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= SOFTWARE_VERSION:
-            versions_request = cast("ApiVersionsRequest", request)
-            client.set_software(
-                versions_request.client_software_name, versions_request.client_software_version
-            )
+        software = software_in(header, request)
+        if software is not None:
+            client.set_software(*software)
         if api.may_wait:
             # Only records are read in place, and the client chooses how long the request waits.
             self.free()

@@ -13,7 +13,7 @@ import struct
 from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from minibroker.apis.api_versions import SOFTWARE_VERSION
+from minibroker.apis.api_versions import software_in
 from minibroker.apis.registry import APIS
 from minibroker.network.request_reader import LENGTH_BYTES
 from protocol import registry
@@ -24,7 +24,6 @@ from protocol.headers import (
     encode_response_header,
     quick_request_header,
 )
-from protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +138,10 @@ class ResponseCache:
         if len(response) <= RESPONSE_BYTES_MAX:
             key = body[:API_BYTES], body[found[1] :], cost.client.caller.listener
             self._entries[key] = _Entry(
-                response, cost.error, _throttle_position(cost), _software(cost)
+                response,
+                cost.error,
+                _throttle_position(cost, response),
+                software_in(cost.header, cost.request),
             )
             self._size += len(response)
 
@@ -154,8 +156,8 @@ def _read_header(body: bytes) -> tuple[RequestHeader, int] | None:
     return quick_request_header(body, registry.schema(key).request_header_version(version))
 
 
-def _throttle_position(cost: RequestCost) -> int | None:
-    """The position of the throttle time in the body of a response, if its version has it."""
+def _throttle_position(cost: RequestCost, body: bytes) -> int | None:
+    """The position of the throttle time in a response without one, if its version has it."""
     response, version = cost.response, cost.header.api_version
     fields = [item.name for item in type(response).__fields__ if item.versions.has(version)]
     if "throttle_time_ms" not in fields:
@@ -164,12 +166,5 @@ def _throttle_position(cost: RequestCost) -> int | None:
         return 0
     throttled = copy(response)
     throttled.throttle_time_ms = _PROBE
-    unchanged, changed = encode(response, version), encode(throttled, version)
-    return next(at for at, byte in enumerate(changed) if byte != unchanged[at])
-
-
-def _software(cost: RequestCost) -> tuple[str, str] | None:
-    header, request = cost.header, cost.request
-    if header.api_key != ApiKey.API_VERSIONS or header.api_version < SOFTWARE_VERSION:
-        return None
-    return request.client_software_name, request.client_software_version
+    changed = encode(throttled, version)
+    return next(at for at, byte in enumerate(changed) if byte != body[at])
