@@ -115,7 +115,7 @@ class FetchWatches:
         return watch.sequence == sequence and self._watches.get(watch.session_id) is watch
 
     def subscribe(self, watch: FetchWatch, name: TopicPartition) -> None:
-        """Notify a watch of the next change of a partition, which is read now."""
+        """Notify a watch of the next change of a partition that was just read."""
         self._by_partition.setdefault(name, {})[watch] = None
 
     def changed(self, topic: str, partition: int) -> None:

@@ -345,9 +345,10 @@ def _read(scope: WorkerScope, watch: FetchWatch, part: SessionPart) -> SessionRe
     failed = False
     for query in watch.pending():
         name = query.topic, query.partition
-        scope.fetch_watches.subscribe(watch, name)
         is_read = size == 0 or remaining > 0
         result = read_partition(scope, query, remaining, first=size == 0, committed=part.committed)
+        # After the read: if it opens the partition, that is a change, which ends a subscription.
+        scope.fetch_watches.subscribe(watch, name)
         failed = failed or result.is_failed
         if result.records is not None:
             size += len(result.records)

@@ -354,6 +354,19 @@ async def test_workers_that_forgot_the_session_get_all_partitions(
     assert any(part.follows == -1 for part in log_apis.rounds[0].parts.values())
 
 
+async def test_partition_that_a_fetch_opens_is_watched(
+    log_apis: Any, client: SessionClient, fetch: Fetch, append: Append
+) -> None:
+    await fetch(client)
+    for worker in log_apis.workers.values():  # As after a restart: a fetch opens the partitions.
+        worker.fetch_watches._drop(client.session_id)
+        worker._replicas._partitions.clear()
+    await fetch(client)
+    await fetch(client)
+    await append("t", 1)
+    assert list(await fetch(client)) == [("t", 1)]
+
+
 async def test_change_of_isolation_level_reads_all_partitions(
     log_apis: Any, client: SessionClient, fetch: Fetch
 ) -> None:
