@@ -1,8 +1,8 @@
 """Request and response headers.
 
 Owns the bytes between a frame's length and its body: API, version and correlation id. It must never
-read bodies. Every request passes through here, so decoding is hand-written; the declarations below
-are the same schema for the dissector and the tests. Tagged fields in headers are read and dropped.
+read bodies. Every request passes through here, so decoding is hand-written; `header_schemas`
+declares the same schema for the dissector. Tagged fields in headers are read and dropped.
 Kafka's ``org.apache.kafka.common.requests.{RequestHeader,ResponseHeader}``.
 """
 
@@ -14,26 +14,8 @@ from typing import Final, NamedTuple
 from protocol import registry
 from protocol.errors import DecodeError, EncodeError
 from protocol.registry import ApiKey
-from protocol.schema import Message, field
-from protocol.types import INT16, INT32, PLAIN_NULLABLE_STRING, STRING_LENGTH_MAX
+from protocol.types import STRING_LENGTH_MAX
 from protocol.wire import Buffer, skip_tagged_fields
-
-
-class RequestHeaderSchema(Message, versions="0-2", flexible="2+"):
-    """Version 2 goes before requests in the compact encoding, version 1 before all others but
-    version 0 of ControlledShutdown.
-    """
-
-    request_api_key: int = field(INT16)
-    request_api_version: int = field(INT16)
-    correlation_id: int = field(INT32)
-    client_id: str | None = field(PLAIN_NULLABLE_STRING, versions="1+", default="")
-
-
-class ResponseHeaderSchema(Message, versions="0-1", flexible="1+"):
-    """Version 1 goes before responses in the compact encoding."""
-
-    correlation_id: int = field(INT32)
 
 
 class RequestHeader(NamedTuple):

@@ -7,6 +7,8 @@ and ``start`` imports nothing of the client.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import click
 
 from minibroker import __version__
@@ -107,4 +109,22 @@ app = CommandGroup(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
-click.version_option(__version__, message="%(prog)s %(version)s", help="Print it.")(app)
+
+
+def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        # Compiled or not as a whole; this module is one that is compiled.
+        found = find_spec("minibroker.network.selector")
+        is_compiled = found is not None and not str(found.origin).endswith(".py")
+        click.echo(f"minibroker {__version__}{', compiled' if is_compiled else ''}")
+        context.exit()
+
+
+click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print it.",
+)(app)

@@ -57,9 +57,9 @@ class RequestCost:
     is_direct = False
     """Whether the request was answered without the three steps of its API, and has no context."""
     ctx: Context
-    request: Any = None
+    request: Any
     """The decoded request."""
-    response: Any = None
+    response: Any
     """The response of the API, without throttle time; None if there is none."""
     owners_ns = 0
     """Time spent waiting for the processes that execute the request, including their work."""
@@ -89,7 +89,7 @@ class RequestCost:
     """The fault rules that fired for the request."""
     journal_ns = 0
     """When the response was ready to be sent, if the journal is on."""
-    journal_body: bytes | Block | None = None
+    journal_body: bytes | Block | None
     """The request while it is not recorded; it is recorded with its response if that is quick."""
     journal_record: list[Any] | None = None
     """The record of the response, if that was recorded before it was sent."""
@@ -108,6 +108,10 @@ class RequestCost:
         self.request_bytes = request_bytes
         self.received_ns = received_ns
         self._worked_from_ns = worked_from_ns
+        # Not in the class: a compiled class only has defaults of simple types.
+        self.request = None
+        self.response = None
+        self.journal_body = None
 
     @property
     def queue_ns(self) -> int:

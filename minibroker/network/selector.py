@@ -73,6 +73,11 @@ class _Registration:
         """Whether the next request of the connection can be served."""
         return self.task is not None and self.delayed is None and self.cost is None
 
+    def wait_in(self, task: trio.lowlevel.Task) -> None:
+        """Let the connection's task wait for what the next request needs."""
+        self.task = task
+        self.rest = self.error = None
+
 
 class Selector:
     """The selector of one processor; ``run`` must be running."""
@@ -115,8 +120,7 @@ class Selector:
             registration.is_ready = True  # The caller may leave bytes in the socket.
             return None
         registration.is_ready = False
-        registration.rest = registration.error = None
-        registration.task = trio.lowlevel.current_task()
+        registration.wait_in(trio.lowlevel.current_task())
 
         def abort(_: object) -> trio.lowlevel.Abort:
             registration.task = None

@@ -13,7 +13,6 @@ import errno
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.observability.conditions import Conditions
@@ -132,8 +131,7 @@ class LogFigures(NamedTuple):
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """Everything one incarnation of one process has counted; plain data, cheap to pickle.
 
     ``process`` is the name that the supervisor and the control API use too, e.g. ``processor-0``.

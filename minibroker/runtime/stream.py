@@ -310,7 +310,7 @@ class MemoryStream(ByteStream):
         return len(self._incoming.buffer)
 
     async def send_all(self, data: bytes | memoryview, *, more: bool = False) -> None:
-        del more  # Nothing is held back in memory.
+        _ = more  # Nothing is held back in memory.
         pipe = self._outgoing
         rest = memoryview(data)
         while rest:

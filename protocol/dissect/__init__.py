@@ -19,7 +19,7 @@ from protocol.dissect.tree import Direction, Dissection, Node
 from protocol.dissect.walk import Broken, Walker
 from protocol.errors import UnsupportedVersion
 from protocol.framing import SIZE_BYTES
-from protocol.headers import RequestHeaderSchema, ResponseHeaderSchema
+from protocol.header_schemas import RequestHeaderSchema, ResponseHeaderSchema
 from protocol.registry import ApiKey, ApiSchema
 from protocol.schema import construct_for
 

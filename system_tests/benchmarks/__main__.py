@@ -29,17 +29,26 @@ from system_tests.benchmarks import (
     snapshots,
 )
 from system_tests.benchmarks.client import CLIENT, FRAMES, SMALL, TRANSACTIONS, compiled
-from system_tests.benchmarks.peers import KAFKA, KFAKE, MINIBROKER, MOCK, Peer, start_peer
+from system_tests.benchmarks.peers import (
+    COMPILED_TREE,
+    INTERPRETED,
+    KAFKA,
+    KFAKE,
+    MINIBROKER,
+    MOCK,
+    Peer,
+    start_peer,
+)
 from system_tests.benchmarks.plan import Session
 from system_tests.harness.brokers import RunningBroker, StartFailed
 from system_tests.harness.jars import CACHE, ToolchainMissing
 
-TIME_MAX_S = 15 * 60
+TIME_MAX_S = 20 * 60
 GROWTH_MAX_S = 10 * 60
 STORMS_MAX = 3
 WARM_UPS = 2
 BUSY_SHARE_MAX = 0.05
-PEERS = (MINIBROKER, KAFKA, MOCK, KFAKE)
+PEERS = (MINIBROKER, INTERPRETED, KAFKA, MOCK, KFAKE)
 
 
 def start_all(names: Sequence[str], folder: Path, session: Session) -> list[Peer]:
@@ -206,6 +215,7 @@ def main() -> int:
     grows = plan.grows(options.growth, options.only)
     session = Session(TIME_MAX_S + grows * GROWTH_MAX_S, options.only)
     try:
+        measures.use_compiled_tree(COMPILED_TREE)
         for program in (CLIENT, SMALL, FRAMES, TRANSACTIONS):
             compiled(program)
     except ToolchainMissing as missing:

@@ -15,12 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from system_tests.benchmarks import growth
-from system_tests.benchmarks.peers import KAFKA, KFAKE, MINIBROKER, MOCK
+from system_tests.benchmarks.peers import INTERPRETED, KAFKA, KFAKE, MINIBROKER, MOCK
 
 Runs = Mapping[str, Mapping[str, Sequence[float]]]
 Points = tuple[list[int], list[float]]
 
-COLORS = {MINIBROKER: "#2a6f97", KAFKA: "#d1495b", MOCK: "#8a8a8a", KFAKE: "#e9a03b"}
+COLORS = {
+    MINIBROKER: "#2a6f97",
+    INTERPRETED: "#8fb8d0",
+    KAFKA: "#d1495b",
+    MOCK: "#8a8a8a",
+    KFAKE: "#e9a03b",
+}
 BY_CONNECTIONS, BY_SIZE = "performance-connections.png", "performance-record-size.png"
 BY_PARTITIONS, BY_BATCH = "performance-partitions.png", "performance-batch-size.png"
 TICKS = (1, 2, 5)

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from system_tests.benchmarks.client import RunFailed, run, waiting_for_servers
-from system_tests.benchmarks.peers import KAFKA, MINIBROKER, Peer
+from system_tests.benchmarks.peers import COMPILED_TREE, KAFKA, MINIBROKER, Peer
 from system_tests.harness.brokers import (
     RunningBroker,
     format_kafka,
@@ -34,7 +34,7 @@ from system_tests.harness.brokers import (
     start_minibroker,
     wait_for_port,
 )
-from system_tests.harness.jars import PROJECT
+from system_tests.harness.jars import ToolchainMissing
 from system_tests.harness.processes import pss_bytes, tree
 from system_tests.harness.waiting import wait_until
 
@@ -113,6 +113,17 @@ def use_compiled_modules(folder: Path) -> None:
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+
+
+def use_compiled_tree(tree: Path) -> None:
+    """Let the programs that are started import minibroker from the compiled tree.
+
+    Raises `ToolchainMissing` without it.
+    """
+    if not (tree / ".built").exists():
+        raise ToolchainMissing(f"{tree} is not there: `make compiled` or `make bench` builds it")
+    os.environ["PYTHONPATH"] = str(tree)
+    os.environ["PYTHONSAFEPATH"] = "1"  # Not from the current folder.
 
 
 def cpu_seconds(root: int) -> float:
@@ -277,7 +288,7 @@ def test_another():
 """
 
 
-def fixture_start(folder: Path, checkout: Path = PROJECT) -> Figures:
+def fixture_start(folder: Path, checkout: Path = COMPILED_TREE) -> Figures:
     """Run pytest in a small new project and measure its fixtures."""
     project = Path(tempfile.mkdtemp(prefix="fixture-", dir=folder))
     (project / "conftest.py").write_text(CONFTEST)

@@ -19,7 +19,10 @@ from system_tests.harness.brokers import RunningBroker, start_kafka, start_minib
 from system_tests.harness.compiling import built_with_go
 from system_tests.harness.jars import PROJECT, ToolchainMissing, kafka_jars
 
-MINIBROKER, KAFKA, MOCK, KFAKE = "minibroker", "kafka", "librdkafka mock", "kfake"
+MINIBROKER, INTERPRETED = "minibroker", "interpreted"
+KAFKA, MOCK, KFAKE = "kafka", "librdkafka mock", "kfake"
+COMPILED_TREE = PROJECT / "build" / "compiled"
+"""The checkout with compiled modules: all brokers but one are started from there."""
 # librdkafka's mock lives inside a client; this client does nothing else.
 MOCK_HOST = """
 import sys
@@ -45,9 +48,10 @@ class Peer:
 
 
 def start_peer(name: str, folder: Path) -> Peer:
-    """Start one of the four; raises `ToolchainMissing` if this machine can't."""
+    """Start one of the five; raises `ToolchainMissing` if this machine can't."""
     return {
         MINIBROKER: _minibroker,
+        INTERPRETED: _interpreted,
         KAFKA: _kafka,
         MOCK: _mock,
         KFAKE: _kfake,
@@ -76,6 +80,16 @@ def _minibroker(folder: Path) -> Peer:
         end=_ended(broker),
         control_url=broker.control_url,
     )
+
+
+def _interpreted(folder: Path) -> Peer:
+    """The same broker from the sources of the checkout."""
+    broker = start_minibroker(
+        data_dir=folder / "interpreted-data", environment={"PYTHONPATH": str(PROJECT)}
+    )
+    from minibroker import __version__
+
+    return Peer(INTERPRETED, __version__, broker.bootstrap_servers, broker.pid, _ended(broker))
 
 
 def _kafka(folder: Path) -> Peer:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 
 import click
 import pytest
@@ -34,8 +35,16 @@ def test_help_lists_the_exit_codes() -> None:
     assert "3 broker unreachable" in CliRunner().invoke(app, ["--help"]).output
 
 
-def test_version_option_prints_version() -> None:
-    assert CliRunner().invoke(app, ["--version"]).output == f"minibroker {__version__}\n"
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("selector.py", ""), ("selector.cpython-311.so", ", compiled")],
+)
+def test_version_option_prints_version(
+    monkeypatch: pytest.MonkeyPatch, file: str, kind: str
+) -> None:
+    found = ModuleSpec("minibroker.network.selector", None, origin=f"/lib/network/{file}")
+    monkeypatch.setattr("minibroker.cli.app.find_spec", lambda _: found)
+    assert CliRunner().invoke(app, ["--version"]).output == f"minibroker {__version__}{kind}\n"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,8 +96,10 @@ def test_missing_process_is_down_and_has_no_gauges() -> None:
 
 
 def snapshot(incarnation: int, elapsed_ns: int, busy_ns: int) -> Snapshot:
-    return replace(
-        processor().snapshot(), incarnation=incarnation, elapsed_ns=elapsed_ns, busy_ns=busy_ns
+    return (
+        processor()
+        .snapshot()
+        ._replace(incarnation=incarnation, elapsed_ns=elapsed_ns, busy_ns=busy_ns)
     )
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from protocol import headers
 from protocol.errors import DecodeError, EncodeError, UnsupportedVersion
-from protocol.headers import RequestHeader, RequestHeaderSchema, ResponseHeaderSchema
+from protocol.header_schemas import RequestHeaderSchema, ResponseHeaderSchema
+from protocol.headers import RequestHeader
 from protocol.registry import ApiKey, schema
 from protocol.schema import construct_for
 
