@@ -1,7 +1,7 @@
 """The schemas of request and response headers, for the dissector.
 
 Owns the declarations. It must never know how a broker reads headers: `headers` does so by hand.
-Invariant: both read the same bytes alike. Kafka's ``RequestHeader.json`` and ``ResponseHeader.json``.
+Invariant: both read the same bytes alike. Kafka's ``RequestHeader.json``, ``ResponseHeader.json``.
 """
 
 from __future__ import annotations

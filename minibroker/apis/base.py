@@ -10,7 +10,6 @@ the same thing as one class; here it is one file per API.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -388,18 +387,15 @@ class Waiter(Protocol):
     def __hash__(self) -> int: ...
 
 
-class Delayed(ABC):
+class Delayed(Protocol):
     """A single step that waits until a partition has grown, or for its deadline.
 
     ``deadline`` is in seconds of the broker's clock. Kafka's ``DelayedOperation``.
     """
 
-    __slots__ = ("deadline", "partitions")
-
     partitions: Collection[tuple[str, int]]
     deadline: float
 
-    @abstractmethod
     def attempt(self, *, is_over: bool) -> tuple[Any, ...] | Delayed | None:
         """Try again, when a partition may have grown and when the wait ``is_over``.
 

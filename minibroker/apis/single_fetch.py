@@ -7,6 +7,7 @@ transactions and records that are better sent from the file are left to them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from minibroker.apis.base import Delayed, SingleForm, SingleScope
@@ -32,7 +33,7 @@ _NONE: Final = ErrorCode.NONE
 Leaves = tuple[Any, ...]
 
 
-class _SingleFetch(Delayed):
+class _SingleFetch:
     """The query of a request, its limits, and what its response repeats."""
 
     __slots__ = (
@@ -43,6 +44,8 @@ class _SingleFetch(Delayed):
         "_scope",
         "_topic",
         "_topic_id",
+        "deadline",
+        "partitions",
     )
 
     def __init__(  # noqa: PLR0917 - positional, because it is created by each request
@@ -55,7 +58,8 @@ class _SingleFetch(Delayed):
         topic: str,
         topic_id: bytes,
     ) -> None:
-        self.partitions = ((query.topic, query.partition),)
+        self.partitions: Collection[tuple[str, int]] = ((query.topic, query.partition),)
+        self.deadline = 0.0
         self._scope = scope
         self._query = query
         self._bytes_max = bytes_max
