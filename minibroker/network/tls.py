@@ -163,6 +163,8 @@ class TlsStream(ByteStream):
             server_side=server_side,
             server_hostname=server_hostname,
         )
+        # With a buffer the count is returned, despite the type hints.
+        self._read_into = cast("Callable[[int, memoryview], int]", self._tls.read)
         self._closed = False
         self._is_handshake_done = False
         self._received_bytes = 0
@@ -210,8 +212,7 @@ class TlsStream(ByteStream):
     async def receive_into(self, view: memoryview) -> int:
         while True:
             try:
-                # With a buffer the count is returned, despite the type hints.
-                return cast("int", self._tls.read(len(view), view))
+                return self._read_into(len(view), view)
             except ssl.SSLWantReadError:
                 await self._flush()
                 if not await self._receive():
