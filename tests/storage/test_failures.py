@@ -26,11 +26,18 @@ def test_is_unwritable_is_true_for_storage_errors_only(number: int, expected: bo
     assert failures.is_unwritable(OSError(number, "")) is expected
 
 
-def test_description_names_path_error_and_free_bytes(tmp_path: Path) -> None:
+def test_description_names_path_error_and_free_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path / "t-0")
+    found = os.statvfs(tmp_path)
+    monkeypatch.setattr("os.statvfs", {str(tmp_path): found}.__getitem__)  # Others write too.
     text = failures.describe(path, OSError(errno.ENOSPC, "No space left on device"))
     assert text == f"{path}: No space left on device; {failures.free_bytes(path)} bytes are free"
     assert failures.free_bytes(path) > 0
+
+
+def test_free_bytes_of_a_missing_directory_are_unknown() -> None:
     assert failures.free_bytes("/no/such/path") == -1
 
 
