@@ -111,10 +111,13 @@ $(COMPILED)/.built: $(VENV)/.installed-dev $(shell find minibroker protocol -nam
 	@touch $@
 
 # Tests of what the compiled modules do whose doubles replace none of their classes.
+COMPILED_TESTS := tests/apis tests/storage tests/fuzz tests/network/test_tls.py \
+                  --ignore=tests/apis/test_single_fetch.py
+
 test-compiled: compiled ## APIs, storage and hostile bytes with compiled modules
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/compiled.xml
-	@cd $(COMPILED) && PYTHONPATH=$(CURDIR)/$(COMPILED) $(BIN)/pytest tests/apis tests/storage tests/fuzz \
-	    --ignore=tests/apis/test_single_fetch.py -q -n auto --junitxml=$(CURDIR)/$(REPORTS)/compiled.xml $(ARGS)
+	@cd $(COMPILED) && PYTHONPATH=$(CURDIR)/$(COMPILED) $(BIN)/pytest $(COMPILED_TESTS) -q -n auto \
+	    --junitxml=$(CURDIR)/$(REPORTS)/compiled.xml $(ARGS)
 	@$(BIN)/python .ci/totals.py $(REPORTS)/compiled.xml
 
 sim: $(VENV)/.installed-dev ## Tests of whole brokers on a mock clock; SEED=… repeats them

@@ -53,7 +53,14 @@ Subject = tuple[tuple[tuple[str, str], ...], ...]
 
 
 class TlsHandshakeFailed(Exception):
-    """The TLS handshake failed; the text is logged."""
+    """The TLS handshake failed; the text is logged.
+
+    ``failure`` is what OpenSSL reported; ``__cause__`` is not set if this module is compiled.
+    """
+
+    def __init__(self, text: str, failure: ssl.SSLError) -> None:
+        super().__init__(text)
+        self.failure = failure
 
 
 class TlsContext(NamedTuple):
@@ -184,10 +191,7 @@ class TlsStream(ByteStream):
         self._inner.before_waiting = callback
 
     async def handshake(self) -> None:
-        """Perform the handshake.
-
-        Raises ``StreamClosed``, and ``TlsHandshakeFailed`` with the ``ssl.SSLError`` as its cause.
-        """
+        """Perform the handshake. Raises ``StreamClosed`` and ``TlsHandshakeFailed``."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -198,7 +202,7 @@ class TlsStream(ByteStream):
             except ssl.SSLError as error:
                 with suppress(StreamClosed):
                     await self._flush()  # Sends the TLS alert.
-                raise TlsHandshakeFailed(_describe(error)) from error
+                raise TlsHandshakeFailed(_describe(error), error) from error
             else:
                 await self._flush()
                 self._is_handshake_done = True

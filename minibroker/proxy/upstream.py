@@ -89,9 +89,10 @@ async def _secured(broker: HostPort, inner: SocketStream, context: ssl.SSLContex
     try:
         await stream.handshake()
         is_secured = True
-    except (TlsHandshakeFailed, StreamClosed) as error:
-        cause = error.__cause__
-        failure = cause if isinstance(cause, OSError) else OSError("the broker disconnected")
+    except TlsHandshakeFailed as error:
+        raise _unreachable(broker, explain_tls_failure(error.failure, "--upstream")) from None
+    except StreamClosed:
+        failure = OSError("the broker disconnected")
         raise _unreachable(broker, explain_tls_failure(failure, "--upstream")) from None
     finally:
         if not is_secured:  # Also if it took too long.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,23 @@ async def test_untrusted_certificate_is_rejected_with_a_reason(tmp_path: Path) -
     assert failure == "TLS failed: the client's certificate is rejected: certificate has expired"
     _, _, failure = await agree(made["SSL"], client_context())
     assert failure == "TLS failed: peer did not return a certificate"
+
+
+async def test_failure_of_a_client_has_the_reason_of_openssl(tmp_path: Path) -> None:
+    near, far = memory_stream_pair()
+    ours = TlsStream(near, contexts(f"ssl.keystore.location={keystore(tmp_path)}")["SSL"])
+    trusts_nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    theirs = TlsStream(far, trusts_nobody, server_side=False, server_hostname="127.0.0.1")
+
+    async def serve() -> None:
+        with suppress(TlsHandshakeFailed):
+            await ours.handshake()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        with pytest.raises(TlsHandshakeFailed) as caught:
+            await theirs.handshake()
+    assert isinstance(caught.value.failure, ssl.SSLCertVerificationError)
 
 
 async def test_large_message_is_sent_in_chunks(tmp_path: Path) -> None:
