@@ -13,7 +13,7 @@ LOCK   := .ci/requirements.lock
 REPORTS := build/reports
 PORT   ?= 9092
 ARGS   ?=
-JOBS   ?= 2
+JOBS   ?= 3
 
 SOURCES := minibroker protocol tests system_tests
 
@@ -23,8 +23,8 @@ help: ## Show this list
 run: $(VENV)/.installed ## Start a broker on 127.0.0.1:9092 (PORT=…, ARGS="--set k=v …")
 	@exec $(BIN)/minibroker start --listener PLAINTEXT://127.0.0.1:$(PORT) $(ARGS)
 
-# System tests wait more than they work. Each worker takes complete files, because tests of a file
-# share brokers.
+# System tests wait for a third of their time, so two cores are busy with three of them. Each worker takes
+# complete files, because tests of a file share brokers.
 PARALLEL := -n $(JOBS) --dist loadfile
 SYSTEM_TESTS := system_tests --ignore=system_tests/clients \
                 --ignore=system_tests/attack/test_attack.py
