@@ -78,7 +78,7 @@ def measure_running(peers: list[Peer], session: Session, options: argparse.Names
         for each in session.chosen(rounds):
             for peer in each.peers(peers):
                 session.measure(peer.name, each.what, each.measure, peer)
-    measure_controlled([peer for peer in peers if peer.control_url], session, options.runs)
+    measure_controlled([peer for peer in peers if peer.name == MINIBROKER], session, options.runs)
 
 
 def measure_controlled(peers: list[Peer], session: Session, runs: int) -> None:
@@ -222,7 +222,7 @@ def main() -> int:
         print(missing, file=sys.stderr)
         return 1
     folder = Path(tempfile.mkdtemp(prefix="benchmarks-", dir=options.folder))
-    measures.use_compiled_modules(folder)
+    measures.keep_bytecode(folder)
     began = time.monotonic()
     busy = measures.machine_busy_share()
     if busy > BUSY_SHARE_MAX:

@@ -106,13 +106,13 @@ def touch_memory(folder: Path, size: int) -> None:
             file.write(piece)
 
 
-def use_compiled_modules(folder: Path) -> None:
-    """Let the programs that are started keep compiled modules in a folder.
+def keep_bytecode(folder: Path) -> None:
+    """Let the programs that are started keep their bytecode in a folder.
 
-    An installed program has compiled modules. Without them, a start would take twice as long.
+    An installed program has bytecode. Without it, a start would take twice as long.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
 
 def use_compiled_tree(tree: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import IO
@@ -23,6 +24,7 @@ MINIBROKER, INTERPRETED = "minibroker", "interpreted"
 KAFKA, MOCK, KFAKE = "kafka", "librdkafka mock", "kfake"
 COMPILED_TREE = PROJECT / "build" / "compiled"
 """The checkout with compiled modules: all brokers but one are started from there."""
+FROM_SOURCES = {"PYTHONPATH": str(PROJECT)}
 # librdkafka's mock lives inside a client; this client does nothing else.
 MOCK_HOST = """
 import sys
@@ -49,13 +51,14 @@ class Peer:
 
 def start_peer(name: str, folder: Path) -> Peer:
     """Start one of the five; raises `ToolchainMissing` if this machine can't."""
-    return {
-        MINIBROKER: _minibroker,
-        INTERPRETED: _interpreted,
+    starts: dict[str, Callable[[Path], Peer]] = {
+        MINIBROKER: partial(_minibroker, name=MINIBROKER, environment={}),
+        INTERPRETED: partial(_minibroker, name=INTERPRETED, environment=FROM_SOURCES),
         KAFKA: _kafka,
         MOCK: _mock,
         KFAKE: _kfake,
-    }[name](folder)
+    }
+    return starts[name](folder)
 
 
 def _ended(broker: RunningBroker) -> Callable[[], None]:
@@ -68,28 +71,18 @@ def _ended(broker: RunningBroker) -> Callable[[], None]:
     return end
 
 
-def _minibroker(folder: Path) -> Peer:
-    broker = start_minibroker(data_dir=folder / "minibroker-data")
+def _minibroker(folder: Path, name: str, environment: Mapping[str, str]) -> Peer:
+    broker = start_minibroker(data_dir=folder / f"{name}-data", environment=environment)
     from minibroker import __version__
 
     return Peer(
-        name=MINIBROKER,
+        name=name,
         version=__version__,
         servers=broker.bootstrap_servers,
         pid=broker.pid,
         end=_ended(broker),
         control_url=broker.control_url,
     )
-
-
-def _interpreted(folder: Path) -> Peer:
-    """The same broker from the sources of the checkout."""
-    broker = start_minibroker(
-        data_dir=folder / "interpreted-data", environment={"PYTHONPATH": str(PROJECT)}
-    )
-    from minibroker import __version__
-
-    return Peer(INTERPRETED, __version__, broker.bootstrap_servers, broker.pid, _ended(broker))
 
 
 def _kafka(folder: Path) -> Peer:

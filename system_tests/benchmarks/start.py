@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from system_tests.benchmarks.measures import Figures, fixture_start, use_compiled_modules
+from system_tests.benchmarks.measures import Figures, fixture_start, keep_bytecode
 from system_tests.harness.jars import PROJECT
 from system_tests.harness.processes import tree
 
@@ -106,7 +106,7 @@ def main() -> None:
     checkouts = [PROJECT, *([options.against.resolve()] if options.against else [])]
     runs: dict[Path, list[Figures]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        use_compiled_modules(Path(folder))
+        keep_bytecode(Path(folder))
         if options.realtime:
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
         for run in range(options.runs + 1):
