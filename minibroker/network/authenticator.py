@@ -148,6 +148,14 @@ class Authenticator:
             nursery.start_soon(self._handshakes.close_overdue)
             nursery.start_soon(self._authentications.close_overdue)
 
+    def has_steps(self, listener: str) -> bool:
+        """Whether connections of a listener are authenticated before their first request."""
+        return (
+            self._builder is not None
+            or listener in self._sasl_authenticators
+            or (self._ssl_contexts is not None and self._ssl_contexts.context(listener) is not None)
+        )
+
     async def begin(self, client: ClientConnection) -> None:
         """Do all that precedes the first request.
 

@@ -20,6 +20,8 @@ from minibroker.runtime.stream import ByteStream
 from minibroker.runtime.worktime import Account
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from minibroker.activity.events import ActivityClient
     from minibroker.journal.records import Peer
     from minibroker.security.authentication import Authentication
@@ -61,6 +63,7 @@ class ClientConnection:
         "close_text",
         "in_flight",
         "interruptible",
+        "is_new",
         "is_sampled",
         "journal_peer",
         "opened",
@@ -68,6 +71,7 @@ class ClientConnection:
         "scope",
         "session_expires_at",
         "software",
+        "start_task",
         "state",
         "stream",
         "throttle_end",
@@ -85,6 +89,10 @@ class ClientConnection:
         self.accounted_ns = 0
         """Worked time up to the end of the last request."""
         self.scope = trio.CancelScope()
+        self.start_task: Callable[[ClientConnection], None] | None = None
+        """Starts the connection's task; None if it has one."""
+        self.is_new = True
+        """Whether no request of the connection was received yet."""
         self.reader: RequestReader | None = None
         self.authentication: Authentication | None = None
         self.session_expires_at: float | None = None
@@ -131,6 +139,8 @@ class ClientConnection:
         self.close_reason = reason
         self.close_text = text
         self.scope.cancel()
+        if self.start_task is not None:
+            self.start_task(self)  # It closes the connection and records that.
 
     def view(self, used: float) -> ConnectionReport:
         """Return the facts to show; the connection was last used at ``used``."""

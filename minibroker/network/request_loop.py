@@ -3,8 +3,8 @@
 Owns what happens between two requests of a connection: reauthentication, the end of a throttle, and
 fairness to other connections. It must never know what a request does, or why a connection closes.
 While a connection waits for its next request, the selector reads its socket, and serves requests
-that can be answered at once; its task serves all others. Invariant: at most one request of a
-connection is served at a time.
+that can be answered at once; its task, which is started when it is needed, serves all others.
+Invariant: at most one request of a connection is served at a time.
 """
 
 from __future__ import annotations
@@ -42,9 +42,15 @@ class RequestLoop:
         authenticator: Authenticator,
         request_handler: RequestHandler,
         *,
+        start_task: Callable[[ClientConnection], None],
         on_use: Callable[[int], None],
+        on_end: Callable[[ClientConnection], None],
     ) -> None:
-        """``on_use`` is called with the number of a connection that sent a request."""
+        """``start_task`` starts a task that calls `take_over`.
+
+        ``on_use`` is called with the number of a connection that sent a request, ``on_end`` when
+        the client of a connection without a task has disconnected.
+        """
         self._env = env
         self._part = part
         self._pacer = pacer
@@ -56,13 +62,20 @@ class RequestLoop:
             self._start_body,
             request_handler.respond,
             request_handler.delayed,
-            self._scratch,
-            env.work_time,
+            pacer,
+            scratch=self._scratch,
+            work_time=env.work_time,
+            start_task=start_task,
+            on_end=on_end,
         )
 
-    async def run(self, client: ClientConnection) -> None:
-        """Serve requests until the client disconnects or the broker stops."""
-        reader = RequestReader(
+    def attend(self, client: ClientConnection) -> None:
+        """Serve a connection that needs no authentication, without a task until it needs one."""
+        client.reader = self._reader(client)
+        self.selector.attend(client)
+
+    def _reader(self, client: ClientConnection) -> RequestReader:
+        return RequestReader(
             client.stream,
             self._part,
             self._env.settings[SOCKET_REQUEST_MAX_BYTES],
@@ -71,11 +84,32 @@ class RequestLoop:
             number=client.number,
             address=client.caller.client_host,
         )
-        client.reader = reader
+
+    async def take_over(self, client: ClientConnection) -> None:
+        """Serve a connection that had no task until the client disconnects or the broker stops."""
+        reader = client.reader
+        assert reader is not None
+        rest = self.selector.taken_over(client)
+        is_open = True
+        if rest is None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            is_open = await self._serve_next(client, reader)
+        else:
+            await self._finish(client, rest)
+        await self._serve(client, reader, is_open=is_open)
+
+    async def run(self, client: ClientConnection) -> None:
+        """Authenticate, then serve requests until the client disconnects or the broker stops."""
+        client.reader = reader = self._reader(client)
         if not await self._authenticator.authenticate(client, reader):
             return
         self._note_session(client, is_first=True)
-        is_open = await self._serve_next(client, reader, is_first=True)
+        is_open = await self._serve_next(client, reader)
+        await self._serve(client, reader, is_open=is_open)
+
+    async def _serve(
+        self, client: ClientConnection, reader: RequestReader, *, is_open: bool
+    ) -> None:
         while is_open and not self._env.stopping.is_set():
             # Sessions that expire need reauthentication, which waits.
             rest = None
@@ -95,9 +129,7 @@ class RequestLoop:
 
             note_session(self._env, client, is_first=is_first)
 
-    async def _serve_next(
-        self, client: ClientConnection, reader: RequestReader, *, is_first: bool = False
-    ) -> bool:
+    async def _serve_next(self, client: ClientConnection, reader: RequestReader) -> bool:
         """Read and serve one request; return whether the client is still connected."""
         stream = client.stream
         waits = stream.waits
@@ -109,7 +141,7 @@ class RequestLoop:
         if body is None:
             await self._pacer.wait_turn()
             return False
-        if is_first and stream.waits > waits:  # Others were opened while it waited.
+        if client.is_new and stream.waits > waits:  # Others were opened while it waited.
             await self._pace(body)
         if client.session_expires_at is not None:
             self._on_use(client.number)
@@ -118,9 +150,7 @@ class RequestLoop:
                 self._note_session(client, is_first=False)
                 return True
             body = block
-        if not is_first:
-            self._pacer.note_served()
-        self._on_use(client.number)
+        self._note_request(client)
         rest = self._request_handler.serve(client, body)
         was_throttled = rest is not None and await self._finish(client, rest)
         if stream.waits == waits and not was_throttled:
@@ -130,9 +160,15 @@ class RequestLoop:
         return True
 
     def _start_body(self, client: ClientConnection, body: bytes) -> RequestCost | Awaitable[None]:
-        self._pacer.note_served()
-        self._on_use(client.number)
+        self._note_request(client)
         return self._request_handler.start(client, body)
+
+    def _note_request(self, client: ClientConnection) -> None:
+        if client.is_new:
+            client.is_new = False
+        else:
+            self._pacer.note_served()
+        self._on_use(client.number)
 
     async def _finish(self, client: ClientConnection, rest: Awaitable[None]) -> bool:
         """Complete a request, and the throttle that it caused; return whether there was one."""

@@ -3,21 +3,25 @@
 Owns which connections wait for their next request, and reads those that are ready. It must never
 know what a request does. A switch between tasks takes longer than a small request, so a connection
 that waits for its next request leaves its socket to the selector. Its own task continues when more
-is needed than a complete request that can be answered at once. Invariant: a socket is read either
-by the selector or by its task, never by both; in each round every ready connection is served once,
-its response is sent before its next request is executed, and other tasks run after at most
-``ROUND_REQUESTS_MAX`` requests and the rest of their round.
+is needed than a complete request that can be answered at once; a connection that never needed more
+has no task. Connections that start or end are served last in a round, and a few in each round if
+others are served. Invariant: a socket is read either by the selector or by its task, never by both;
+in each round every other ready connection is served once, its response is sent before its next
+request is executed, and other tasks run after at most ``ROUND_REQUESTS_MAX`` requests and the rest
+of their round.
 Kafka's ``Selector.poll`` and ``SocketServer.Processor.processCompletedReceives``.
 """
 
 from __future__ import annotations
 
 import select
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from minibroker.admission.new_connection_pacer import PER_TURN
 from minibroker.network.delayed_requests import DelayedRequest
 from minibroker.network.request_cost import RequestCost
 from minibroker.network.request_reader import SCRATCH_BYTES
@@ -26,6 +30,7 @@ from minibroker.runtime.stream import SocketStream
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from minibroker.admission.new_connection_pacer import NewConnectionPacer
     from minibroker.network.client_connection import ClientConnection
     from minibroker.network.delayed_requests import DelayedRequests
     from minibroker.network.request_reader import RequestReader
@@ -50,13 +55,25 @@ _EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 class _Registration:
     """A connection's socket."""
 
-    __slots__ = ("client", "cost", "delayed", "error", "is_ready", "rest", "stream", "task")
+    __slots__ = (
+        "client",
+        "cost",
+        "delayed",
+        "error",
+        "is_ready",
+        "is_taskless",
+        "rest",
+        "stream",
+        "task",
+    )
 
     def __init__(self, client: ClientConnection, stream: SocketStream) -> None:
         self.client = client
         self.stream = stream
         self.task: trio.lowlevel.Task | None = None
         """The connection's task while it waits for the next request."""
+        self.is_taskless = False
+        """Whether the connection is open and has no task."""
         self.delayed: DelayedRequest | None = None
         """The request of the connection that waits for records."""
         self.cost: RequestCost | None = None
@@ -69,9 +86,14 @@ class _Registration:
         """What the task raises when it continues."""
 
     @property
+    def is_attended(self) -> bool:
+        """Whether the selector serves the connection, and not its task."""
+        return self.is_taskless or self.task is not None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the next request of the connection can be served."""
-        return self.task is not None and self.delayed is None and self.cost is None
+        return self.is_attended and self.delayed is None and self.cost is None
 
     def wait_in(self, task: trio.lowlevel.Task) -> None:
         """Let the connection's task wait for what the next request needs."""
@@ -87,13 +109,24 @@ class Selector:
         start: Callable[[ClientConnection, bytes], RequestCost | Awaitable[None]],
         respond: Callable[[RequestCost], Awaitable[None] | None],
         delayed: DelayedRequests,
+        pacer: NewConnectionPacer,
+        *,
         scratch: memoryview,
         work_time: WorkTime,
+        start_task: Callable[[ClientConnection], None],
+        on_end: Callable[[ClientConnection], None],
     ) -> None:
-        """Use the functions ``start`` and ``respond`` of a request handler."""
+        """Use the functions ``start`` and ``respond`` of a request handler.
+
+        ``start_task`` starts the task of a connection that had none, which calls `taken_over`.
+        ``on_end`` is called when the client of such a connection has disconnected.
+        """
         self._start = start
         self._respond = respond
         self._delayed = delayed
+        self._pacer = pacer
+        self._start_task = start_task
+        self._on_end = on_end
         self._scratch = scratch
         self._work_time = work_time
         self._epoll = select.epoll()
@@ -102,6 +135,20 @@ class Selector:
         """Connections with a further request in their buffers."""
         self._executed: list[_Registration] = []
         """Connections that are to get a response."""
+        self._paced: deque[_Registration] = deque()
+        """Connections without a task that are new, or whose client may have disconnected."""
+
+    def attend(self, client: ClientConnection) -> None:
+        """Serve a connection without a task until it needs one."""
+        stream = client.stream
+        assert isinstance(stream, SocketStream)
+        self._register(client, stream).is_taskless = True
+        client.start_task = self._close
+
+    def taken_over(self, client: ClientConnection) -> Awaitable[None] | None:
+        """Return and raise what `wait` does, for a task that was started now."""
+        assert isinstance(client.stream, SocketStream)
+        return self._outcome(self._registered[client.stream.descriptor])
 
     async def wait(self, client: ClientConnection) -> Awaitable[None] | None:
         """Wait until the connection's task is needed, and serve requests in the meantime.
@@ -130,6 +177,9 @@ class Selector:
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
+        return self._outcome(registration)
+
+    def _outcome(self, registration: _Registration) -> Awaitable[None] | None:
         if registration.error is not None:
             raise registration.error
         registration.is_ready = registration.is_ready or registration.rest is None
@@ -140,6 +190,7 @@ class Selector:
         stream = client.stream
         if isinstance(stream, SocketStream) and stream.descriptor in self._registered:
             del self._registered[stream.descriptor]
+            client.start_task = None
             if not self._epoll.closed:
                 self._epoll.unregister(stream.descriptor)
 
@@ -175,13 +226,29 @@ class Selector:
             registration = self._registered[descriptor]  # Forgotten ones have no events.
             if not registration.is_waiting or flags & _ENDED:
                 registration.is_ready = True
-            if registration.is_waiting:
+            if not registration.is_waiting:
+                continue
+            if registration.is_taskless and (registration.client.is_new or flags & _ENDED):
+                self._paced.append(registration)
+            else:
                 self._attempt(registration, self._serve_received)
+        paced = self._serve_paced()
         self._send_responses()
         self._delayed.attempt_noted()
         self._delayed.is_attended = False
         self._work_time.switch(None)
-        return len(events) + len(again)
+        return len(events) + len(again) + paced
+
+    def _serve_paced(self) -> int:
+        """Serve connections that start or end, a few if others are served; return their number."""
+        count = len(self._paced)
+        if count > PER_TURN and self._pacer.others_served_recently:
+            count = PER_TURN
+        for _ in range(count):
+            registration = self._paced.popleft()
+            if registration.is_waiting:
+                self._attempt(registration, self._serve_received)
+        return count
 
     def _attempt(
         self, registration: _Registration, step: Callable[[_Registration, RequestReader], None]
@@ -197,7 +264,11 @@ class Selector:
     def _serve_received(self, registration: _Registration, reader: RequestReader) -> None:
         count = registration.stream.receive_now(self._scratch)
         if not count:
-            if count == 0 or registration.is_ready:
+            if registration.is_taskless:
+                registration.is_ready = False
+                if count == 0:
+                    self._on_end(registration.client)
+            elif count == 0 or registration.is_ready:
                 self._wake(registration)
             return
         if count == SCRATCH_BYTES:
@@ -227,7 +298,7 @@ class Selector:
     def _send_responses(self) -> None:
         executed, self._executed = self._executed, []
         for registration in executed:
-            if registration.task is not None:  # It was closed by another request of the round.
+            if registration.is_attended:  # Else it was closed by another request of the round.
                 self._attempt(registration, self._send_response)
             registration.cost = None
 
@@ -239,6 +310,8 @@ class Selector:
             self._wake(registration, rest)
         elif reader.has_buffered:
             self._again.append(registration)
+        elif registration.is_taskless and registration.is_ready:
+            self._paced.append(registration)
         elif registration.is_ready:
             self._wake(registration)
 
@@ -263,7 +336,21 @@ class Selector:
         rest: Awaitable[None] | None = None,
         error: Exception | None = None,
     ) -> None:
-        assert registration.task is not None
         registration.rest, registration.error = rest, error
+        if registration.is_taskless:
+            registration.is_taskless = False
+            registration.client.start_task = None
+            self._start_task(registration.client)
+            return
+        assert registration.task is not None
         trio.lowlevel.reschedule(registration.task)
         registration.task = None
+
+    def _close(self, client: ClientConnection) -> None:
+        """Let a task close a connection that has none."""
+        assert isinstance(client.stream, SocketStream)
+        registration = self._registered[client.stream.descriptor]
+        if registration.delayed is not None:
+            registration.delayed.cancel()
+            registration.delayed = None
+        self._wake(registration)

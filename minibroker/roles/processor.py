@@ -8,7 +8,7 @@ Kafka's ``SocketServer.Processor``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -72,7 +72,7 @@ from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
 from minibroker.runtime.rpc import PeerFailed, PeerLost
-from minibroker.runtime.stream import StreamClosed
+from minibroker.runtime.stream import SocketStream, StreamClosed
 from protocol.errors import ProtocolError, UnsupportedVersion
 
 if TYPE_CHECKING:
@@ -162,7 +162,9 @@ class _Processor:
             self._pacer,
             self._authenticator,
             self._request_handler,
+            start_task=self._start_task,
             on_use=self._note_use,
+            on_end=self._end,
         )
         self._pause = RequestPause(env, self._clients, self._request_handler)
         env.metrics.watch_queue("request-memory", self._memory_fill)
@@ -263,13 +265,17 @@ class _Processor:
             nursery.start_soon(self._close_idle)
             nursery.start_soon(self._authenticator.close_overdue)
             nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
-            async with trio.open_nursery() as serving:
-                self._serving = serving
-                serving.start_soon(self._serve_acceptor if sharded is None else sharded.run)
-                self._env.ready()
-                await self._env.stopping.wait()
-                await self._drain()
-                serving.cancel_scope.cancel()
+            try:
+                async with trio.open_nursery() as serving:
+                    self._serving = serving
+                    serving.start_soon(self._serve_acceptor if sharded is None else sharded.run)
+                    self._env.ready()
+                    await self._env.stopping.wait()
+                    await self._drain()
+                    serving.cancel_scope.cancel()
+            finally:
+                for client in self._clients.values():  # Those without a task, if the role failed.
+                    client.stream.close()
             if self._activity is not None:
                 await self._activity.finish()
             nursery.cancel_scope.cancel()
@@ -366,8 +372,28 @@ class _Processor:
         # Added before its task starts: an acceptor that restarts meanwhile must learn of it.
         self._clients[client.number] = client
         self._idle.use(client.number, now)
+        self._env.metrics.connection_opened(client.caller.listener)
+        if self._needs_task(client):
+            assert self._serving is not None
+            self._serving.start_soon(self._serve, client, self._serve_new)
+        else:
+            self._request_loop.attend(client)
+
+    def _needs_task(self, client: ClientConnection) -> bool:
+        """Whether a connection may have to wait before its first request."""
+        env = self._env
+        return (
+            not isinstance(client.stream, SocketStream)
+            or self._authenticator.has_steps(client.caller.listener)
+            or self._request_handler.faults is not None
+            or env.journal is not None
+            or env.stopping.is_set()
+        )
+
+    def _start_task(self, client: ClientConnection) -> None:
+        """Start the task of a connection that had none."""
         assert self._serving is not None
-        self._serving.start_soon(self._serve, client)
+        self._serving.start_soon(self._serve, client, self._request_loop.take_over)
 
     def _least_recently_used(self, request: LeastRecentlyUsedRequest) -> Iterator[LastUse]:
         candidates = (
@@ -384,21 +410,24 @@ class _Processor:
             if client is not None:
                 client.close(CloseReason.MAX_CONNECTIONS)
 
-    async def _serve(self, client: ClientConnection) -> None:
-        env = self._env
-        number, listener = client.number, client.caller.listener
-        env.metrics.connection_opened(listener)
-        if env.journal is not None:
+    async def _serve_new(self, client: ClientConnection) -> None:
+        if self._env.journal is not None:
             self._note_connection(client)
-        if env.stopping.is_set():  # Passed to this process after the others were closed.
+        if self._env.stopping.is_set():  # Passed to this process after the others were closed.
             client.close(CloseReason.STOPPING)
+        await self._pacer.wait_turn()
+        if self._request_handler.faults is not None:
+            await self._request_handler.faults.meet(client)
+        await self._authenticator.begin(client)
+        await self._request_loop.run(client)
+
+    async def _serve(
+        self, client: ClientConnection, serve: Callable[[ClientConnection], Awaitable[None]]
+    ) -> None:
+        """Serve a connection to its end, and close it."""
         try:
-            with client.scope, env.work_time.charge(client.account):
-                await self._pacer.wait_turn()
-                if self._request_handler.faults is not None:
-                    await self._request_handler.faults.meet(client)
-                await self._authenticator.begin(client)
-                await self._request_loop.run(client)
+            with client.scope, self._env.work_time.charge(client.account):
+                await serve(client)
         except Exception as error:  # noqa: BLE001 - counted and logged
             client.close_reason, client.close_text = self._close_reason(error)
         except BaseExceptionGroup as group:
@@ -409,28 +438,33 @@ class _Processor:
             if others is not None:
                 raise others from None
         finally:
-            self._request_loop.selector.forget(client)
-            client.stream.close()
-            client.state.on(ChannelEvent.CLOSE)
-            del self._clients[number]
-            self._idle.forget(number)
-            self._quota_stage.forget(client)
-            if self._sharded_acceptor is None:
-                self._notices.closed(number)
-            else:
-                self._sharded_acceptor.closed(number)
-            if env.journal is not None:
-                self._note_connection(client, client.close_reason)
-            self._record_close(client)
-            self._closes.closed(
-                listener,
-                client.close_reason,
-                client=f"{client.caller.client_host}:{client.caller.client_port}",
-                client_id=client.client_id,
-                reason=client.close_text,
-            )
-            if not self._clients:
-                self._all_closed.set()
+            self._end(client)
+
+    def _end(self, client: ClientConnection) -> None:
+        """Close a connection that is not served any more, and record that."""
+        number = client.number
+        self._request_loop.selector.forget(client)
+        client.stream.close()
+        client.state.on(ChannelEvent.CLOSE)
+        del self._clients[number]
+        self._idle.forget(number)
+        self._quota_stage.forget(client)
+        if self._sharded_acceptor is None:
+            self._notices.closed(number)
+        else:
+            self._sharded_acceptor.closed(number)
+        if self._env.journal is not None:
+            self._note_connection(client, client.close_reason)
+        self._record_close(client)
+        self._closes.closed(
+            client.caller.listener,
+            client.close_reason,
+            client=f"{client.caller.client_host}:{client.caller.client_port}",
+            client_id=client.client_id,
+            reason=client.close_text,
+        )
+        if not self._clients:
+            self._all_closed.set()
 
     def _note_connection(self, client: ClientConnection, closed: CloseReason | None = None) -> None:
         # Loaded when the journal is on: most brokers have none.

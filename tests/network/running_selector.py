@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.admission.acceptor_messages import AcceptedConnection
+from minibroker.admission.new_connection_pacer import NewConnectionPacer
 from minibroker.network.client_connection import ClientConnection
 from minibroker.network.delayed_requests import DelayedRequests
 from minibroker.network.request_cost import RequestCost
@@ -31,9 +33,9 @@ def framed(*bodies: bytes) -> bytes:
 
 
 class Connection:
-    """A client's socket, and the connection at the processor with its task."""
+    """A client's socket, and the connection at the processor, with a task or without."""
 
-    def __init__(self, running: RunningSelector) -> None:
+    def __init__(self, running: RunningSelector, *, has_task: bool = True) -> None:
         self._running = running
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.socket = socket.create_connection(listener.getsockname())
@@ -51,13 +53,21 @@ class Connection:
         self.returned: list[Awaitable[None] | Exception | None] = []
         """What the selector returned to the connection's task."""
         running.connections.append(self)
-        running.nursery.start_soon(self._run)
+        if has_task:
+            running.nursery.start_soon(self.run)
+        else:
+            running.selector.attend(self.client)
 
-    async def _run(self) -> None:
+    async def run(self, *, is_started_now: bool = False) -> None:
+        selector = self._running.selector
         with self.client.scope:
             while True:
                 try:
-                    rest = await self._running.selector.wait(self.client)
+                    if is_started_now:
+                        is_started_now = False
+                        rest = selector.taken_over(self.client)
+                    else:
+                        rest = await selector.wait(self.client)
                 except Exception as error:  # noqa: BLE001 - what a test expects
                     self.returned.append(error)
                     return
@@ -95,11 +105,23 @@ class RunningSelector:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.work_time = WorkTime()
         self.delayed = DelayedRequests(trio.current_time, self.work_time)
+        self.pacer = NewConnectionPacer(lambda: self.work_time.turns)
         self.selector = Selector(
-            self._start, self._respond, self.delayed, self.scratch, self.work_time
+            self._start,
+            self._respond,
+            self.delayed,
+            self.pacer,
+            scratch=self.scratch,
+            work_time=self.work_time,
+            start_task=self._start_task,
+            on_end=self._end,
         )
         self.purgatory: Purgatory[bytes] = Purgatory()
         self.connections: list[Connection] = []
+        self.started: list[int] = []
+        """Connections that had no task and got one."""
+        self.ended: list[int] = []
+        """Connections without a task whose client has disconnected."""
         self.served: list[tuple[int, bytes]] = []
         """Requests that the selector served, with the number of their connection."""
         self.read: list[bytes] = []
@@ -110,6 +132,15 @@ class RunningSelector:
         self.responded: list[tuple[int, bytes]] = []
         """Requests whose response the selector sent, with the number of their connection."""
         self.on_respond: Callable[[bytes], Awaitable[None] | None] = lambda _: None
+
+    def _start_task(self, client: ClientConnection) -> None:
+        self.started.append(client.number)
+        connection = self.connections[client.number]
+        self.nursery.start_soon(partial(connection.run, is_started_now=True))
+
+    def _end(self, client: ClientConnection) -> None:
+        self.ended.append(client.number)
+        self.selector.forget(client)
 
     def _start(self, client: ClientConnection, body: bytes) -> RequestCost | Awaitable[None]:
         self.served.append((client.number, body))

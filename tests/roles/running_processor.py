@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,9 +35,9 @@ from minibroker.process.messages import (
     RoleRegistered,
 )
 from minibroker.roles.processor import processor
-from minibroker.runtime.handoff import Handoff
+from minibroker.runtime.handoff import Connection, Handoff
 from minibroker.runtime.rpc import RpcConnection
-from minibroker.runtime.stream import memory_stream_pair
+from minibroker.runtime.stream import Address, ByteStream, SocketStream, memory_stream_pair
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -55,8 +56,22 @@ LOOK = ListOffsetsRequest(
 )
 
 
+def in_memory(peer: Address, local: Address) -> tuple[ByteStream, Connection]:
+    return memory_stream_pair(peer, local)
+
+
+def over_tcp(*_: Address) -> tuple[ByteStream, Connection]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    return SocketStream(theirs), ours
+
+
 class RunningProcessor:
     """The processor's neighbours."""
+
+    connect_client = staticmethod(in_memory)
+    """The client's end of a new connection and the processor's."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
         self.env = env
@@ -74,6 +89,10 @@ class RunningProcessor:
         self.workers: list[RpcConnection] = []
         self.handoff: Handoff | None = None
         self.numbers = 0
+        self.streams: list[ByteStream] = []
+        """The clients' ends of all connections."""
+        self.handed_over: list[Connection] = []
+        """The processor's ends."""
         self.present: ProcessorConnections | None = None
         self.told: list[Any] = []
         """Messages from the processor to the acceptor, except for ``ConnectionsClosed``:"""
@@ -142,9 +161,12 @@ class RunningProcessor:
 
     async def hand_over(self) -> SimulatedClient:
         self.numbers += 1
-        client, server = memory_stream_pair(("10.0.0.1", 1000 + self.numbers), ("127.0.0.1", 9092))
+        peer, local = ("10.0.0.1", 1000 + self.numbers), ("127.0.0.1", 9092)
+        client, server = self.connect_client(peer, local)
+        self.streams.append(client)
+        self.handed_over.append(server)
         assert self.handoff is not None
-        accepted = AcceptedConnection(LISTENER, server.local, server.peer, self.numbers)
+        accepted = AcceptedConnection(LISTENER, local, peer, self.numbers)
         await self.handoff.send(accepted, server)
         return SimulatedClient(client)
 
@@ -174,7 +196,11 @@ async def running_processor(
             at.answering.set()
             await at.ready.wait()
             await at.accept()
-        yield at
-        at.env.stopping.set()
-        await wait_all_tasks_blocked()
+        try:
+            yield at
+            at.env.stopping.set()
+            await wait_all_tasks_blocked()
+        finally:
+            for stream in at.streams:
+                stream.close()
         nursery.cancel_scope.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ from tests.roles.running_processor import HELLO, LOOK, RunningProcessor, running
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import frame
 
+connected_both_ways = pytest.mark.usefixtures("connect_client")
 
+
+@connected_both_ways
 async def test_processor_receives_nothing_before_every_worker_has_answered(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -48,6 +52,7 @@ async def test_processor_receives_nothing_before_every_worker_has_answered(
         assert (at.greeted, at.ready.is_set()) == (2, True)
 
 
+@connected_both_ways
 async def test_slot_is_freed_when_its_connection_is_taken(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -58,6 +63,7 @@ async def test_slot_is_freed_when_its_connection_is_taken(
         assert at.still_open() == 25
 
 
+@connected_both_ways
 async def test_group_shows_its_connections(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -82,6 +88,7 @@ async def test_group_shows_its_connections(
         )
 
 
+@connected_both_ways
 async def test_address_shows_oldest_connections_and_total(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +102,7 @@ async def test_address_shows_oldest_connections_and_total(
         assert [view.port for view in report.connections] == [1001, 1002]
 
 
+@connected_both_ways
 async def test_restarted_acceptor_is_joined_and_connections_stay_open(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -108,6 +116,7 @@ async def test_restarted_acceptor_is_joined_and_connections_stay_open(
             assert (await client.ask(HELLO, 4)).error_code == 0
 
 
+@connected_both_ways
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -148,6 +157,7 @@ async def test_reset_connection_is_counted_as_reset(
         assert at.closed() == {CloseReason.CLIENT_RESET: 1}
 
 
+@connected_both_ways
 async def test_dead_worker_closes_the_connections_that_wait_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -164,6 +174,7 @@ async def test_dead_worker_closes_the_connections_that_wait_for_it(
         assert (await other.ask(LOOK, 1)).topics[0].name == "t"  # By its next life.
 
 
+@connected_both_ways
 async def test_failing_worker_closes_the_connection_that_waits_for_it(
     make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +191,7 @@ async def test_failing_worker_closes_the_connection_that_waits_for_it(
         assert at.closed() == {CloseReason.INTERNAL_ERROR: 1}
 
 
+@connected_both_ways
 async def test_records_that_are_deleted_before_they_are_sent_end_the_connection(
     make_env: MakeEnvironment, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
@@ -193,6 +205,7 @@ async def test_records_that_are_deleted_before_they_are_sent_end_the_connection(
         assert at.closed() == {CloseReason.RECORDS_GONE: 1}
 
 
+@connected_both_ways
 async def test_silent_connections_are_closed_in_time(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -209,6 +222,7 @@ async def test_silent_connections_are_closed_in_time(
         assert at.closed() == {CloseReason.IDLE: 2}
 
 
+@connected_both_ways
 async def test_sent_response_counts_as_use(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -225,6 +239,7 @@ async def test_sent_response_counts_as_use(
         assert at.closed() == {CloseReason.IDLE: 1}
 
 
+@connected_both_ways
 async def test_connections_never_expire_with_idle_limit_disabled(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -234,6 +249,7 @@ async def test_connections_never_expire_with_idle_limit_disabled(
         assert at.still_open() == 1
 
 
+@connected_both_ways
 async def test_long_polls_do_not_delay_other_requests(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -252,6 +268,7 @@ async def test_long_polls_do_not_delay_other_requests(
         at.reply = FetchReply({}, 0, failed=False, due=True)
 
 
+@connected_both_ways
 async def test_at_the_end_idle_connections_close_and_requests_are_answered(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -263,7 +280,9 @@ async def test_at_the_end_idle_connections_close_and_requests_are_answered(
         at.env.stopping.set()
         assert await idle.wait_closed() == b""
         late = await at.hand_over()
+        began = trio.current_time()
         assert await late.wait_closed() == b""
+        assert trio.current_time() == began
         at.answering.set()
         assert (await asking.answer(2, 1)).topics[0].name == "t"
         assert await asking.wait_closed() == b""
@@ -317,12 +336,18 @@ async def test_shutdown_uses_real_time_on_frozen_clock(
         assert at.closed() == {CloseReason.STOPPING: 1}
 
 
+@connected_both_ways
 async def test_killed_processor_leaves_its_clients_hung_up(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     async with running_processor(make_env) as at:
-        client = await at.connect()
+        client, silent = await at.connect(), await at.connect()
         await client.ask(HELLO, 4)
+        at.streams.clear()  # The client does not disconnect.
         at.nursery.cancel_scope.cancel()
     with pytest.raises(StreamClosed):
         await client.ask(HELLO, 4)
+    for each in at.handed_over:
+        assert not isinstance(each, socket.socket) or each.fileno() == -1
+    client.close()
+    silent.close()

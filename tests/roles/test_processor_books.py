@@ -32,7 +32,10 @@ from tests.process.conftest import MakeEnvironment
 from tests.roles.running_processor import HELLO, LISTENER, running_processor
 from tests.simulation.client import SimulatedClient
 
+connected_both_ways = pytest.mark.usefixtures("connect_client")
 
+
+@connected_both_ways
 async def test_acceptor_gets_every_close_once(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -45,6 +48,7 @@ async def test_acceptor_gets_every_close_once(
         assert at.closed_numbers == [1, 2]
 
 
+@connected_both_ways
 async def test_restarted_acceptor_gets_open_connections_and_their_closes(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -67,6 +71,7 @@ async def test_restarted_acceptor_gets_open_connections_and_their_closes(
         assert len(at.closed_numbers) == 2
 
 
+@connected_both_ways
 async def test_many_connections_are_reported_in_several_packets(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -87,6 +92,7 @@ async def test_many_connections_are_reported_in_several_packets(
         ]
 
 
+@connected_both_ways
 async def test_least_recently_used_connections_are_offered_and_closed_on_request(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
@@ -113,6 +119,7 @@ async def test_least_recently_used_connections_are_offered_and_closed_on_request
         assert at.closed() == {CloseReason.MAX_CONNECTIONS: 1}
 
 
+@connected_both_ways
 @pytest.mark.parametrize("requests", [0, 2])
 async def test_new_connections_do_not_starve_established_ones(
     make_env: MakeEnvironment,
@@ -145,6 +152,7 @@ async def test_new_connections_do_not_starve_established_ones(
         assert report.taken <= 2 * in_a_row < SLOTS
 
 
+@connected_both_ways
 async def test_connection_that_did_not_arrive_is_reported_as_closed(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:

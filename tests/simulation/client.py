@@ -6,9 +6,10 @@ a response belongs to the request before it, in the same version, and is decoded
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
-from minibroker.runtime.stream import ByteStream, MemoryStream, StreamClosed
+from minibroker.runtime.stream import ByteStream, MemoryStream, SocketStream, StreamClosed
 from protocol import registry
 from protocol.compiler import decode, encode
 from protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -96,7 +97,10 @@ class SimulatedClient:
             received += room[:count]
 
     def end_sending(self) -> None:
-        """Half-closes the connection, as ``shutdown(SHUT_WR)`` would."""
+        """Half-close the connection."""
+        if isinstance(self.stream, SocketStream):
+            self.stream._socket.shutdown(socket.SHUT_WR)
+            return
         assert isinstance(self.stream, MemoryStream)
         outgoing = self.stream._outgoing
         outgoing.ended = True
