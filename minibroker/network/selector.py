@@ -189,7 +189,8 @@ class Selector:
         """Forget a connection that will be closed; its socket must be open until then."""
         stream = client.stream
         if isinstance(stream, SocketStream) and stream.descriptor in self._registered:
-            del self._registered[stream.descriptor]
+            # It may be noted to be served again.
+            self._registered.pop(stream.descriptor).is_taskless = False
             client.start_task = None
             if not self._epoll.closed:
                 self._epoll.unregister(stream.descriptor)

@@ -592,6 +592,27 @@ async def test_few_connections_start_or_end_in_a_round_if_others_are_served(
     assert running.started == []
 
 
+async def test_connection_that_ends_while_it_waits_to_start_ends_once(
+    running: RunningSelector,
+) -> None:
+    running.pacer.note_served()
+    new = [Connection(running, has_task=False) for _ in range(4 * PER_TURN)]
+    shut: list[Connection] = []
+
+    def disconnect_all(_: bytes) -> None:
+        while len(shut) < len(new):
+            shut.append(new[len(shut)])
+            shut[-1].socket.shutdown(socket.SHUT_WR)
+
+    running.on_serve = disconnect_all
+    for connection in new:
+        connection.send(b"new")
+    await until(lambda: len(running.ended) == len(new))
+    await wait_all_tasks_blocked()
+    assert (len(running.responded), len(running.ended)) == (len(new), len(new))
+    assert running.started == []
+
+
 async def test_all_connections_start_in_a_round_if_no_others_are_served(
     running: RunningSelector,
 ) -> None:
