@@ -30,7 +30,6 @@ from minibroker.admission.connection_events import ConnectionEvents, ExceededLim
 from minibroker.admission.descriptor_health import DescriptorHealth
 from minibroker.admission.new_connection_pacer import NewConnectionPacer
 from minibroker.apis.base import CONTROLLER as CONTROLLER_OWNER
-from minibroker.apis.base import CloseConnection
 from minibroker.apis.unserved import unserved_request
 from minibroker.cluster.image import Image
 from minibroker.config import (
@@ -41,14 +40,10 @@ from minibroker.config import (
     SHARDED,
 )
 from minibroker.connections.counts import LastUse
-from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.network.activity_sender import activity_sender
-from minibroker.network.authenticator import (
-    Authenticator,
-    ConnectionNotAuthenticated,
-    record_request,
-)
+from minibroker.network.authenticator import Authenticator, record_request
 from minibroker.network.client_connection import ClientConnection
+from minibroker.network.close_reasons import AUTHENTICATION_FAILURES, close_reason, first_error
 from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.eviction import evict_slow_claims
 from minibroker.network.idle_connections import IdleConnections
@@ -58,8 +53,6 @@ from minibroker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.network.request_handler import RequestHandler
 from minibroker.network.request_loop import RequestLoop
 from minibroker.network.request_pause import RequestPause
-from minibroker.network.request_reader import InvalidRequestSize
-from minibroker.network.response_sender import RecordsGone, RecordsUnreadable
 from minibroker.network.unserved_clients import UnservedClients
 from minibroker.observability.definitions import CloseReason
 from minibroker.observability.log import ConnectionCloses, EventLog
@@ -71,9 +64,8 @@ from minibroker.process.worker_peers import WorkerPeers
 from minibroker.runtime.channel import ChannelClosed
 from minibroker.runtime.descriptors import descriptors_max
 from minibroker.runtime.handoff import Connection, Handoff, as_stream
-from minibroker.runtime.rpc import PeerFailed, PeerLost
-from minibroker.runtime.stream import SocketStream, StreamClosed
-from protocol.errors import ProtocolError, UnsupportedVersion
+from minibroker.runtime.rpc import PeerFailed
+from minibroker.runtime.stream import SocketStream
 
 if TYPE_CHECKING:
     from minibroker.admission.sharded_acceptor import ShardedAcceptor
@@ -85,20 +77,6 @@ TAKEN_BEFORE_YIELD: Final = 8
 
 TAKEN_BEFORE_YIELD_IF_BUSY: Final = 2
 """The same if requests of other connections were served recently."""
-
-AUTHENTICATION_FAILURES: Final = frozenset(
-    {CloseReason.TLS_FAILED, CloseReason.AUTHENTICATION_FAILED, CloseReason.SESSION_EXPIRED}
-)
-CLOSE_REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
-    (StreamClosed, CloseReason.CLIENT_RESET),
-    (UnsupportedVersion, CloseReason.UNSUPPORTED_VERSION),
-    (ProtocolError, CloseReason.BAD_REQUEST),
-    (CloseConnection, CloseReason.ACKS_ZERO_ERROR),
-    (FaultDisconnect, CloseReason.FAULT_RULE),
-    (RecordsGone, CloseReason.RECORDS_GONE),
-    (RecordsUnreadable, CloseReason.RECORDS_UNREADABLE),
-)
-"""Errors and the reason that is counted; the first match applies."""
 
 TRIM_INTERVAL_S: Final = 30.0
 """How often unused request memory and deleted files are released."""
@@ -429,12 +407,12 @@ class _Processor:
             with client.scope, self._env.work_time.charge(client.account):
                 await serve(client)
         except Exception as error:  # noqa: BLE001 - counted and logged
-            client.close_reason, client.close_text = self._close_reason(error)
+            self._failed(client, error)
         except BaseExceptionGroup as group:
             # Cancellations of the role are propagated.
             errors, others = group.split(Exception)
             if errors is not None:
-                client.close_reason, client.close_text = self._close_reason(errors)
+                self._failed(client, errors)
             if others is not None:
                 raise others from None
         finally:
@@ -491,21 +469,13 @@ class _Processor:
                 self._unserved.note(client, unserved)
             self._events.note("closed", client.accepted, processor, reason.value)
 
-    def _close_reason(self, error: BaseException) -> tuple[CloseReason, str]:
-        """Return the reason that is counted and the text for the log."""
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        text = str(error)
-        if isinstance(error, InvalidRequestSize | ConnectionNotAuthenticated):
-            return error.reason, text
-        for kind, reason in CLOSE_REASONS:
-            if isinstance(error, kind):
-                return reason, text
-        if isinstance(error, PeerLost):
-            return CloseReason.PEER_LOST, "the process that executes the request died"
-        if not isinstance(error, PeerFailed):  # The other process has logged it.
+    def _failed(self, client: ClientConnection, error: BaseException) -> None:
+        """Note why a connection is closed, and log what should not have happened."""
+        error = first_error(error)
+        client.close_reason, client.close_text = close_reason(error)
+        is_logged = isinstance(error, PeerFailed)  # By the other process.
+        if client.close_reason is CloseReason.INTERNAL_ERROR and not is_logged:
             self._log.failure("a connection failed", error)
-        return CloseReason.INTERNAL_ERROR, text
 
     async def _close_idle(self) -> None:
         idle_s = self._env.settings[CONNECTIONS_MAX_IDLE_MS] / 1000

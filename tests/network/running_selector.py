@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,6 +31,11 @@ REQUEST_BYTES_MAX = 3 * SCRATCH_BYTES
 
 def framed(*bodies: bytes) -> bytes:
     return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+def fail_if_bad(body: bytes) -> None:
+    if body == b"bad":
+        raise ValueError("bad")
 
 
 class Connection:
@@ -195,3 +201,17 @@ class PlayedDelay:
         if self._key == b"broken":
             raise ValueError("broken")
         return None if self.attempts == 2 or is_over else self
+
+
+@asynccontextmanager
+async def running_selector() -> AsyncIterator[RunningSelector]:
+    """Run a selector; nothing may wait at it in the end."""
+    async with trio.open_nursery() as nursery:
+        made = RunningSelector(nursery)
+        nursery.start_soon(made.selector.run)
+        nursery.start_soon(made.delayed.run)
+        yield made
+        nursery.cancel_scope.cancel()
+    for connection in made.connections:
+        connection.close()
+    assert len(made.purgatory) == len(made.delayed) == 0
