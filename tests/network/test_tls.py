@@ -109,8 +109,8 @@ async def test_untrusted_certificate_is_rejected_with_a_reason(tmp_path: Path) -
 async def test_failure_of_a_client_has_the_reason_of_openssl(tmp_path: Path) -> None:
     near, far = memory_stream_pair()
     ours = TlsStream(near, contexts(f"ssl.keystore.location={keystore(tmp_path)}")["SSL"])
-    trusts_nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    theirs = TlsStream(far, trusts_nobody, server_side=False, server_hostname="127.0.0.1")
+    without_authorities = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    theirs = TlsStream(far, without_authorities, server_side=False, server_hostname="127.0.0.1")
 
     async def serve() -> None:
         with suppress(TlsHandshakeFailed):
