@@ -90,7 +90,7 @@ class ClientConnection:
         """Worked time up to the end of the last request."""
         self.scope = trio.CancelScope()
         self.start_task: Callable[[ClientConnection], None] | None = None
-        """Starts the connection's task; None if it has one."""
+        """Starts the connection's task; None if it has one, or has ended."""
         self.is_new = True
         """Whether no request of the connection was received yet."""
         self.reader: RequestReader | None = None

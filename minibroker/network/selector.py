@@ -61,7 +61,6 @@ class _Registration:
         "delayed",
         "error",
         "is_ready",
-        "is_taskless",
         "rest",
         "stream",
         "task",
@@ -72,8 +71,6 @@ class _Registration:
         self.stream = stream
         self.task: trio.lowlevel.Task | None = None
         """The connection's task while it waits for the next request."""
-        self.is_taskless = False
-        """Whether the connection is open and has no task."""
         self.delayed: DelayedRequest | None = None
         """The request of the connection that waits for records."""
         self.cost: RequestCost | None = None
@@ -86,9 +83,14 @@ class _Registration:
         """What the task raises when it continues."""
 
     @property
+    def is_taskless(self) -> bool:
+        """Whether the connection is open and has no task."""
+        return self.client.start_task is not None
+
+    @property
     def is_attended(self) -> bool:
         """Whether the selector serves the connection, and not its task."""
-        return self.is_taskless or self.task is not None
+        return self.task is not None or self.is_taskless
 
     @property
     def is_waiting(self) -> bool:
@@ -142,13 +144,12 @@ class Selector:
         """Serve a connection without a task until it needs one."""
         stream = client.stream
         assert isinstance(stream, SocketStream)
-        self._register(client, stream).is_taskless = True
+        self._register(client, stream)
         client.start_task = self._close
 
     def taken_over(self, client: ClientConnection) -> Awaitable[None] | None:
         """Return and raise what `wait` does, for a task that was started now."""
-        assert isinstance(client.stream, SocketStream)
-        return self._outcome(self._registered[client.stream.descriptor])
+        return self._outcome(self._registration(client))
 
     async def wait(self, client: ClientConnection) -> Awaitable[None] | None:
         """Wait until the connection's task is needed, and serve requests in the meantime.
@@ -189,9 +190,8 @@ class Selector:
         """Forget a connection that will be closed; its socket must be open until then."""
         stream = client.stream
         if isinstance(stream, SocketStream) and stream.descriptor in self._registered:
-            # It may be noted to be served again.
-            self._registered.pop(stream.descriptor).is_taskless = False
-            client.start_task = None
+            del self._registered[stream.descriptor]
+            client.start_task = None  # It may be noted to be served again, or be closed again.
             if not self._epoll.closed:
                 self._epoll.unregister(stream.descriptor)
 
@@ -214,6 +214,10 @@ class Selector:
         self._epoll.register(stream.descriptor, _EVENTS)
         self._registered[stream.descriptor] = registration
         return registration
+
+    def _registration(self, client: ClientConnection) -> _Registration:
+        assert isinstance(client.stream, SocketStream)
+        return self._registered[client.stream.descriptor]
 
     def _serve_round(self) -> int:
         """Serve one request of each ready connection; return the number of connections."""
@@ -339,7 +343,6 @@ class Selector:
     ) -> None:
         registration.rest, registration.error = rest, error
         if registration.is_taskless:
-            registration.is_taskless = False
             registration.client.start_task = None
             self._start_task(registration.client)
             return
@@ -349,8 +352,7 @@ class Selector:
 
     def _close(self, client: ClientConnection) -> None:
         """Let a task close a connection that has none."""
-        assert isinstance(client.stream, SocketStream)
-        registration = self._registered[client.stream.descriptor]
+        registration = self._registration(client)
         if registration.delayed is not None:
             registration.delayed.cancel()
             registration.delayed = None
