@@ -33,7 +33,7 @@ _REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
 """Errors and the reason that is counted; the first match applies."""
 
 
-def first_error(error: BaseException) -> BaseException:
+def leaf_error(error: BaseException) -> BaseException:
     """Return the first error of nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

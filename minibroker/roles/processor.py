@@ -43,7 +43,7 @@ from minibroker.connections.counts import LastUse
 from minibroker.network.activity_sender import activity_sender
 from minibroker.network.authenticator import Authenticator, record_request
 from minibroker.network.client_connection import ClientConnection
-from minibroker.network.close_reasons import AUTHENTICATION_FAILURES, close_reason, first_error
+from minibroker.network.close_reasons import AUTHENTICATION_FAILURES, close_reason, leaf_error
 from minibroker.network.connection_state import ChannelEvent
 from minibroker.network.eviction import evict_slow_claims
 from minibroker.network.idle_connections import IdleConnections
@@ -471,7 +471,7 @@ class _Processor:
 
     def _failed(self, client: ClientConnection, error: BaseException) -> None:
         """Note why a connection is closed, and log what should not have happened."""
-        error = first_error(error)
+        error = leaf_error(error)
         client.close_reason, client.close_text = close_reason(error)
         is_logged = isinstance(error, PeerFailed)  # By the other process.
         if client.close_reason is CloseReason.INTERNAL_ERROR and not is_logged:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.network.authenticator import ConnectionNotAuthenticated
-from minibroker.network.close_reasons import close_reason, first_error
+from minibroker.network.close_reasons import close_reason, leaf_error
 from minibroker.network.request_reader import InvalidRequestSize
 from minibroker.observability.definitions import CloseReason
 from minibroker.runtime.rpc import PeerFailed, PeerLost
@@ -38,5 +38,5 @@ def test_lost_peer_is_described_to_who_does_not_know_processes() -> None:
 def test_first_error_of_nested_groups_counts() -> None:
     first = StreamClosed("reset")
     group = ExceptionGroup("outer", [ExceptionGroup("inner", [first]), ValueError("later")])
-    assert first_error(group) is first
-    assert first_error(first) is first
+    assert leaf_error(group) is first
+    assert leaf_error(first) is first
