@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -19,6 +18,7 @@ from minibroker.runtime.handoff import (
     socket_handoff_pair,
 )
 from minibroker.runtime.stream import ByteStream, SocketStream, memory_stream_pair
+from tests.tcp import connected_sockets
 
 Pair = tuple[Handoff, Handoff]
 
@@ -44,9 +44,8 @@ async def connection(kind: str) -> AsyncIterator[tuple[Connection, ByteStream]]:
         yield near, far
         far.close()
     else:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            client = SocketStream(socket.create_connection(listener.getsockname()))
-            accepted, _ = listener.accept()
+        theirs, accepted = connected_sockets()
+        client = SocketStream(theirs)
         yield accepted, client
         client.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -23,14 +22,13 @@ from minibroker.runtime.stream import (
     StreamClosed,
     memory_stream_pair,
 )
+from tests.tcp import connected_sockets
 
 Pair = tuple[ByteStream, ByteStream]
 
 
 def tcp_pair() -> Pair:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        server, _ = listener.accept()
+    client, server = connected_sockets()
     return SocketStream(client), SocketStream(server)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +23,7 @@ from minibroker.process.purgatory import Purgatory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.stream import SocketStream
 from minibroker.runtime.worktime import WorkTime
+from tests.tcp import connected_sockets
 
 PATIENCE_S = 60.0
 REQUEST_BYTES_MAX = 3 * SCRATCH_BYTES
@@ -43,9 +43,7 @@ class Connection:
 
     def __init__(self, running: RunningSelector, *, has_task: bool = True) -> None:
         self._running = running
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.socket = socket.create_connection(listener.getsockname())
-            accepted, _ = listener.accept()
+        self.socket, accepted = connected_sockets()
         stream = SocketStream(accepted)
         number = len(running.connections)
         self.client = ClientConnection(

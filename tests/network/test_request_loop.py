@@ -25,6 +25,7 @@ from tests.roles.running_processor import (
     running_processor,
 )
 from tests.simulation.client import SimulatedClient, frame
+from tests.tcp import connected_sockets
 
 PATIENCE_S = 60.0
 METADATA = MetadataRequest(topics=None)
@@ -36,9 +37,7 @@ SOCKET_BYTES = 32 * 1024
 
 async def connect(at: RunningProcessor, number: int = 7) -> SimulatedClient:
     """A client on a real socket, which the acceptor hands over to the processor."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        theirs = socket.create_connection(listener.getsockname())
-        ours, _ = listener.accept()
+    theirs, ours = connected_sockets()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
     accepted = AcceptedConnection(LISTENER, ours.getsockname()[:2], ours.getpeername()[:2], number)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -46,6 +46,7 @@ from protocol.messages.list_offsets import (
 )
 from tests.process.conftest import MakeEnvironment
 from tests.simulation.client import SimulatedClient
+from tests.tcp import connected_sockets
 
 LISTENER = "PLAINTEXT"
 HELLO = ApiVersionsRequest(client_software_name="me", client_software_version="1")
@@ -61,10 +62,12 @@ def in_memory(peer: Address, local: Address) -> tuple[ByteStream, Connection]:
 
 
 def over_tcp(*_: Address) -> tuple[ByteStream, Connection]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        theirs = socket.create_connection(listener.getsockname())
-        ours, _ = listener.accept()
+    theirs, ours = connected_sockets()
     return SocketStream(theirs), ours
+
+
+connected_both_ways = pytest.mark.usefixtures("connect_client")
+"""Runs a test with clients in memory, and with clients over TCP."""
 
 
 class RunningProcessor:

@@ -28,11 +28,15 @@ from minibroker.runtime.stream import MemoryStream, StreamClosed
 from minibroker.storage.slices import FileSlice
 from protocol.registry import ApiKey
 from tests.process.conftest import MakeEnvironment
-from tests.roles.running_processor import HELLO, LOOK, RunningProcessor, running_processor
+from tests.roles.running_processor import (
+    HELLO,
+    LOOK,
+    RunningProcessor,
+    connected_both_ways,
+    running_processor,
+)
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import frame
-
-connected_both_ways = pytest.mark.usefixtures("connect_client")
 
 
 @connected_both_ways

@@ -29,10 +29,8 @@ from minibroker.roles.processor import TAKEN_BEFORE_YIELD, TAKEN_BEFORE_YIELD_IF
 from minibroker.runtime.handoff import MemoryHandoff
 from minibroker.runtime.stream import memory_stream_pair
 from tests.process.conftest import MakeEnvironment
-from tests.roles.running_processor import HELLO, LISTENER, running_processor
+from tests.roles.running_processor import HELLO, LISTENER, connected_both_ways, running_processor
 from tests.simulation.client import SimulatedClient
-
-connected_both_ways = pytest.mark.usefixtures("connect_client")
 
 
 @connected_both_ways
