@@ -23,8 +23,8 @@ help: ## Show this list
 run: $(VENV)/.installed ## Start a broker on 127.0.0.1:9092 (PORT=…, ARGS="--set k=v …")
 	@exec $(BIN)/minibroker start --listener PLAINTEXT://127.0.0.1:$(PORT) $(ARGS)
 
-# System tests wait for a third of their time, so two cores are busy with three of them. Each worker takes
-# complete files, because tests of a file share brokers.
+# Two system tests at a time leave a quarter to a third of two cores idle. Each worker takes complete files,
+# because tests of a file share brokers.
 PARALLEL := -n $(JOBS) --dist loadfile
 SYSTEM_TESTS := system_tests --ignore=system_tests/clients \
                 --ignore=system_tests/attack/test_attack.py
