@@ -30,7 +30,7 @@ from system_tests.connections.dialling import Client, change_clock, gauge
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.minibroker, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.minibroker, pytest.mark.slow]
 
 ATTACKERS: Final = 40
 CLAIMED_BYTES: Final = 100 * 1024 * 1024
