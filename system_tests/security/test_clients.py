@@ -144,6 +144,8 @@ def with_kafka_python(at: Secured, mechanism: str, password: str, topic: str) ->
     consumer = kafka.KafkaConsumer(
         topic, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=15_000, **config
     )
+    # Version 3.0.12 assigns nothing, for minutes, if it joins a group before it has metadata.
+    consumer.partitions_for_topic(topic)
     try:
         value: bytes = next(consumer).value
         return value

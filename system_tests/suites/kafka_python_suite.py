@@ -2,18 +2,23 @@
 
 Owns the folder in which these tests find what they need. What they are expected to do is in
 `expected/kafka_python.txt`. Invariant: the tests are those of the installed version, and their own
-fixtures start the brokers: without and with TLS, and with each SASL mechanism.
+fixtures start the brokers: without and with TLS, and with each SASL mechanism. A test that fails
+must pass when it is run again, because a consumer of kafka-python gets nothing if it subscribes
+between sending a Metadata request and its response; this happened to 3 of 2,700 consumers on a busy
+machine.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from system_tests.harness.archives import source_distribution, unpacked
 from system_tests.harness.jars import CACHE
-from system_tests.suites.expectations import Result
+from system_tests.suites.expectations import Outcome, Result
 from system_tests.suites.kafka_scripts import write_script, write_scripts
 from system_tests.suites.kafka_service import FORMAT_COMMAND, TEMPLATES
 from system_tests.suites.running import run_pytest
@@ -25,6 +30,7 @@ ARCHIVE = source_distribution(
 KAFKA_VERSION = "4.3"
 """The version whose features the tests may use."""
 LIMIT_S = 600
+FOLDER = "test/integration"
 
 
 def run(*, short: bool) -> dict[str, Result]:
@@ -37,7 +43,31 @@ def run(*, short: bool) -> dict[str, Result]:
         "KAFKA_ROOT": str(folder),
         "PROJECT_ROOT": str(folder),
     }
-    return run_pytest(folder, ["test/integration"], environment, LIMIT_S, "test.integration.")
+    prefix = FOLDER.replace("/", ".") + "."
+    return with_second_attempts(
+        partial(run_pytest, folder, environment=environment, limit_s=LIMIT_S, prefix=prefix)
+    )
+
+
+def with_second_attempts(
+    run_tests: Callable[[Sequence[str]], dict[str, Result]],
+) -> dict[str, Result]:
+    """Run all tests, and those that fail once more; return how each ended last.
+
+    `run_tests` gets arguments of pytest.
+    """
+    results = run_tests([FOLDER])
+    failed = [test for test, result in results.items() if result.outcome is Outcome.RED]
+    if failed:
+        results |= run_tests([argument_of(test) for test in failed])
+    return results
+
+
+def argument_of(test: str) -> str:
+    """Return the argument of pytest for a test: `module.Class::test` is in `module.py`."""
+    place, name = test.split("::", 1)
+    module, *classes = place.split(".")
+    return "::".join([f"{FOLDER}/{module}.py", *classes, name])
 
 
 def arrange(archive: Path, folder: Path) -> None:

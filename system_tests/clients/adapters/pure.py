@@ -110,6 +110,8 @@ class KafkaPythonMember(Member):
         self._polled: queue.Queue[list[Stored] | KafkaError] = queue.Queue()
         self._closing = False
         self.done: dict[Position, OffsetAndMetadata] = {}
+        # A member that joins a group before it has metadata assigns no partition for minutes.
+        consumer.partitions_for_topic(topic)
         consumer.subscribe([topic], listener=_CommitOnRevoke(self, consumer))
         self._thread = threading.Thread(target=self._keep_polling, name="kafka-python member")
         self._thread.start()
