@@ -40,7 +40,10 @@ def report(event):
 def serve(life):
     "Gets ready, then waits for SIGTERM or for the supervisor's death."
     ended_read, ended_write = os.pipe()
-    signal.signal(signal.SIGTERM, lambda *_: os.write(ended_write, b"!"))
+    os.set_blocking(ended_write, False)
+    # Python runs no handler for a signal that arrives just before `select` blocks.
+    signal.set_wakeup_fd(ended_write)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     life.ready()
     select.select([ended_read, life.lifeline_fd], [], [])
     say(event="left", name=life.name, pid=os.getpid())
