@@ -74,6 +74,7 @@ class AttackedBroker:
         self._listeners = listeners
         self._wrapper, self._environment = wrapper, environment
         self._port, self._recorded_port, self._proxy_port = free_port(), free_port(), free_port()
+        self._control_port = free_port()  # Probes and attackers keep it across restarts.
         self._printed: list[str] = []
         self._probes: list[subprocess.Popen[bytes]] = []
         self.attackers = Attackers(round_, self.name, report)
@@ -116,6 +117,7 @@ class AttackedBroker:
             "advertised.listeners": ",".join([*advertised, *self._listeners]),
         }
         return start_minibroker(
+            *("--control", f"127.0.0.1:{self._control_port}"),
             *(word for each in listeners for word in ("--listener", each)),
             data_dir=self.data_dir,
             settings=settings,

@@ -145,14 +145,26 @@ class Prober(threading.Thread):
         serving = () if self._served_by is None else (self._served_by,)
         # While the control API is away, nothing is known of the processes.
         both = (*serving, self._worker) if serving else ()
+        if not all(queued_ns(self._pids.get(name, 0)) for name in both):
+            self._look_up_pids()
         offset = self._timed("Produce", both, lambda: self._produce(value))
         self._timed("Fetch", both, lambda: self._fetch(offset, value))
         self._timed("Metadata", serving, self._metadata)
         # Its group's coordinator may be any worker.
-        self._timed("OffsetCommit", (), lambda: self._commit(offset))
+        workers = tuple(name for name in self._pids if name.startswith("worker"))
+        self._timed("OffsetCommit", serving, lambda: self._commit(offset), workers)
 
-    def _timed(self, request: str, processes: tuple[str, ...], work: Any) -> Any:
-        before = self._queued(processes)
+    def _timed(
+        self,
+        request: str,
+        processes: tuple[str, ...],
+        work: Any,
+        candidates: tuple[str, ...] = (),
+    ) -> Any:
+        """Time a request that `processes` and one of the `candidates` serve."""
+        pids = {self._pids[name] for name in processes if name in self._pids}
+        others = {self._pids[name] for name in candidates} - pids
+        before = {pid: queued_ns(pid) for pid in pids | others}
         started = time.monotonic()
         error = ""
         try:
@@ -165,14 +177,14 @@ class Prober(threading.Thread):
             self.seen.requests[request] += 1
             if (error or ended - started > SLOW_S) and len(self.seen.samples) < SAMPLES_MAX:
                 late = self._metronome.late_s(started, ended)
-                queued = (self._queued(processes) - before) / 1e9
+                # A process that died meanwhile counts for nothing.
+                queued = {pid: max(0, queued_ns(pid) - before[pid]) / 1e9 for pid in before}
+                queued_s = sum(queued[pid] for pid in pids)
+                queued_s += max((queued[pid] for pid in others), default=0.0)
+                serving = () if candidates else processes
                 self.seen.samples.append(
-                    Sample(started, ended, request, processes, late, queued, error)
+                    Sample(started, ended, request, serving, late, queued_s, error)
                 )
-
-    def _queued(self, processes: tuple[str, ...]) -> int:
-        # A processor and its worker may share a process.
-        return sum(map(queued_ns, {self._pids[name] for name in processes if name in self._pids}))
 
     def _connect(self) -> None:
         """Connect until the wanted processor serves, or another after many attempts."""
@@ -189,6 +201,9 @@ class Prober(threading.Thread):
         finally:
             for each in rejected:
                 each.close()
+        self._look_up_pids()
+
+    def _look_up_pids(self) -> None:
         health = ask_control(self._target.control_url, "/v1/health") or {"processes": []}
         self._pids = {each["name"]: each["pid"] for each in health["processes"] if each["pid"]}
 
