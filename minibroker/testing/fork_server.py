@@ -3,7 +3,8 @@
 Importing a broker takes longer than starting one, so this process imports it once. A test process
 connects to its Unix socket; that connection is a lease. Owns the leases and the processes. It must
 never run an event loop or a thread, which would make forking unsafe. Invariant: a broker runs
-exactly as long as a lease on it is open, and this process as long as its parent or any lease. Like
+exactly as long as a lease on it is open, and this process as long as its parent or any lease; at
+most one broker, the spare, runs without a lease, while the parent lives. Like
 ``multiprocessing``'s fork server.
 """
 
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final, NoReturn
 
 from minibroker.config import ConfigError, SettingEntry, Settings
+from minibroker.testing.spares import SpareRule
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 LOG_BYTES_MAX: Final = 256 * 1024
@@ -90,6 +92,10 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._leases: set[BrokerLease] = set()
         self._brokers: set[LeasedBroker] = set()
+        self._spare_rule = SpareRule()
+        self._spare: LeasedBroker | None = None
+        """Runs in advance, with these settings, for the next lease that requests them."""
+        self._spare_settings: Mapping[str, str] | None = None
         self._libc = ctypes.CDLL(None)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(parent, selectors.EVENT_READ, self._parent_ended)
@@ -104,6 +110,18 @@ class ForkServer:
                 self._when_idle = None
             for key, _ in events:
                 key.data()
+            self._tend_spare()
+
+    def _tend_spare(self) -> None:
+        """Keep the broker of the rule ready, without delaying one that starts."""
+        wanted = None if self._parent is None else self._spare_rule.settings
+        if self._spare is not None and self._spare_settings != wanted:
+            self._end(self._spare)
+            self._spare = None
+        is_free = self._when_idle is None and self._is_idle()
+        if self._spare is None and wanted is not None and is_free:
+            self._spare = self._fork(read_settings(wanted), None)
+            self._spare_settings = wanted
 
     def _is_idle(self) -> bool:
         leases_have_brokers = all(lease.broker is not None for lease in self._leases)
@@ -143,9 +161,7 @@ class ForkServer:
             send_event(lease, {"event": "log", "text": text})
             return
         try:
-            kept = self._shared(request["share"]) or self._fork(
-                read_settings(request["settings"]), request["share"]
-            )
+            kept = self._find_broker(request["settings"], request["share"])
         except ConfigError as error:
             send_event(lease, {"event": "failed", "text": str(error)})
             return
@@ -164,15 +180,25 @@ class ForkServer:
                 kept.leases.discard(lease)
             lease.connection.close()
         elif not kept.ending:
-            kept.ending = True  # the lease is answered when the process has ended
-            os.kill(kept.pid, signal.SIGTERM)
+            self._end(kept)  # the lease is answered when the process has ended
 
     # ------------------------------------------------------------------------------- brokers
 
-    def _shared(self, share: str | None) -> LeasedBroker | None:
-        if share is None:
-            return None
-        return next((k for k in self._brokers if k.share == share and not k.ending), None)
+    def _find_broker(self, settings: Mapping[str, str], share: str | None) -> LeasedBroker:
+        """Return the broker for a lease, perhaps a new one. Raises `ConfigError`."""
+        if share is not None:
+            shared = (k for k in self._brokers if k.share == share and not k.ending)
+            return next(shared, None) or self._fork(read_settings(settings), share)
+        if self._spare is not None and self._spare_settings == settings:
+            kept, self._spare = self._spare, None
+        else:
+            kept = self._fork(read_settings(settings), None)
+        self._spare_rule.requested(settings)
+        return kept
+
+    def _end(self, kept: LeasedBroker) -> None:
+        kept.ending = True
+        os.kill(kept.pid, signal.SIGTERM)
 
     def _fork(self, settings: Settings, share: str | None) -> LeasedBroker:
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the broker has ended
@@ -236,6 +262,9 @@ class ForkServer:
         if kept.output.fileno() in self._selector.get_map():
             self._selector.unregister(kept.output)
         self._brokers.discard(kept)
+        if kept is self._spare:
+            self._spare = None
+            self._spare_rule.failed()
         event = "stopped" if kept.ready else "failed"
         for lease in kept.leases:
             send_event(lease, {"event": event, "code": code, "text": tail(kept.log)})

@@ -177,7 +177,7 @@ class Prober(threading.Thread):
             self.seen.requests[request] += 1
             if (error or ended - started > SLOW_S) and len(self.seen.samples) < SAMPLES_MAX:
                 late = self._metronome.late_s(started, ended)
-                # A process that died meanwhile counts for nothing.
+                # A process that died while the request waited counts for nothing.
                 queued = {pid: max(0, queued_ns(pid) - before[pid]) / 1e9 for pid in before}
                 queued_s = sum(queued[pid] for pid in pids)
                 queued_s += max((queued[pid] for pid in others), default=0.0)

@@ -164,7 +164,7 @@ PATHS: Final = (
 """Paths that some of ``SEEDS_MIN`` seeds must take."""
 
 SEEDS_MIN: Final = 700
-"""Seeds that take every path nearly always: some 4 of them take the rarest one."""
+"""Seeds that take every path almost always: some 4 of them take the rarest one."""
 
 
 @contextmanager

@@ -18,6 +18,7 @@ PATIENCE_S = 120.0
 
 FAKE_FORK_SERVER = """
 import json, os, select, signal, socket, sys, time
+from contextlib import suppress
 from minibroker.config import NUM_PARTITIONS
 from minibroker.testing.fork_server import ForkServer
 
@@ -25,6 +26,7 @@ def start(settings):
     # Python runs no handler for a signal that arrives just before `pause` blocks: wait for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     print("about to start", file=sys.stderr, flush=True)
+    notify(f"{sys.argv[1]}-started", os.getpid())
     if settings[NUM_PARTITIONS] == 13:
         print("bad luck with 13 partitions", file=sys.stderr)
         return 1
@@ -38,9 +40,12 @@ def start(settings):
 listener = socket.socket(fileno=int(sys.argv[2]))
 select.select([listener], [], [])
 
+def notify(address, number):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(FileNotFoundError):
+        sender.sendto(b"%d" % number, address)
+
 def when_idle():
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"%d" % time.monotonic_ns(), sys.argv[1])
+    notify(sys.argv[1], time.monotonic_ns())
 
 ForkServer(listener, parent=0, start=start, when_idle=when_idle).run()
 """
@@ -51,6 +56,15 @@ def idle_socket(tmp_path: Path) -> Iterator[socket.socket]:
     """Receives the time at which a fork server of pretended brokers became idle."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "idle"))
+        receiver.settimeout(PATIENCE_S)
+        yield receiver
+
+
+@pytest.fixture
+def started_socket(tmp_path: Path) -> Iterator[socket.socket]:
+    """Receives the pids of pretended brokers as they start; sent without waiting for a receiver."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "idle-started"))
         receiver.settimeout(PATIENCE_S)
         yield receiver
 

@@ -96,6 +96,90 @@ def test_shared_broker_ends_with_its_last_lease(
     assert is_gone(pid)
 
 
+def leased_twice(
+    fork_server: ForkServerAddress, started_socket: socket.socket
+) -> tuple[list[Lease], int]:
+    """Two leases of brokers without settings, and the spare that follows when both are ready."""
+    leases = list[Lease]()
+    for _ in range(2):
+        leases.append(Lease(fork_server, {}))
+        assert leases[-1].wait_ready()["pid"] == read_started(started_socket)
+    return leases, read_started(started_socket)
+
+
+def read_started(started_socket: socket.socket) -> int:
+    """The process of the next broker that starts."""
+    return int(started_socket.recv(IDLE_BYTES_MAX))
+
+
+def test_third_broker_in_a_row_was_started_in_advance(
+    fork_server: ForkServerAddress, started_socket: socket.socket, is_gone: Callable[[int], bool]
+) -> None:
+    leases, spare = leased_twice(fork_server, started_socket)
+    leases.append(Lease(fork_server, {}))
+    assert leases[-1].wait_ready()["pid"] == spare
+    leases.pop().stop()
+    assert is_gone(spare)
+    for lease in leases:
+        lease.stop()
+
+
+def test_broker_with_other_settings_is_not_the_spare(
+    fork_server: ForkServerAddress, started_socket: socket.socket
+) -> None:
+    leases, spare = leased_twice(fork_server, started_socket)
+    leases += [Lease(fork_server, {"num.partitions": "7"}), Lease(fork_server, {}, "session")]
+    assert spare not in [lease.wait_ready()["pid"] for lease in leases[2:]]
+    leases.append(Lease(fork_server, {}))
+    assert leases[-1].wait_ready()["pid"] == spare
+    for lease in leases:
+        lease.stop()
+
+
+def test_spare_is_replaced_when_other_settings_are_requested_in_a_row(
+    fork_server: ForkServerAddress, started_socket: socket.socket, is_gone: Callable[[int], bool]
+) -> None:
+    leases, spare = leased_twice(fork_server, started_socket)
+    leases += [Lease(fork_server, {"num.partitions": "7"}) for _ in range(2)]
+    assert is_gone(spare)
+    for lease in leases:
+        lease.stop()
+
+
+def test_spare_ends_with_the_run(
+    fork_server: ForkServerAddress, started_socket: socket.socket, is_gone: Callable[[int], bool]
+) -> None:
+    leases, spare = leased_twice(fork_server, started_socket)
+    fork_server.close()
+    assert is_gone(spare)
+    for lease in leases:
+        lease.stop()
+
+
+def test_killed_spare_is_not_given_away(
+    fork_server: ForkServerAddress, started_socket: socket.socket, is_gone: Callable[[int], bool]
+) -> None:
+    leases, spare = leased_twice(fork_server, started_socket)
+    os.kill(spare, signal.SIGKILL)
+    assert is_gone(spare)
+    leases.append(Lease(fork_server, {}))
+    assert leases[-1].wait_ready()["pid"] != spare
+    for lease in leases:
+        lease.stop()
+
+
+def test_repeated_settings_with_which_no_broker_starts_leave_the_fork_server_running(
+    fork_server: ForkServerAddress,
+) -> None:
+    for settings in ({"num.partitions": "many"}, {"num.partitions": "13"}):
+        for _ in range(3):
+            with pytest.raises(BrokerStartError, match=r"whole number|bad luck"):
+                Lease(fork_server, settings).wait_ready()
+    lease = Lease(fork_server, {})
+    assert lease.wait_ready()["event"] == "ready"
+    lease.stop()
+
+
 def test_broker_that_does_not_start_shows_its_log(fork_server: ForkServerAddress) -> None:
     lease = Lease(fork_server, {"num.partitions": "13"})
     with pytest.raises(BrokerStartError, match="bad luck with 13 partitions"):
