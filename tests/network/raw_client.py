@@ -14,7 +14,7 @@ from protocol.registry import schema
 from protocol.schema import Message
 from tests.simulation.client import frame
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 120.0
 
 
 class RawClient:
