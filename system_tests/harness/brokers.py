@@ -258,14 +258,21 @@ when it gets the port that it connects to.
 """
 
 
+WORKERS_MAX: Final = 16
+"""Test processes that run at the same time and take different ports."""
+
 _given_ports: Final[set[int]] = set()
 
 
 def free_port() -> int:
-    """Return a port that a server can listen on, also after a restart; each is returned once."""
-    for port in random.SystemRandom().sample(
-        SERVERS_PORTS, 100
-    ):  # Other processes may take ports meanwhile.
+    """Return a port that a server can listen on, also after a restart; each is returned once.
+
+    Test processes of pytest-xdist do not get each other's: one may be free because its server
+    restarts.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = SERVERS_PORTS[worker % WORKERS_MAX :: WORKERS_MAX]
+    for port in random.SystemRandom().sample(own, 100):
         if port in _given_ports:
             continue
         with socket.socket() as probe:
