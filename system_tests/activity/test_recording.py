@@ -152,10 +152,11 @@ def test_owner_kills_lose_no_event(start: Starter) -> None:
     broker = start(*ON, *SEPARATE)
     with ThreadPoolExecutor(1) as clients:
         producing = clients.submit(produce, broker, "client", 2000)
-        while not producing.done():
+        for _ in range(RESTARTS_MAX - 2):  # The supervisor gives up a role that dies too often.
             for name in ("worker-0", "worker-1"):
-                kill(broker, name)
-                wait_ready(broker)
+                if not producing.done():
+                    kill(broker, name)
+                    wait_ready(broker)
     acknowledged = producing.result()
     assert acknowledged == 2000
     events = list(events_of(broker))
