@@ -283,9 +283,9 @@ def test_fixture(minibroker):
 
 def test_more():
     for number in range(7):
-        began = time.perf_counter()
+        started = time.perf_counter()
         with MiniBroker():
-            note("own" if number < 2 else "more", time.perf_counter() - began)
+            note("own" if number < 2 else "more", time.perf_counter() - started)
 """
 
 
