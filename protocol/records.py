@@ -184,10 +184,7 @@ def iter_records(batch: Buffer, limit: int = DECOMPRESSED_MAX_BYTES) -> Iterator
     header = parse_batch_header(batch)
     if header.size > len(batch):
         raise DecodeError(f"batch of {header.size} bytes cut off at {len(batch)}", len(batch))
-    if header.codec not in _CODECS:
-        raise DecodeError(f"unknown compression codec {header.codec}", CHECKED_POSITION)
-    section = memoryview(batch)[HEADER_BYTES : header.size]
-    data = decompress(Compression(header.codec), section, limit)
+    data = records_section(batch, header, limit)
     pos = 0
     try:
         for _ in range(header.record_count):
@@ -197,6 +194,17 @@ def iter_records(batch: Buffer, limit: int = DECOMPRESSED_MAX_BYTES) -> Iterator
         raise DecodeError("a record is cut off", pos) from None
     if pos != len(data):
         raise DecodeError(f"{len(data) - pos} bytes follow the last record", pos)
+
+
+def records_section(batch: Buffer, header: BatchHeader, limit: int) -> Buffer:
+    """Return the uncompressed records of the one whole batch at the start of ``batch``.
+
+    Raises DecodeError if they are damaged or have more than ``limit`` bytes.
+    """
+    if header.codec not in _CODECS:
+        raise DecodeError(f"unknown compression codec {header.codec}", CHECKED_POSITION)
+    section = memoryview(batch)[HEADER_BYTES : header.size]
+    return decompress(Compression(header.codec), section, limit)
 
 
 _CODECS: Final = frozenset(Compression)

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from minibroker.storage.validation import DECOMPRESSED_MAX_BYTES, STEP_BYTES_MAX
 from protocol.compression import Compression
 from protocol.errors import DecodeError
-from protocol.records import BatchHeader, Record, TimestampType, iter_records
+from protocol.records import BatchHeader, TimestampType, read_varint, records_section
 
 SEARCH_STEP_RECORDS_MAX: Final = 1000
-"""Records that are searched in one step of a worker's loop: a few milliseconds."""
+"""Records that are searched in one step of a worker's loop: about half a millisecond."""
 
 
 class TimestampOffset(NamedTuple):
@@ -72,17 +72,58 @@ def _search_log_append_time(header: BatchHeader, query: TimeQuery) -> TimestampO
 def _search_records(
     data: bytes, header: BatchHeader, query: TimeQuery, limit: int
 ) -> TimestampOffset | None:
+    epoch = header.partition_leader_epoch
     try:
-        for record in iter_records(data, limit):
-            if record.timestamp >= query.timestamp and record.offset >= query.first_offset:
-                return _timestamp_offset(record, header)
+        found = _first_record(
+            bytes(records_section(data, header, limit)),
+            header.record_count,
+            query.timestamp - header.base_timestamp,
+            query.first_offset - header.base_offset,
+        )
     except DecodeError:
         if limit != DECOMPRESSED_MAX_BYTES:
             raise
         # An earlier version stored it without checking its records. Later batches must be found.
-        return _timestamp_offset(Record(header.last_offset, header.max_timestamp), header)
+        return TimestampOffset(header.max_timestamp, header.last_offset, epoch)
+    if found is None:
+        return None
+    time_delta, offset_delta = found
+    return TimestampOffset(
+        header.base_timestamp + time_delta, header.base_offset + offset_delta, epoch
+    )
+
+
+def _first_record(
+    data: bytes, count: int, time_from: int, offset_from: int
+) -> tuple[int, int] | None:
+    """The deltas of the first of ``count`` records with at least these; only they are read.
+
+    Varints of one byte are read in place: a call would take longer than the rest of a record.
+    """
+    at = 0
+    try:
+        for _ in range(count):
+            byte = data[at]
+            if byte < 0x80:
+                end = at + 1 + (byte >> 1)
+                at += 2  # The attributes, too.
+            else:
+                length, at = read_varint(data, at)
+                end = at + length
+                at += 1
+            time_delta = data[at]
+            if time_delta < 0x80:
+                time_delta = (time_delta >> 1) ^ -(time_delta & 1)
+                at += 1
+            else:
+                time_delta, at = read_varint(data, at)
+            if end <= at:
+                raise DecodeError(f"a record ends at {end}, before its fields", at)
+            if time_delta >= time_from:
+                offset_delta, at = read_varint(data, at)
+                if offset_delta >= offset_from:
+                    return time_delta, offset_delta
+            at = end
+    except IndexError:
+        raise DecodeError("a record is cut off", at) from None
     return None
-
-
-def _timestamp_offset(record: Record, header: BatchHeader) -> TimestampOffset:
-    return TimestampOffset(record.timestamp, record.offset, header.partition_leader_epoch)

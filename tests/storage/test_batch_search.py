@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,14 @@ from minibroker.storage.batch_search import (
 )
 from minibroker.storage.validation import STEP_BYTES_MAX
 from protocol.compression import Compression
-from protocol.records import Record, TimestampType, build_batch, parse_batch_header
+from protocol.records import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    Record,
+    TimestampType,
+    build_batch,
+    parse_batch_header,
+)
 
 
 @dataclass
@@ -86,3 +94,25 @@ def test_large_batch_is_searched_outside_of_event_loop(
     result = search(records, TimeQuery(5), compression=codec)
     assert result == Searched(TimestampOffset(5, 100, 4), was_large=True)
     assert search(records, TimeQuery(6), compression=codec).answer is None
+
+
+def test_records_of_all_sizes_are_found() -> None:
+    """Varints of more than one byte: of lengths, and of deltas of times and offsets."""
+    records = [
+        Record(timestamp=time * 1000, key=bytes(time), value=bytes(time), headers=(("h", b"v"),))
+        for time in range(200)
+    ]
+    for time in range(200):
+        expected = TimestampOffset(time * 1000, 100 + time, 4)
+        assert search(records, TimeQuery(time * 1000)).answer == expected
+
+
+@pytest.mark.parametrize("section", [b"", b"\xff" * 40, b"\x01\0\0\0\0\0\0" * 2])
+def test_damaged_batch_is_found_as_a_whole(section: bytes) -> None:
+    """Earlier versions stored batches without checking their records."""
+    batch = bytearray(build_batch([Record(timestamp=5)] * 2, base_offset=100))
+    batch[HEADER_BYTES:] = section
+    struct.pack_into(">i", batch, 8, len(batch) - LENGTH_OVERHEAD_BYTES)
+    header = parse_batch_header(batch)
+    found = search_in_step(bytes(batch), header, TimeQuery(5))
+    assert found == TimestampOffset(5, 101, header.partition_leader_epoch)
