@@ -111,17 +111,18 @@ class SingleDelay:
 
     def attempt(self, *, is_over: bool) -> SingleResponse | SingleDelay | None:
         """Try again; return this object to wait longer, None if it must go the general way."""
-        cost, started_ns = self.cost, time.perf_counter_ns()
+        cost, timer = self.cost, self._local_worker.work_time.step_timer
+        started_ns = timer()
         leaves = self._delayed.attempt(is_over=is_over)
-        ended_ns = time.perf_counter_ns()
-        cost.io_ns += ended_ns - started_ns
-        self._local_worker.charge(ended_ns - started_ns)
+        worked_ns = timer() - started_ns
+        cost.io_ns += worked_ns
+        self._local_worker.charge(worked_ns)
         if leaves is self._delayed:
             return self
         if not isinstance(leaves, tuple):
             cost.io_ns = cost.owners_ns = 0
             return None
-        cost.owners_ns += ended_ns - self._since_ns
+        cost.owners_ns += time.perf_counter_ns() - self._since_ns
         cost.is_direct = True
         return SingleResponse(self._codec, cost.header.correlation_id, leaves)
 
@@ -190,11 +191,12 @@ class SingleRequests:
             return None
         client = cost.client
         self._client, self._header = client, header
-        started_ns = time.perf_counter_ns()
+        timer = self._local_worker.work_time.step_timer
+        started_ns = timer()
         leaves = codec.form.execute(self, codec.version, request)
         if leaves is None:
             return None
-        cost.io_ns = cost.owners_ns = time.perf_counter_ns() - started_ns
+        cost.io_ns = cost.owners_ns = timer() - started_ns
         self._local_worker.charge(cost.io_ns)
         cost.header = header
         if not isinstance(leaves, tuple):

@@ -26,7 +26,8 @@ class LocalWorker:
     """A worker in this process. Created before both roles; the worker calls ``serve``."""
 
     def __init__(self, work_time: WorkTime) -> None:
-        self._work_time = work_time
+        self.work_time = work_time
+        """The work of both roles."""
         self.account = Account()
         """Work of the worker's tasks and of direct calls."""
         self._serving = trio.Event()
@@ -54,7 +55,7 @@ class LocalWorker:
 
     def charge(self, worked_ns: int) -> None:
         """Move work of the running step from the connection in force to the worker."""
-        self._work_time.move(self.account, worked_ns)
+        self.work_time.move(self.account, worked_ns)
 
     async def _finish(self, reply: Awaitable[ApiReply]) -> ApiReply:
         result = await reply  # Charges an account of its own.
@@ -63,7 +64,7 @@ class LocalWorker:
 
     def processor_busy_ns(self) -> int:
         """Return the work of this process without the worker's."""
-        return self._work_time.busy_ns() - self.account.worked_ns
+        return self.work_time.busy_ns() - self.account.worked_ns
 
     def worker_busy_ns(self) -> int:
         """Return the work of the worker."""

@@ -80,6 +80,7 @@ from minibroker.process.storage_watch import StorageWatch
 from minibroker.quotas.controller_mutation import Mutated, MutationQuota
 from minibroker.quotas.manager import ClientQuotaManager
 from minibroker.runtime.clock import Clock, now_ms
+from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account
 from minibroker.storage.data_directory import (
     FAULT_RULES_FILE,
@@ -187,6 +188,7 @@ class _Controller:
         self._storage = storage
         self._leadership_lost = ""
         self._started_at = env.clock.now()
+        self._work_thread = WorkThread(env.work_time)
         self.cluster = cluster
         self._followed = cluster.image
         self.telemetry = ClientInstances(env.settings[TELEMETRY_MAX_BYTES])
@@ -250,7 +252,7 @@ class _Controller:
         return () if self._ssl_contexts is None else self._ssl_contexts.problems(configs)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work)
+        return await self._work_thread.run(work)
 
     async def publish(self, updates: Sequence[Update]) -> None:
         if self._ssl_contexts is not None:

@@ -10,7 +10,6 @@ there. Kafka's ``KafkaRequestHandler``, ``ReplicaManager`` and ``GroupCoordinato
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
@@ -404,9 +403,10 @@ class _Worker:
         """Execute a part, at once unless it has to wait."""
         api = APIS[request.api_key]
         assert api.execute is not None
-        started_ns = time.perf_counter_ns()
+        timer = self._env.work_time.step_timer
+        started_ns = timer()
         reply = api.execute(self, request.part)
-        worked_ns = time.perf_counter_ns() - started_ns
+        worked_ns = timer() - started_ns
         if inspect.isawaitable(reply):
             return self._finish(reply, worked_ns)
         return ApiReply(reply, worked_ns)

@@ -40,7 +40,8 @@ class WorkThread:
                 account.worked_ns = time.thread_time_ns() - started_ns
 
         try:
-            return await trio.to_thread.run_sync(measured, limiter=self._limiter)
+            with self._work_time.with_thread_at_work():
+                return await trio.to_thread.run_sync(measured, limiter=self._limiter)
         finally:
             self._work_time.add(account.worked_ns)
 

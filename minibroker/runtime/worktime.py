@@ -8,18 +8,23 @@ handler and network threads.
 
 The account in force is a context variable, so tasks started inside `charge` are charged to the same
 account, and other tasks of the loop are not.
+
+Work is real time, as in Kafka. But while a thread of the process works, a step that needs a few
+microseconds waits for milliseconds until it may continue: Python runs one thread at a time. Then
+the CPU time of steps is charged instead, or clients would pay for the thread's work.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextvars import Token
     from types import TracebackType
 
@@ -58,11 +63,20 @@ class WorkTime(trio.abc.Instrument):
     """Pass it to the loop: `trio.run(..., instruments=[work_time])`. One per loop.
 
     `timer` counts nanoseconds; a simulation passes its own, so that the same seed results in the
-    same work.
+    same work. `cpu_timer` counts those in which the calling thread was executed.
     """
 
-    def __init__(self, timer: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self,
+        timer: Callable[[], int] = time.perf_counter_ns,
+        cpu_timer: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
         self._timer = timer
+        self._cpu_timer = cpu_timer
+        self.step_timer = timer
+        """Times work within a step, in nanoseconds; it may be another one in the next step."""
+        self._threads = 0
+        self._thread_ns = 0
         self._step_from = _NOT_STEPPING
         self._wait_from = 0
         self._idle_ns = 0
@@ -85,14 +99,32 @@ class WorkTime(trio.abc.Instrument):
     def settle(self) -> None:
         """Charge the running step up to now, to read an account within its step."""
         if self._step_from != _NOT_STEPPING:
-            now = self._timer()
+            now = self.step_timer()
             account = _account.get()
             if account is not None:
                 account.worked_ns += now - self._step_from
             self._step_from = now
 
+    @contextmanager
+    def with_thread_at_work(self) -> Iterator[None]:
+        """Charge the CPU time of steps for as long as a thread works."""
+        self._threads += 1
+        self._time_steps()
+        try:
+            yield
+        finally:
+            self._threads -= 1
+            self._time_steps()
+
+    def _time_steps(self) -> None:
+        self.settle()
+        self.step_timer = self._cpu_timer if self._threads else self._timer
+        if self._step_from != _NOT_STEPPING:
+            self._step_from = self.step_timer()
+
     def add(self, worked_ns: int) -> None:
         """Charge work that was done in a thread to the account in force."""
+        self._thread_ns += worked_ns
         account = _account.get()
         if account is not None:
             account.worked_ns += worked_ns
@@ -108,25 +140,25 @@ class WorkTime(trio.abc.Instrument):
         it.
         """
         running = self._step_from != _NOT_STEPPING
-        return account.worked_ns + (self._timer() - self._step_from if running else 0)
+        return account.worked_ns + (self.step_timer() - self._step_from if running else 0)
 
     def add_idle(self, spent_ns: int) -> None:
         """Count time of the running step as idle: it polled instead of waiting.
 
-        No account is charged for it.
+        No account is charged for it. Polling takes less CPU time than real time.
         """
         self._idle_ns += spent_ns
         if self._step_from != _NOT_STEPPING:
-            self._step_from += spent_ns
+            self._step_from = min(self._step_from + spent_ns, self.step_timer())
 
     def loop_time(self) -> LoopTime:
         """Return the time since the start of the loop, and its idle part."""
         return LoopTime(self._timer() - self._started_ns, self._idle_ns)
 
     def busy_ns(self) -> int:
-        """Return how long the loop has worked, without waiting."""
+        """Return how long the loop and threads have worked, without waiting."""
         elapsed = self.loop_time()
-        return elapsed.total_ns - elapsed.idle_ns
+        return elapsed.total_ns - elapsed.idle_ns + self._thread_ns
 
     def before_run(self) -> None:
         """Note the start of the loop."""
@@ -134,13 +166,13 @@ class WorkTime(trio.abc.Instrument):
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002 - trio's shape
         """Note that a task continues."""
-        self._step_from = self._timer()
+        self._step_from = self.step_timer()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         """Note that a task waits or has ended."""
         account = task.context.get(_account)
         if account is not None:
-            account.worked_ns += self._timer() - self._step_from
+            account.worked_ns += self.step_timer() - self._step_from
         self._step_from = _NOT_STEPPING
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's shape

@@ -55,7 +55,7 @@ class Client:
         """Send a request without waiting."""
         if not self._has_sent:
             self._has_sent = True
-            self._send(ApiVersionsRequest(), 0)
+            self.send(ApiVersionsRequest(), 0)
 
     def answered(self) -> bool:
         """Wait for the response to a request; False if the broker disconnects instead."""
@@ -76,7 +76,7 @@ class Client:
 
     def ask(self, request: Message, version: int) -> Any:
         """The response to any request; ConnectionResetError if the broker closes the connection."""
-        self._send(request, version)
+        self.send(request, version)
         body = self._receive()
         if not body:
             raise ConnectionResetError("the broker closed the connection")
@@ -85,7 +85,8 @@ class Client:
         _, at = decode_response_header(body, key, version)
         return decode(registry.schema(key).response, version, body, at)
 
-    def _send(self, request: Message, version: int) -> None:
+    def send(self, request: Message, version: int) -> None:
+        """Send any request without waiting."""
         key = type(request).__api_key__
         assert key is not None
         header = RequestHeader(key, version, 1, self.client_id)

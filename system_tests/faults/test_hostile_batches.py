@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +24,10 @@ from system_tests.clients.model import Record as Sent
 from system_tests.clients.model import drain
 from system_tests.connections.dialling import Client
 from system_tests.faults.conftest import Starter
-from system_tests.harness.batches import with_section
+from system_tests.harness.batches import FIRST_MS, with_section
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.processes import private_bytes, tree
+from system_tests.harness.waiting import wait_until
 from system_tests.peers.records import produce
 
 pytestmark = pytest.mark.minibroker
@@ -36,11 +39,58 @@ LARGE_BATCH_RECORDS = 1_000_000
 SERVED_MEANWHILE_MIN = 5
 """A neighbor that waits for a batch is acknowledged at most one record in its time, and one
 on either side of it."""
+PRODUCE_TIME = re.compile(
+    r'^minibroker_request_(network|io)_seconds_(sum|count){api="Produce"} (\S+)$', re.MULTILINE
+)
 
 
 def code(client: Client, topic: str, batch: bytes) -> int:
     response = client.ask(produce(topic, batch), 9)
     return int(response.responses[0].partition_responses[0].error_code)
+
+
+def create_topics(broker: RunningBroker, *topics: str) -> None:
+    admin = ConfluentClient(broker.bootstrap_servers)
+    for topic in topics:
+        admin.create_topic(topic)
+    admin.close()
+
+
+def large_batch() -> bytes:
+    """A batch whose last record has a later timestamp than all others."""
+    records = [Record(timestamp=FIRST_MS)] * (LARGE_BATCH_RECORDS - 1)
+    section = build_batch([*records, Record(timestamp=FIRST_MS + 1)])[HEADER_BYTES:]
+    return with_section(section, LARGE_BATCH_RECORDS, Compression.ZSTD, max_timestamp=FIRST_MS + 1)
+
+
+def search_for_last(topic: str) -> ListOffsetsRequest:
+    """A search that reads all records of ``large_batch``."""
+    part = ListOffsetsPartition(partition_index=0, timestamp=FIRST_MS + 1, current_leader_epoch=-1)
+    topics = [ListOffsetsTopic(name=topic, partitions=[part])]
+    return ListOffsetsRequest(replica_id=-1, topics=topics)
+
+
+def produce_seconds(broker: RunningBroker, requests: int) -> float:
+    """Worked time of so many Produce requests, once the metrics contain them all."""
+
+    def look() -> float:
+        assert broker.control_url is not None
+        with urllib.request.urlopen(broker.control_url.rstrip("/") + "/metrics") as page:
+            text = page.read().decode()
+        found = {(part, kind): float(value) for part, kind, value in PRODUCE_TIME.findall(text)}
+        if found.get(("io", "count"), 0) < requests:
+            return 0.0
+        return found["io", "sum"] + found["network", "sum"]
+
+    return wait_until(look, f"{requests} Produce requests in the metrics")
+
+
+def loop_seconds(broker: RunningBroker) -> float:
+    """CPU time of the main threads of all processes of the broker, which run the event loops."""
+    return sum(
+        int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+        for pid in tree(broker.pid)
+    )
 
 
 def zeros(count: int) -> bytes:
@@ -49,10 +99,15 @@ def zeros(count: int) -> bytes:
 
 
 @contextmanager
-def neighbour(broker: RunningBroker, topic: str) -> Iterator[Callable[[], int]]:
-    """A client that produces to ``topic`` all the time; yields its acknowledged count."""
+def neighbor(broker: RunningBroker, topic: str) -> Iterator[Callable[[], int]]:
+    """A client that produces to ``topic`` all the time; yields its acknowledged count.
+
+    It has connected and produced once before: on a busy machine that alone takes longer than a
+    check of a large batch.
+    """
     client = ConfluentClient(broker.bootstrap_servers)
-    acknowledged, ending = [0], threading.Event()
+    client.produce(topic, [Sent(b"k", b"v")])
+    acknowledged, ending = [1], threading.Event()
 
     def work() -> None:
         while not ending.is_set():
@@ -106,21 +161,33 @@ def test_others_are_served_while_large_batches_are_checked_and_searched(
 ) -> None:
     broker = start("--set", "num.io.threads=1", "--set", "message.max.bytes=16777216")
     topic, other = fresh("large"), fresh("other")
-    admin = ConfluentClient(broker.bootstrap_servers)
-    admin.create_topic(topic)
-    admin.create_topic(other)
-    section = build_batch([Record()] * LARGE_BATCH_RECORDS)[HEADER_BYTES:]
-    batch = with_section(section, LARGE_BATCH_RECORDS, Compression.ZSTD)
-    with neighbour(broker, other) as acknowledged, Client(broker.address) as attacker:
+    create_topics(broker, topic, other)
+    batch = large_batch()
+    with neighbor(broker, other) as acknowledged, Client(broker.address) as attacker:
         for _ in range(3):
             before = acknowledged()
             assert code(attacker, topic, batch) == ErrorCode.NONE
-            served = acknowledged() - before
-            assert served >= SERVED_MEANWHILE_MIN, "the neighbor waited for the attacker's batch"
-        for _ in range(3):
-            part = ListOffsetsPartition(partition_index=0, timestamp=2**60, current_leader_epoch=-1)
-            topics = [ListOffsetsTopic(name=topic, partitions=[part])]
-            attacker.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7)
+            checked = acknowledged()
+            attacker.ask(search_for_last(topic), 7)
+            searched = acknowledged()
+            assert checked - before >= SERVED_MEANWHILE_MIN, "the neighbor waited for a check"
+            assert searched - checked >= SERVED_MEANWHILE_MIN, "the neighbor waited for a search"
+
+
+def test_others_are_not_charged_for_a_search(start: Starter, fresh: Names) -> None:
+    broker = start("--set", "message.max.bytes=16777216")
+    topic, other = fresh("large"), fresh("other")
+    create_topics(broker, topic, other)
+    record, count = build_batch([Record(timestamp=FIRST_MS, value=b"v")]), 0
+    with Client(broker.address) as attacker, Client(broker.address) as client:
+        assert code(attacker, topic, large_batch()) == ErrorCode.NONE
+        charged_s, cpu_s = produce_seconds(broker, 1), loop_seconds(broker)
+        attacker.send(search_for_last(topic), 7)
+        while attacker.received_nothing():
+            assert code(client, other, record) == ErrorCode.NONE
+            count += 1
+        charged_s = produce_seconds(broker, 1 + count) - charged_s
+    assert charged_s <= loop_seconds(broker) - cpu_s
 
 
 def test_offsets_topic_rejects_clients_and_bad_record_is_skipped(

@@ -39,7 +39,7 @@ def worker(timer: Timer) -> LocalWorker:
 
 
 def run(worker: LocalWorker, main: Any) -> None:
-    trio.run(main, instruments=[worker._work_time], clock=MockClock(autojump_threshold=0))
+    trio.run(main, instruments=[worker.work_time], clock=MockClock(autojump_threshold=0))
 
 
 def test_direct_call_is_charged_to_the_worker_and_not_to_the_connection(
@@ -53,7 +53,7 @@ def test_direct_call_is_charged_to_the_worker_and_not_to_the_connection(
 
     async def main() -> None:
         worker.serve(SCOPE, execute)
-        with worker._work_time.charge(connection):
+        with worker.work_time.charge(connection):
             timer.ns += 1
             assert worker.execute(PART) == ApiReply("done", 100)
             timer.ns += 10
@@ -70,7 +70,7 @@ def test_call_that_waits_is_charged_to_the_worker_without_the_wait(
 
     async def finish() -> ApiReply:
         account = Account()
-        with worker._work_time.charge(account):
+        with worker.work_time.charge(account):
             await trio.sleep(60)
             timer.ns += 100
         return ApiReply("done", account.worked_ns)
@@ -80,7 +80,7 @@ def test_call_that_waits_is_charged_to_the_worker_without_the_wait(
 
     async def main() -> None:
         worker.serve(SCOPE, execute)
-        with worker._work_time.charge(connection):
+        with worker.work_time.charge(connection):
             answer = worker.execute(PART)
             assert not isinstance(answer, ApiReply)
             assert await answer == ApiReply("done", 100)

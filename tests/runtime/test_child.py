@@ -6,12 +6,14 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from minibroker.runtime.supervisor import Exit
 
 if TYPE_CHECKING:
     from tests.runtime.conftest import Run
 
-from minibroker.runtime.child import is_orphan, wait_until_gone
+from minibroker.runtime.child import SWITCH_INTERVAL_S, is_orphan, wait_until_gone
 
 
 def test_child_holds_only_its_ends_and_its_own_signals(run_supervised: Run) -> None:
@@ -24,7 +26,7 @@ def test_child_holds_only_its_ends_and_its_own_signals(run_supervised: Run) -> N
                 blocked=sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
                 term=signal.getsignal(signal.SIGTERM), int=signal.getsignal(signal.SIGINT),
                 frozen=gc.get_freeze_count() > 1000, random=random.random(),
-                title=open("/proc/self/comm").read().strip())
+                switches=sys.getswitchinterval(), title=open("/proc/self/comm").read().strip())
             serve(life)
 
         children = [ChildSpec("worker-0", main), ChildSpec("controller-longer", main)]
@@ -37,6 +39,7 @@ def test_child_holds_only_its_ends_and_its_own_signals(run_supervised: Run) -> N
         assert (line["wakeup"], line["blocked"]) == (-1, [])
         assert (line["term"], line["int"]) == (signal.SIG_DFL, signal.SIG_IGN)
         assert line["frozen"]
+        assert line["switches"] == pytest.approx(SWITCH_INTERVAL_S)
     assert facts[0]["random"] != facts[1]["random"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Iterator
@@ -57,6 +58,23 @@ async def test_work_thread_runs_one_function_at_a_time() -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(thread.run, work)
+
+
+async def test_steps_while_the_thread_works_are_charged_by_cpu_time() -> None:
+    work_time, working, done = WorkTime(), threading.Event(), threading.Event()
+    real_timer = work_time.step_timer
+
+    def work() -> None:
+        working.set()
+        assert done.wait(60)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(WorkThread(work_time).run, work)
+        while not working.is_set():
+            await trio.lowlevel.checkpoint()
+        assert work_time.step_timer is time.thread_time_ns
+        done.set()
+    assert work_time.step_timer is real_timer
 
 
 async def test_work_thread_with_error_releases_buffers(without_collector: None) -> None:

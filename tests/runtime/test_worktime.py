@@ -234,3 +234,76 @@ def test_turns_of_the_loop_are_counted(work_time: WorkTime) -> None:
         assert work_time.turns == before + 5
 
     run(work_time, main)
+
+
+@pytest.fixture
+def cpu_timer() -> Timer:
+    return Timer()
+
+
+@pytest.fixture
+def shared(timer: Timer, cpu_timer: Timer) -> WorkTime:
+    """Work time of a process in which threads work, too."""
+    return WorkTime(timer, cpu_timer)
+
+
+def test_steps_while_a_thread_works_are_charged_by_cpu_time(
+    shared: WorkTime, timer: Timer, cpu_timer: Timer
+) -> None:
+    account = Account()
+
+    async def main() -> None:
+        with shared.charge(account):
+            timer.work(1)
+            with shared.with_thread_at_work():
+                timer.work(1000)  # Waits for the thread, except for 10 ns.
+                cpu_timer.work(10)
+                await trio.lowlevel.checkpoint()
+                timer.work(1000)
+                cpu_timer.work(20)
+                assert shared.worked_ns(account) == 31
+            timer.work(100)
+            cpu_timer.work(100)
+
+    run(shared, main)
+    assert account.worked_ns == 131
+
+
+def test_steps_are_charged_by_cpu_time_until_the_last_thread_ends(
+    shared: WorkTime, timer: Timer, cpu_timer: Timer
+) -> None:
+    account = Account()
+
+    async def main() -> None:
+        with shared.charge(account), shared.with_thread_at_work():
+            with shared.with_thread_at_work():
+                cpu_timer.work(1)
+            timer.work(1000)
+            cpu_timer.work(10)
+
+    run(shared, main)
+    assert account.worked_ns == 11
+
+
+def test_polling_while_a_thread_works_never_reduces_a_charge(
+    shared: WorkTime, timer: Timer, cpu_timer: Timer
+) -> None:
+    account = Account()
+
+    async def main() -> None:
+        with shared.charge(account), shared.with_thread_at_work():
+            cpu_timer.work(5)
+            shared.add_idle(1000)
+            cpu_timer.work(10)
+
+    run(shared, main)
+    assert account.worked_ns == 10
+
+
+def test_thread_keeps_its_process_busy(work_time: WorkTime, timer: Timer) -> None:
+    async def main() -> None:
+        work_time.add(500)
+        timer.work(1)
+
+    run(work_time, main)
+    assert work_time.busy_ns() == 501
