@@ -27,6 +27,7 @@ CLIENT_ID = "benchmark"
 VERSIONS_MOST = {
     ApiKey.PRODUCE: 9,
     ApiKey.FETCH: 11,
+    ApiKey.LIST_OFFSETS: 7,
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.FIND_COORDINATOR: 3,

@@ -14,7 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, ParamSpec
 
-from system_tests.benchmarks import groups, growth, measures, report, small, transactions
+from system_tests.benchmarks import (
+    groups,
+    growth,
+    large_batches,
+    measures,
+    report,
+    small,
+    transactions,
+)
 from system_tests.benchmarks.measures import Figures
 from system_tests.benchmarks.peers import Peer
 
@@ -72,6 +80,7 @@ def repeated(records: int, *, grows: bool) -> list[Repeated]:
         Repeated("polls", partial(small.polls, count=3000), lasting=True),
         Repeated("transactions", transactions.commits, lasting=True),
         Repeated("beside-transactions", transactions.beside, lasting=True),
+        Repeated("large-batches", large_batches.neighbor, lasting=True),
         Repeated("group", partial(groups.group_requests, count=2000)),
         Repeated("metadata", partial(measures.metadata, count=2000), lasting=True),
     ]

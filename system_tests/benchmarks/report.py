@@ -22,6 +22,7 @@ from system_tests.benchmarks import (
     fetch_sessions,
     groups,
     growth,
+    large_batches,
     small,
     snapshots,
     transactions,
@@ -110,6 +111,14 @@ ROWS = (
     row(transactions.WITHOUT, "us"),
     row(transactions.BESIDE, "us"),
     row(transactions.RATIO, "x", most=1.03),
+    *(
+        each
+        for name in (large_batches.CHECKS, large_batches.SEARCHES)
+        for each in (
+            row(f"{name}, median", "us"),
+            row(f"{name}, p99", "us", most_of(1.0)),
+        )
+    ),
     Row(compaction.SPEED, "MB/s", (Target(50, "MB/s", least=True),)),
     row(compaction.BEFORE, "us"),
     row(compaction.DURING, "us"),
