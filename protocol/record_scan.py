@@ -48,6 +48,9 @@ _LAST_SECOND_BYTES: Final = b"".join(bytes((byte,)) * _SHORT_OFFSETS for byte in
 _SECOND_BYTES: Final = b"".join(bytes((0x80 | byte,)) * _SHORT_OFFSETS for byte in range(128))
 """Second bytes of longer varints; they repeat every 8,192 offset deltas."""
 
+_SAMPLE_READS: Final = 64
+"""Records that are read one by one before it is estimated how many will be."""
+
 _LOWEST: Final = -(2**80)
 """Below every varint of ten bytes."""
 
@@ -55,15 +58,25 @@ _LOWEST: Final = -(2**80)
 class RecordScan(NamedTuple):
     """Result of a pass. Timestamps are relative to the batch's base timestamp, in ms.
 
-    ``latest`` is the position of the first record with the largest timestamp. ``without_key`` and
-    ``invalid_timestamps`` are the first positions of records without a key, and with a timestamp
-    outside the given range.
+    ``reads`` is the number of records that were read one by one. ``latest`` is the position of the
+    first record with the largest timestamp. ``without_key`` and ``invalid_timestamps`` are the
+    first positions of records without a key, and with a timestamp outside the given range.
     """
 
+    reads: int
     max_timestamp_delta: int
     latest: int
     without_key: list[int]
     invalid_timestamps: list[int]
+
+
+class TooManyReadsError(Exception):
+    """More records must be read one by one than the caller allows."""
+
+    def __init__(self, reads: int) -> None:
+        super().__init__(f"after {reads} reads")
+        self.reads = reads
+        """How many were read."""
 
 
 def scan_records(
@@ -71,24 +84,29 @@ def scan_records(
     count: int,
     allowed_deltas: range | None = None,
     no_timestamp_delta: int | None = None,
+    *,
     positions_max: int = 0,
+    reads_max: int | None = None,
 ) -> RecordScan:
     """Check the ``count`` records in ``section``, the uncompressed records of one batch.
 
     A record's offset delta must be its position. A timestamp must be in ``allowed_deltas``, or
     say that there is none. At most ``positions_max`` positions of each kind are returned.
     Raises DecodeError if a record is damaged, or if there are more or fewer
-    than ``count``.
+    than ``count``, and TooManyReadsError as soon as it is likely that more than ``reads_max``
+    records must be read one by one.
     """
     data = bytes(section) if len(section) <= _COPIED_MAX_BYTES else memoryview(section)
     scan = _Scan(data, count, allowed_deltas, no_timestamp_delta, positions_max)
     try:
-        end = scan.read_all()
+        end = scan.read_all(count if reads_max is None else reads_max)
     except IndexError:
         raise DecodeError(f"record {scan.index} is cut off", len(section)) from None
     if end != len(section):
         raise DecodeError(f"{len(section) - end} bytes follow the last record", end)
-    return RecordScan(scan.max_delta, scan.latest, scan.without_key, scan.invalid_timestamps)
+    return RecordScan(
+        scan.reads, scan.max_delta, scan.latest, scan.without_key, scan.invalid_timestamps
+    )
 
 
 class _Scan:
@@ -105,6 +123,7 @@ class _Scan:
         "invalid_timestamps",
         "latest",
         "max_delta",
+        "reads",
         "without_key",
     )
 
@@ -123,16 +142,28 @@ class _Scan:
         self._positions_max = positions_max
         self._run_max = _FIRST_RUN_MAX
         self.index = 0
+        self.reads = 0
         self.max_delta = _LOWEST
         self.latest = 0
         self.without_key: list[int] = []
         self.invalid_timestamps: list[int] = []
 
-    def read_all(self) -> int:
+    def read_all(self, reads_max: int) -> int:
         """Read every record and every run; returns where the last one ends."""
+        end = self._read(0, min(_SAMPLE_READS, reads_max))
+        if self.index < self._count:
+            if self.reads * self._count > reads_max * self.index:
+                raise TooManyReadsError(self.reads)
+            end = self._read(end, reads_max)
+            if self.index < self._count:
+                raise TooManyReadsError(self.reads)
+        return end
+
+    def _read(self, start: int, reads_max: int) -> int:
+        """Continue until all records are read, or so many one by one."""
         data, size = self._data, len(self._data)
-        start = 0
-        while self.index < self._count:
+        while self.index < self._count and self.reads < reads_max:
+            self.reads += 1
             length = data[start]
             if length < 0x80:
                 body = start + 1

@@ -43,9 +43,9 @@ from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError, RecordError
 from minibroker.storage.partition import Partition
 from minibroker.storage.validation import (
-    STEP_LIMITS,
     BatchExceedsStepError,
     PreparedBatch,
+    StepBudget,
     prepare_batch,
 )
 from minibroker.storage.verification import NO_GUARD, Guard
@@ -187,9 +187,10 @@ class _Execution:
     def run(self) -> ProduceReply | Awaitable[ProduceReply]:
         """Append the batches; the result is awaitable if some must be verified or are large."""
         large: list[tuple[ProduceBatch, bytes]] = []
+        budget = StepBudget()
         for batch in self._part.batches:
             try:
-                self._take(batch, _prepare(self._scope, batch, self._part))
+                self._take(batch, _prepare(self._scope, batch, self._part, budget))
             except BatchExceedsStepError:
                 assert batch.ref is not None
                 # Copied, as the memory of the request is freed when its connection closes.
@@ -278,7 +279,7 @@ def _is_zstd(records: memoryview) -> bool:
 
 
 def _prepare(
-    scope: WorkerScope, batch: ProduceBatch, part: ProducePart
+    scope: WorkerScope, batch: ProduceBatch, part: ProducePart, budget: StepBudget
 ) -> PreparedBatch | ProduceOutcome:
     try:
         partition = scope.partition(batch.topic, batch.partition)
@@ -295,9 +296,7 @@ def _prepare(
             message=f"zstd needs Produce version {ZSTD_SINCE_VERSION} or later",
         )
     try:
-        return prepare_batch(
-            records, partition.log.config, now_ms=scope.wall_ms(), limits=STEP_LIMITS
-        )
+        return prepare_batch(records, partition.log.config, now_ms=scope.wall_ms(), budget=budget)
     except LogError as error:
         return _rejected(error)
 
@@ -434,7 +433,7 @@ def execute_single(
         return None
     now_ms = worker.wall_ms()
     try:
-        prepared = prepare_batch(records, partition.log.config, now_ms=now_ms, limits=STEP_LIMITS)
+        prepared = prepare_batch(records, partition.log.config, now_ms=now_ms, budget=StepBudget())
         guard = _guard(worker, partition, version, transactional_id, prepared)
         if guard is None:
             return None

@@ -7,7 +7,7 @@ request's bytes are not changed. Echoes ``ProduceRequest.validateRecords``, then
 ``UnifiedLog.analyzeAndValidateRecords``, then ``LogValidator``, in that order.
 
 Kafka decompresses batches of any size. Here a batch has limits, so that a small request cannot cost
-minutes or gigabytes, and a caller can limit the check to one step of an event loop.
+minutes or gigabytes, and a caller can limit the work of one step of an event loop.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError, RecordError
-from protocol.compression import Compression, decompress
+from protocol.compression import Compression
 from protocol.control_records import EndTransactionMarker, build_marker
 from protocol.errors import DecodeError, ErrorCode
 from protocol.plain_batch import read_plain_batch
-from protocol.record_scan import RecordScan, scan_records
+from protocol.record_scan import RecordScan, TooManyReadsError, scan_records
 from protocol.records import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -36,6 +36,7 @@ from protocol.records import (
     TimestampType,
     parse_batch_header,
     recompressed,
+    records_section,
     verify_crc,
 )
 
@@ -46,10 +47,13 @@ DECOMPRESSED_MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one batch's records once they are decompressed."""
 
 STEP_RECORDS_MAX: Final = 10_000
-"""Records that are checked in one step of a worker's loop: at most some ten milliseconds."""
+"""Records that are checked in one step of a worker's loop: a millisecond if they are alike."""
+
+STEP_READS_MAX: Final = 1000
+"""Records that are read one by one in a step, because they are not alike: two milliseconds."""
 
 STEP_BYTES_MAX: Final = 1024 * 1024
-"""Bytes that are decompressed in one step of a worker's loop."""
+"""Bytes that are decompressed or compressed in one step of a worker's loop."""
 
 RECORD_ERRORS_MAX: Final = 1000
 """Records of one batch that are named in a response."""
@@ -71,15 +75,15 @@ class Origin(Enum):
     RECORDER = "recorder"
 
 
-class WorkLimits(NamedTuple):
-    """Limits of the records that are checked and the bytes that are decompressed."""
+class StepBudget:
+    """The work that checks may still do in one step, for all batches of a request together."""
 
-    records: int
-    decompressed_bytes: int
+    __slots__ = ("converted_bytes", "reads", "records")
 
-
-STEP_LIMITS: Final = WorkLimits(STEP_RECORDS_MAX, STEP_BYTES_MAX)
-BATCH_LIMITS: Final = WorkLimits(RECORDS_MAX, DECOMPRESSED_MAX_BYTES)
+    def __init__(self) -> None:
+        self.records = STEP_RECORDS_MAX
+        self.reads = STEP_READS_MAX
+        self.converted_bytes = STEP_BYTES_MAX
 
 
 class PreparedBatch(NamedTuple):
@@ -91,7 +95,7 @@ class PreparedBatch(NamedTuple):
 
 
 class BatchExceedsStepError(Exception):
-    """The batch exceeds ``STEP_LIMITS``; its records are not checked yet."""
+    """The batch exceeds the budget of the step; its records are not checked yet."""
 
 
 def prepare_batch(
@@ -100,12 +104,12 @@ def prepare_batch(
     *,
     now_ms: int,
     origin: Origin = Origin.CLIENT,
-    limits: WorkLimits = BATCH_LIMITS,
+    budget: StepBudget | None = None,
 ) -> PreparedBatch:
     """Check the one batch in ``records`` and convert it to the topic's codec.
 
     ``now_ms`` is wall time. Raises LogError as Kafka answers, and BatchExceedsStepError if the
-    batch exceeds ``limits`` but not ``BATCH_LIMITS``.
+    work exceeds the ``budget`` of a step, which is reduced by the work done.
     """
     if origin is Origin.CLIENT:
         plain = _prepare_plain(records, config, now_ms)
@@ -118,9 +122,11 @@ def prepare_batch(
         header = check_header(records, config, origin)
     max_timestamp = header.max_timestamp
     if origin is Origin.CLIENT:
-        _check_count(header, limits)
-        max_timestamp = _check_records(records, header, config, now_ms, limits)
+        _check_count(header, budget)
+        max_timestamp = _check_records(records, header, config, now_ms, budget)
     if config.compression is not None and header.codec != config.compression:
+        if budget is not None:
+            _take_bytes(budget, header.size)
         records, header = _recompress(records, header, config)
     return PreparedBatch(records, header, max_timestamp)
 
@@ -243,17 +249,29 @@ def _check_fields(header: BatchHeader, origin: Origin) -> None:
         )
 
 
-def _check_count(header: BatchHeader, limits: WorkLimits) -> None:
+def _check_count(header: BatchHeader, budget: StepBudget | None) -> None:
     if header.record_count > RECORDS_MAX:
         raise _invalid_record(
             f"the batch counts {header.record_count} records; at most {RECORDS_MAX} are accepted"
         )
-    if header.record_count > limits.records:
+    if budget is not None:
+        if header.record_count > budget.records:
+            raise BatchExceedsStepError
+        budget.records -= header.record_count
+
+
+def _take_bytes(budget: StepBudget, size: int) -> None:
+    if size > budget.converted_bytes:
         raise BatchExceedsStepError
+    budget.converted_bytes -= size
 
 
 def _check_records(
-    records: Buffer, header: BatchHeader, config: LogConfig, now_ms: int, limits: WorkLimits
+    records: Buffer,
+    header: BatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    budget: StepBudget | None,
 ) -> int:
     """Check the records; returns the largest timestamp."""
     allowed_deltas, base_timestamp = None, header.base_timestamp
@@ -264,14 +282,21 @@ def _check_records(
         )
     try:
         scan = scan_records(
-            _records_section(records, header, limits),
+            _records_section(records, header, budget),
             header.record_count,
             allowed_deltas,
             NO_TIMESTAMP - base_timestamp,
-            RECORD_ERRORS_MAX,
+            positions_max=RECORD_ERRORS_MAX,
+            reads_max=None if budget is None else budget.reads,
         )
+    except TooManyReadsError as error:
+        assert budget is not None
+        budget.reads -= error.reads
+        raise BatchExceedsStepError from None
     except DecodeError as error:
         raise _invalid_record(f"the batch's records cannot be read: {error}") from error
+    if budget is not None:
+        budget.reads -= scan.reads
     if scan.invalid_timestamps or (config.compact and scan.without_key):
         raise _rejected_records(scan, config, header)
     max_timestamp = base_timestamp + scan.max_timestamp_delta
@@ -280,16 +305,18 @@ def _check_records(
     return max_timestamp
 
 
-def _records_section(records: Buffer, header: BatchHeader, limits: WorkLimits) -> Buffer:
-    section = memoryview(records)[HEADER_BYTES : header.size]
-    if header.codec == Compression.NONE:
-        return section
+def _records_section(records: Buffer, header: BatchHeader, budget: StepBudget | None) -> Buffer:
+    if budget is None or header.codec == Compression.NONE:
+        return records_section(records, header, DECOMPRESSED_MAX_BYTES)
+    if not budget.converted_bytes:
+        raise BatchExceedsStepError
     try:
-        return decompress(Compression(header.codec), section, limits.decompressed_bytes)
+        section = records_section(records, header, budget.converted_bytes)
     except DecodeError:
-        if limits is not BATCH_LIMITS:
-            raise BatchExceedsStepError from None
-        raise
+        budget.converted_bytes = 0
+        raise BatchExceedsStepError from None
+    budget.converted_bytes -= len(section)
+    return section
 
 
 def _rejected_records(scan: RecordScan, config: LogConfig, header: BatchHeader) -> LogError:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.storage.validation import STEP_RECORDS_MAX
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.list_offsets import (
@@ -18,6 +19,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import HEADER_BYTES, Record, build_batch
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record as Sent
@@ -39,6 +41,7 @@ LARGE_BATCH_RECORDS = 1_000_000
 SERVED_MEANWHILE_MIN = 5
 """A neighbor that waits for a batch is acknowledged at most one record in its time, and one
 on either side of it."""
+MANY_PARTITIONS = 50
 PRODUCE_TIME = re.compile(
     r'^minibroker_request_(network|io)_seconds_(sum|count){api="Produce"} (\S+)$', re.MULTILINE
 )
@@ -49,10 +52,10 @@ def code(client: Client, topic: str, batch: bytes) -> int:
     return int(response.responses[0].partition_responses[0].error_code)
 
 
-def create_topics(broker: RunningBroker, *topics: str) -> None:
+def create_topics(broker: RunningBroker, *topics: str, partitions: int = 1) -> None:
     admin = ConfluentClient(broker.bootstrap_servers)
     for topic in topics:
-        admin.create_topic(topic)
+        admin.create_topic(topic, partitions)
     admin.close()
 
 
@@ -172,6 +175,27 @@ def test_others_are_served_while_large_batches_are_checked_and_searched(
             searched = acknowledged()
             assert checked - before >= SERVED_MEANWHILE_MIN, "the neighbor waited for a check"
             assert searched - checked >= SERVED_MEANWHILE_MIN, "the neighbor waited for a search"
+
+
+@pytest.mark.alone
+def test_others_are_served_while_many_batches_are_checked(start: Starter, fresh: Names) -> None:
+    broker = start("--set", "num.io.threads=1")
+    topic, other = fresh("many"), fresh("other")
+    create_topics(broker, other)
+    create_topics(broker, topic, partitions=MANY_PARTITIONS)
+    records = [Record(timestamp=FIRST_MS, value=bytes(i % 3)) for i in range(STEP_RECORDS_MAX // 2)]
+    batch = build_batch(records, compression=Compression.ZSTD)
+    data = [PartitionProduceData(index=i, records=batch) for i in range(MANY_PARTITIONS)]
+    request = ProduceRequest(
+        acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
+    )
+    with neighbor(broker, other) as acknowledged, Client(broker.address) as attacker:
+        before = acknowledged()
+        response = attacker.ask(request, 9)
+        served = acknowledged() - before
+    errors = {each.error_code for each in response.responses[0].partition_responses}
+    assert errors == {ErrorCode.NONE}
+    assert served >= MANY_PARTITIONS, "the neighbor waited for more than one batch at a time"
 
 
 def test_others_are_not_charged_for_a_search(start: Starter, fresh: Names) -> None:

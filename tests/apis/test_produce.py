@@ -9,7 +9,7 @@ import pytest
 from minibroker.apis.base import CloseConnection
 from minibroker.apis.produce import API
 from minibroker.cluster.configs import Alteration, ConfigOperation, Op
-from minibroker.storage.validation import STEP_LIMITS
+from minibroker.storage.validation import STEP_READS_MAX, STEP_RECORDS_MAX
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -178,23 +178,32 @@ async def test_produce_to_internal_topic_is_accepted_from_admin_client_only(
 
 
 async def test_batch_too_large_for_a_step_is_validated_in_a_thread(log_apis: Any) -> None:
-    many = build_batch([Record(0, WALL_MS, None, b"")] * (STEP_LIMITS.records + 1))
+    many = build_batch([Record(0, WALL_MS, None, b"")] * (STEP_RECORDS_MAX + 1))
     wanted = request(log_apis, ("t", 0, batch()), ("t", 1, many), ("u", 0, many[:-1] + b"!"))
     response = await log_apis.ask(API, wanted, 9)
     corrupt = (ErrorCode.CORRUPT_MESSAGE, -1)
     assert results(response) == [(0, 0), (0, 0), corrupt]
-    assert end(log_apis, "t", 1) == STEP_LIMITS.records + 1
+    assert end(log_apis, "t", 1) == STEP_RECORDS_MAX + 1
+    assert sum(worker.thread_calls for worker in log_apis.workers.values()) == 1
+
+
+async def test_batches_beyond_the_work_of_a_step_are_validated_in_a_thread(log_apis: Any) -> None:
+    records = [Record(0, WALL_MS, None, bytes(i % 3)) for i in range(STEP_READS_MAX * 2 // 3)]
+    several = build_batch(records)
+    wanted = request(log_apis, ("t", 0, several), ("t", 2, several))
+    response = await log_apis.ask(API, wanted, 9)
+    assert results(response) == [(0, 0), (0, 0)]
     assert sum(worker.thread_calls for worker in log_apis.workers.values()) == 1
 
 
 async def test_invalid_large_batch_is_rejected_with_record_errors(log_apis: Any) -> None:
-    records = [Record(0, WALL_MS, None, b"")] * STEP_LIMITS.records + [
+    records = [Record(0, WALL_MS, None, b"")] * STEP_RECORDS_MAX + [
         Record(0, WALL_MS * 2, None, b"")
     ]
     response = await log_apis.ask(API, request(log_apis, ("t", 0, build_batch(records))), 9)
     assert results(response) == [(ErrorCode.INVALID_TIMESTAMP, -1)]
     (refused,) = response.responses[0].partition_responses
-    assert [each.batch_index for each in refused.record_errors] == [STEP_LIMITS.records]
+    assert [each.batch_index for each in refused.record_errors] == [STEP_RECORDS_MAX]
     assert end(log_apis, "t", 0) == 0
 
 

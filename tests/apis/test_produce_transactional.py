@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.apis.produce import API
 from minibroker.cluster.configs import Alteration, ConfigOperation, Op
-from minibroker.storage.validation import STEP_LIMITS
+from minibroker.storage.validation import STEP_RECORDS_MAX
 from protocol.control_records import EndTransactionMarker
 from protocol.errors import ErrorCode
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -138,14 +138,14 @@ async def test_batches_of_several_producers_are_rejected(log_apis: Any) -> None:
 
 
 async def test_large_transactional_batch_is_verified(log_apis: Any) -> None:
-    large = transactional_batch(0, *[b"v"] * (STEP_LIMITS.records + 1))
+    large = transactional_batch(0, *[b"v"] * (STEP_RECORDS_MAX + 1))
     response = await log_apis.ask(API, request((0, large)), 12)
     assert results(response) == [(0, 0)]
     assert len(asked(log_apis)) == 1
 
 
 async def test_rejected_large_batch_beside_transactional_one_has_its_error(log_apis: Any) -> None:
-    large = transactional_batch(5, *[b"v"] * (STEP_LIMITS.records + 1))
+    large = transactional_batch(5, *[b"v"] * (STEP_RECORDS_MAX + 1))
     wanted = request((0, large), (2, transactional_batch(0)))
     response = await log_apis.ask(API, wanted, 12)
     assert results(response) == [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1), (0, 0)]

@@ -20,7 +20,7 @@ def read_generally(data: bytes) -> tuple[object, int, bool]:
     header = parse_batch_header(data)
     assert verify_crc(data)
     assert (header.base_offset, header.attributes, header.size) == (0, 0, len(data))
-    scan = scan_records(memoryview(data)[HEADER_BYTES:], 1, None, None, 1)
+    scan = scan_records(memoryview(data)[HEADER_BYTES:], 1, None, None, positions_max=1)
     return header, header.base_timestamp + scan.max_timestamp_delta, not scan.without_key
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.errors import DecodeError
-from protocol.record_scan import RUN_MAX, scan_records
+from protocol.record_scan import RUN_MAX, TooManyReadsError, scan_records
 from protocol.records import HEADER_BYTES, Record, build_batch, iter_records, parse_batch_header
 
 BASE = 1_700_000_000_000
@@ -125,3 +125,39 @@ def test_listed_record_positions_are_limited() -> None:
     section = section_of(build_batch([Record(timestamp=BASE)] * 100))
     found = scan_records(section, 100, allowed_deltas=range(5, 6), positions_max=7)
     assert found.without_key == found.invalid_timestamps == list(range(7))
+
+
+def unlike(count: int) -> bytes:
+    """A section in which no record has the size of the next one."""
+    records = [Record(timestamp=BASE, value=bytes(i % 3)) for i in range(count)]
+    return section_of(build_batch(records))
+
+
+def test_records_alike_are_read_once_for_each_run() -> None:
+    section = section_of(build_batch(LARGE))
+    found = scan_records(section, len(LARGE), reads_max=100)
+    assert found.reads <= 100
+    assert found == scan_records(section, len(LARGE))
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 99])
+def test_scan_ends_when_too_many_records_must_be_read(allowed: int) -> None:
+    section = unlike(100)
+    assert scan_records(section, 100, reads_max=100).reads == 100
+    with pytest.raises(TooManyReadsError) as caught:
+        scan_records(section, 100, reads_max=allowed)
+    assert caught.value.reads <= allowed
+
+
+def test_scan_ends_after_a_sample_that_predicts_too_many_reads() -> None:
+    with pytest.raises(TooManyReadsError) as caught:
+        scan_records(unlike(10_000), 10_000, reads_max=5000)
+    assert caught.value.reads < 100
+
+
+def test_scan_ends_after_its_reads_if_the_sample_predicted_fewer() -> None:
+    alike = [Record(timestamp=BASE)] * 5000
+    records = alike + [Record(timestamp=BASE, value=bytes(i % 3)) for i in range(5000)]
+    with pytest.raises(TooManyReadsError) as caught:
+        scan_records(section_of(build_batch(records)), len(records), reads_max=1000)
+    assert caught.value.reads == 1000

@@ -15,9 +15,12 @@ from minibroker.storage.errors import LogError, RecordError
 from minibroker.storage.validation import (
     DECOMPRESSED_MAX_BYTES,
     RECORDS_MAX,
-    STEP_LIMITS,
+    STEP_BYTES_MAX,
+    STEP_READS_MAX,
+    STEP_RECORDS_MAX,
     BatchExceedsStepError,
     Origin,
+    StepBudget,
     prepare_batch,
 )
 from protocol.compression import Compression, compress
@@ -208,6 +211,11 @@ def tiny_records(count: int) -> bytes:
     return bytes(memoryview(build_batch([Record()] * count))[HEADER_BYTES:])
 
 
+def unlike_records(count: int) -> bytes:
+    """A batch in which no record has the size of the next one."""
+    return build_batch([Record(timestamp=NOW_MS, value=bytes(i % 3)) for i in range(count)])
+
+
 @pytest.mark.parametrize("codec", Compression)
 def test_invalid_records_with_valid_checksum_are_rejected(codec: Compression) -> None:
     assert refused(with_section(b"\x55" * 100, 3, codec)) is ErrorCode.INVALID_RECORD
@@ -253,18 +261,60 @@ def test_batch_that_decompresses_beyond_limit_is_rejected() -> None:
 @pytest.mark.parametrize(
     "batch",
     [
-        with_section(tiny_records(STEP_LIMITS.records + 1), STEP_LIMITS.records + 1),
+        with_section(tiny_records(STEP_RECORDS_MAX + 1), STEP_RECORDS_MAX + 1),
+        unlike_records(STEP_READS_MAX + 1),
         build_batch(
-            [Record(timestamp=NOW_MS, value=bytes(STEP_LIMITS.decompressed_bytes))],
-            compression=Compression.ZSTD,
+            [Record(timestamp=NOW_MS, value=bytes(STEP_BYTES_MAX))], compression=Compression.ZSTD
         ),
     ],
-    ids=["records", "bytes"],
+    ids=["records", "reads", "bytes"],
 )
-def test_batch_too_large_for_a_step_is_accepted_without_step_limit(batch: bytes) -> None:
+def test_batch_too_large_for_a_step_is_accepted_without_budget(batch: bytes) -> None:
     with pytest.raises(BatchExceedsStepError):
-        prepare_batch(batch, DEFAULT, now_ms=NOW_MS, limits=STEP_LIMITS)
+        prepare_batch(batch, DEFAULT, now_ms=NOW_MS, budget=StepBudget())
     assert accepted(batch)
+
+
+def fits(batch: bytes, config: LogConfig, budget: StepBudget) -> bool:
+    try:
+        prepare_batch(batch, config, now_ms=NOW_MS, budget=budget)
+    except BatchExceedsStepError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("batch", "config"),
+    [
+        (with_section(tiny_records(STEP_RECORDS_MAX // 3), STEP_RECORDS_MAX // 3), DEFAULT),
+        (unlike_records(STEP_READS_MAX // 3), DEFAULT),
+        (
+            build_batch(
+                [Record(timestamp=NOW_MS, value=bytes(STEP_BYTES_MAX // 4))],
+                compression=Compression.ZSTD,
+            ),
+            DEFAULT,
+        ),
+        (
+            build_batch([Record(timestamp=NOW_MS, value=bytes(STEP_BYTES_MAX // 4))] * 2),
+            LogConfig(compression=Compression.GZIP),
+        ),
+    ],
+    ids=["records", "reads", "decompressed", "compressed"],
+)
+def test_batches_of_a_request_share_the_budget_of_a_step(batch: bytes, config: LogConfig) -> None:
+    budget = StepBudget()
+    outcomes = [fits(batch, config, budget) for _ in range(5)]
+    assert outcomes[0]
+    assert not any(outcomes[3:])
+
+
+def test_damaged_compression_uses_up_the_budget() -> None:
+    budget = StepBudget()
+    damaged = changed(21, ">h", int(Compression.ZSTD))
+    for _ in range(2):
+        assert not fits(damaged, DEFAULT, budget)
+    assert budget.converted_bytes == 0
 
 
 def test_max_timestamp_is_taken_from_records_instead_of_header() -> None:
