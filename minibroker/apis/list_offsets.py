@@ -46,6 +46,10 @@ SINCE_VERSION = {
 """The first version with each special timestamp."""
 
 
+STEP_SEARCHES_MAX = 4
+"""Searches by time in one step of a worker's loop: each may read and decompress a megabyte."""
+
+
 class OffsetQuery(NamedTuple):
     """One partition and the timestamp to search for."""
 
@@ -113,29 +117,45 @@ def _is_supported(ctx: Context, partition: ListOffsetsPartition) -> bool:
 def execute(
     scope: WorkerScope, part: ListOffsetsPart
 ) -> ListOffsetsReply | Awaitable[ListOffsetsReply]:
-    """Search the log of each partition."""
+    """Search the log of each partition, at once unless there is too much to search."""
     found: ListOffsetsReply = {}
-    large: list[tuple[OffsetQuery, LargeBatchError]] = []
+    later: list[tuple[OffsetQuery, LargeBatchError | None]] = []
+    searches = 0
     for query in part:
+        searches += query.timestamp >= 0 or query.timestamp == MAX_TIMESTAMP
+        if searches > STEP_SEARCHES_MAX:
+            later.append((query, None))
+            continue
         try:
             found[query.topic, query.partition] = _look_up(scope, query)
         except LargeBatchError as batch:
-            large.append((query, batch))
-    return _search(scope, large, found) if large else found
+            later.append((query, batch))
+    return _continue(scope, later, found) if later else found
 
 
-async def _search(
-    scope: WorkerScope, large: list[tuple[OffsetQuery, LargeBatchError]], found: ListOffsetsReply
+async def _continue(
+    scope: WorkerScope,
+    later: list[tuple[OffsetQuery, LargeBatchError | None]],
+    found: ListOffsetsReply,
 ) -> ListOffsetsReply:
-    """Search large batches in a thread; continue after those without the record."""
-    for query, batch in large:
-        found[query.topic, query.partition] = await _search_one(scope, query, batch)
+    """Search one partition in a step; other requests are executed in between."""
+    for query, batch in later:
+        if batch is None:
+            await scope.sleep_real(0)
+            try:
+                result = _look_up(scope, query)
+            except LargeBatchError as large:
+                result = await _search_one(scope, query, large)
+        else:
+            result = await _search_one(scope, query, batch)
+        found[query.topic, query.partition] = result
     return found
 
 
 async def _search_one(
     scope: WorkerScope, query: OffsetQuery, batch: LargeBatchError
 ) -> OffsetResult:
+    """Search large batches in a thread, until one has the record."""
     while True:
         at = await scope.run_in_thread(batch.search)
         try:

@@ -306,6 +306,7 @@ class LogWorker:
         self.thread_calls = 0
         self.coordinator = Coordinator()
         self.slept_s = 0.0
+        self.pauses = 0
         self._apis = apis
         self.data_dir = directory
         self._logs = LogManager(directory, apis.settings, self._owns, SegmentFiles())
@@ -326,6 +327,7 @@ class LogWorker:
 
     async def sleep_real(self, seconds: float) -> None:
         self.slept_s += seconds
+        self.pauses += 1
         await trio.lowlevel.checkpoint()
 
     def _owns(self, topic: str, partition: int) -> bool:

@@ -15,7 +15,9 @@ from minibroker.apis.list_offsets import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    STEP_SEARCHES_MAX,
 )
+from minibroker.cluster.topics import NewTopic
 from minibroker.storage.batch_search import SEARCH_STEP_RECORDS_MAX
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -26,8 +28,10 @@ from protocol.messages.list_offsets import (
 )
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import Record, build_batch
+from tests.apis.conftest import WORKERS
 
 VERSIONS = [1, 4, 7, 11]
+PARTITIONS = 20
 TIMES = (1000, 3000, 2000)
 
 
@@ -179,6 +183,22 @@ async def test_large_batches_are_searched_in_a_thread(apis: Any, codec: Compress
         (0, 3 + count - 1, 4000 + count - 1)
     ]
     assert thread_calls(apis) - checks == 2
+
+
+async def test_others_are_served_between_many_searches(apis: Any) -> None:
+    outcome = await apis.cluster.create_topics([NewTopic("wide", PARTITIONS)])
+    await apis.controller.publish(outcome.updates)
+    record = build_batch([Record(0, 4000, None, b"")])
+    data = [PartitionProduceData(index=i, records=record) for i in range(PARTITIONS)]
+    topics = [TopicProduceData(name="wide", partition_data=data)]
+    await apis.ask(produce.API, ProduceRequest(acks=1, topic_data=topics), 9)
+    ends = request(*(("wide", i, LATEST) for i in range(PARTITIONS)))
+    assert found(await apis.ask(API, ends, 7)) == [(0, 1, -1)] * PARTITIONS
+    assert sum(worker.pauses for worker in apis.workers.values()) == 0
+    searches = request(*(("wide", i, 4000) for i in range(PARTITIONS)))
+    assert found(await apis.ask(API, searches, 7)) == [(0, 0, 4000)] * PARTITIONS
+    pauses = [worker.pauses for worker in apis.workers.values()]
+    assert pauses == [PARTITIONS // WORKERS - STEP_SEARCHES_MAX] * WORKERS
 
 
 async def test_search_continues_after_large_batch_without_match(apis: Any) -> None:
