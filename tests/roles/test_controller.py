@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.apis import metadata
-from minibroker.apis.base import Mutator
+from minibroker.apis.base import ControllerScope, Mutator
 from minibroker.apis.config_alteration import BROKER_TYPE, AlterConfigsPart, ConfigChange
 from minibroker.cluster import layout
 from minibroker.cluster.configs import ConfigOperation, Op
@@ -127,6 +127,25 @@ async def test_change_is_answered_when_all_processes_applied_it(
         assert isinstance(reply, ApiReply)
         assert reply.worked_ns >= 0
         assert sorted(name for name, _ in at.updates) == sorted(NAMES)
+
+
+class WorkingApi:
+    """Pretends to be an API that works in a thread."""
+
+    @staticmethod
+    async def execute_at_controller(scope: ControllerScope, part: int) -> int:
+        return await scope.run_in_thread(lambda: sum(range(part)))
+
+
+async def test_work_in_a_thread_is_charged_to_its_request(
+    make_env: MakeEnvironment, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibroker.roles.controller.APIS", {ApiKey.PUSH_TELEMETRY: WorkingApi})
+    async with running_controller(make_env) as at:
+        rpc, _ = await at.follow("processor-0")
+        reply = await rpc.request(ApiPart(ApiKey.PUSH_TELEMETRY, 100_000))
+    assert reply.reply == 4_999_950_000
+    assert reply.worked_ns > 0
 
 
 @pytest.mark.parametrize("kill", [False, True])
