@@ -32,6 +32,7 @@ from protocol.types import (
 )
 from protocol.wire import (
     ELEMENTS_MAX,
+    REQUEST_ELEMENTS_MAX,
     Malformed,
     Numbers,
     read_unknown_tagged,
@@ -88,6 +89,7 @@ class _Writer:
         self.source = source
         self.keeps_records = keeps_records
         self.locates = locates
+        self.elements_max = ELEMENTS_MAX
         self.pending: list[Slot] = []
 
     def message(self, node: ObjectNode) -> None:
@@ -112,7 +114,9 @@ class _Writer:
             with source.block("if buf.__class__ is not bytes:"):
                 source.line("buf = bytes(buf)")
         source.line("size = len(buf)")
-        source.line(f"budget = {ELEMENTS_MAX}")
+        is_request = node.cls.__name__.endswith("Request")
+        self.elements_max = REQUEST_ELEMENTS_MAX if is_request else ELEMENTS_MAX
+        source.line(f"budget = {self.elements_max}")
         with source.block("try:"):
             result = self.object(node, "")
             source.line(f"return {result}, pos")
@@ -259,12 +263,12 @@ class _Writer:
         source = self.source
         element = node.element
         code = fixed_code(element)
+        self.spend(count, path)
         if code in _NUMBERS:
             numbers = source.bind(f"numbers_{code}", _NUMBERS[code])
             source.line(f"{target} = [*{numbers}[{count}](buf, pos)]", f"{path}[]")
             source.line(f"pos += {count} * {WIDTHS[code]}")
             return
-        self.spend(count, path)
         items = source.fresh("v")
         source.line(f"{items} = {target} = []")
         with source.block(f"for _ in range({count}):"):
@@ -280,7 +284,8 @@ class _Writer:
         """Write the counting of elements, which are few in all but hostile messages."""
         self.source.line(f"budget -= {count}")
         with self.source.block("if budget < 0:"):
-            self.source.line('raise Malformed("the message has too many elements")', path)
+            reason = f"the message has more than {self.elements_max} elements"
+            self.source.line(f'raise Malformed("{reason}")', path)
 
     def tagged(self, node: TaggedFieldsNode, var: str, path: str) -> None:
         """Generate the decoding of a section of tagged fields, which is nearly always empty."""

@@ -16,12 +16,18 @@ from protocol.errors import DecodeError
 from protocol.messages.delete_topics import DeleteTopicsRequest
 from protocol.messages.fetch import FetchResponse
 from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.registry import ApiKey, schema
 from protocol.schema import Message, construct_for, field
 from protocol.types import UNSIGNED_VARINT, UUID, VARINT, VARLONG
-from protocol.wire import ELEMENTS_MAX, tagged_section, uvarint
+from protocol.wire import REQUEST_ELEMENTS_MAX, tagged_section, uvarint
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
 Draw = Callable[[type[Message]], st.SearchStrategy[Any]]
@@ -97,24 +103,48 @@ def names(count: int) -> bytes:
 
 def test_message_with_too_many_elements_is_rejected() -> None:
     ending = b"\0\0\0\0\0"
-    most = compiler.decode(DeleteTopicsRequest, 4, names(ELEMENTS_MAX) + ending)
-    assert len(most.topic_names) == ELEMENTS_MAX
-    with pytest.raises(DecodeError, match="topic_names: the message has too many elements"):
-        compiler.decode(DeleteTopicsRequest, 4, names(ELEMENTS_MAX + 1) + ending)
+    most = compiler.decode(DeleteTopicsRequest, 4, names(REQUEST_ELEMENTS_MAX) + ending)
+    assert len(most.topic_names) == REQUEST_ELEMENTS_MAX
+    with pytest.raises(DecodeError, match="topic_names: the message has more than 100000 elements"):
+        compiler.decode(DeleteTopicsRequest, 4, names(REQUEST_ELEMENTS_MAX + 1) + ending)
 
 
 def test_elements_of_all_arrays_are_limited_in_total() -> None:
-    half = ELEMENTS_MAX // 2
+    half = REQUEST_ELEMENTS_MAX // 2
     filters = names(half) + names(half)
     assert len(compiler.decode(ListGroupsRequest, 5, filters + b"\0").types_filter) == half
-    with pytest.raises(DecodeError, match="types_filter: the message has too many elements"):
+    with pytest.raises(
+        DecodeError, match="types_filter: the message has more than 100000 elements"
+    ):
         compiler.decode(ListGroupsRequest, 5, names(half) + names(half + 1) + b"\0")
 
 
+def test_numbers_count_as_elements() -> None:
+    indexes = list(range(REQUEST_ELEMENTS_MAX - 1))
+    topic = OffsetFetchRequestTopic(name="t", partition_indexes=indexes)
+    data = compiler.encode(OffsetFetchRequest(group_id="g", topics=[topic]), 7)
+    assert compiler.decode(OffsetFetchRequest, 7, data).topics == [topic]
+    indexes.append(0)
+    data = compiler.encode(OffsetFetchRequest(group_id="g", topics=[topic]), 7)
+    with pytest.raises(DecodeError, match="partition_indexes: the message has more than"):
+        compiler.decode(OffsetFetchRequest, 7, data)
+
+
+def test_response_may_have_more_elements_than_a_request() -> None:
+    indexes = list(range(REQUEST_ELEMENTS_MAX))
+    partition = MetadataResponsePartition(replica_nodes=indexes)
+    topic = MetadataResponseTopic(name="t", partitions=[partition])
+    data = compiler.encode(MetadataResponse(topics=[topic]), 4)
+    (found,) = compiler.decode(MetadataResponse, 4, data).topics
+    assert found.partitions[0].replica_nodes == indexes
+
+
 def test_unknown_tagged_fields_count_as_elements() -> None:
-    fields = dict.fromkeys(range(100, 100 + ELEMENTS_MAX // 2), b"")
-    filters = names(ELEMENTS_MAX // 2 + 1) + b"\1" + tagged_section(None, fields)
-    with pytest.raises(DecodeError, match="tagged fields: the message has too many elements"):
+    fields = dict.fromkeys(range(100, 100 + REQUEST_ELEMENTS_MAX // 2), b"")
+    filters = names(REQUEST_ELEMENTS_MAX // 2 + 1) + b"\1" + tagged_section(None, fields)
+    with pytest.raises(
+        DecodeError, match="tagged fields: the message has more than 100000 elements"
+    ):
         compiler.decode(ListGroupsRequest, 5, filters)
 
 
