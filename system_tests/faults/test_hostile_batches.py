@@ -198,6 +198,7 @@ def test_others_are_served_while_many_batches_are_checked(start: Starter, fresh:
     assert served >= MANY_PARTITIONS, "the neighbor waited for more than one batch at a time"
 
 
+@pytest.mark.alone
 def test_others_are_not_charged_for_a_search(start: Starter, fresh: Names) -> None:
     broker = start("--set", "message.max.bytes=16777216")
     topic, other = fresh("large"), fresh("other")
