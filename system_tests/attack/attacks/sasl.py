@@ -97,10 +97,9 @@ class Session:
         self._mechanism = ""
 
     def _prove_wrongly(self) -> None:
-        mechanism = self._mechanism
-        accepted = self._authenticate(self._dice.choice(GARBAGE)).error_code == 0
-        # A mechanism of several steps may answer the first before it knows the user.
-        if accepted and not mechanism.startswith("SCRAM"):
+        answer = self._authenticate(self._dice.choice(GARBAGE))
+        # SCRAM's first step and OAUTHBEARER's rejection (RFC 7628) are challenges without an error.
+        if answer.error_code == 0 and not answer.auth_bytes:
             self._counts[f"{VIOLATION}a wrong proof was accepted"] += 1
 
     def _authenticate(self, token: bytes) -> Any:
