@@ -426,10 +426,7 @@ def recompressed(
     Raises DecodeError if the section cannot be decompressed within ``limit`` bytes.
     """
     header = parse_batch_header(batch)
-    if header.codec not in _CODECS:
-        raise DecodeError(f"unknown compression codec {header.codec}", CHECKED_POSITION)
-    section = memoryview(batch)[HEADER_BYTES : header.size]
-    data = bytes(decompress(Compression(header.codec), section, limit))
+    data = bytes(records_section(batch, header, limit))
     attributes = header.attributes & ~_CODEC_MASK | compression
     body = _CHECKED.pack(attributes, *header[6:]) + compress(compression, data)
     return _seal(header.base_offset, header.partition_leader_epoch, body)
