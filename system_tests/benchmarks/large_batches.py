@@ -18,20 +18,19 @@ from protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import Record, build_batch
 from protocol.schema import Message
 from system_tests.benchmarks.client import RunFailed
 from system_tests.benchmarks.frames import repeat, versioned
 from system_tests.benchmarks.measures import Figures, topic_of
 from system_tests.benchmarks.peers import Peer
+from system_tests.harness.batches import FIRST_MS
+from system_tests.peers.records import produce
 
 CHECKS: Final = "one record during checks of large batches"
 SEARCHES: Final = "one record during searches in large batches"
 RECORDS: Final = 300_000
 REQUESTS: Final = 500
-TIMEOUT_MS: Final = 30_000
-FIRST_MS: Final = 1_700_000_000_000
 
 
 def neighbor(peer: Peer) -> Figures:
@@ -39,8 +38,8 @@ def neighbor(peer: Peer) -> Figures:
     figures: Figures = {}
     with topic_of(peer, "large", 1) as large, topic_of(peer, "small", 1) as small:
         with versioned(peer) as connection:
-            one = connection.frame(produced(small, build_batch([Record(timestamp=FIRST_MS)])))
-        for row, request in ((CHECKS, produced(large, large_batch())), (SEARCHES, search(large))):
+            one = connection.frame(produce(small, build_batch([Record(timestamp=FIRST_MS)])))
+        for row, request in ((CHECKS, produce(large, large_batch())), (SEARCHES, search(large))):
             with repeating(peer, request):
                 seen = repeat(peer, [one], REQUESTS, alike=False)
             figures[f"{row}, median"] = seen.median_us
@@ -84,10 +83,3 @@ def search(topic: str) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[part])]
     )
-
-
-def produced(topic: str, batch: bytes) -> ProduceRequest:
-    data = TopicProduceData(
-        name=topic, partition_data=[PartitionProduceData(index=0, records=batch)]
-    )
-    return ProduceRequest(acks=-1, timeout_ms=TIMEOUT_MS, topic_data=[data])
