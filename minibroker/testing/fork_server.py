@@ -109,7 +109,10 @@ class ForkServer:
                 self._when_idle()
                 self._when_idle = None
             for key, _ in events:
-                key.data()
+                # An earlier event of this round may have closed the descriptor, and another may
+                # have its number since.
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data()
             self._tend_spare()
 
     def _tend_spare(self) -> None:

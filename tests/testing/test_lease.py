@@ -7,11 +7,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from minibroker.testing.lease import (
     BrokerStartError,
+    Ended,
     ForkServerAddress,
     Lease,
     fork_server_of_process,
@@ -253,6 +255,31 @@ def test_killed_fork_server_leaves_no_broker(
     os.kill(fork_server.pid, signal.SIGKILL)
     assert is_gone(pid)
     lease.stop()
+
+
+def test_fork_server_survives_the_end_of_a_broker_and_of_its_output_in_one_round(
+    fork_server: ForkServerAddress, is_gone: Callable[[int], bool], idle_socket: socket.socket
+) -> None:
+    lease = Lease(fork_server, {"num.partitions": "2"})
+    pid = lease.wait_ready()["pid"]
+    [worker] = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    server = fork_server.pid
+    assert server is not None
+    idle_socket.recv(IDLE_BYTES_MAX)
+    while " S " not in Path(f"/proc/{server}/stat").read_text():
+        pass  # until it waits for events
+    os.kill(server, signal.SIGSTOP)
+    os.waitid(os.P_PID, server, os.WSTOPPED)
+    for process in (pid, worker):  # in this order the output is closed last
+        os.kill(process, signal.SIGKILL)
+        assert is_gone(process)
+    os.kill(server, signal.SIGCONT)
+    following = Lease(fork_server, {})
+    assert following.wait_ready()["event"] == "ready"
+    assert lease.ended() == Ended(-signal.SIGKILL, "about to start\n")
+    assert fork_server.pid == server
+    lease.stop()
+    following.stop()
 
 
 def test_run_after_its_fork_server_ended_gets_a_new_one(

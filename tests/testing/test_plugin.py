@@ -261,11 +261,15 @@ def test_dead_shared_broker_is_replaced_once_for_all_workers(
             while minibroker.ended() is None:
                 pass
         """
+    # The broker ends with its last lease: neither worker may end before the other has the broker.
     both = """
 
         def test_second(minibroker, minibroker_topic, record_property):
             assert minibroker.control.get("v1", "topics", minibroker_topic)
             record_property("said", f"pid {minibroker.pid}")
+            Path(f"second-{__name__}").touch()
+            while len(list(Path().glob("second-*"))) < 2:
+                pass
         """
     pytester.makepyfile(test_killer=killer + both, test_other=other + both)
     result = pytester.runpytest_subprocess(
