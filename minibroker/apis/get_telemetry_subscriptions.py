@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.apis.telemetry_clients import client_properties, current_instances
+from minibroker.apis.telemetry_clients import TelemetryClient, client_properties, instances_with
 from minibroker.config import TELEMETRY_MAX_BYTES
-from minibroker.telemetry.subscriptions import Selection, TelemetryProperties
+from minibroker.telemetry.subscriptions import Selection
 from protocol.errors import ErrorCode
 from protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
@@ -26,14 +26,6 @@ from protocol.types import ZERO_UUID, Uuid
 
 ACCEPTED_COMPRESSION: Final = (4, 3, 1, 2)
 """zstd, lz4, gzip, snappy: Kafka's order of preference."""
-
-
-class TelemetryClient(NamedTuple):
-    """The client that asks, and when."""
-
-    instance_id: Uuid
-    properties: TelemetryProperties
-    now_ms: int
 
 
 GetTelemetrySubscriptionsReply = tuple[Uuid, ErrorCode | Selection]
@@ -55,7 +47,8 @@ async def execute_at_controller(
     scope: ControllerScope, part: TelemetryClient
 ) -> GetTelemetrySubscriptionsReply:
     """Select the metrics of the client."""
-    answer = current_instances(scope).ask(part.instance_id, part.properties, part.now_ms)
+    instances = await instances_with(scope, part)
+    answer = instances.ask(part.instance_id, part.now_ms)
     return part.instance_id, answer
 
 

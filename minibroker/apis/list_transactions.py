@@ -1,8 +1,9 @@
 """ListTransactions (66): list transactional ids, or those of some states, producers or durations.
 
 Versions 0-2; version 1 adds a minimum duration, version 2 a pattern of the ids (KIP-1152) in RE2's
-syntax, for which another text gets INVALID_REGULAR_EXPRESSION. A transactional id without an open
-transaction has an unlimited duration, as in Kafka. Unknown states match nothing and are returned.
+syntax. Another text gets INVALID_REGULAR_EXPRESSION, and so does a pattern that takes too long
+for the ids that there are. A transactional id without an open transaction has an unlimited
+duration, as in Kafka. Unknown states match nothing and are returned.
 The request is sent to every worker, which compares ids with the pattern in a thread. In Kafka:
 ``TransactionStateManager.listTransactionStates``.
 """
@@ -14,10 +15,15 @@ from functools import partial
 from typing import NamedTuple
 
 from minibroker.apis.base import Api, Context, Owner, WorkerScope
-from minibroker.coordinator.pattern import CompiledPattern
-from minibroker.coordinator.pattern_parser import InvalidPattern
 from minibroker.coordinator.transactions.metadata import TransactionMetadata
 from minibroker.coordinator.transactions.states import OTHER_STATE_NAMES, STATE_NAMES
+from minibroker.patterns.expression import (
+    INSTRUCTIONS_MAX,
+    VISITS_MAX,
+    CompiledPattern,
+    PatternTooCostly,
+)
+from minibroker.patterns.expression_parser import PATTERN_CHARS_MAX, InvalidPattern
 from protocol.errors import ErrorCode
 from protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -94,8 +100,12 @@ def execute(
 def _matching(found: tuple[ListedTransaction, ...], pattern: str) -> ListTransactionsReply:
     """Those whose ids match the pattern."""
     compiled = CompiledPattern(pattern)
-    matching = tuple(each for each in found if compiled.matches(each.transactional_id))
-    return ListTransactionsReply(ErrorCode.NONE, matching)
+    try:
+        matching = set(compiled.select(each.transactional_id for each in found))
+    except PatternTooCostly:
+        return ListTransactionsReply(ErrorCode.INVALID_REGULAR_EXPRESSION, ())
+    listed = tuple(each for each in found if each.transactional_id in matching)
+    return ListTransactionsReply(ErrorCode.NONE, listed)
 
 
 def _matches(metadata: TransactionMetadata, part: ListTransactionsPart, now_ms: int) -> bool:
@@ -142,5 +152,9 @@ API: Api[
     split=split,
     execute=execute,
     merge=merge,
-    left_out=("scripts in patterns, such as \\p{Greek}: there is no table of them",),
+    left_out=(
+        "scripts in patterns, such as \\p{Greek}: there is no table of them",
+        f"patterns of more than {PATTERN_CHARS_MAX:,} characters or {INSTRUCTIONS_MAX:,} steps",
+        f"patterns that need more than {VISITS_MAX:,} visits of their steps for the present ids",
+    ),
 )

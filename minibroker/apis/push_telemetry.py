@@ -2,9 +2,9 @@
 
 Version 0. The client must have asked for its subscription and push at its interval; the last push
 of a client that ends may come sooner. The metrics are OpenTelemetry's, possibly compressed; what
-cannot be read gets INVALID_RECORD. The newest metrics of each client are in ``/metrics`` and in the
-control API. In Kafka: ``ClientMetricsManager.processPushTelemetryRequest``, which gives the bytes
-to a plug-in.
+cannot be read gets INVALID_RECORD, and so do more fields than ``FIELDS_MAX``. The newest metrics
+of each client are in ``/metrics`` and in the control API, with the reason of that error. In Kafka:
+``ClientMetricsManager.processPushTelemetryRequest``, which gives the bytes to a plug-in.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from minibroker.apis.base import CONTROLLER, Api, Context, ControllerScope, Owner
-from minibroker.apis.get_telemetry_subscriptions import TelemetryClient
-from minibroker.apis.telemetry_clients import client_properties, current_instances
+from minibroker.apis.telemetry_clients import TelemetryClient, client_properties, instances_with
 from minibroker.config import TELEMETRY_MAX_BYTES
 from minibroker.telemetry.instances import Push
-from minibroker.telemetry.otlp import InvalidMetrics, MetricPoint, read_points
+from minibroker.telemetry.otlp import FIELDS_MAX, InvalidMetrics, MetricPoint, read_points
 from protocol.compression import Compression, decompress
 from protocol.errors import DecodeError, ErrorCode
 from protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
@@ -65,23 +64,24 @@ async def execute_at_controller(
     scope: ControllerScope, part: PushTelemetryPart
 ) -> PushTelemetryReply:
     """Check whether the push is accepted, and keep its metrics."""
-    instances, client = current_instances(scope), part.client
-    error = instances.check_push(client.instance_id, client.properties, part.push, client.now_ms)
+    client = part.client
+    instances = await instances_with(scope, client)
+    error = instances.check_push(client.instance_id, part.push, client.now_ms)
     if error:
         return error
-    points: list[MetricPoint] | None = []
+    points: list[MetricPoint] | str = []
     if part.metrics:
         points = await scope.run_in_thread(partial(_points, part.compression, part.metrics))
     instances.keep(client.instance_id, points)
-    return ErrorCode.INVALID_RECORD if points is None else ErrorCode.NONE
+    return ErrorCode.INVALID_RECORD if isinstance(points, str) else ErrorCode.NONE
 
 
-def _points(compression: int, metrics: bytes) -> list[MetricPoint] | None:
-    """The points of a push; None if they cannot be read."""
+def _points(compression: int, metrics: bytes) -> list[MetricPoint] | str:
+    """The points of a push, or why they cannot be read."""
     try:
         return read_points(decompress(Compression(compression), metrics, UNCOMPRESSED_MAX_BYTES))
-    except (DecodeError, InvalidMetrics):
-        return None
+    except (DecodeError, InvalidMetrics) as error:
+        return str(error)
 
 
 def merge(
@@ -97,5 +97,8 @@ API: Api[PushTelemetryRequest, PushTelemetryPart, PushTelemetryReply, PushTeleme
     split=split,
     execute_at_controller=execute_at_controller,
     merge=merge,
-    left_out=("histograms: the clients of Kafka push gauges and sums only",),
+    left_out=(
+        "histograms: the clients of Kafka push gauges and sums only",
+        f"pushes with more than {FIELDS_MAX:,} fields of protobuf get INVALID_RECORD",
+    ),
 )

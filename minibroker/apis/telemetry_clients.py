@@ -6,11 +6,22 @@ the connection that it asks with. In Kafka: ``ClientMetricsInstanceMetadata``.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import NamedTuple
+
 from minibroker.apis.base import Context, ControllerScope
 from minibroker.cluster.image import CLIENT_METRICS
 from minibroker.telemetry.instances import ClientInstances
-from minibroker.telemetry.subscriptions import TelemetryProperties
+from minibroker.telemetry.subscriptions import TelemetryProperties, select
 from protocol.types import Uuid, uuid_text
+
+
+class TelemetryClient(NamedTuple):
+    """The client that asks or pushes, and when."""
+
+    instance_id: Uuid
+    properties: TelemetryProperties
+    now_ms: int
 
 
 def client_properties(ctx: Context, instance_id: Uuid) -> TelemetryProperties:
@@ -25,6 +36,22 @@ def client_properties(ctx: Context, instance_id: Uuid) -> TelemetryProperties:
         client_source_address=caller.client_host,
         client_source_port=str(caller.client_port),
     )
+
+
+async def instances_with(scope: ControllerScope, client: TelemetryClient) -> ClientInstances:
+    """The client instances, of which the client is one.
+
+    A new client is compared with the patterns of all subscriptions in a thread.
+    """
+    instances = current_instances(scope)
+    if not instances.has_current(client.instance_id):
+        subscriptions = instances.subscriptions
+        work = partial(select, subscriptions, client.properties)
+        selection = await scope.run_in_thread(work) if subscriptions else work()
+        instances.add(
+            client.instance_id, client.properties, subscriptions, selection, client.now_ms
+        )
+    return instances
 
 
 def current_instances(scope: ControllerScope) -> ClientInstances:

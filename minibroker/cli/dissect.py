@@ -23,7 +23,7 @@ from protocol.dissect.pieces import dissect_segment, frames, is_segment
 
 INPUT_BYTES_MAX: Final = 128 * 1024 * 1024
 _SHOWN_MAX: Final = 100
-_HEX: Final = re.compile(rb"\s*(?:(?:0x)?[0-9a-fA-F]+[\s:,]*)+")
+_HEX: Final = re.compile(rb"\s*+(?:(?:0x)?+[0-9a-fA-F][\s:,]*+)++")
 _HEX_MARKS: Final = re.compile(r"0x|[\s:,]")
 
 EXAMPLES = """Examples:

@@ -1,22 +1,27 @@
 """Configs of client metrics: which clients push which metrics, and how often (KIP-714).
 
 Owns the declarations, their validation and the patterns that select clients; it must never know a
-client. The invariant: patterns that are accepted compile. Kafka's ``ClientMetricsConfigs``.
+client. The invariant: patterns that are accepted compile, to so few instructions that a property
+of a client never costs too much. Kafka's ``ClientMetricsConfigs``, whose patterns are Java's.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from minibroker.config.setting import CLIENT_METRICS_SETTINGS, Scope, setting
 from minibroker.config.types import INT, LIST, BadValueError
+from minibroker.patterns.expression import CompiledPattern
+from minibroker.patterns.expression_parser import InvalidPattern
 
 INTERVAL_MS_MIN: Final = 100
 INTERVAL_MS_MAX: Final = 3_600_000
 PATTERN_MAX: Final = 512
-"""Characters of a pattern; a regular expression without a bound could take any time to compile."""
+"""Characters of ``name=pattern``."""
+
+PATTERN_INSTRUCTIONS_MAX: Final = 512
+"""So 256 characters of a client's property cost at most 400,000 visits of an instruction."""
 
 ALL_METRICS: Final = "*"
 """A prefix of metric names that selects all of them."""
@@ -40,7 +45,8 @@ MATCH: Final = setting(
     LIST,
     default=(),
     scope=Scope.CLIENT_METRICS,
-    doc="Which clients push, as `name=pattern`; empty for all clients.",
+    doc="Which clients push, as `name=pattern` with a regular expression in RE2's syntax, "
+    "which must match the whole property; empty for all clients.",
 )
 
 MATCH_NAMES: Final = frozenset(
@@ -80,16 +86,24 @@ def check_client_metrics(config: Mapping[str, str]) -> None:
     parse_match(MATCH.parse(config.get(MATCH.name, "")))
 
 
-def parse_match(patterns: tuple[str, ...]) -> dict[str, re.Pattern[str]]:
+def parse_match(patterns: tuple[str, ...]) -> dict[str, CompiledPattern]:
     """The patterns by what they select. Raises `BadValueError` for one that cannot be used."""
     found = {}
     for text in patterns:
-        parts = text.split("=")
-        problem = BadValueError(f"Illegal client matching pattern: {text}")
-        if len(parts) != 2 or parts[0].strip() not in MATCH_NAMES or len(text) > PATTERN_MAX:
-            raise problem
-        try:
-            found[parts[0].strip()] = re.compile(parts[1].strip())
-        except (re.error, RecursionError, OverflowError):
-            raise problem from None
+        name, _, pattern = map(str.strip, text.partition("="))
+        found[name] = _compiled(name, pattern, text)
     return found
+
+
+def _compiled(name: str, pattern: str, text: str) -> CompiledPattern:
+    problem = f"Illegal client matching pattern: {text[:PATTERN_MAX]}"
+    if not pattern or "=" in pattern:
+        raise BadValueError(f"{problem} (use name=pattern)")
+    if name not in MATCH_NAMES:
+        raise BadValueError(f"{problem} (the names are {', '.join(sorted(MATCH_NAMES))})")
+    if len(text) > PATTERN_MAX:
+        raise BadValueError(f"{problem}... (it has more than {PATTERN_MAX} characters)")
+    try:
+        return CompiledPattern(pattern, PATTERN_INSTRUCTIONS_MAX)
+    except InvalidPattern as error:
+        raise BadValueError(f"{problem} ({error})") from None

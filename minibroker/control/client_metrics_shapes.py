@@ -33,6 +33,9 @@ class ClientMetricsInstance(NamedTuple):
     seen_ago_ms: Annotated[int, Doc("When its last request arrived.")]
     pushes: Annotated[int, Doc("Accepted pushes.")]
     last_error: Annotated[str, Doc("The error of its last request, or `NONE`.")]
+    last_problem: Annotated[
+        str, Doc("Why the metrics of its last push could not be read, or empty.")
+    ]
     points: tuple[ClientMetricPoint, ...]
 
 

@@ -38,6 +38,7 @@ def _view(instance: ClientInstance, now_ms: int) -> ClientMetricsInstance:
         seen_ago_ms=max(0, now_ms - instance.seen_ms),
         pushes=instance.pushes,
         last_error=instance.error.name,
+        last_problem=instance.problem,
         points=tuple(
             ClientMetricPoint(
                 point.name,

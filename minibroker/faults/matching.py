@@ -18,10 +18,10 @@ from minibroker.faults.rules import (
     ActiveRule,
     is_about_requests,
     is_in_network,
-    matches_pattern,
     selected_api,
     selected_keys,
 )
+from minibroker.patterns.wildcard import matches_wildcard
 from protocol.headers import RequestHeader
 from protocol.registry import ApiKey
 from protocol.schema import Struct
@@ -183,7 +183,7 @@ def _no_topic(topic_id: object) -> None:
 def _matches_text(selector: str | None, value: Any) -> bool:
     if selector is None:
         return True
-    return isinstance(value, str) and matches_pattern(value, selector)
+    return isinstance(value, str) and matches_wildcard(value, selector)
 
 
 def _matches_entity(

@@ -219,23 +219,6 @@ def network_of(text: str) -> IPv4Network | IPv6Network | None:
         return None
 
 
-def matches_pattern(text: str, pattern: str) -> bool:
-    """Whether a text matches a selector, in which ``*`` matches any text."""
-    first, *others = pattern.split("*")
-    if not others:
-        return text == pattern
-    *middle, last = others
-    if not (text.startswith(first) and text.endswith(last)):
-        return False
-    at, end = len(first), len(text) - len(last)
-    for part in middle:
-        at = text.find(part, at, end)
-        if at < 0:
-            return False
-        at += len(part)
-    return at <= end
-
-
 def is_in_network(address: str, text: str) -> bool:
     """Whether an address is in the network of a selector."""
     network = network_of(text)

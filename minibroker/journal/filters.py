@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from minibroker.journal.entries import EntryKind, JournalEntry, api_key, decoded
 from minibroker.journal.topic_ids import TopicIds
+from minibroker.patterns.wildcard import matches_wildcard
 from protocol.errors import ErrorCode
 from protocol.types import uuid_text
 
@@ -69,7 +69,10 @@ class EntryFilter:
             and (self.api is None or (entry.api is not None and same_api(entry.api, self.api)))
             and (
                 self.client_id is None
-                or (entry.client_id is not None and fnmatchcase(entry.client_id, self.client_id))
+                or (
+                    entry.client_id is not None
+                    and matches_wildcard(entry.client_id, self.client_id)
+                )
             )
         )
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from minibroker.faults.actions import COUNTS, STORAGE_ACTIONS
 from minibroker.faults.rulebook import is_in_time
-from minibroker.faults.rules import ActiveRule, matches_pattern
+from minibroker.faults.rules import ActiveRule
 from minibroker.observability.log import EventLog
+from minibroker.patterns.wildcard import matches_wildcard
 from minibroker.process.fault_counts import FaultCounts
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class StorageFaults:
         topic, _, partition = os.path.basename(directory).rpartition("-")
         for active in self._rules:
             rule = active.rule
-            if rule.topic is not None and not matches_pattern(topic, rule.topic):
+            if rule.topic is not None and not matches_wildcard(topic, rule.topic):
                 continue
             if rule.partition not in (None, int(partition)):
                 continue

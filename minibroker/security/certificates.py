@@ -19,6 +19,9 @@ Subject = Sequence[Sequence[tuple[str, str]]]
 DEFAULT: Final = "DEFAULT"
 EXAMPLE: Final = "RULE:^CN=([^,]*),.*$/$1/L,DEFAULT"
 
+NAME_CHARS_MAX: Final = 2048
+"""A longer name is compared with no pattern: those of rules are matched as in Java, by trying."""
+
 _KEYWORDS: Final = {
     "commonName": "CN",
     "countryName": "C",
@@ -111,6 +114,8 @@ def user_name(name: str, rules: Sequence[PrincipalMappingRule]) -> str:
     for pattern, template, case in rules:
         if pattern is None:
             return name
+        if len(name) > NAME_CHARS_MAX:
+            raise NoName(f"a certificate's name has more than {NAME_CHARS_MAX} characters")
         if found := pattern.fullmatch(name):
             made = found.expand(template)
             return made.lower() if case == "L" else made.upper() if case == "U" else made

@@ -31,7 +31,7 @@ Verifier = Callable[[str], Claims]
 _KVSEP: Final = "\x01"
 _SASLNAME: Final = r"(?:[^=,\x00]|=2C|=3D)+"
 _FIRST = re.compile(
-    rf"n,(?:a=(?P<acting_as>{_SASLNAME}))?,\x01(?P<pairs>(?:[A-Za-z]+=[!-~ \t\r\n]+\x01)*)\x01"
+    rf"n,(?:a=(?P<acting_as>{_SASLNAME}))?,\x01(?P<pairs>(?:[A-Za-z]++=[!-~ \t\r\n]++\x01)*)\x01"
 )
 _BEARER = re.compile(r"bearer +(?P<token>[-_~+/.a-zA-Z0-9]+=*)", re.IGNORECASE)
 

@@ -18,7 +18,6 @@ from minibroker.telemetry.subscriptions import (
     Subscription,
     TelemetryProperties,
     read_subscriptions,
-    select,
 )
 from protocol.errors import ErrorCode
 from protocol.types import Uuid
@@ -46,6 +45,8 @@ class ClientInstance:
     seen_ms: int = 0
     terminating: bool = False
     error: ErrorCode = ErrorCode.NONE
+    problem: str = ""
+    """Why the metrics of its last push could not be read."""
     pushes: int = 0
     points: list[MetricPoint] = field(default_factory=list)
 
@@ -82,11 +83,38 @@ class ClientInstances:
         if newest != self._configs:
             self._configs, self._subscriptions = newest, read_subscriptions(newest)
 
-    def ask(
-        self, instance_id: Uuid, client: TelemetryProperties, now_ms: int
-    ) -> ErrorCode | Selection:
-        """Handle a request for the subscription of a client."""
-        instance = self._instance(instance_id, client, now_ms)
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """The present subscriptions."""
+        return self._subscriptions
+
+    def has_current(self, instance_id: Uuid) -> bool:
+        """Whether the instance is known, with a selection of the present subscriptions."""
+        instance = self._known.get(instance_id)
+        return instance is not None and instance.subscriptions is self._subscriptions
+
+    def add(
+        self,
+        instance_id: Uuid,
+        client: TelemetryProperties,
+        subscriptions: tuple[Subscription, ...],
+        selection: Selection,
+        now_ms: int,
+    ) -> None:
+        """Add an instance, or replace the selection that it had of other subscriptions."""
+        before = self._known.get(instance_id)
+        if before is not None and before.subscriptions is subscriptions:
+            return
+        added = ClientInstance(instance_id, client, selection, subscriptions, seen_ms=now_ms)
+        if before is None:
+            self._drop(now_ms)
+        else:
+            added.points, added.pushes = before.points, before.pushes
+        self._known[instance_id] = added
+
+    def ask(self, instance_id: Uuid, now_ms: int) -> ErrorCode | Selection:
+        """Handle a request of a known instance for its subscription."""
+        instance = self._see(instance_id, now_ms)
         last_ms = max(instance.asked_ms, instance.pushed_ms)
         if now_ms - last_ms < instance.selection.interval_ms:
             if instance.error not in _MAY_ASK_AGAIN:
@@ -96,22 +124,21 @@ class ClientInstances:
         instance.error = ErrorCode.NONE
         return instance.selection
 
-    def check_push(
-        self, instance_id: Uuid, client: TelemetryProperties, push: Push, now_ms: int
-    ) -> ErrorCode:
-        """Whether the metrics of a push are accepted; `keep` must follow if they are."""
-        instance = self._instance(instance_id, client, now_ms)
+    def check_push(self, instance_id: Uuid, push: Push, now_ms: int) -> ErrorCode:
+        """Whether the metrics of a known instance are accepted; `keep` must follow if they are."""
+        instance = self._see(instance_id, now_ms)
         error = self._push_problem(instance, push, now_ms)
         instance.terminating = instance.terminating or push.terminating
         instance.error = error
         return error
 
-    def keep(self, instance_id: Uuid, points: list[MetricPoint] | None) -> None:
-        """Keep the points of an accepted push; None if they could not be read."""
+    def keep(self, instance_id: Uuid, points: list[MetricPoint] | str) -> None:
+        """Keep the points of an accepted push; a text says why they could not be read."""
         instance = self._known.get(instance_id)
         if instance is None:
             return
-        if points is None:
+        instance.problem = points if isinstance(points, str) else ""
+        if isinstance(points, str):
             instance.error = ErrorCode.INVALID_RECORD
             return
         instance.pushes += 1
@@ -135,21 +162,10 @@ class ClientInstances:
             return ErrorCode.TELEMETRY_TOO_LARGE
         return ErrorCode.NONE
 
-    def _instance(
-        self, instance_id: Uuid, client: TelemetryProperties, now_ms: int
-    ) -> ClientInstance:
-        """The instance, made anew if the subscriptions have changed."""
-        instance = self._known.pop(instance_id, None)
-        if instance is None or instance.subscriptions is not self._subscriptions:
-            self._drop(now_ms)
-            made = ClientInstance(
-                instance_id, client, select(self._subscriptions, client), self._subscriptions
-            )
-            if instance is not None:
-                made.points, made.pushes = instance.points, instance.pushes
-            instance = made
+    def _see(self, instance_id: Uuid, now_ms: int) -> ClientInstance:
+        """The instance, which becomes the most recently seen one."""
+        instance = self._known[instance_id] = self._known.pop(instance_id)
         instance.seen_ms = now_ms
-        self._known[instance_id] = instance
         return instance
 
     def _drop(self, now_ms: int) -> None:

@@ -7,13 +7,13 @@ request. Invariant: the subscription id changes whenever the metrics or the inte
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from minibroker.config.client_metrics import ALL_METRICS, INTERVAL_MS, MATCH, METRICS, parse_match
 from minibroker.config.types import BadValueError
+from minibroker.patterns.expression import CompiledPattern
 
 MATCHED_MAX: Final = 256
 """Characters of a client's property that are matched with a pattern."""
@@ -35,12 +35,12 @@ class Subscription(NamedTuple):
 
     metrics: tuple[str, ...]
     interval_ms: int
-    patterns: Mapping[str, re.Pattern[str]]
+    patterns: Mapping[str, CompiledPattern]
 
     def matches(self, client: TelemetryProperties) -> bool:
         """Whether every pattern matches the client."""
         return all(
-            pattern.fullmatch(getattr(client, name)[:MATCHED_MAX])
+            pattern.matches(getattr(client, name)[:MATCHED_MAX])
             for name, pattern in self.patterns.items()
         )
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.faults.rules import matches_pattern
 from minibroker.journal.entries import EntryKind, JournalEntry
+from minibroker.patterns.wildcard import matches_wildcard
 from minibroker.verdicts.exchanges import ObservedExchange
 from protocol.registry import ApiKey
 
@@ -162,7 +162,7 @@ def traffic_of(entries: Iterable[JournalEntry], client_id: str) -> ClientTraffic
 
 def _is_of(connection: ObservedConnection, client_id: str) -> bool:
     return any(
-        name is not None and matches_pattern(name, client_id) for name in connection.client_ids
+        name is not None and matches_wildcard(name, client_id) for name in connection.client_ids
     )
 
 

@@ -77,10 +77,14 @@ class Client:
     def ask(self, request: Message, version: int) -> Any:
         """The response to any request; ConnectionResetError if the broker closes the connection."""
         self.send(request, version)
+        return self.answer(type(request), version)
+
+    def answer(self, request: type[Message], version: int) -> Any:
+        """The response to a request that was sent; ConnectionResetError as in `ask`."""
         body = self._receive()
         if not body:
             raise ConnectionResetError("the broker closed the connection")
-        key = type(request).__api_key__
+        key = request.__api_key__
         assert key is not None
         _, at = decode_response_header(body, key, version)
         return decode(registry.schema(key).response, version, body, at)

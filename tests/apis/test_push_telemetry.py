@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.telemetry.otlp import MetricPoint
+from minibroker.telemetry.otlp import FIELDS_MAX, MetricPoint
 from protocol.compression import Compression, compress
 from protocol.errors import ErrorCode
 from protocol.types import ZERO_UUID
@@ -52,6 +52,14 @@ async def test_invalid_push_is_rejected(
     asked: Any, fields: dict[str, Any], error: ErrorCode
 ) -> None:
     assert await push(*asked, **fields) == error
+
+
+async def test_small_push_of_many_empty_messages_is_rejected_with_the_reason(asked: Any) -> None:
+    many = bytes(compress(Compression.GZIP, b"\x0a\x00" * (FIELDS_MAX + 1)))
+    error = await push(*asked, compression_type=Compression.GZIP, metrics=many)
+    assert error == ErrorCode.INVALID_RECORD
+    [instance] = asked[0].controller.telemetry.all()
+    assert "more than 100000 fields" in instance.problem
 
 
 async def test_push_of_unknown_subscription_or_instance_is_rejected(asked: Any) -> None:

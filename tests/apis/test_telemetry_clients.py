@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from minibroker.apis.telemetry_clients import client_properties, current_instances
+from minibroker.apis.telemetry_clients import TelemetryClient, client_properties, instances_with
+from minibroker.telemetry.instances import ClientInstances
 from protocol.types import ZERO_UUID
 from tests.apis.telemetry import subscribe
 
@@ -25,6 +26,30 @@ async def test_properties_are_those_of_the_connection(apis: Any) -> None:
 
 async def test_instances_follow_the_subscriptions_of_the_image(apis: Any) -> None:
     await subscribe(apis, metrics="a")
-    client = client_properties(apis.context(71, 0), ZERO_UUID)
-    selection = current_instances(apis.controller).ask(b"i", client, 10**12)
-    assert getattr(selection, "metrics") == ("a",)  # noqa: B009 - or an error
+    assert metrics_of(await known(apis)) == ("a",)
+    await subscribe(apis, metrics="b")
+    assert metrics_of(await known(apis)) == ("b",)
+
+
+async def test_client_of_present_subscriptions_is_not_matched_again(apis: Any) -> None:
+    await subscribe(apis, metrics="a", match="client_id=test")
+    await known(apis)
+    [before] = apis.controller.telemetry.all()
+    await known(apis)
+    assert apis.controller.telemetry.all() == [before]
+
+
+async def test_hostile_pattern_does_not_stall(apis: Any) -> None:
+    """With an engine that tries every way, this match would take longer than the universe."""
+    await subscribe(apis, metrics="a", match="client_id=(a+)+b")
+    assert metrics_of(await known(apis, client_id="a" * 60)) == ()
+
+
+async def known(apis: Any, **properties: str) -> ClientInstances:
+    client = client_properties(apis.context(71, 0), ZERO_UUID)._replace(**properties)
+    return await instances_with(apis.controller, TelemetryClient(b"i", client, 10**12))
+
+
+def metrics_of(instances: ClientInstances) -> tuple[str, ...]:
+    [instance] = instances.all()
+    return instance.selection.metrics

@@ -145,3 +145,8 @@ def test_log_segment_is_shown_with_its_records(tmp_path: Path) -> None:
     assert "purr" in done.stdout
     path.write_bytes(batch + batch[:-1])
     assert CliRunner().invoke(app, ["dissect", str(path)]).exit_code == 1
+
+
+def test_many_digits_before_other_bytes_are_no_hex() -> None:
+    content = b"a" * 100_000 + b"g"
+    assert from_content(content) == content

@@ -8,7 +8,7 @@ from minibroker.controller import client_metric_gauges as gauges_module
 from minibroker.controller.client_metric_gauges import client_metric_gauges
 from minibroker.telemetry.instances import ClientInstances
 from minibroker.telemetry.otlp import MetricPoint
-from minibroker.telemetry.subscriptions import TelemetryProperties
+from minibroker.telemetry.subscriptions import TelemetryProperties, select
 
 NOW = 1_000_000
 POINT = MetricPoint("records.total", (("a", "b"), ("topic", "t")), 7.0)
@@ -22,7 +22,8 @@ def client(name: str) -> TelemetryProperties:
 def known() -> ClientInstances:
     made = ClientInstances(size_max_bytes=100)
     for name in ("1", "2"):
-        made.ask(name.encode(), client(name), NOW)
+        made.add(name.encode(), client(name), (), select((), client(name)), NOW)
+        made.ask(name.encode(), NOW)
         made.keep(name.encode(), [POINT, POINT._replace(name="x" * 500)])
     return made
 

@@ -9,7 +9,7 @@ import pytest
 from minibroker.controller.client_metrics import client_metrics_view
 from minibroker.telemetry.instances import ClientInstances
 from minibroker.telemetry.otlp import MetricPoint
-from minibroker.telemetry.subscriptions import TelemetryProperties
+from minibroker.telemetry.subscriptions import TelemetryProperties, select
 
 NOW = 1_000_000
 POINT = MetricPoint("records.total", (("a", "b"), ("topic", "t")), 7.0)
@@ -23,7 +23,8 @@ def client(name: str) -> TelemetryProperties:
 def known() -> ClientInstances:
     made = ClientInstances(size_max_bytes=100)
     for name in ("1", "2"):
-        made.ask(name.encode(), client(name), NOW)
+        made.add(name.encode(), client(name), (), select((), client(name)), NOW)
+        made.ask(name.encode(), NOW)
         made.keep(name.encode(), [POINT, POINT._replace(name="x" * 500)])
     return made
 
@@ -32,6 +33,10 @@ def test_view_shows_instance_and_points(known: ClientInstances) -> None:
     first, _ = client_metrics_view(known, NOW + 5).instances
     assert (first.client_instance_id, first.client_id, first.host) == ("1", "app-1", "10.0.0.1")
     assert (first.seen_ago_ms, first.pushes, first.last_error) == (5, 1, "NONE")
+    assert first.last_problem == ""
+    known.keep(b"1", "a field is cut short")
+    first, _ = client_metrics_view(known, NOW + 5).instances
+    assert (first.last_error, first.last_problem) == ("INVALID_RECORD", "a field is cut short")
     point = first.points[0]
     assert (point.name, point.attributes, point.value) == ("records.total", "a=b,topic=t", 7.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.security.certificates import (
+    NAME_CHARS_MAX,
     BadRules,
     NoName,
     distinguished_name,
@@ -58,6 +59,13 @@ def test_subject_that_no_rule_fits_has_no_name() -> None:
     with pytest.raises(NoName, match="matches the certificate of CN=b"):
         user_name("CN=b", parse_rules("RULE:CN=a/a/"))
     assert user_name("CN=b", parse_rules("")) == "CN=b"
+
+
+def test_long_subject_is_compared_with_no_pattern() -> None:
+    rules = parse_rules("RULE:(a+)+b/$1/")
+    with pytest.raises(NoName, match="more than 2048 characters"):
+        user_name("a" * (NAME_CHARS_MAX + 1), rules)
+    assert user_name("a" * (NAME_CHARS_MAX + 1), parse_rules("")) != ""
 
 
 @pytest.mark.parametrize(

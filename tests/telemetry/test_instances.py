@@ -7,7 +7,7 @@ import pytest
 from minibroker.telemetry import instances
 from minibroker.telemetry.instances import ClientInstances, Push
 from minibroker.telemetry.otlp import MetricPoint
-from minibroker.telemetry.subscriptions import Selection, TelemetryProperties
+from minibroker.telemetry.subscriptions import Selection, TelemetryProperties, select
 from protocol.errors import ErrorCode
 
 CLIENT = TelemetryProperties("id-1", "app", "java", "4.4.0", "10.0.0.1", "5000")
@@ -25,7 +25,13 @@ def known() -> ClientInstances:
 
 
 def ask(known: ClientInstances, now_ms: int, instance_id: bytes = ID) -> ErrorCode | Selection:
-    return known.ask(instance_id, CLIENT, now_ms)
+    know(known, now_ms, instance_id)
+    return known.ask(instance_id, now_ms)
+
+
+def know(known: ClientInstances, now_ms: int, instance_id: bytes = ID) -> None:
+    selection = select(known.subscriptions, CLIENT)
+    known.add(instance_id, CLIENT, known.subscriptions, selection, now_ms)
 
 
 def push(
@@ -37,10 +43,11 @@ def push(
     compression: bool = True,
     size: int = 1,
 ) -> ErrorCode:
+    know(known, now_ms)
     if subscription_id is None:
-        subscription_id = known.all()[-1].selection.subscription_id if known.all() else 0
+        subscription_id = known.all()[-1].selection.subscription_id
     request = Push(subscription_id, terminating, compression, size)
-    return known.check_push(ID, CLIENT, request, now_ms)
+    return known.check_push(ID, request, now_ms)
 
 
 def test_client_asks_and_pushes_at_its_interval(known: ClientInstances) -> None:
@@ -84,8 +91,10 @@ def test_newest_points_are_kept(known: ClientInstances) -> None:
     known.keep(ID, [])
     [instance] = known.all()
     assert (instance.points, instance.pushes) == (points, 2)
-    known.keep(ID, None)
-    assert (instance.error, instance.pushes) == (ErrorCode.INVALID_RECORD, 2)
+    known.keep(ID, "why")
+    assert (instance.error, instance.problem) == (ErrorCode.INVALID_RECORD, "why")
+    known.keep(ID, [])
+    assert (instance.problem, instance.pushes) == ("", 3)
     known.keep(b"unknown", points)
 
 

@@ -69,6 +69,27 @@ def test_points_and_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(point.attributes) == otlp.ATTRIBUTES_MAX
 
 
+def test_fields_are_bounded_in_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "FIELDS_MAX", 100)
+    empty = message(1, b"")
+    for wrapped in (
+        lambda content: content,
+        lambda content: message(1, message(2, content)),
+        lambda content: metrics(gauge("m", content)),
+        lambda content: metrics(gauge("m", message(7, content))),
+        lambda content: metrics(gauge("m", message(7, message(2, message(9, b"") * 101)))),
+    ):
+        with pytest.raises(InvalidMetrics, match="more than 100 fields; push fewer metrics"):
+            read_points(wrapped(empty * 101))
+
+
+def test_points_with_all_attributes_have_fewer_fields_than_the_limit() -> None:
+    attributes = b"".join(attribute(str(n), "v") for n in range(otlp.ATTRIBUTES_MAX))
+    point = varint(2 << 3 | 1) + bytes(8) + varint(3 << 3 | 1) + bytes(8) + double(4, 1.0)
+    each = gauge("m", point + attributes)
+    assert len(read_points(metrics(*[each] * otlp.POINTS_MAX))) == otlp.POINTS_MAX
+
+
 @pytest.mark.parametrize(
     "data",
     [

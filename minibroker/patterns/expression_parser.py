@@ -17,6 +17,8 @@ REPETITIONS_MAX: Final = 1000
 DEPTH_MAX: Final = 100
 """Groups within groups."""
 
+PATTERN_CHARS_MAX: Final = 4096
+
 CODE_POINT_MAX: Final = 0x10FFFF
 
 
@@ -124,6 +126,8 @@ _FLAGS: Final = "imsU"
 
 def parse_pattern(text: str) -> Pattern:
     """The tree of a pattern. Raises InvalidPattern."""
+    if len(text) > PATTERN_CHARS_MAX:
+        raise InvalidPattern(f"the pattern has more than {PATTERN_CHARS_MAX} characters")
     parser = _Parser(text)
     tree = parser.choice(0)
     if not parser.at_end():

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.coordinator.pattern_parser import (
+from minibroker.patterns.expression_parser import (
     DEPTH_MAX,
+    PATTERN_CHARS_MAX,
     CharSet,
     InvalidPattern,
     Repeat,
@@ -64,3 +65,9 @@ def test_groups_within_groups_are_limited() -> None:
 def test_any_text_is_accepted_or_invalid(text: str) -> None:
     with contextlib.suppress(InvalidPattern):
         parse_pattern(text)
+
+
+def test_length_of_a_pattern_is_limited() -> None:
+    parse_pattern("a" * PATTERN_CHARS_MAX)
+    with pytest.raises(InvalidPattern, match=str(PATTERN_CHARS_MAX)):
+        parse_pattern("a" * (PATTERN_CHARS_MAX + 1))

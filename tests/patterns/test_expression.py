@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.coordinator.pattern import STEPS_MAX, CompiledPattern
-from minibroker.coordinator.pattern_parser import InvalidPattern
+from minibroker.patterns.expression import (
+    POSITIONS_KEPT_MAX,
+    VISITS_MAX,
+    CompiledPattern,
+    PatternTooCostly,
+)
+from minibroker.patterns.expression_parser import InvalidPattern
 
 
 @pytest.mark.parametrize(
@@ -71,13 +76,51 @@ def test_exponential_pattern_takes_linear_time() -> None:
     assert not compiled.matches("a" * 20_000)
 
 
-def test_remembered_steps_are_limited() -> None:
-    compiled = CompiledPattern(".*")
-    assert compiled.matches("".join(map(chr, range(0x4E00, 0x4E00 + STEPS_MAX + 5))))
-    assert len(compiled._steps) <= STEPS_MAX
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (".*", "".join(map(chr, range(0x4E00, 0x4E00 + POSITIONS_KEPT_MAX // 2)))),
+        ("(a?){300}.*", "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))),
+    ],
+)
+def test_remembered_steps_are_limited(pattern: str, text: str) -> None:
+    compiled = CompiledPattern(pattern)
+    kept = []
+    for at in range(0, len(text), 100):
+        compiled.matches(text[at : at + 100])
+        kept.append(sum(1 + len(following) for following in compiled._steps.values()))
+    assert max(kept) <= POSITIONS_KEPT_MAX + 5_000
 
 
-@pytest.mark.parametrize("pattern", ["(a{1000}){6}", "(((a{100}){100}){100}){100}"])
+def test_texts_that_match_are_selected() -> None:
+    assert CompiledPattern("a.*").select(["ab", "b", "a"]) == ["ab", "a"]
+
+
+@pytest.mark.parametrize("pattern", ["(a?){1000}a{1000}", f"([^{'b-c' * 1000}][^{'b-c' * 300}]?)*"])
+def test_visits_in_one_call_are_limited(pattern: str) -> None:
+    compiled = CompiledPattern(pattern)
+    texts = ["".join(map(chr, range(0x4E00 + at, 0x4E00 + at + 50))) for at in range(500)]
+    with pytest.raises(PatternTooCostly, match=str(VISITS_MAX)):
+        compiled.select(["a" * 900, *texts])
+    assert compiled._visits < 2 * VISITS_MAX
+    assert not compiled.matches("b")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a{1000}){6}",
+        "(((a{100}){100}){100}){100}",
+        "(((((){1000}){1000}){1000}){1000})",
+        "((((a{0}){1000}){1000}){1000})",
+    ],
+)
 def test_pattern_of_too_many_instructions_is_invalid(pattern: str) -> None:
     with pytest.raises(InvalidPattern, match="instructions"):
         CompiledPattern(pattern)
+
+
+def test_limit_of_instructions_can_be_lower() -> None:
+    CompiledPattern("a{9}", 10)
+    with pytest.raises(InvalidPattern, match="more than 10 instructions"):
+        CompiledPattern("a{10}", 10)

@@ -1,0 +1,1 @@
+"""Patterns that come from outside, matched in time linear in the text."""
