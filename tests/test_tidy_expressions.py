@@ -43,11 +43,10 @@ def constants(module: ast.Module) -> dict[str, Text]:
     """The texts that a module assigns to names, in their order."""
     found: dict[str, Text] = {}
     for node in module.body:
-        targets = node.targets if isinstance(node, ast.Assign) else ()
-        if isinstance(node, ast.AnnAssign):
-            targets = (node.target,)
-        for target in targets:
-            value = written(node.value, found)  # type: ignore[union-attr, arg-type]
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        value = written(node.value, found)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             if isinstance(target, ast.Name) and value is not None:
                 found[target.id] = value
     return found
@@ -131,9 +130,10 @@ def _inside(value: Any) -> Iterator[Any]:
 
 def _has_own_start(body: Any) -> bool:
     """Whether each round begins with a character that its own repetitions cannot contain."""
-    first, *rest = list(body)
-    while first[0] is sre.SUBPATTERN:
-        first, *rest = [*first[1][3], *rest]
+    elements: list[Any] = list(body)
+    while elements[0][0] is sre.SUBPATTERN:
+        elements[:1] = elements[0][1][3]
+    first, *rest = elements
     if first[0] not in (sre.LITERAL, sre.IN, sre.NOT_LITERAL):
         return False
     starts = _characters([first])

@@ -10,6 +10,7 @@ become its largest or smallest one.
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -39,6 +40,15 @@ from protocol.records import Record
 
 MAGIC: Final = b"\xff\xff\xff\xff"
 """The first bytes of every IPC stream. No JSON starts with them."""
+
+_MARK: Final = 0xFFFFFFFF
+_DICTIONARY, _RECORD_BATCH = 2, 3
+"""Types of messages."""
+_MESSAGE_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_BYTES = 1, 2, 3
+_DICTIONARY_DATA, _BATCH_COMPRESSION = 1, 3
+"""Numbers of fields in Arrow's ``Message``, ``DictionaryBatch`` and ``RecordBatch``."""
+_PREFIX, _LONG = struct.Struct("<II"), struct.Struct("<q")
+_UNSIGNED, _SIGNED, _SHORT = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 
 _TYPES: Final = {
     ActivityType.INT: pa.int32(),
@@ -216,9 +226,12 @@ def is_batch(value: bytes | memoryview) -> bool:
 def read_batch(value: bytes | memoryview) -> pa.RecordBatch:
     """The events of a record, which share its memory. Raises NoEventBatch.
 
-    Offsets and sizes inside are checked, values are not.
+    Offsets and sizes inside are checked, values are not. Compressed columns are rejected unread:
+    37 kB of them can take 800 MB.
     """
     try:
+        if _has_compressed_columns(value):
+            raise NoEventBatch("its columns are compressed; compress the records of the topic")
         with pa.ipc.open_stream(pa.py_buffer(value)) as stream:
             if stream.schema != SCHEMA:
                 raise NoEventBatch(_difference(stream.schema))
@@ -228,9 +241,53 @@ def read_batch(value: bytes | memoryview) -> pa.RecordBatch:
                 raise NoEventBatch("it contains more than one Arrow record batch")
     except StopIteration:
         raise NoEventBatch("it contains no Arrow record batch") from None
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+    except NoEventBatch:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError, struct.error, IndexError) as error:
         raise NoEventBatch(f"not an Arrow IPC stream: {error}") from error
     return batch
+
+
+def _has_compressed_columns(value: bytes | memoryview) -> bool:
+    """Whether a message of an IPC stream has compressed columns. Raises NoEventBatch.
+
+    pyarrow tells only by decompressing them, so this reads the tables of Arrow's FlatBuffers.
+    """
+    at = 0
+    while at + _PREFIX.size <= len(value):
+        mark, size = _PREFIX.unpack_from(value, at)
+        if size == 0:
+            break
+        at += _PREFIX.size
+        message = _table_at(value, at)
+        kind = value[_field_at(value, message, _MESSAGE_TYPE)]
+        body = _field_at(value, message, _MESSAGE_BODY_BYTES)
+        body_bytes = _LONG.unpack_from(value, body)[0] if body else 0
+        if mark != _MARK or body_bytes < 0:
+            raise NoEventBatch("not an Arrow IPC stream: a message has a wrong length")
+        if kind in (_DICTIONARY, _RECORD_BATCH):
+            batch = _table_at(value, _field_at(value, message, _MESSAGE_HEADER))
+            if kind == _DICTIONARY:
+                batch = _table_at(value, _field_at(value, batch, _DICTIONARY_DATA))
+            if _field_at(value, batch, _BATCH_COMPRESSION):
+                return True
+        at += size + body_bytes
+    return False
+
+
+def _table_at(value: bytes | memoryview, reference: int) -> int:
+    """The position of the table to which a reference leads."""
+    return reference + int(_UNSIGNED.unpack_from(value, reference)[0])
+
+
+def _field_at(value: bytes | memoryview, table: int, number: int) -> int:
+    """The position of a field of a table, or 0 if the table does not have it."""
+    fields = table - int(_SIGNED.unpack_from(value, table)[0])
+    at = 4 + 2 * number
+    if fields < 0 or at >= _SHORT.unpack_from(value, fields)[0]:
+        return 0
+    offset = int(_SHORT.unpack_from(value, fields + at)[0])
+    return table + offset if offset else 0
 
 
 def _difference(found: pa.Schema) -> str:

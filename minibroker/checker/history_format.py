@@ -27,6 +27,8 @@ from minibroker.checker.client_history import (
 
 LINE_CHARS_MAX: Final = 16 * 1024 * 1024
 """Longest line of a history."""
+LINE_ELEMENTS_MAX: Final = 1_000_000
+"""Commas and opening brackets of a line, of which each may be a value of its own."""
 KEY_CHARS_MAX: Final = 1024
 """Longest key, and longest value that is a string."""
 SHOWN_CHARS_MAX: Final = 80
@@ -78,6 +80,8 @@ def decode_line(text: str) -> dict[str, Any]:
     """Decode one line of JSON. Raises ``InvalidHistory``."""
     if len(text) > LINE_CHARS_MAX:
         raise InvalidHistory(f"the line has more than {LINE_CHARS_MAX} characters; split it")
+    if sum(map(text.count, ",[{")) > LINE_ELEMENTS_MAX:
+        raise InvalidHistory(f"the line has more than {LINE_ELEMENTS_MAX} values; split it")
     if not text.strip():
         raise InvalidHistory("the line is empty; remove it")
     try:

@@ -140,7 +140,7 @@ def _types(kind: type) -> dict[str, list[str]]:
 def _json(text: str) -> Any:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidUsage(f"{text!r} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise InvalidUsage(f"{text!r} is not a JSON object")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,9 +19,12 @@ from typing import Any, Final, NamedTuple
 from protocol.errors import DecodeError, UnsupportedVersion
 from protocol.headers import RequestHeader, decode_request_header
 
+LINE_CHARS_MAX: Final = 1024 * 1024
+"""A longer line is rejected: frames have at most 64 KiB."""
 LINES_MAX: Final = 1_000_000
 """Lines of one capture."""
 
+_WRONG_VALUES: Final = (ValueError, OverflowError, TypeError, KeyError, RecursionError)
 REQUEST, RESPONSE = "request", "response"
 
 
@@ -68,7 +72,7 @@ def read_capture(lines: Iterable[str]) -> Capture:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = _decoded(line)
             if entry["kind"] not in {REQUEST, RESPONSE}:
                 continue
             if entry["correlation_id"] is None:  # A token of SASL, or no request at all.
@@ -86,17 +90,23 @@ def read_capture(lines: Iterable[str]) -> Capture:
                 request = _request(entry)
                 found[request.order] = request
                 waiting[key] = request.order
-        except (ValueError, TypeError, KeyError, RecursionError, DecodeError) as error:
+        except (*_WRONG_VALUES, DecodeError) as error:
             raise InvalidCapture(f"line {number}: {type(error).__name__}: {error}") from None
         except UnsupportedVersion as error:
             raise InvalidCapture(f"line {number}: {error}") from None
     return Capture(tuple(found[order] for order in sorted(found)), dict(skipped))
 
 
+def _decoded(line: str) -> Any:
+    if len(line) > LINE_CHARS_MAX:
+        raise ValueError(f"it has more than {LINE_CHARS_MAX} characters")
+    return json.loads(line)
+
+
 def _request(entry: Mapping[str, Any]) -> Captured:
     frame = base64.b64decode(entry["frame"], validate=True)
     header, _ = decode_request_header(frame)
-    order, clock_ms = int(entry["sequence"]), float(entry["clock_ms"])
+    order, clock_ms = int(entry["sequence"]), _finite(entry["clock_ms"])
     return Captured(order, str(entry["connection"]), clock_ms, header, frame)
 
 
@@ -105,6 +115,13 @@ def _answered(request: Captured, entry: Mapping[str, Any]) -> Captured:
     return replace(
         request,
         answered_order=int(entry["sequence"]),
-        answered_ms=float(entry["clock_ms"]),
+        answered_ms=_finite(entry["clock_ms"]),
         response=None if frame is None else base64.b64decode(frame, validate=True),
     )
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("clock_ms is not a finite number")
+    return number

@@ -317,5 +317,5 @@ def _sequence_in(value: bytes) -> int:
             return int(read_batch(value)["sequence"][-1].as_py())
         return int(json.loads(value)["sequence"])
     # Another client has written to it, or events are JSON now and pyarrow was uninstalled.
-    except (ValueError, LookupError, TypeError, RecursionError, ImportError):
+    except (ValueError, OverflowError, LookupError, TypeError, RecursionError, ImportError):
         return -1

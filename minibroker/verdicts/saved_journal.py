@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -77,6 +78,8 @@ def _value(
         return default
     if not isinstance(value, kind) or isinstance(value, bool):
         raise InvalidJournal(f"{name} is missing" if value is None else f"{name} has a wrong type")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidJournal(f"{name} is not a finite number")
     return value
 
 

@@ -100,6 +100,18 @@ def test_other_columns_are_rejected_by_name() -> None:
         read_batch(stream_of([more], more.schema))
 
 
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_columns_are_rejected(compression: str) -> None:
+    batch = read_batch(value_of([REQUEST]))
+    for compressed in (batch, batch.slice(0, 0)):
+        out = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_stream(out, SCHEMA, options=options) as stream:
+            stream.write_batch(compressed)
+        with pytest.raises(NoEventBatch, match="columns are compressed"):
+            read_batch(out.getvalue().to_pybytes())
+
+
 def test_text_number_beyond_its_dictionary_is_rejected() -> None:
     batch = read_batch(value_of([REQUEST]))
     texts = pa.array(["alice"])

@@ -18,6 +18,7 @@ from minibroker.checker.client_history import (
 from minibroker.checker.history_format import (
     KEY_CHARS_MAX,
     LINE_CHARS_MAX,
+    LINE_ELEMENTS_MAX,
     InvalidHistory,
     decode_line,
     header_line,
@@ -68,8 +69,9 @@ def test_line_is_decoded() -> None:
         ("[1]", "the line is [1]; it must be an object"),
         ("[" * 100_000, "this is no JSON"),
         (" " * (LINE_CHARS_MAX + 1), f"more than {LINE_CHARS_MAX} characters"),
+        ('{"a":[' + "[]," * (LINE_ELEMENTS_MAX // 2) + "0]}", "more than 1000000 values; split"),
     ],
-    ids=["empty", "cut", "list", "deep", "long"],
+    ids=["empty", "cut", "list", "deep", "long", "full"],
 )
 def test_line_that_is_no_object_is_rejected(text: str, message: str) -> None:
     with pytest.raises(InvalidHistory) as error:

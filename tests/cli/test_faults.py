@@ -70,6 +70,7 @@ def test_words_become_values_of_the_types_of_fields() -> None:
         (("observe", "api"), "'api' is not field=value"),
         (("observe", "api=a", "api=b"), "api is given twice"),
         (("{",), "is not JSON"),
+        (('{"a":' * 100_000,), "is not JSON"),
         (("{}", "api=a"), "no words may follow"),
         (("replace", "response=[]"), "is not a JSON object"),
     ],

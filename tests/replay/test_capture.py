@@ -6,9 +6,14 @@ import json
 
 import pytest
 
-from minibroker.replay.capture import InvalidCapture, read_capture
+from minibroker.replay.capture import LINE_CHARS_MAX, InvalidCapture, read_capture
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.replay.recording import CaptureWriter
+
+ENTRY = (
+    '{"kind": "request", "connection": "1", "correlation_id": 1, '
+    '"frame": "AAMAAAAAAAEAAXg=", "sequence": %s, "clock_ms": %s}'
+)
 
 
 def test_requests_get_the_responses_of_their_connections() -> None:
@@ -57,8 +62,17 @@ def test_tokens_without_header_are_counted() -> None:
             "kind": "request", "connection": "1", "correlation_id": 1, "frame": "A+gAAAAAAAH//w==",
             "sequence": 1, "clock_ms": 0,
         }),
+        ENTRY % ("1e999", "0"),
+        ENTRY % ("1", "1e999"),
+        ENTRY % ("1", "NaN"),
+        "[" * 100_000,
+        f'{{"kind": "{"x" * LINE_CHARS_MAX}"}}',
     ],
 )  # fmt: skip
 def test_line_that_is_no_entry_is_refused_with_its_number(line: str) -> None:
     with pytest.raises(InvalidCapture, match=r"^line 2: "):
         read_capture(['{"kind": "clock"}', line])
+
+
+def test_entry_of_the_wrong_values_above_is_right_with_others() -> None:
+    assert len(read_capture([ENTRY % ("1", "0")]).requests) == 1

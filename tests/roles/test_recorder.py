@@ -276,6 +276,7 @@ LAST = BEGAN_US + 10**15
         (build_batch([Record(value=b"[" * 100_000)]), BEGAN_US),
         (build_batch([Record(value=b'{"sequence":%d}' % SEQUENCE_MAX)]), BEGAN_US),
         (build_batch([Record(value=b'{"sequence":"x"}')]), BEGAN_US),
+        (build_batch([Record(value=b'{"sequence":1e999}')]), BEGAN_US),
         (b"", BEGAN_US),
     ],
 )

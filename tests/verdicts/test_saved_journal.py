@@ -57,6 +57,7 @@ def test_saved_entries_are_read_back() -> None:
         ({"kind": "x"}, "kind must be one of connection_opened"),
         ({"sequence": None}, "sequence is missing"),
         ({"sequence": True}, "sequence has a wrong type"),
+        ({"clock_ms": float("inf")}, "clock_ms is not a finite number"),
         ({"version": "1"}, "version has a wrong type"),
         ({"frame": "%"}, "frame is not base64"),
         ({"details": []}, "details has a wrong type"),
