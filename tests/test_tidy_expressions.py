@@ -129,7 +129,7 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def _has_own_start(body: Any) -> bool:
-    """Whether each round begins with a character that its own repetitions cannot contain."""
+    """Whether each round starts with a character that its own repetitions cannot contain."""
     elements: list[Any] = list(body)
     while elements[0][0] is sre.SUBPATTERN:
         elements[:1] = elements[0][1][3]

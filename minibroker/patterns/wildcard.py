@@ -1,4 +1,4 @@
-"""Matching of selectors in which ``*`` stands for any text, also none.
+"""Matching of selectors in which ``*`` is any text, also an empty one.
 
 Owns the rule for every selector of a tester: fault rules, the journal and verdicts. It must never
 know what the texts are. Invariant: each part between two ``*`` is searched once, from the end of

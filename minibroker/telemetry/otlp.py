@@ -149,7 +149,7 @@ def _signed(number: int) -> int:
 
 
 def _field(data: memoryview, at: int) -> tuple[int, Value, int]:
-    """The number and the value of a field, and where the next one begins."""
+    """The number and the value of a field, and where the next one starts."""
     tag, at = _varint(data, at)
     number, kind = tag >> 3, tag & 7
     if number == 0:
