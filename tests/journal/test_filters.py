@@ -17,6 +17,7 @@ from tests.journal.entries_of_tests import entry_of, metadata_entry, request_ent
         (EntryFilter(api="HEARTBEAT"), request_entry()),
         (EntryFilter(api="12"), response_entry()),
         (EntryFilter(client_id="report-*"), request_entry(client_id="report-1")),
+        (EntryFilter(client_id="report[?]*"), request_entry(client_id="report[?]-1")),
         (EntryFilter(connection="5"), request_entry()),
         (EntryFilter(role="processor-0"), request_entry()),
         (EntryFilter(group="g"), request_entry()),
