@@ -1,9 +1,10 @@
 """Framing of each codec's bytes; imported only when a compressed batch is handled.
 
-Owns the calls into cramjam and zlib, in the framings that Kafka's clients use, and never allocates
-more than the limit that it is given. Many programs never compress, so ``protocol.compression``
-loads it late (1.3 MB); a broker loads it before its fork. Echoes
-``org.apache.kafka.common.compress`` (KIP-57 for LZ4's framing, KIP-110 for Zstandard).
+Owns the calls into cramjam and zlib, and never allocates more than the limit that it is given.
+Invariant: Kafka's Java clients decompress what is decompressed here to the same bytes. Many
+programs never compress, so ``protocol.compression`` loads it late (1.3 MB); a broker loads it
+before its fork. Echoes ``org.apache.kafka.common.compress`` (KIP-57 for LZ4's framing, KIP-110 for
+Zstandard).
 """
 
 from __future__ import annotations
@@ -22,9 +23,30 @@ _LIKELY_RATIO_MAX: Final = 64
 _FIRST_GUESS_BYTES: Final = 64 * 1024
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_VERSION_MIN: Final = 1
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = Struct(">i")
+
 _GZIP_WBITS: Final = 31
+_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_GZIP_PIECE_BYTES: Final = 64 * 1024
+
+_LZ4_MAGIC: Final = bytes.fromhex("04224d18")
+_LZ4_FLAGS_POSITION: Final = 4
+_LZ4_HEADER_MIN_BYTES: Final = 7
+_LZ4_FIXED_FLAGS: Final = 0xE3
+"""The bits of version, independent blocks, a reserved flag and a dictionary's id."""
+_LZ4_INDEPENDENT_BLOCKS: Final = 0x60
+_LZ4_BLOCK_CHECKSUM: Final = 0x10
+_LZ4_CONTENT_SIZE: Final = 0x08
+_LZ4_CONTENT_CHECKSUM: Final = 0x04
+_LZ4_SIZE_MASK: Final = 0x7FFFFFFF
+_LZ4_RATIO_MAX: Final = 255
+"""A byte of a long match's length adds this many bytes of content."""
+_LZ4_EMPTY_BLOCKS: Final = (1, 0x80000000)
+"""Size fields of blocks without content: Java takes them for the end of the frame."""
+_UINT32: Final = Struct("<I")
+
 _LZ4_LEVEL: Final = 9
 _ZSTD_LEVEL: Final = 3
 
@@ -64,34 +86,36 @@ def _compress_zstd(data: bytes) -> bytes:
 
 
 def _decompress_gzip(data: memoryview | bytes, limit: int) -> bytes:
-    """Inflate every member of the gzip file, never past the limit."""
+    """Inflate every member. Bytes after the last one are ignored, as in Java."""
     parts: list[bytes] = []
-    room = limit
-    rest: memoryview | bytes = data
-    while len(rest):
+    room, position = limit, 0
+    while not parts or data[position : position + len(_GZIP_MAGIC)] == _GZIP_MAGIC:
         inflater = zlib.decompressobj(_GZIP_WBITS)
-        part = inflater.decompress(rest, room + 1)
-        if len(part) > room:
-            raise _too_big("gzip", limit)
-        if not inflater.eof:
-            raise DecodeError("gzip data is damaged: it ends inside a member", 0)
-        room -= len(part)
-        parts.append(part)
-        rest = inflater.unused_data
+        while not inflater.eof:
+            # zlib copies what follows a member, so it gets a piece at a time.
+            piece = data[position : position + _GZIP_PIECE_BYTES]
+            if not piece:
+                raise DecodeError("gzip data ends inside a member", position)
+            part = inflater.decompress(piece, room + 1)
+            if len(part) > room:
+                raise _too_big("gzip", limit)
+            room -= len(part)
+            position += len(piece) - len(inflater.unused_data)
+            parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _decompress_snappy(data: memoryview | bytes, limit: int) -> bytes:
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+    """Snappy's raw form, or Xerial's stream, in which headers may stand between blocks."""
+    position, end = len(_XERIAL_HEADER), len(data)
+    if end < position or bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(data, limit, limit)
     parts: list[bytes] = []
     room = limit
-    position, end = len(_XERIAL_HEADER), len(data)
-    if end < position:
-        raise DecodeError("snappy data ends inside its stream header", end)
-    while position < end:
-        if end - position < _INT32.size:
-            raise DecodeError("snappy data ends inside a block's length", position)
+    while end - position >= _INT32.size:  # Up to three more bytes are ignored, as Java does.
+        if bytes(data[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            position = _xerial_header_end(data, position)
+            continue
         (size,) = _INT32.unpack_from(data, position)
         position += _INT32.size
         if not 0 < size <= end - position:
@@ -102,6 +126,17 @@ def _decompress_snappy(data: memoryview | bytes, limit: int) -> bytes:
     return b"".join(parts)
 
 
+def _xerial_header_end(data: memoryview | bytes, start: int) -> int:
+    """Check a header that is not the first one, of which Java ignores the version."""
+    end = start + len(_XERIAL_HEADER)
+    if end > len(data):
+        raise DecodeError("snappy data ends inside a stream header", start)
+    (version,) = _INT32.unpack_from(data, start + len(_XERIAL_MAGIC))
+    if version < _XERIAL_VERSION_MIN:
+        raise DecodeError(f"snappy stream header has the version {version}", start)
+    return end
+
+
 def _snappy_block(block: memoryview | bytes, room: int, limit: int) -> bytes:
     raw = bytes(block)
     if cramjam.snappy.decompress_raw_len(raw) > room:
@@ -109,34 +144,77 @@ def _snappy_block(block: memoryview | bytes, room: int, limit: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(raw))
 
 
-def _growing(
-    codec: str,
-    into: Callable[[memoryview | bytes, memoryview | bytearray], int],
-    claimed_size: Callable[[bytes], int] = lambda _: 0,
-) -> Callable[[memoryview | bytes, int], memoryview]:
+def _first_lz4_frame(data: memoryview | bytes) -> bytes:
+    """Return the first frame, which is the only one that Java reads.
+
+    Raises DecodeError if it has a form that LZ4's library decompresses and Java does not.
+    """
+    whole = bytes(data)
+    if len(whole) < _LZ4_HEADER_MIN_BYTES or not whole.startswith(_LZ4_MAGIC):
+        raise DecodeError("lz4 data does not begin with the header of an LZ4 frame", 0)
+    flags = whole[_LZ4_FLAGS_POSITION]
+    if flags & _LZ4_FIXED_FLAGS != _LZ4_INDEPENDENT_BLOCKS:
+        raise DecodeError(_lz4_flags_error(flags), _LZ4_FLAGS_POSITION)
+    position = _LZ4_HEADER_MIN_BYTES + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    is_after_empty_block = False
+    while position + _UINT32.size <= len(whole):
+        (size,) = _UINT32.unpack_from(whole, position)
+        if not size:
+            end = position + _UINT32.size + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)
+            return whole[:end]
+        if size in _LZ4_EMPTY_BLOCKS:
+            is_after_empty_block = True
+        elif is_after_empty_block:
+            raise DecodeError("lz4 data has an empty block before others", position)
+        position += _UINT32.size + (size & _LZ4_SIZE_MASK) + checksum_bytes
+    raise DecodeError("lz4 data ends inside its frame", len(whole))
+
+
+def _lz4_flags_error(flags: int) -> str:
+    if flags >> 6 != 1:
+        return f"lz4 frame has the unknown version {flags >> 6}"
+    if not flags & 0x20:
+        return (
+            "lz4 frame has blocks that depend on each other, which Kafka's Java clients cannot"
+            " read; the producer must write independent blocks"
+        )
+    return "lz4 frame has a dictionary or a reserved flag, which Kafka's clients cannot read"
+
+
+def _decompress_lz4(data: memoryview | bytes, limit: int) -> memoryview:
+    frame = _first_lz4_frame(data)
+    size = len(frame)
+    limit = min(limit, _LZ4_RATIO_MAX * size)
+    return _decompress_growing("lz4", cramjam.lz4.decompress_into, frame, 4 * size, limit)
+
+
+def _decompress_zstd(data: memoryview | bytes, limit: int) -> memoryview:
+    """Decompress every frame. The first one's content size is believed up to a likely ratio."""
+    frames = bytes(data)
+    guess = min(_zstd_claimed_size(frames), _LIKELY_RATIO_MAX * len(frames)) or 4 * len(frames)
+    return _decompress_growing("zstd", cramjam.zstd.decompress_into, frames, guess, limit)
+
+
+def _decompress_growing(
+    codec: str, into: Callable[[bytes, bytearray], int], data: bytes, guess: int, limit: int
+) -> memoryview:
     """Decompress into a buffer that doubles until the data fits or the limit is reached.
 
     cramjam has no output limit and its stream objects need the complete input, so the size of the
-    output buffer is the limit: cramjam stops when it is full. ``claimed_size`` returns the size
-    that the data claims to have, or 0. It is believed up to a likely ratio: it costs memory.
+    output buffer is the limit: cramjam stops when it is full.
     """
-
-    def decompress_growing(data: memoryview | bytes, limit: int) -> memoryview:
-        raw = bytes(data)
-        guess = min(claimed_size(raw), _LIKELY_RATIO_MAX * len(raw)) or 4 * len(raw)
-        capacity = min(limit, max(_FIRST_GUESS_BYTES, guess))
-        while True:
-            buffer = bytearray(capacity)
-            try:
-                return memoryview(buffer)[: into(raw, buffer)]
-            except cramjam.DecompressionError as error:
-                if not is_too_small(error):
-                    raise
-            if capacity == limit:
-                raise _too_big(codec, limit)
-            capacity = min(limit, 2 * capacity)
-
-    return decompress_growing
+    capacity = min(limit, max(_FIRST_GUESS_BYTES, guess))
+    while True:
+        buffer = bytearray(capacity)
+        try:
+            return memoryview(buffer)[: into(data, buffer)]
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise
+        if capacity == limit:
+            raise _too_big(codec, limit)
+        capacity = min(limit, 2 * capacity)
 
 
 def _zstd_claimed_size(data: bytes) -> int:
@@ -151,11 +229,6 @@ def _zstd_claimed_size(data: bytes) -> int:
     return size + 256 if width == 2 else size
 
 
-def is_too_small(error: Exception) -> bool:
-    """Whether it was raised because there was no room for the data."""
-    return "whole buffer" in str(error)
-
-
 def _too_big(codec: str, limit: int) -> DecodeError:
     return DecodeError(f"{codec} data grows past the limit of {limit} bytes", 0)
 
@@ -167,15 +240,9 @@ COMPRESSORS: Final[dict[int, Callable[[bytes], bytes]]] = {
     ZSTD: _compress_zstd,
 }
 
-INTO: Final[dict[int, Callable[[memoryview | bytes, memoryview | bytearray], int]]] = {
-    LZ4: cramjam.lz4.decompress_into,
-    ZSTD: cramjam.zstd.decompress_into,
-}
-"""Codecs that write into a given buffer."""
-
 DECOMPRESSORS: Final[dict[int, Callable[[memoryview | bytes, int], memoryview | bytes]]] = {
     GZIP: _decompress_gzip,
     SNAPPY: _decompress_snappy,
-    LZ4: _growing("lz4", INTO[LZ4]),
-    ZSTD: _growing("zstd", INTO[ZSTD], _zstd_claimed_size),
+    LZ4: _decompress_lz4,
+    ZSTD: _decompress_zstd,
 }

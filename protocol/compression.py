@@ -53,24 +53,3 @@ def decompress(
         return codecs.DECOMPRESSORS[codec](data, limit)
     except codecs.FAILURES as error:
         raise DecodeError(f"{codec.name.lower()} data is damaged: {error}", 0) from error
-
-
-def decompress_into(codec: Compression, data: memoryview, room: memoryview) -> int | None:
-    """Decompress into existing memory: return the size, or None if the memory is too small.
-
-    For readers of many batches this saves more time than decompression takes.
-    """
-    if codec in (Compression.ZSTD, Compression.LZ4) and len(data):
-        from protocol import codecs
-
-        try:
-            return codecs.INTO[codec](data, room)
-        except codecs.FAILURES as error:
-            if codecs.is_too_small(error):
-                return None
-            raise DecodeError(f"{codec.name.lower()} data is damaged: {error}", 0) from error
-    whole = decompress(codec, data)
-    if len(whole) > len(room):
-        return None
-    room[: len(whole)] = whole
-    return len(whole)

@@ -1,8 +1,8 @@
 """Checks of the record batch of one Produce partition before it is appended.
 
 Owns the rules and their error codes. It must never know files, assigned offsets or producer
-states. Invariant: every record of a batch that passes can be read by any client, and the batch
-that is stored has the size, checksum, count and largest timestamp that its header claims; the
+states. Invariant: every record of a batch that passes can be read by Kafka's Java clients, and what
+is stored has the size, checksum, count and largest timestamp that its header claims; the
 request's bytes are not changed. Echoes ``ProduceRequest.validateRecords``, then
 ``UnifiedLog.analyzeAndValidateRecords``, then ``LogValidator``, in that order.
 

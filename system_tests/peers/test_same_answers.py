@@ -15,10 +15,12 @@ import pytest
 
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.registry import ApiKey
+from system_tests.clients.adapters.java import JavaClient
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.peers import (
     acls_and_users,
+    compressed_batches,
     configs,
     fetch_sessions,
     group_versions,
@@ -48,7 +50,7 @@ SETTINGS: Final = {
     "log.retention.check.interval.ms": "3600000",
 }
 
-REQUESTS_MIN: Final = 2800
+REQUESTS_MIN: Final = 3100
 
 ADVERTISED_BY_ONE: Final = {
     range(69, 70): "the consumer groups of KIP-848 are not served; 68 is, to refuse them clearly",
@@ -106,6 +108,7 @@ INTENDED: Final = {
     },
     ("patterns", r"lt-\p{Greek}"): "there is no table of scripts; other classes are supported",
     ("patterns", "a long pattern"): "the size of patterns is limited",
+    **compressed_batches.INTENDED,
 }
 
 CONVERSATIONS: Final = [
@@ -113,6 +116,7 @@ CONVERSATIONS: Final = [
     for each in (
         topics,
         records,
+        compressed_batches,
         fetch_sessions,
         group_versions,
         groups,
@@ -182,6 +186,21 @@ def test_both_answer_the_same(
     unknown = {name: lines for name, lines in unlike.items() if name not in expected}
     assert not unknown, f"Kafka's answer / ours: {unknown}"
     assert set(unlike) == expected, "these are alike by now: take them off the list"
+
+
+@pytest.mark.parametrize("topic", [compressed_batches.KEPT, compressed_batches.CONVERTED])
+def test_java_reads_all_accepted_batches_of_both(
+    compare: Callable[[Conversation], Comparison], brokers: tuple[RunningBroker, ...], topic: str
+) -> None:
+    compare(compressed_batches.compressed)
+    expected = compressed_batches.VALUES * len(compressed_batches.ACCEPTED)
+    for broker in brokers:
+        java = JavaClient(broker.bootstrap_servers)
+        try:
+            records = java.read(topic, 0, 0, len(expected))
+        finally:
+            java.close()
+        assert [record.value for record in records] == expected, broker.kind
 
 
 def test_every_api_is_asked_in_every_version(

@@ -8,6 +8,7 @@ import tracemalloc
 import zlib
 
 import cramjam
+import lz4.frame
 import pytest
 import zstandard
 from hypothesis import given
@@ -16,6 +17,17 @@ from hypothesis import strategies as st
 from protocol import codecs
 from protocol.compression import Compression, compress, decompress
 from protocol.errors import DecodeError
+from protocol.records import HEADER_BYTES, Record, build_batch
+from tests.protocol.compressed_frames import (
+    CompressedFrame,
+    compressed_frames,
+    frames_that_only_java_reads,
+)
+
+SECTION = build_batch([Record(key=b"k", value=bytes([65 + n]) * 200) for n in range(4)])[
+    HEADER_BYTES:
+]
+FRAMES = compressed_frames(SECTION)
 
 PACKED = [codec for codec in Compression if codec is not Compression.NONE]
 
@@ -75,6 +87,63 @@ def test_lz4_blocks_are_independent() -> None:
     flags = compress(Compression.LZ4, b"x" * 200_000)[4]
     version, independent = flags >> 6, flags >> 5 & 1
     assert (version, independent) == (1, 1)
+
+
+def frame_name(frame: CompressedFrame) -> str:
+    return f"{frame.codec.name}: {frame.name}"
+
+
+@pytest.mark.parametrize(
+    "frame", [each for each in FRAMES if each.content is not None], ids=frame_name
+)
+def test_frame_that_java_reads_is_decompressed_to_the_same(frame: CompressedFrame) -> None:
+    assert frame.content is not None
+    assert bytes(decompress(frame.codec, memoryview(frame.data))) == frame.content
+    if frame.content:
+        with pytest.raises(DecodeError, match="limit"):
+            decompress(frame.codec, frame.data, len(frame.content) - 1)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [each for each in FRAMES if each.content is None] + frames_that_only_java_reads(SECTION),
+    ids=frame_name,
+)
+def test_frame_that_some_client_cannot_read_is_rejected(frame: CompressedFrame) -> None:
+    with pytest.raises(DecodeError, match=frame.codec.name.lower()):
+        decompress(frame.codec, frame.data)
+
+
+def test_rejected_lz4_frame_says_what_to_change() -> None:
+    frames = {frame.name: frame.data for frame in FRAMES if frame.codec is Compression.LZ4}
+    for name, reason in (
+        ("linked blocks", "must write independent blocks"),
+        ("version 2", "unknown version 2"),
+        ("dictionary id", "dictionary"),
+        ("no frame", "does not begin with the header of an LZ4 frame"),
+        ("no end mark", "ends inside its frame"),
+    ):
+        with pytest.raises(DecodeError, match=reason):
+            decompress(Compression.LZ4, frames[name])
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_frame_of_python_lz4_is_read_if_its_blocks_are_independent(linked: bool) -> None:
+    data = SECTION * 200
+    size = lz4.frame.BLOCKSIZE_MAX64KB
+    frame = lz4.frame.compress(data, block_linked=linked, block_size=size, store_size=linked)
+    if linked:
+        with pytest.raises(DecodeError, match="independent"):
+            decompress(Compression.LZ4, frame)
+    else:
+        assert decompress(Compression.LZ4, frame) == data
+
+
+def test_gzip_member_that_ends_at_any_place_of_a_piece_is_inflated() -> None:
+    noise = random.Random(1).randbytes(codecs._GZIP_PIECE_BYTES)
+    for size in range(len(noise) - 40, len(noise)):
+        members = compress(Compression.GZIP, noise[:size]) + compress(Compression.GZIP, b"end")
+        assert decompress(Compression.GZIP, members) == noise[:size] + b"end"
 
 
 def test_gzip_with_several_members_is_decompressed() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from protocol.compression import Compression, compress, decompress, decompress_into
+from protocol.compression import Compression, compress, decompress
 from protocol.errors import DecodeError
 
 
@@ -44,15 +44,3 @@ def test_codec_libraries_are_loaded_on_first_compression() -> None:
         "sys.exit(loaded or 'cramjam' not in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("codec", list(Compression))
-def test_decompress_into_fills_buffer_if_large_enough(codec: Compression) -> None:
-    packed = memoryview(compress(codec, b"0123456789" * 100))
-    room = bytearray(1005)
-    assert decompress_into(codec, packed, memoryview(room)) == 1000
-    assert room == b"0123456789" * 100 + bytes(5)
-    assert decompress_into(codec, packed, memoryview(room)[:999]) is None
-    if codec:
-        with pytest.raises(DecodeError, match=codec.name.lower()):
-            decompress_into(codec, memoryview(b"\x00\x01 no such thing" * 3), memoryview(room))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 
+import lz4.frame
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -30,8 +31,10 @@ from protocol.records import (
     Record,
     TimestampType,
     build_batch,
+    iter_records,
     parse_batch_header,
 )
+from tests.protocol.compressed_frames import compressed_frames
 
 NOW_MS = 1_700_000_000_000
 DEFAULT = LogConfig()
@@ -195,7 +198,11 @@ def test_random_bytes_are_accepted_or_rejected(data: bytes) -> None:
 
 def with_section(section: bytes, count: int, codec: Compression = Compression.NONE) -> bytes:
     """A batch that claims ``count`` records and has these bytes for them, with a right checksum."""
-    body = compress(codec, section)
+    return with_data(compress(codec, section), count, codec)
+
+
+def with_data(body: bytes, count: int, codec: Compression) -> bytes:
+    """A batch with data that is compressed already."""
     head = bytearray(build_batch([Record(timestamp=NOW_MS)])[:HEADER_BYTES])
     struct.pack_into(">i", head, 8, HEADER_BYTES - 12 + len(body))
     struct.pack_into(">h", head, 21, codec)
@@ -226,6 +233,34 @@ def test_invalid_compressed_data_is_rejected() -> None:
     struct.pack_into(">h", batch, 21, Compression.ZSTD)
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
     assert refused(bytes(batch)) is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
+def test_frames_are_accepted_if_kafkas_java_clients_read_their_records(codec: Compression) -> None:
+    values = [bytes([n]) * 200 for n in range(4)]
+    section = build_batch([Record(timestamp=NOW_MS, value=value) for value in values])[
+        HEADER_BYTES:
+    ]
+    for frame in compressed_frames(section):
+        if frame.codec is not codec:
+            continue
+        batch = with_data(frame.data, 4, codec)
+        for target in (None, Compression.NONE):
+            config = LogConfig(compression=target)
+            if frame.content == section:
+                stored = prepare_batch(batch, config, now_ms=NOW_MS).records
+                assert [record.value for record in iter_records(stored)] == values, frame.name
+            else:
+                assert refused(batch, config) is ErrorCode.INVALID_RECORD, frame.name
+
+
+def test_batch_with_linked_lz4_blocks_is_rejected_with_the_remedy() -> None:
+    section = tiny_records(20_000)
+    data = lz4.frame.compress(section, lz4.frame.BLOCKSIZE_MAX64KB, block_linked=True)
+    batch = with_data(data, 20_000, Compression.LZ4)
+    with pytest.raises(LogError, match="must write independent blocks") as error:
+        prepare_batch(batch, DEFAULT, now_ms=NOW_MS)
+    assert error.value.code is ErrorCode.INVALID_RECORD
 
 
 def test_count_of_two_billion_in_a_small_compressed_batch_is_rejected() -> None:
