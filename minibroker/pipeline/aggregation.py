@@ -5,8 +5,7 @@ Spark, or the rules by which an event counts for a quota. Invariant: the figures
 the order of events nor on how they are partitioned, because only integers are added. Memory is
 bounded by a chunk of events, and by the cells of a broker's time slice. Kafka has no counterpart.
 
-All cells of a broker and a time slice are exchanged as one serialized batch, because Spark's cost
-is per row.
+All cells of a broker and a time slice are exchanged as one batch.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from minibroker.pipeline.cells import (
     SUMS,
     added,
     cells_of,
+    codes_of,
+    combined,
     joined,
 )
 from minibroker.pipeline.compiled_functions import compiled
+from minibroker.pipeline.exchange import chunks, packed, unpacked
 from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.ordering import ordered, pairs_of
 from minibroker.pipeline.quota_amounts import Events, Ints
 from minibroker.pipeline.quota_units import LEVELS, NAMES, QUOTAS
 
-CHUNK_ROWS: Final = 262_144
-CHUNK_BYTES: Final = 128 * 1024 * 1024
-"""Events are processed in chunks, which end as soon as one of these limits is reached."""
 SLICE_S: Final = 60
 """Length of a time slice, whose cells are exchanged together; a longer interval replaces it."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -63,8 +62,6 @@ TOTAL_SUMS: Final = pa.schema(
 PARTIAL_SUMS_DDL: Final = "broker int, slice_us bigint, size int, cells binary"
 """The Spark schema of partial sums."""
 
-_CODEC: Final = pa.Codec("lz4_raw")
-"""Compresses exchanged cells, which Spark keeps in memory while it sorts."""
 _MAX_AT: Final = len(SUMS)
 """The column of the maximum, behind the sums."""
 _NO_ENTITY: Final = -1
@@ -74,7 +71,7 @@ def partial_sums(tables: Iterable[pa.Table], every_s: int) -> Iterator[pa.Record
     """Aggregate each chunk of events into cells; columns as in ``PARTIAL_SUMS_DDL``."""
     every_us = every_s * 1_000_000
     slice_us = every_us * max(1, SLICE_S // every_s)
-    for table in _chunks(tables):
+    for table in chunks(tables):
         cells = cells_of(Events(table), every_us, slice_us)
         del table
         yield _serialized(cells, slice_us)
@@ -89,24 +86,6 @@ def total_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 # Exchange of cells -----------------------------------------------------------------------------
 
 
-def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Combine and split tables into chunks within the limits."""
-    pending: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        for at in range(0, len(table), CHUNK_ROWS):
-            pending.append(table.slice(at, CHUNK_ROWS))
-            rows += len(pending[-1])
-            size += pending[-1].nbytes
-            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-                # Copied to release the tables that were read.
-                chunk, pending, rows, size = pa.concat_tables(pending).combine_chunks(), [], 0, 0
-                yield chunk
-                del chunk
-    if pending:
-        yield pa.concat_tables(pending).combine_chunks()
-
-
 def _serialized(cells: pa.RecordBatch, slice_us: int) -> pa.RecordBatch:
     """Serialize cells by broker and time slice."""
     brokers, starts_us = cells["broker"].to_numpy(), cells["start_us"].to_numpy()
@@ -114,14 +93,13 @@ def _serialized(cells: pa.RecordBatch, slice_us: int) -> pa.RecordBatch:
     changes = (np.diff(brokers) != 0) | (np.diff(slices_us) != 0)
     cuts = np.concatenate(([0], np.flatnonzero(changes) + 1))
     ends = np.append(cuts[1:], len(brokers))
-    rows = [cells.slice(at, end - at).serialize() for at, end in zip(cuts, ends, strict=True)]
+    size, body = packed(cells.slice(at, end - at) for at, end in zip(cuts, ends, strict=True))
     return pa.RecordBatch.from_pydict(
         {
             "broker": pa.array(brokers[cuts].astype(np.int32)),
             "slice_us": slices_us[cuts],
-            "size": pa.array([each.size for each in rows], pa.int32()),
-            # Copied to bytes: Arrow never releases a Python buffer passed to it.
-            "cells": pa.array([_CODEC.compress(each, asbytes=True) for each in rows], pa.binary()),
+            "size": size,
+            "cells": body,
         }
     )
 
@@ -145,8 +123,7 @@ def _received(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, in
     for batch in batches:
         brokers, slices_us, sizes, cells = batch.columns
         keys = zip(brokers.to_pylist(), slices_us.to_pylist(), strict=True)
-        for key, size, each in zip(keys, sizes.to_pylist(), cells, strict=True):
-            yield key, _CODEC.decompress(each.as_buffer(), size)
+        yield from zip(keys, unpacked(sizes, cells), strict=True)
 
 
 # Aggregation ------------------------------------------------------------------------------------
@@ -170,17 +147,17 @@ class _Cells:
         self._brokers, self._starts_us = brokers, starts_us
         self._moments = pairs_of(brokers - brokers.min(), starts_us)[1]
         """Index of each cell's (broker, interval)."""
-        self._names = [_codes(table[name]) for name in NAMES]
+        self._names = [codes_of(table[name]) for name in NAMES]
         self._event_counts = [
             self._sum_by_moment(table[name].to_numpy()) for name in ("written", "dropped")
         ]
-        counts = _combined(table["counts"])
+        counts = combined(table["counts"])
         self._cell_of_count = _places(counts)
         fields = [each.to_numpy() for each in counts.flatten().flatten()]
         self._quotas, self._levels = fields[:2]
         self._sums = np.stack(fields[2 : 3 + len(SUMS)], axis=1)
         self._most = np.stack(fields[3 + len(SUMS) :], axis=1)
-        self._pairs = _in_order(_combined(table["latencies"]))
+        self._pairs = _in_order(combined(table["latencies"]))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Aggregate the cells at each level; columns as in ``TOTAL_SUMS``."""
@@ -320,14 +297,3 @@ def _places(lists: pa.ListArray) -> Ints:
     """The row index of each value of a list column."""
     found: Ints = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy()))
     return found
-
-
-def _codes(column: pa.ChunkedArray) -> Ints:
-    """A number for each different value from 1 on, and 0 for null."""
-    codes = _combined(column).dictionary_encode().indices.fill_null(-1).to_numpy()
-    found: Ints = codes.astype(np.int64) + 1
-    return found
-
-
-def _combined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -122,6 +122,18 @@ def _compact(codes: Ints) -> tuple[Ints, int]:
     return found.astype(np.int64), len(values)
 
 
+def codes_of(column: pa.ChunkedArray) -> Ints:
+    """A number for each different value from 1 on, and 0 for null."""
+    codes = combined(column).dictionary_encode().indices.fill_null(-1).to_numpy()
+    found: Ints = codes.astype(np.int64) + 1
+    return found
+
+
+def combined(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
 def added(cells: Ints, count: int, values: Ints) -> Ints:
     """The sum of each cell's values."""
     found = np.zeros(count, np.int64)

@@ -8,7 +8,7 @@ so neither the order nor the partitioning of events matters. Kafka's rules are s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -178,24 +178,6 @@ class Events:
             CONNECTION_CREATION_RATE, self._connections, accepted, throttled_ms, None, None, None
         )
 
-    def rows(self, every_s: int) -> Iterator[pa.RecordBatch]:
-        """One row for each event and quota for which it counts."""
-        starts_us = self.times_us - self.times_us % (every_s * 1_000_000)
-        names = self.names()
-        for counted in self.counted():
-            rows = np.flatnonzero(counted.where)
-            yield pa.RecordBatch.from_pydict(
-                {
-                    "broker": pa.array(self.brokers[rows].astype(np.int32)),
-                    **{name: of.texts.take(of.numbers[rows]) for name, of in names.items()},
-                    "quota": pa.array([counted.quota] * len(rows), pa.string()),
-                    "start_us": starts_us[rows],
-                    "sample": self._table.column("sample").take(rows).combine_chunks(),
-                    "amount": counted.amount[rows],
-                    "throttled_ms": counted.throttled_ms[rows],
-                }
-            )
-
     def _checked(self, quota: str, where: Flags, amount: Ints) -> Counted:
         column = self._table.column(CHECKS[quota])
         field = {name: pc.struct_field(column, name) for name in LOOKED_AT}
@@ -252,19 +234,6 @@ class Events:
         texts = pa.concat_arrays([whole.dictionary.cast(pa.string()), pa.nulls(1, pa.string())])
         numbers = _filled(whole.indices, len(texts) - 1).astype(np.int64)
         return Names(numbers, texts)
-
-
-FLAT: Final = (
-    "broker int, user string, client_id string, ip string, quota string, start_us bigint,"
-    " sample double, amount bigint, throttled_ms bigint"
-)
-"""The columns of `Events.rows`, for Spark."""
-
-
-def rows(batches: Iterable[pa.RecordBatch], every_s: int) -> Iterator[pa.RecordBatch]:
-    """`Events.rows` of many batches; ``start_us`` is the start of the event's interval."""
-    for batch in batches:
-        yield from Events(pa.Table.from_batches([batch])).rows(every_s)
 
 
 def _without_empty(names: Names) -> Names:

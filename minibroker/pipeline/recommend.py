@@ -13,8 +13,10 @@ count, those with a request, because nothing is throttled in others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.config import (
@@ -25,21 +27,15 @@ from minibroker.config import (
     QUOTA_WINDOW_NUM,
     QUOTA_WINDOW_SIZE_SECONDS,
 )
-from minibroker.pipeline.quota_units import (
-    CLIENT,
-    FETCH,
-    IP,
-    MUTATION,
-    PRODUCE,
-    REQUEST,
-    UNITS,
-    USER,
-)
-from minibroker.pipeline.usage import counted, on_levels
+from minibroker.pipeline import busy_rates
+from minibroker.pipeline.quota_units import CLIENT, FETCH, MUTATION, PRODUCE, REQUEST, USER
 from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from minibroker.pipeline.scan import Scan
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The user of connections without authentication."""
@@ -56,10 +52,6 @@ AT_LEAST: Final[Mapping[str, float]] = {
     CONNECTION_CREATION_RATE: 10,
 }
 """The smallest quotas ever recommended; lower ones would only be an obstacle."""
-
-_THOUSAND: Final = 1000
-_DIGITS_MAX: Final = 16
-"""Larger numbers are not rounded."""
 
 
 @dataclass(frozen=True)
@@ -152,74 +144,30 @@ class Recommendation(NamedTuple):
 # From events -----------------------------------------------------------------------------------
 
 
-def rates(events: DataFrame, level: str, policy: Policy) -> DataFrame:
-    """The rate of each entity at each broker in every busy second, in thousandths of ``UNITS``.
+def observed(scan: Scan, level: str, policy: Policy, count: int) -> DataFrame:
+    """The rates of each entity at each broker in ``count`` events.
 
     ``level`` is a level of users and clients; rates of addresses are always included.
     """
-    seconds = events.sparkSession.sql(
-        """
-        select broker, level, user, client_id, ip, quota, start_us div 1000000 as second,
-          sum(bigint(round(amount / sample))) as amount,
-          sum(if(throttled_ms > 0, bigint(round(1000000 / sample)), 0)) as throttled
-        from {rows} where sample is not null
-        group by all having amount > 0 or throttled > 0
-        """,
-        rows=on_levels(counted(events, 1), (level, IP)),
-    )
-    # Usually two window lengths; each quota uses one pair of them.
-    lengths = {quota: policy.windows_s(quota) for quota in AT_LEAST}
-    entity = "partition by broker, level, user, client_id, ip, quota order by second"
-    sums = ", ".join(
-        f"sum(amount) over ({entity} range between {each_s - 1} preceding and current row)"
-        f" as last_{each_s}"
-        for each_s in sorted({each_s for pair in lengths.values() for each_s in pair})
-    )
-    higher = {
-        quota: "greatest("
-        + ", ".join(f"last_{each_s} * {_THOUSAND} div {each_s}" for each_s in pair)
-        + ")"
-        for quota, pair in lengths.items()
-    }
-    return events.sparkSession.sql(
-        f"""
-        with averaged as (
-          select *, {sums} from {{seconds}}),
-        higher as (
-          select *, case when quota = '{MUTATION}' then {higher[MUTATION]} else {higher[PRODUCE]}
-            end as precise
-          from averaged)
-        select broker, level, user, client_id, ip, quota, second, throttled,
-          {_rounded("precise")} as rate
-        from higher
-        """,
-        seconds=seconds,
-    )
+    found = rates(scan, level, policy, count, [policy.percentile])
+    return found.withColumn("usual", found.percentiles[0]).drop("percentiles")
 
 
-def _rounded(value: str) -> str:
-    """SQL that rounds a column to three digits in integer arithmetic, for few distinct values."""
-    cases = [f"when {value} < 1000 then {value}"]
-    cases += [
-        f"when {value} < {step * 1000} then (({value} + {step // 2}) div {step}) * {step}"
-        for step in (10**power for power in range(1, _DIGITS_MAX - 2))
-    ]
-    return f"case {' '.join(cases)} else {value} end"
+def rates(
+    scan: Scan, level: str, policy: Policy, count: int, percentiles: Sequence[float]
+) -> DataFrame:
+    """Like `observed`, with several percentiles; columns as in `busy_rates.RATES`."""
+    parts = busy_rates.part_count(count)
+    windows = {quota: policy.windows_s(quota) for quota in AT_LEAST}
 
+    def averaged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return busy_rates.rates_of_parts(batches, windows, percentiles)
 
-def observed(rates: DataFrame, policy: Policy) -> DataFrame:
-    """Aggregate `rates` by entity and broker."""
-    units = " ".join(f"when '{quota}' then {unit}" for quota, unit in UNITS.items())
-    scale = f"({_THOUSAND}L * case quota {units} else 1 end)"
-    return rates.sparkSession.sql(
-        f"""
-        select broker, quota, user, client_id, ip, count(*) as busy_s,
-          percentile(rate, {policy.percentile / 100}) / {scale} as usual,
-          max(rate) / {scale} as most, sum(throttled) / 1000000 as throttled
-        from {{rates}} group by broker, quota, user, client_id, ip having max(rate) > 0
-        """,
-        rates=rates,
+    series = scan(
+        partial(busy_rates.serialized_series, level=level, parts=parts), busy_rates.PARTS_DDL
     )
+    in_parts = series.repartition("part").sortWithinPartitions("part")
+    return in_parts.mapInArrow(averaged, busy_rates.RATES_DDL)
 
 
 def valued(observed: DataFrame, policy: Policy) -> DataFrame:
@@ -259,18 +207,16 @@ def _by_quota(value: Callable[[str], float | None]) -> str:
     return f"case quota {cases} end" if cases else "cast(null as double)"
 
 
-def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
-    """Recommend quotas for all entities in ``events``."""
-    seen = observed(rates(events, level, policy), policy).persist()
-    values = valued(seen, policy).persist()
-    try:
-        sql = events.sparkSession.sql
+def recommend(observed: DataFrame, level: str, policy: Policy) -> Recommendation:
+    """Recommend quotas for all entities in the result of `observed`."""
+    sql = observed.sparkSession.sql
+    values = valued(observed, policy)
+    with _computed_once("seen", observed), _computed_once("valued", values):
         own = sql(
             """
             select quota, user, client_id, ip, false, 1, busy_s, usual, most, throttled, value
-            from {values} where own order by quota, value desc, user, client_id, ip
-            """,
-            values=values,
+            from valued where own order by quota, value desc, user, client_id, ip
+            """
         )
         # The default is what the largest other entity needs, if it was busy for long enough.
         default = sql(
@@ -279,38 +225,48 @@ def recommend(events: DataFrame, level: str, policy: Policy) -> Recommendation:
               select quota, count(*) as entities, sum(throttled) as throttled,
                 max_by(struct(*), struct(usual, user, client_id, ip))
                   filter (where busy_s >= {policy.default_busy_min}) as top
-              from {{values}} where not own group by quota)
+              from valued where not own group by quota)
             select quota, top.user, top.client_id, top.ip, true, coalesce(entities, 0),
               coalesce(top.busy_s, 0), coalesce(top.usual, 0), coalesce(top.most, 0),
               coalesce(other.throttled, 0), coalesce(top.value, {_by_quota(policy.least)})
-            from (select distinct quota from {{values}}) left join other using (quota)
+            from (select distinct quota from valued) left join other using (quota)
             order by quota
-            """,
-            values=values,
+            """
         )
         together = sql(
             f"""
             with broker as (
               select broker, seen.quota, count(*) as entities,
                 sum(if(own, value, least(seen.usual * {policy.headroom}, value))) as needed
-              from {{seen}} as seen join {{values}} as values
-                on seen.quota = values.quota and seen.user <=> values.user
-                and seen.client_id <=> values.client_id and seen.ip <=> values.ip
+              from seen join valued
+                on seen.quota = valued.quota and seen.user <=> valued.user
+                and seen.client_id <=> valued.client_id and seen.ip <=> valued.ip
               group by broker, seen.quota)
             select quota, max(needed), max_by(entities, needed) from broker group by quota
-            """,
-            seen=seen,
-            values=values,
+            """
         )
         defaults = [QuotaDecision(*row) for row in default.collect()]
-        omitted = tuple(each for each in defaults if each.busy_s < policy.default_busy_min)
-        decided = (*(QuotaDecision(*row) for row in own.collect()), *defaults)
+        owners = [QuotaDecision(*row) for row in own.collect()]
         sums = [BrokerNeed(*row) for row in together.collect()]
-    finally:
-        values.unpersist()
-        seen.unpersist()
-    decided = tuple(each for each in decided if each not in omitted)
+    omitted = tuple(each for each in defaults if each.busy_s < policy.default_busy_min)
+    decided = (*owners, *(each for each in defaults if each not in omitted))
     return Recommendation(level, decided, {each.quota: each for each in sums}, policy, omitted)
+
+
+@contextmanager
+def _computed_once(name: str, frame: DataFrame) -> Iterator[None]:
+    """Keep what ``frame`` computes, as a view.
+
+    A frame that is passed to ``sql`` as an argument afterwards is not kept: Spark makes a view for
+    that statement, and forgets the rows together with it.
+    """
+    frame.persist()
+    frame.createOrReplaceTempView(name)
+    try:
+        yield
+    finally:
+        frame.sparkSession.catalog.dropTempView(name)
+        frame.unpersist()
 
 
 def level_of_clients(events: DataFrame) -> str:

@@ -14,7 +14,7 @@ the user only, because no client-id quota applies to them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,19 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minibroker.pipeline import aggregation, cells, quota_amounts
-from minibroker.pipeline.files import read
 from minibroker.pipeline.latencies import PERCENTILES
-from minibroker.pipeline.quota_units import IP, LEVELS, QUOTAS, UNITS, USER_AND_CLIENT
-from minibroker.pipeline.workers import freeze_loaded_objects
+from minibroker.pipeline.quota_units import QUOTAS, UNITS
+from minibroker.pipeline.scan import Scan, scan_frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-TASKS_MAX: Final = 64
-TASKS_A_CORE: Final = 4
-"""Tasks per core for reading files: several, because tasks differ in size, but limited for tables
-of months.
-"""
+    from pyspark.sql import DataFrame
 
 
 class Kept(NamedTuple):
@@ -113,49 +106,19 @@ _TABLE: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
 _UTC: Final = pa.timestamp("us", "UTC")
 
 
-def counted(events: DataFrame, every_s: int) -> DataFrame:
-    """A row for each event and quota for which it counts, as in `quota_amounts.Events.rows`."""
-    looked_at = events.select(*quota_amounts.FIELDS)
-    return looked_at.mapInArrow(partial(quota_amounts.rows, every_s=every_s), quota_amounts.FLAT)
-
-
 def usage(events: DataFrame, every_s: int) -> DataFrame:
-    """The usage table of ``events``, in intervals aligned to 1970.
+    """The usage table of ``events``, as in `usage_by`."""
+    return usage_by(partial(scan_frame, events), every_s)
+
+
+def usage_by(scan: Scan, every_s: int) -> DataFrame:
+    """The usage table of all events of a scan, in intervals aligned to 1970.
 
     Entities have no row for an interval in which they did nothing. A broker that only dropped
     events in an interval has a row without requests.
     """
-
-    def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return aggregation.partial_sums(
-            (pa.Table.from_batches([batch]) for batch in batches), every_s
-        )
-
-    return _together(
-        events.select(*quota_amounts.FIELDS).mapInArrow(parts, aggregation.PARTIAL_SUMS_DDL),
-        every_s,
-    )
-
-
-def usage_of_files(spark: SparkSession, files: Sequence[str], every_s: int) -> DataFrame:
-    """The usage table of an activity table's local files.
-
-    Faster than reading them by Spark, which would convert its rows to Arrow one by one.
-    """
-
-    def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_loaded_objects()
-        tables = (
-            table
-            for batch in batches
-            for number in batch.column(0).to_pylist()
-            for table in read([files[number]], quota_amounts.PATHS, by_group=True)
-        )
-        return aggregation.partial_sums(tables, every_s)
-
-    most = min(TASKS_MAX, TASKS_A_CORE * spark.sparkContext.defaultParallelism)
-    numbers = spark.range(0, len(files), 1, max(1, min(len(files), most)))
-    return _together(numbers.mapInArrow(parts, aggregation.PARTIAL_SUMS_DDL), every_s)
+    add_up = partial(aggregation.partial_sums, every_s=every_s)
+    return _together(scan(add_up, aggregation.PARTIAL_SUMS_DDL), every_s)
 
 
 def _together(parts: DataFrame, every_s: int) -> DataFrame:
@@ -164,39 +127,6 @@ def _together(parts: DataFrame, every_s: int) -> DataFrame:
 
     key = ("broker", "slice_us")
     return parts.repartition(*key).sortWithinPartitions(*key).mapInArrow(whole, _TABLE)
-
-
-def on_levels(rows: DataFrame, levels: Collection[str]) -> DataFrame:
-    """Repeat each row for every level that it belongs to, with the names of that level only."""
-    names = LEVELS[USER_AND_CLIENT] + LEVELS[IP]
-    others = ", ".join(name for name in rows.columns if name not in names)
-    # The names of each level, and the level itself if all of its names are present.
-    each = ", ".join(
-        f"({', '.join(f'{name}_{at}' for name in names)}, level_{at})"
-        for at, _ in enumerate(levels)
-    )
-    made = ", ".join(
-        f"{name if name in LEVELS[level] else 'cast(null as string)'} as {name}_{at}"
-        for at, level in enumerate(levels)
-        for name in names
-    )
-    there = ", ".join(
-        f"if({_all_there(LEVELS[level])}, '{level}', null) as level_{at}"
-        for at, level in enumerate(levels)
-    )
-    return rows.sparkSession.sql(
-        f"""
-        with each as (select {others}, {made}, {there} from {{rows}})
-        select {others}, {", ".join(names)}, level
-        from each unpivot (({", ".join(names)}, level) for number in ({each}))
-        where level is not null
-        """,
-        rows=rows,
-    )
-
-
-def _all_there(names: Collection[str]) -> str:
-    return " and ".join(f"{name} is not null" for name in names) or "true"
 
 
 def _final_columns(found: pa.RecordBatch, every_s: int) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.pipeline import aggregation, cells
+from minibroker.pipeline import aggregation, cells, exchange
 from minibroker.pipeline.latencies import PERCENTILES
 from minibroker.pipeline.quota_units import LEVELS, NAMES
 from tests.pipeline import reference_counts
@@ -101,7 +101,7 @@ def by_parts(events: list[Row], size: int) -> dict[tuple[Any, ...], Row]:
 @pytest.fixture(autouse=True, params=[(1, 1), (7, 1 << 20), (1000, 10_000)])
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, together = request.param
-    monkeypatch.setattr(aggregation, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(exchange, "CHUNK_ROWS", rows)
     monkeypatch.setattr(aggregation, "BATCH_BYTES", together)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
-from minibroker.pipeline import quota_amounts
 from minibroker.pipeline.files import TEXTS
 from minibroker.pipeline.quota_amounts import Events
 from minibroker.pipeline.quota_units import LEVELS
@@ -49,26 +46,6 @@ def test_counted_columns_match_events_counted_by_hand(dictionaries: bool) -> Non
                 name = None if level < 0 else list(LEVELS)[level]
                 found.append((each.quota, each.amount[row], each.throttled_ms[row], name, *figures))
         assert found == list(reference_counts.counts(event)), event
-
-
-def test_rows_of_each_quota_carry_counted_names() -> None:
-    found: list[dict[str, Any]] = []
-    for batch in quota_amounts.rows(arrow(EVENTS).to_batches(max_chunksize=50), 60):
-        found += batch.to_pylist()
-    expected = [
-        {
-            "broker": event["broker"],
-            **reference_counts.names(event),
-            "quota": each.quota,
-            "start_us": event["time_us"] // 60_000_000 * 60_000_000,
-            "sample": event["sample"],
-            "amount": each.amount,
-            "throttled_ms": each.throttled_ms,
-        }
-        for event in EVENTS
-        for each in reference_counts.counts(event)
-    ]
-    assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
 def test_sampled_amount_is_scaled_up_rounding_half_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from minibroker.pipeline import usage as jobs
 from minibroker.pipeline.quota_units import FETCH, MUTATION, PRODUCE, REQUEST
+from minibroker.pipeline.scan import scan_files
 from tests.pipeline.duckdb_usage import ORACLE
 from tests.pipeline.sample_events import (
     START_S,
@@ -183,7 +185,7 @@ def test_usage_of_files_equals_usage_of_dataframe(spark: SparkSession, tmp_path:
     events = list(many(600, seed=5))
     parts = (events[:100], events[100:450], events[450:])
     files = [str(parquet(tmp_path / f"{at}.parquet", part)) for at, part in enumerate(parts)]
-    found = comparable(rows(jobs.usage_of_files(spark, files, 60)))
+    found = comparable(rows(jobs.usage_by(partial(scan_files, spark, files), 60)))
     assert found == comparable(rows(jobs.usage(frame(spark, events), 60)))
 
 

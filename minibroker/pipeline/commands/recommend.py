@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -153,17 +153,21 @@ def recommend(
         check_table_exists(table, master, conf)
     with running("recommend", master, conf) as spark:
         from minibroker.pipeline.quota_lines import head, quota_lines
-        from minibroker.pipeline.recommend import Policy, level_of_clients
+        from minibroker.pipeline.recommend import Policy, level_of_clients, observed
         from minibroker.pipeline.recommend import recommend as decide
+        from minibroker.pipeline.scan import scan_of
         from minibroker.pipeline.schemas import read_activity
         from minibroker.quotas.file import render
 
         click.echo(f"reading {table}", err=True)
         events = read_activity(spark, table)
-        coverage_lines = list(coverage(events))
+        coverage = coverage_of(events)
+        coverage_lines = list(described(coverage))
         level = LEVELS[who] if who else level_of_clients(events)
         policy = Policy(**of_broker(settings) | {k: v for k, v in given.items() if v is not None})
-        found = decide(events, level, policy)
+        click.echo(f"measuring rates in {coverage.written:,} events", err=True)
+        rates = observed(scan_of(events, table), level, policy, coverage.written)
+        found = decide(rates, level, policy)
         lines = quota_lines(found)
     if not lines:
         raise click.ClickException(f"{table} contains no usage that a quota could limit")
@@ -184,26 +188,42 @@ def of_broker(settings: Settings) -> dict[str, Any]:
     }
 
 
-def coverage(events: DataFrame) -> Iterator[str]:
-    """Describe the period and the completeness of the events."""
-    from minibroker.pipeline.report import formats
+class EventCoverage(NamedTuple):
+    """The period and the completeness of the events."""
 
+    written: int
+    first_us: int
+    last_us: int
+    dropped: int
+    sample: float
+
+
+def coverage_of(events: DataFrame) -> EventCoverage:
+    """Measure the period and the completeness of ``events``."""
     [row] = events.selectExpr(
         "count(sample)", "min(time_us)", "max(time_us)", "coalesce(sum(dropped), 0)", "min(sample)"
     ).collect()
-    written, first_us, last_us, dropped, sample = row
-    if not written:
+    return EventCoverage(*row)
+
+
+def described(coverage: EventCoverage) -> Iterator[str]:
+    """Describe the period and the completeness of the events."""
+    from minibroker.pipeline.report import formats
+
+    if not coverage.written:
         return
-    yield f"{formats.many(written, 'event')}, {formats.period(first_us, last_us)}."
-    if dropped:
+    period = formats.period(coverage.first_us, coverage.last_us)
+    yield f"{formats.many(coverage.written, 'event')}, {period}."
+    if coverage.dropped:
         yield (
-            f"Warning: {formats.many(dropped, 'more event')} could not be written, so actual"
-            " usage was higher than these figures."
+            f"Warning: {formats.many(coverage.dropped, 'more event')} could not be written, so"
+            " actual usage was higher than these figures."
         )
-    if sample < 1:
+    if coverage.sample < 1:
         yield (
-            f"Warning: only {formats.share(sample)} of connections were recorded; all figures are"
-            " extrapolated, and those of clients with few connections are rough estimates."
+            f"Warning: only {formats.share(coverage.sample)} of connections were recorded; all"
+            " figures are extrapolated, and those of clients with few connections are rough"
+            " estimates."
         )
 
 

@@ -111,9 +111,11 @@ def report(
         found = figures(activity, table, quarantined(spark, table))
         if file is not None:
             from minibroker.pipeline.report.fits import fits
+            from minibroker.pipeline.scan import scan_of
 
             _say(f"comparing usage with {recommended}")
-            beside, count = fits(activity, file)
+            scan = scan_of(activity, table)
+            beside, count = fits(activity, file, scan, found.coverage.events)
             found = replace(found, fits=beside, fit_count=count)
         if proposals:
             found = _with_proposals(found, activity, proposals, settings, closed_loop=closed_loop)

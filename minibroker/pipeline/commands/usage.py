@@ -85,14 +85,12 @@ def usage(
 
 
 def aggregate_usage(spark: SparkSession, table: str, every_s: int) -> DataFrame:
-    """The usage of an activity table; local files are read without Spark."""
+    """The usage of an activity table."""
     from minibroker.pipeline import usage as job
-    from minibroker.pipeline.files import files_of
+    from minibroker.pipeline.scan import scan_of
     from minibroker.pipeline.schemas import read_activity
 
-    activity = read_activity(spark, table)
-    files = files_of(table)
-    return job.usage_of_files(spark, files, every_s) if files else job.usage(activity, every_s)
+    return job.usage_by(scan_of(read_activity(spark, table), table), every_s)
 
 
 def write(found: DataFrame, into: str) -> None:

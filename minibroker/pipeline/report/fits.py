@@ -15,9 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.quota_units import CHECKS, CLIENT, IP, USER, USER_AND_CLIENT
-from minibroker.pipeline.recommend import Policy, observed, rates
+from minibroker.pipeline.recommend import Policy, rates
 from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import FITS_MAX, Fit
+from minibroker.pipeline.scan import Scan
 from minibroker.quotas.arguments import CLIENTS, IPS, USERS
 from minibroker.quotas.entity import sanitize
 from minibroker.quotas.file import QuotaFile, QuotaLine
@@ -33,11 +34,17 @@ _WANTED: Final = (
     "level string, user string, client_id string, ip string, quota string, check_user string, "
     "recommended double, entity string, reason string"
 )
+_PERCENTILES: Final = (50, 99)
 _CHECKS: Final = {field: key for key, field in CHECKS.items()}
 
 
-def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:
-    """The most used quotas of ``file`` with their usage; and the number of its quotas."""
+def fits(
+    activity: DataFrame, file: QuotaFile, scan: Scan, count: int
+) -> tuple[tuple[Fit, ...], int]:
+    """The most used quotas of ``file`` with their usage; and the number of its quotas.
+
+    ``scan`` is that of ``activity``, which has ``count`` events.
+    """
     wanted = list(_wanted(file.lines))
     if not wanted:
         return (), 0
@@ -45,7 +52,10 @@ def fits(activity: DataFrame, file: QuotaFile) -> tuple[tuple[Fit, ...], int]:
     levels = {str(row[0]) for row in wanted}
     # Rates of addresses are computed with any level.
     used = [
-        _used(rates(activity, level, Policy()), table.where(F.col("level").isin(level, *beside)))
+        _used(
+            rates(scan, level, Policy(), count, _PERCENTILES),
+            table.where(F.col("level").isin(level, *beside)),
+        )
         for level, beside in _levels_to_rate(levels)
     ]
     every = used[0]
@@ -90,13 +100,12 @@ def _wanted(lines: Iterable[QuotaLine]) -> Iterator[tuple[str | float, ...]]:
 def _used(seen: DataFrame, wanted: DataFrame) -> DataFrame:
     """Quotas and their entities' rates, at the broker where these were highest."""
     names = [F.coalesce(name, F.lit("")).alias(name) for name in _NAMES]
-
-    def at(percentile: int) -> DataFrame:
-        most = (F.max("usual").alias(f"p{percentile}"), F.max("most").alias("most"))
-        return observed(seen, Policy(percentile=percentile)).groupBy(*names).agg(*most)
-
-    both = at(50).drop("most").join(at(99), list(_NAMES))
-    return both.join(F.broadcast(wanted), list(_NAMES))
+    at = [
+        F.max(F.col("percentiles")[number]).alias(f"p{percentile}")
+        for number, percentile in enumerate(_PERCENTILES)
+    ]
+    highest = seen.groupBy(*names).agg(*at, F.max("most").alias("most"))
+    return highest.join(F.broadcast(wanted), list(_NAMES))
 
 
 def in_force(activity: DataFrame) -> DataFrame:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from minibroker.pipeline.report.fits import fits
+from minibroker.pipeline.scan import scan_frame
 from minibroker.quotas.file import parse
 from tests.pipeline.report.sample_events import check, connection, request, table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from minibroker.pipeline.report.figures import Fit
 
 FILE = """
 # 99 % of busy seconds
@@ -22,6 +26,10 @@ FILE = """
 """
 
 
+def fits_of(activity: DataFrame, text: str) -> tuple[tuple[Fit, ...], int]:
+    return fits(activity, parse(text, "recommended"), partial(scan_frame, activity), 100)
+
+
 def test_fit_pairs_quota_with_observed_rates(spark: SparkSession) -> None:
     seen = [
         request(second * 1000, api_key=0, exempt=False, request_bytes=1000,
@@ -29,7 +37,7 @@ def test_fit_pairs_quota_with_observed_rates(spark: SparkSession) -> None:
         for second in range(30)
     ]  # fmt: skip
     come = [connection(second * 1000, "accepted", ip="10.0.0.1") for second in range(30)]
-    found, count = fits(table(spark, [*seen, *come]), parse(FILE, "recommended"))
+    found, count = fits_of(table(spark, [*seen, *come]), FILE)
     assert count == 5
     assert [(fit.entity, fit.key) for fit in found] == [
         ("user alice, client etl", "producer_byte_rate"),
@@ -48,4 +56,4 @@ def test_fit_pairs_quota_with_observed_rates(spark: SparkSession) -> None:
 
 def test_fits_of_default_quotas_are_empty(spark: SparkSession) -> None:
     text = "--alter --user-defaults --add-config producer_byte_rate=1\n"
-    assert fits(table(spark, []), parse(text, "recommended")) == ((), 0)
+    assert fits_of(table(spark, []), text) == ((), 0)
