@@ -243,6 +243,8 @@ class ForkServer:
         for lease in self._leases:
             lease.connection.close()
         for kept in self._brokers:
+            for lease in kept.leases:  # also a released one, which waits for the broker's end
+                lease.connection.close()
             kept.output.close()
             os.close(kept.watch)
         os.dup2(os.open(os.devnull, os.O_RDONLY), self._parent_descriptor)

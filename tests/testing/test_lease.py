@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.testing.lease import (
+    STOP_SECONDS_MAX,
     BrokerStartError,
     Ended,
     ForkServerAddress,
@@ -145,6 +146,27 @@ def test_spare_is_replaced_when_other_settings_are_requested_in_a_row(
     leases += [Lease(fork_server, {"num.partitions": "7"}) for _ in range(2)]
     assert is_gone(spare)
     for lease in leases:
+        lease.stop()
+
+
+def test_spare_that_starts_while_another_broker_ends_does_not_delay_its_lease(
+    fork_server: ForkServerAddress, started_socket: socket.socket, is_gone: Callable[[int], bool]
+) -> None:
+    leases, spare = leased_twice(fork_server, started_socket)
+    ending = Lease(fork_server, {"num.partitions": "7"})
+    pid = ending.wait_ready()["pid"]
+    assert read_started(started_socket) == pid
+    os.kill(pid, signal.SIGSTOP)
+    ending._connection.shutdown(socket.SHUT_WR)
+    leases.append(Lease(fork_server, {}))
+    assert leases[-1].wait_ready()["pid"] == spare
+    assert read_started(started_socket) != spare
+    os.kill(pid, signal.SIGCONT)
+    assert is_gone(pid)
+    # Fails after this time if the new spare has a copy of the connection.
+    ending._connection.settimeout(STOP_SECONDS_MAX)
+    assert b"stopped" in ending._reader.read()
+    for lease in (*leases, ending):
         lease.stop()
 
 
