@@ -94,12 +94,12 @@ class LogCleaner:
         """Clean dirty logs until cancelled."""
         try:
             while True:
-                cleaned = False
-                if self._settings()[LOG_CLEANER_ENABLE]:
-                    async with self._lock:
-                        cleaned = await self._clean_dirtiest()
+                async with self._lock:
+                    enabled = self._settings()[LOG_CLEANER_ENABLE]
+                    cleaned = enabled and await self._clean_dirtiest()
+                    if not cleaned:  # Not outside the lock: a request may be compacting a topic.
+                        await self._runner.close()
                 if not cleaned:
-                    await self._runner.close()
                     backoff_s = self._settings()[LOG_CLEANER_BACKOFF_MS] / 1000
                     await trio.sleep(max(BACKOFF_MIN_S, backoff_s))
         finally:

@@ -15,9 +15,11 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.cluster.image import Image
+from minibroker.config import Settings
 from minibroker.observability.conditions import ConditionKind
 from minibroker.process.environment import WORKER
 from minibroker.process.log_cleaner import LogCleaner
+from minibroker.storage.cleaner.task import CleaningResult, CleaningTask
 from minibroker.storage.config import LogConfig
 from minibroker.storage.log import Log
 from minibroker.storage.partition import Partition
@@ -215,3 +217,34 @@ async def test_figures_are_gauges(world: World, autojump_clock: MockClock) -> No
     gauges = world.env.metrics.snapshot().gauges
     assert gauges["minibroker_log_cleaner_runs", ()] == 1
     assert gauges["minibroker_log_cleaner_max_dirty_ratio", ()] == 0
+
+
+async def test_disabled_cleaner_leaves_a_requested_compaction_running(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings.from_sources(pairs=["log.cleaner.enable=false"])
+    monkeypatch.setattr(world.cleaner, "_settings", lambda: settings)
+    runner = world.cleaner._runner
+    run, close = runner.run, runner.close
+    running_now = False
+
+    async def slow_run(task: CleaningTask, bytes_per_second: float) -> CleaningResult:
+        nonlocal running_now
+        running_now = True
+        await trio.sleep(100)
+        running_now = False
+        return await run(task, bytes_per_second)
+
+    async def checked_close() -> None:
+        assert not running_now
+        await close()
+
+    monkeypatch.setattr(runner, "run", slow_run)
+    monkeypatch.setattr(runner, "close", checked_close)
+    partition = world.add(0)
+    world.write(partition, b"1", b"2")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.cleaner.run)
+        assert await world.cleaner.compact("t") == ""
+        assert values(partition) == [b"2"]
+        nursery.cancel_scope.cancel()
