@@ -7,8 +7,9 @@ the same ``--randomly-seed`` have the same seed.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 def pytest_configure() -> None:
     heed_interrupts()
+
+
+@pytest.fixture(autouse=True)
+def _unfreeze() -> Iterator[None]:
+    """Return objects that a test froze to the garbage collector, which must find them at exit.
+
+    Processes freeze what they have loaded, and some tests run their functions. Modules that are
+    written in C++, such as DuckDB, report frozen objects as leaks.
+    """
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
