@@ -24,7 +24,7 @@ from system_tests.benchmarks.pipeline.memory import Peak
 from system_tests.benchmarks.report import machine
 from system_tests.harness.jars import CACHE
 
-EVENTS: Final = 50_000_000
+EVENTS: Final = 30_000_000
 SMALL_SHARE: Final = 10
 """The growth is measured from so many times fewer events."""
 RUNS: Final = 3
@@ -52,6 +52,7 @@ ROWS: Final = (
     Row("replay of bucketed files", "replay", 3),
     Row("replay of bucketed files", "replay", 3, cores=2),
     Row("replay after a shuffle", "replay_shuffled", small=True, runs=2),
+    Row("replay after a shuffle", "replay_shuffled", runs=1),
     Row("DuckDB's sort, same kernel", "duckdb_replay", small=True),
     Row("DuckDB's sort, same kernel", "duckdb_replay", runs=1),
     Row("DuckDB's sort, same kernel", "duckdb_replay", cores=2, runs=1),
@@ -61,6 +62,15 @@ ROWS: Final = (
     Row("usage by minute", "usage", small=True, runs=2),
     Row("usage by minute", "usage", runs=1),
     Row("DuckDB's usage by minute", "duckdb_usage", small=True, runs=2),
+    Row("recommended quotas", "recommend", small=True, runs=2),
+    Row("recommended quotas", "recommend", runs=1),
+    Row("DuckDB's rates for quotas", "duckdb_rates", small=True, runs=2),
+    Row("report", "report", small=True, runs=2),
+    Row("report", "report", runs=1),
+    Row("watch, as one batch", "watch", small=True, runs=2),
+    Row("watch, as one batch", "watch", runs=1),
+    Row("compaction of two files each", "compact", small=True, runs=2),
+    Row("compaction of two files each", "compact", runs=1),
 )
 
 

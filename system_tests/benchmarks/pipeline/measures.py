@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from minibroker.pipeline.table import Table
     from minibroker.pipeline.whatif.proposal import Proposal
 
 KERNEL_EVENTS: Final = 5_000_000
@@ -32,6 +34,7 @@ KERNEL_EVENTS: Final = 5_000_000
 BATCH: Final = 1_000_000
 """Events that DuckDB hands over at once."""
 EVERY_S: Final = 60
+WATCHED_S: Final = 10
 
 BYTES: Final = "producer_byte_rate=100000,consumer_byte_rate=100000"
 EVERYTHING: Final = f"{BYTES},request_percentage=1"
@@ -232,7 +235,7 @@ def duckdb_replay(task: Task) -> Runs:
         yield timed(run)
 
 
-# Ingest and usage -----------------------------------------------------------------------------
+# Ingest and aggregations ---------------------------------------------------------------------
 
 
 def ingest(task: Task) -> Runs:
@@ -267,20 +270,113 @@ def usage(task: Task) -> Runs:
             yield timed(run)
 
 
+def recommend(task: Task) -> Runs:
+    """Recommend quotas for users, as the command does."""
+    from minibroker.pipeline.commands.recommend import coverage_of
+    from minibroker.pipeline.quota_units import USER
+    from minibroker.pipeline.recommend import Policy, observed
+    from minibroker.pipeline.recommend import recommend as decide
+    from minibroker.pipeline.scan import scan_of
+    from minibroker.pipeline.schemas import read_activity
+
+    policy = Policy()
+    events = events_of(task.table)
+    with spark_of(task) as spark:
+
+        def run() -> int:
+            activity = read_activity(spark, str(task.table))
+            count = coverage_of(activity).written
+            scan = scan_of(activity, str(task.table))
+            decide(observed(scan, USER, policy, count), USER, policy)
+            return events
+
+        while True:
+            yield timed(run)
+
+
+def duckdb_rates(task: Task) -> Runs:
+    """Compute the rates behind the recommended quotas by one query of DuckDB."""
+    from tests.pipeline.duckdb_rates import ORACLE
+
+    yield from _by_duckdb(task, ORACLE, {"share": 0.99})
+
+
+def report(task: Task) -> Runs:
+    """The figures of the report, and its page."""
+    from minibroker.pipeline.report.aggregate import figures
+    from minibroker.pipeline.report.page import page
+    from minibroker.pipeline.schemas import read_activity
+
+    events = events_of(task.table)
+    with spark_of(task) as spark:
+
+        def run() -> int:
+            page(figures(read_activity(spark, str(task.table)), str(task.table)))
+            return events
+
+        while True:
+            yield timed(run)
+
+
+def watch(task: Task) -> Runs:
+    """Everything that a watch computes from the events, as one batch."""
+    from minibroker.pipeline.schemas import read_activity
+    from minibroker.pipeline.watch.intervals import by_interval, intervals
+    from minibroker.pipeline.watch.rules import Rules, WatchLimits
+
+    events = events_of(task.table)
+    with spark_of(task) as spark:
+
+        def run() -> int:
+            limits = WatchLimits()
+            rules = Rules(WATCHED_S, limits)
+            activity = read_activity(spark, str(task.table))
+            for interval in intervals(by_interval(activity, WATCHED_S, 0), limits):
+                rules.evaluate(interval)
+            return events
+
+        while True:
+            yield timed(run)
+
+
+def compact(task: Task) -> Runs:
+    """Merge the two files that each hour and bucket has."""
+    from minibroker.pipeline.table import Table
+
+    with spark_of(task) as spark:
+        for number in itertools.count():
+            path = task.scratch / f"compacted-{number}"
+            shutil.copytree(task.table, path)
+            for file in list(path.glob("hour=*/bucket=*/*.parquet")):
+                shutil.copy(file, file.with_name(f"second-{file.name}"))
+            table = Table(spark, str(path))
+            yield timed(partial(_compacted, table, events_of(path)))
+            shutil.rmtree(path)
+
+
+def _compacted(table: Table, events: int) -> int:
+    table.compact(table.places())
+    return events
+
+
 def duckdb_usage(task: Task) -> Runs:
     """Aggregate the same table by one query of DuckDB."""
-    import duckdb
-
     from tests.pipeline.duckdb_usage import ORACLE
 
-    parameters = {"every": EVERY_S * 1_000_000, "path": f"{task.table}/*/*/*.parquet"}
+    yield from _by_duckdb(task, ORACLE, {"every": EVERY_S * 1_000_000})
+
+
+def _by_duckdb(task: Task, query: str, parameters: dict[str, float]) -> Runs:
+    import duckdb
+
+    given = {**parameters, "path": f"{task.table}/*/*/*.parquet"}
     events = events_of(task.table)
 
     def run() -> int:
         with duckdb.connect() as database:
             database.execute(f"set threads = {task.cores}")
             database.execute(f"set temp_directory = '{task.scratch}'")
-            database.execute(ORACLE, parameters).to_arrow_table()
+            database.execute(query, given).to_arrow_table()
         return events
 
     while True:
@@ -295,6 +391,11 @@ MEASURES: Final[dict[str, Measure]] = {
     "ingest": ingest,
     "usage": usage,
     "duckdb_usage": duckdb_usage,
+    "recommend": recommend,
+    "duckdb_rates": duckdb_rates,
+    "report": report,
+    "watch": watch,
+    "compact": compact,
 }
 
 
