@@ -171,9 +171,11 @@ class ConnectionEvents:
         reason: str,
         limit: ExceededLimit | None = None,
         processor: int | None = None,
+        *,
+        at: float | None = None,
     ) -> None:
-        """Record that a connection is rejected."""
-        self.note("refused", connection, processor, reason)
+        """Record that a connection is rejected; ``at`` as for ``note``."""
+        self.note("refused", connection, processor, reason, at=at)
         self._keep_rejection(limit, "")
 
     def evict(

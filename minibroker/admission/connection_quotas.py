@@ -68,10 +68,14 @@ DELAYED_MAX: Final = 1000
 class ConnectionRejected(Exception):
     """A new connection is rejected, and no longer counted."""
 
-    def __init__(self, reason: CloseReason, limit: ExceededLimit | None = None) -> None:
+    def __init__(
+        self, reason: CloseReason, limit: ExceededLimit | None = None, at: float | None = None
+    ) -> None:
+        """``at`` is the time of the decision, if it was read from the clock already."""
         super().__init__(reason.value)
         self.reason = reason
         self.limit = limit
+        self.at = at
 
 
 class NewConnection(NamedTuple):
@@ -203,7 +207,7 @@ class ConnectionQuotas:
             self._admit(connection)
             return None
         if self._blocked_time.all_delayed() >= DELAYED_MAX:
-            self._reject_rate(connection)
+            self._reject_rate(connection, now)
         self._blocked_time.start_delay(connection.listener)
         self.events.note("held", connection, at=now, delay_ms=delay_ms)
         return now + delay_ms / 1000
@@ -219,7 +223,7 @@ class ConnectionQuotas:
         if not recheck or not self._rates.admit_delayed(
             connection.listener, connection.ip, whole_ms(now)
         ):
-            self._reject_rate(connection)
+            self._reject_rate(connection, now)
         self.events.admit(connection, now)
         if not self.counts.has_slot(connection.listener):
             with self._waiting(connection, self._reason(connection.listener, 0), blocks=False):
@@ -278,18 +282,22 @@ class ConnectionQuotas:
         if self.counts.excess():
             self.notify()
 
-    def _reject_rate(self, connection: NewConnection) -> NoReturn:
+    def _reject_rate(self, connection: NewConnection, at: float) -> NoReturn:
         limit = rate_limit(self._rates.limits, connection.ip, self._quota_hosts)
-        self._reject(connection, CloseReason.IP_RATE, limit)
+        self._reject(connection, CloseReason.IP_RATE, limit, at)
 
     def _count_limit(self, exceeded: ExceededCount, connection: NewConnection) -> ExceededLimit:
         return count_limit(self.counts.limits, exceeded, connection.ip, self._override_hosts)
 
     def _reject(
-        self, connection: NewConnection, reason: CloseReason, limit: ExceededLimit
+        self,
+        connection: NewConnection,
+        reason: CloseReason,
+        limit: ExceededLimit,
+        at: float | None = None,
     ) -> NoReturn:
         self.remove((connection.number,))
-        raise ConnectionRejected(reason, limit)
+        raise ConnectionRejected(reason, limit, at)
 
     def _now_ms(self) -> int:
         return now_ms(self._env.clock)

@@ -70,9 +70,11 @@ class RejectedConnections:
         connection: Connection,
         reason: CloseReason,
         limit: ExceededLimit | None,
+        *,
+        at: float | None = None,
     ) -> None:
-        """Reject a connection, with the limit that it exceeded, if any."""
-        self._events.reject(accepted, reason.value, limit, self._processor)
+        """Reject a connection, with the limit that it exceeded, if any; ``at`` as for ``note``."""
+        self._events.reject(accepted, reason.value, limit, self._processor, at=at)
         if self._env.journal is not None:
             self._note(accepted, reason, limit)
         rejected = _Rejected(accepted, connection, reason)

@@ -214,7 +214,7 @@ class _Acceptor:
                 await self._pass_to_processor(accepted, connection)
                 return True
         except ConnectionRejected as rejected:
-            self.rejected.reject(accepted, connection, rejected.reason, rejected.limit)
+            self._reject(accepted, connection, rejected)
         except trio.Cancelled:
             connection.close()
             raise
@@ -229,10 +229,15 @@ class _Acceptor:
             await self._connection_quotas.admit_delayed(new_connection(accepted))
             await self._pass_to_processor(accepted, connection)
         except ConnectionRejected as rejected:
-            self.rejected.reject(accepted, connection, rejected.reason, rejected.limit)
+            self._reject(accepted, connection, rejected)
         except trio.Cancelled:
             connection.close()
             raise
+
+    def _reject(
+        self, accepted: AcceptedConnection, connection: Connection, rejected: ConnectionRejected
+    ) -> None:
+        self.rejected.reject(accepted, connection, rejected.reason, rejected.limit, at=rejected.at)
 
     async def _pass_to_processor(
         self, accepted: AcceptedConnection, connection: Connection

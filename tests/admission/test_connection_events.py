@@ -44,6 +44,11 @@ def test_many_accepted_connections_keep_the_rejections(kept: ConnectionEvents) -
     assert (refusal.event.reason, refusal.limit) == ("max_connections_per_ip", limit)
 
 
+def test_rejection_has_the_time_of_its_decision(kept: ConnectionEvents) -> None:
+    kept.reject(who(1), "ip_connection_creation_rate", at=98.5)
+    assert kept.recent().events[0].at == 98.5
+
+
 def test_failed_authentication_is_kept_with_its_text(kept: ConnectionEvents) -> None:
     kept.fail_authentication(who(1), "tls_failed", "w" * 1000, 0)
     (refusal,) = kept.recent().rejections
