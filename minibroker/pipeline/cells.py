@@ -61,6 +61,7 @@ _PLACES: Final = len(LEVELS) + 1
 """One for each level, and one for events without a level."""
 _NO_INTS: Final = np.empty(0, np.int64)
 _NO_FLOATS: Final = np.empty(0, np.float64)
+_NO_FLAGS: Final = np.empty(0, np.bool_)
 
 SIZE_MAX: Final = 1 << 20
 """Largest range of a key's component; larger ones are renumbered densely."""
@@ -178,7 +179,8 @@ class _Counts:
         throttled_ms = counted.throttled_ms
         found = _add_up(
             self._cells, counted.where, _NO_INTS if counted.level is None else counted.level,
-            self._seen, self._events.for_all(counted.amount), self._weights, self._failed,
+            self._seen, self._events.for_all(counted.amount), self._weights,
+            _NO_FLAGS if counted.begins is None else counted.begins, self._failed,
             throttled_ms,
             self._events.for_all(throttled_ms) if throttled_ms.any() else throttled_ms,
             _NO_FLOATS if counted.measured is None else counted.measured,
@@ -206,14 +208,15 @@ class _Counts:
 
 @compiled
 def _add_up(
-    cells: Any, where: Any, own: Any, seen: Any, amounts: Any, weights: Any, failed: Any,
+    cells: Any, where: Any, own: Any, seen: Any, amounts: Any, weights: Any, begins: Any,
+    failed: Any,
     throttled_ms: Any, all_throttled_ms: Any, measured: Any, bound: Any,
     masks: Any, quota: Any, slots: Any, places: Any, sums: Any, most: Any,
 ) -> int:  # fmt: skip
     """Fill ``places``, ``sums`` and ``most``; return the number of rows.
 
     ``slots`` has an entry for each cell and level, all -1 before and after the call. ``own``,
-    ``measured`` and ``bound`` may be empty.
+    ``begins``, ``measured`` and ``bound`` may be empty.
     """
     count = 0
     for row in range(len(cells)):
@@ -230,7 +233,8 @@ def _add_up(
             count += 1
         sums[at, 0] += seen[row]
         sums[at, 1] += amounts[row]
-        sums[at, 2] += weights[row]
+        if len(begins) == 0 or begins[row]:
+            sums[at, 2] += weights[row]
         if failed[row]:
             sums[at, 3] += weights[row]
         if throttled_ms[row] > 0:

@@ -49,9 +49,18 @@ PATHS: Final = (*_PLAIN, *(f"{check}.{name}" for check in CHECKS.values() for na
 
 PER_EVENT: Final = 1_000_000
 """Weight of one event in request counts, if it was not sampled."""
-_LENGTH_BYTES: Final = 4
+LENGTH_BYTES: Final = 4
 """Bytes that Kafka counts for a fetch in addition to the response: its length prefix."""
-_PRODUCE_KEY, _FETCH_KEY = 0, 1
+PRODUCE_KEY, FETCH_KEY = 0, 1
+
+
+def is_held_back(api_keys: Any, exempt: Any, throttle_ms: Any) -> Any:
+    """Whether the bytes of a response were not sent: a throttled fetch gets an empty response.
+
+    Its client fetches them again. The arguments are numbers and flags, as NumPy's arrays or Spark's
+    columns; ``response_bytes`` of such an event is the size that the response would have had.
+    """
+    return (api_keys == FETCH_KEY) & ~exempt & (throttle_ms > 0)
 
 
 class Names(NamedTuple):
@@ -75,6 +84,8 @@ class Counted(NamedTuple):
     quota: str
     where: Flags
     """Flags the events that count; the other columns are meaningful for these only."""
+    begins: Flags | None
+    """Flags the events that are a request, or the first of a connection; None if all are."""
     amount: Ints
     """In the quota's unit, see ``UNITS``."""
     throttled_ms: Ints
@@ -154,11 +165,11 @@ class Events:
         """The amounts for each quota."""
         keys = self.ints("api_key", -1)
         counts = ~self._flags("exempt", missing=True)
-        yield self._checked(PRODUCE, keys == _PRODUCE_KEY, self.ints("request_bytes"))
-        # A throttled fetch gets an empty response, and is sent again.
-        sizes = np.where(self._given("response_bytes"), _LENGTH_BYTES, 0)
-        sizes = np.where(self.ints("throttle_ms") > 0, 0, self.ints("response_bytes") + sizes)
-        yield self._checked(FETCH, (keys == _FETCH_KEY) & counts, sizes)
+        yield self._checked(PRODUCE, keys == PRODUCE_KEY, self.ints("request_bytes"))
+        sizes = np.where(self._given("response_bytes"), LENGTH_BYTES, 0)
+        held_back = is_held_back(keys, ~counts, self.ints("throttle_ms"))
+        sizes = np.where(held_back, 0, self.ints("response_bytes") + sizes)
+        yield self._checked(FETCH, (keys == FETCH_KEY) & counts, sizes)
         worked = np.where(
             self._given("checked_ns"),
             self.ints("checked_ns") + self.ints("late_ns"),
@@ -172,17 +183,19 @@ class Events:
         # A mutation check records the remaining tokens, not a rate.
         found = self._checked(MUTATION, self._given("mutations"), left)
         yield found._replace(measured=None)
-        accepted = self._is("happened", ConnectionStep.ACCEPTED).astype(np.int64)
+        accepted = self._is("happened", ConnectionStep.ACCEPTED)
         throttled_ms = np.where(self._is("happened", ConnectionStep.HELD), self.ints("delay_ms"), 0)
         yield Counted(
-            CONNECTION_CREATION_RATE, self._connections, accepted, throttled_ms, None, None, None
-        )
+            CONNECTION_CREATION_RATE, self._connections, accepted, accepted.astype(np.int64),
+            throttled_ms, None, None, None,
+        )  # fmt: skip
 
     def _checked(self, quota: str, where: Flags, amount: Ints) -> Counted:
         column = self._table.column(CHECKS[quota])
         field = {name: pc.struct_field(column, name) for name in LOOKED_AT}
         if column.null_count == len(self):
-            return Counted(quota, where, amount, np.zeros(len(self), np.int64), None, None, None)
+            no_throttles = np.zeros(len(self), np.int64)
+            return Counted(quota, where, None, amount, no_throttles, None, None, None)
         user, client = (_not_empty(field[name]) for name in LOOKED_AT[:2])
         by = {USER_AND_CLIENT: user & client, USER: user & ~client, CLIENT: client & ~user}
         level = np.full(len(self), -1, np.int64)
@@ -190,7 +203,7 @@ class Events:
             level[rows] = list(LEVELS).index(name)
         throttled_ms = _filled(field["throttle_ms"], 0).astype(np.int64)
         rate, bound = (_filled(field[name], np.nan) for name in ("rate", "bound"))
-        return Counted(quota, where, amount, throttled_ms, level, rate, bound)
+        return Counted(quota, where, None, amount, throttled_ms, level, rate, bound)
 
     @cached_property
     def _connections(self) -> Flags:

@@ -78,8 +78,10 @@ def decision(decided: QuotaDecision, together: BrokerNeed, policy: Policy) -> tu
             f" {amount(decided.quota, capacity)}"
         )
     if decided.throttled:
+        one = "connection" if decided.quota == CONNECTION_CREATION_RATE else "request"
+        were = "was" if decided.throttled == 1 else "were"
         said.append(
-            f"{formats.many(decided.throttled, 'request')} were throttled, so the demand may be"
+            f"{formats.many(decided.throttled, one)} {were} throttled, so the demand may be"
             " higher than the usage"
         )
     return value, "; ".join(said)

@@ -42,7 +42,8 @@ select broker, level, u as user, c as client_id, i as ip, quota, start_us,
     / case when quota = 'request_percentage' then 1e7 else 1 end as used,
   coalesce(max(look.rate) filter (mine and quota <> 'controller_mutation_rate'), -1) as rate_max,
   coalesce(max(look.bound) filter (mine), -1) as bound,
-  coalesce(sum(round(1e6 / sample)), 0) / 1e6 as requests,
+  coalesce(sum(round(1e6 / sample)) filter (coalesce(happened, 'accepted') = 'accepted'), 0) / 1e6
+    as requests,
   coalesce(sum(round(1e6 / sample)) filter (error_code <> 0 or happened = 'refused'), 0) / 1e6
     as errors,
   coalesce(sum(round(1e6 / sample)) filter (held > 0), 0) / 1e6 as throttled,

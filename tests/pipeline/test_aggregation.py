@@ -62,7 +62,11 @@ def aggregate_one_by_one(events: list[Row]) -> dict[tuple[Any, ...], Row]:
             "amount": sum(
                 reference_counts.for_all(counts.amount, event) for event, counts in those
             ),
-            "requests": sum(weights),
+            "requests": sum(
+                each
+                for each, (event, _) in zip(weights, those, strict=True)
+                if event["happened"] in {None, "accepted"}
+            ),
             "errors": sum(each for each, failed in zip(weights, bad, strict=True) if failed),
             "throttled": sum(each for each, ms in zip(weights, throttle_times, strict=True) if ms),
             "throttle_ms": sum(

@@ -47,6 +47,14 @@ def test_recommended_quota_states_its_figures() -> None:
         ({"value": 500_000.0}, "; 500 kB/s is the maximum for any entity"),
         ({"throttled": 12.0}, "; 12 requests were throttled, so the demand may be higher"),
         (
+            {"quota": CONNECTION_CREATION_RATE, "throttled": 12.0},
+            "; 12 connections were throttled, so the demand may be higher",
+        ),
+        (
+            {"quota": CONNECTION_CREATION_RATE, "throttled": 1.0},
+            "; 1 connection was throttled, so the demand may be higher",
+        ),
+        (
             {"is_default": True, "entities": 7},
             "for 7 entities with too little usage for a quota of their own, the largest of which",
         ),

@@ -128,6 +128,7 @@ def test_addresses_have_connections(spark: SparkSession) -> None:
     [row] = rows(jobs.usage(frame(spark, events), 10), level="ip")
     assert (row["ip"], row["quota"]) == ("10.0.0.9", "connection_creation_rate")
     assert (row["used"], row["rate"], row["errors"]) == (2, 0.2, 1)
+    assert (row["requests"], row["events"]) == (2, 5)
     assert (row["throttled"], row["throttle_ms"]) == (1, 200)
     assert row["latency_p50_ms"] is None
 

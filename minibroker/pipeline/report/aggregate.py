@@ -34,6 +34,7 @@ from minibroker.pipeline.report.figures import (
     Use,
     step_for,
 )
+from minibroker.pipeline.spark_amounts import sent_bytes
 
 BINS: Final = 35
 """Bins of the latency histogram per doubling: each is 2 % wide."""
@@ -118,7 +119,7 @@ def by_slot(activity: DataFrame, step_s: int) -> DataFrame:
         .agg(
             F.sum(weight).alias("requests"),
             weighed(F.col("request_bytes")).alias("bytes_in"),
-            weighed(F.col("response_bytes")).alias("bytes_out"),
+            weighed(sent_bytes()).alias("bytes_out"),
             weighed(worked).alias("worked_ns"),
             weighed((F.col("throttle_ms") > 0).cast("int")).alias("throttled"),
             weighed(F.col("throttle_ms")).alias("throttle_ms"),

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from minibroker.pipeline.quota_units import CHECKS
+from minibroker.pipeline.spark_amounts import sent_bytes
 from minibroker.pipeline.watch.rules import (
     CLEAR_FACTOR,
     NEIGHBOURS_MAX,
@@ -98,17 +99,17 @@ def _checks() -> Iterator[Column]:
 
 
 def _party() -> Column:
-    def nanoseconds(*names: str) -> Column:
-        return sum((F.coalesce(name, F.lit(0)) for name in names), F.lit(0))
+    def added(*columns: str | Column) -> Column:
+        return sum((F.coalesce(column, F.lit(0)) for column in columns), F.lit(0))
 
     row = _part(
         _PARTY,
         user=F.col("user"),
         client_id=F.col("client_id"),
         requests=F.lit(1),
-        worked_ns=nanoseconds("network_ns", "io_ns"),
-        moved_bytes=nanoseconds("request_bytes", "response_bytes"),
-        served_ns=nanoseconds("queue_ns", "network_ns", "io_ns"),
+        worked_ns=added("network_ns", "io_ns"),
+        moved_bytes=added("request_bytes", sent_bytes()),
+        served_ns=added("queue_ns", "network_ns", "io_ns"),
     )
     return F.when(F.col("kind") == "request", row)
 

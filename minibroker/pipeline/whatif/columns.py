@@ -17,6 +17,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from minibroker.activity.schema import ActivityKind
+from minibroker.pipeline.quota_amounts import (
+    FETCH_KEY,
+    LENGTH_BYTES,
+    PRODUCE_KEY,
+    is_held_back,
+)
 from minibroker.pipeline.whatif.counters import Floats
 from minibroker.pipeline.whatif.events import (
     EXEMPT,
@@ -66,10 +72,7 @@ ALL: Final = tuple(
 CHECKS: Final = tuple(kind.row.check_field for kind in KINDS)
 """In the order of the quota types."""
 
-LENGTH_BYTES: Final = 4
-"""Bytes that Kafka counts for a fetch in addition to the response: its length prefix."""
-
-PRODUCE_KEY, FETCH_KEY, METADATA_KEY = 0, 1, 3
+METADATA_KEY: Final = 3
 
 _FAR_MS: Final = NEVER // ORDINALS_PER_MS
 """The latest time whose ordinal fits into 64 bits."""
@@ -285,8 +288,7 @@ def _flags(table: pa.Table, keys: Longs, mutates: Flags, *, delays: bool) -> Byt
             | unthrottled * UNTHROTTLED
         )
     if not delays:
-        throttled = longs(table, "throttle_ms") > 0
-        found = found | (fetches & ~exempt & throttled) * REPEATED
+        found = found | is_held_back(keys, exempt, longs(table, "throttle_ms")) * REPEATED
     bits: Bytes = found.astype(np.uint8)
     return bits
 
