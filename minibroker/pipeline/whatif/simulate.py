@@ -2,8 +2,9 @@
 
 Owns an event queue of requests that share counters or connections; all such requests have to be
 given at once. Invariant: each connection has one request in flight, and the next one follows the
-end of the previous one and its throttle after the recorded pause; amounts are recorded in the order
-of time. Resembles muting in ``KafkaChannel`` and, for delayed responses, KIP-124.
+response to the previous one after the recorded pause or the throttle, whichever is longer; amounts
+are recorded in the order of time. Resembles muting in ``KafkaChannel`` and, for delayed responses,
+KIP-124.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ RECORD_LATE_TIME, CHECK_REQUEST, CHECK_TIME = range(3)
 TRIES_MAX: Final = 1_000
 """Attempts of a request that is rejected, or answered in part, before it is abandoned."""
 
+WAKE_MS: Final = 20
+"""A request that follows the end of a throttle within this time waited for the throttle alone: how
+long the client would have paused without it is unknown, and taken as 0.
+"""
+
 ABANDONED_MAX: Final = 100
 """Abandoned requests of a sender after which its others get only one attempt: under a small
 request_percentage each attempt takes more time than there is.
@@ -60,8 +66,8 @@ class RequestChain(NamedTuple):
     begins: Flags
     """Whether it waits for no other request: a connection's first, or any in the open loop."""
     pause_ms: Longs
-    """The pause between the end of the previous request and its throttle, and this request; for a
-    first one, the offset from its recorded time.
+    """The pause between the previous response and this request, which the client spends while it is
+    throttled; for a first one, the offset from its recorded time.
     """
     rest: Floats
     """The rest of its amount."""
@@ -120,7 +126,7 @@ def _chain_requests(requests: Requests, chain: RequestChain, order: Longs, delay
     late_ms, all_throttled_ms = requests.late_ms, requests.throttled_ms
     following, begins, pause_ms = chain[:3]
     before = NONE
-    free_ms = 0
+    answered_ms = before_throttled_ms = 0
     requested_ms = NEVER
     for at in range(len(order)):
         row = order[at]
@@ -135,16 +141,23 @@ def _chain_requests(requests: Requests, chain: RequestChain, order: Longs, delay
                 pause_ms[row] = requested_ms - now_ms
             else:
                 following[before] = row
-                pause_ms[row] = max(0, requested_ms - free_ms)
+                pause_ms[row] = _pause_ms(requested_ms - answered_ms, before_throttled_ms)
             before = row
             requested_ms = NEVER
-            service_ms = _service_ms(now_ms, late_ms[row], throttled_ms, delays)
-            free_ms = now_ms + (
-                throttled_ms + service_ms if delays else max(throttled_ms, service_ms)
-            )
+            answered_ms = now_ms + _service_ms(now_ms, late_ms[row], throttled_ms, delays)
+            answered_ms += throttled_ms if delays else 0
+            before_throttled_ms = 0 if delays else throttled_ms
         if last:
             before = NONE
             requested_ms = NEVER
+
+
+@compiled
+def _pause_ms(apart_ms: int, throttled_ms: int) -> int:
+    """The client's pause between a response and the next request, ``apart_ms`` later."""
+    if throttled_ms > 0 and apart_ms <= throttled_ms + WAKE_MS:
+        return max(0, apart_ms - throttled_ms)
+    return max(0, apart_ms)
 
 
 @compiled
@@ -302,8 +315,7 @@ def _check_time(stage: SimulationState, row: int, now_ms: int) -> None:
             answers.throttles, row, kind, throttled_ms, first_kind, first_ms if terms.delays else 0
         )
     if terms.closed:
-        free_ms = answered_ms if terms.delays else max(answered_ms, now_ms + throttled_ms)
-        _schedule_next(stage, row, answered_ms, free_ms, again)
+        _schedule_next(stage, row, answered_ms, 0 if terms.delays else throttled_ms, again)
 
 
 @compiled
@@ -319,7 +331,7 @@ def _answer(
 
 @inlined
 def _schedule_next(
-    stage: SimulationState, row: int, answered_ms: int, free_ms: int, again: bool
+    stage: SimulationState, row: int, answered_ms: int, throttled_ms: int, again: bool
 ) -> None:
     """Schedule another attempt of the request, its rest, or the connection's next request."""
     requests, chain, queue, ends = stage.requests, stage.chain, stage.queue, stage.ends
@@ -328,7 +340,8 @@ def _schedule_next(
         chain.tries[row] += 1
         starving = ends[group, ABANDONED] >= ABANDONED_MAX
         if chain.tries[row] < (1 if starving else TRIES_MAX):
-            _push(queue, free_ms, requests.sequence[row], CHECK_REQUEST, row)
+            again_ms = answered_ms + throttled_ms
+            _push(queue, again_ms, requests.sequence[row], CHECK_REQUEST, row)
             return
         ends[group, ABANDONED] += 1
     wall_ms = requests.wall_ms[row] - requests.ms[row]
@@ -338,5 +351,5 @@ def _schedule_next(
     ends[group, REPLAYED_END_MS] = max(ends[group, REPLAYED_END_MS], answered_ms + wall_ms)
     following = chain.following[row]
     if following != NONE:
-        at_ms = free_ms + chain.pause_ms[following]
+        at_ms = answered_ms + max(throttled_ms, chain.pause_ms[following])
         _push(queue, at_ms, requests.sequence[following], CHECK_REQUEST, following)

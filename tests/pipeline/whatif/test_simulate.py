@@ -59,7 +59,7 @@ def closed_loop(events: list[Event], proposal: Proposal) -> dict[int, tuple[int,
         del queue[0]
         if queue:
             pause_ms = queue[0].clock_ms - event.late_clock_ms
-            at_ms = now_ms + max(service_ms, throttled_ms) + max(0, pause_ms)
+            at_ms = now_ms + service_ms + max(throttled_ms, pause_ms, 0)
             heapq.heappush(happen, (at_ms, queue[0].sequence, 1, queue[0]))
     return found
 
@@ -100,9 +100,30 @@ def produced(sequence: int, clock_ms: int, size: int, connection: int = 0) -> Ev
 def test_throttled_sender_delays_next_request() -> None:
     events = [produced(0, 0, 20480), produced(1, 2000, 10), produced(2, 4000, 10)]
     row = outcome(events, of_client(PRODUCER, 1024))
-    assert (row["throttled"], row["throttle_ms"]) == (1, 10_000)
-    # The pauses of 1998 ms start after the throttle and after the second response.
-    assert row["late_ms"] == 10_000 + 1998 + 2 + 1998 - 4000
+    # The pauses of 1998 ms pass during the throttles, and the first bytes still count when the
+    # first throttle ends.
+    assert (row["throttled"], row["throttle_ms"]) == (2, 10_000 + 10_008)
+    assert row["late_ms"] == 2 + 10_000 + 2 + 10_008 - 4000
+
+
+def test_pause_longer_than_throttle_is_not_extended() -> None:
+    events = [produced(0, 0, 10_340), produced(1, 2000, 10_240), produced(2, 4000, 0)]
+    row = outcome(events, of_client(PRODUCER, 1024))
+    assert row["throttled"] == 2
+    # 98 ms pass during the first pause; the second throttle outlasts the pause by far.
+    found = random_workload.replay(events, of_client(PRODUCER, 1024), Counting(), closed=True)
+    assert found[0].ms == 98
+    assert row["late_ms"] == 2000 + 2 + found[1].ms - 4000
+
+
+def test_recorded_throttle_is_no_pause_of_the_client() -> None:
+    throttle = Event(**{**vars(produced(0, 0, 1)), "throttle_ms": 5000})
+    no_quota = of_client(PRODUCER, 10**9)
+    # It went on as soon as it was allowed to, so it would not have paused without a throttle.
+    (blocked, paused) = (outcome([throttle, produced(1, ms, 1)], no_quota) for ms in (5010, 7000))
+    assert blocked["late_ms"] == 10 - 5010
+    # It paused for longer than the throttle.
+    assert paused["late_ms"] == 0
 
 
 def test_throttle_does_not_delay_other_connection() -> None:
