@@ -21,6 +21,10 @@ class SparkMissing(PipelineError):
     """pyspark, or the JVM that it needs, is missing."""
 
 
+class SparkNotStarted(PipelineError):
+    """Spark, or its JVM, did not start: a wrong master, setting or JVM."""
+
+
 class WrongSchema(PipelineError):
     """The input does not match the schema; the message names place, column and remedy."""
 

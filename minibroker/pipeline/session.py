@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from minibroker.pipeline.errors import SparkMissing
+from minibroker.pipeline.spark_start import check_master, one_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,8 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session for the job ``name``, stopped at the end.
 
-    ``conf`` wins over every default. Raises SparkMissing when pyspark or a JVM isn't there.
+    ``conf`` wins over every default. Raises SparkMissing when pyspark or a JVM isn't there, and
+    SparkNotStarted when Spark can't start with these settings.
     """
     spark = start(name, master=master, conf=conf)
     try:
@@ -53,23 +55,20 @@ def start(
 ) -> SparkSession:
     """Like `session`, but the caller stops it."""
     look_for_spark()
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"minibroker {name}")
-    for key, value in {**settings(os.environ, master), **(conf or {})}.items():
+    every = {**settings(os.environ, master), **(conf or {})}
+    for key, value in every.items():
         builder = builder.config(key, value)
     if not _submitted(os.environ):
         os.environ["PYSPARK_PYTHON"] = sys.executable
         if _local(master):
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    try:
+    if "spark.master" in every:
+        check_master(every["spark.master"])
+    with one_error():
         return builder.getOrCreate()
-    except PySparkException as error:
-        raise SparkMissing(
-            f"Spark's JVM did not start; it needs Java 17 or 21, found through JAVA_HOME or the"
-            f" path: {error}"
-        ) from error
 
 
 def look_for_spark() -> None:

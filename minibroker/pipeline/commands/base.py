@@ -47,6 +47,12 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
         key, equals, setting = value.partition("=")
         if not (key and equals):
             raise click.BadParameter(f"'{value}' is not key=value", param=option)
+        if not key.startswith("spark."):
+            raise click.BadParameter(
+                f"'{key}' is no setting of Spark, which would ignore it: their names begin with"
+                " spark., those of Hadoop with spark.hadoop.",
+                param=option,
+            )
         found[key] = setting
     return found
 

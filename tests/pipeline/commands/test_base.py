@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import click
@@ -27,6 +28,22 @@ def test_settings_of_spark_are_pairs() -> None:
     result = CliRunner().invoke(job, ["--conf", "spark.ui.port"])
     assert result.exit_code == 2
     assert "'spark.ui.port' is not key=value" in result.output
+
+
+def test_setting_that_spark_would_ignore_is_rejected() -> None:
+    result = CliRunner().invoke(job, ["--conf", "driver.memory=2g"])
+    assert result.exit_code == 2
+    assert "'driver.memory' is no setting of Spark" in result.output
+
+
+@pytest.mark.parametrize("words", [["--master", "{}"], ["--conf", "spark.master={}"]])
+def test_unreachable_master_is_one_line(words: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        master = f"spark://127.0.0.1:{server.getsockname()[1]}"
+    result = CliRunner().invoke(job, [word.format(master) for word in words])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: no Spark master can be reached at {master} (")
+    assert result.output.count("\n") == 1
 
 
 def test_foreseen_error_is_one_line() -> None:
