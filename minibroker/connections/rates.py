@@ -113,6 +113,14 @@ class ConnectionRates:
             self._ip_throttle[listener].record(delay_ms, now_ms)
         return delay_ms
 
+    def repeat_ip_decision(self, ip: str, now_ms: int, *, admitted: bool) -> None:
+        """Record a connection of an address as when it was admitted, or not, before."""
+        rate = self._ip_rate(ip, now_ms)
+        rate.record(1, now_ms)
+        rate.purge(now_ms)
+        if not admitted:
+            rate.record(-1, now_ms)
+
     def admit_delayed(self, listener: str, ip: str, now_ms: int) -> bool:
         """Whether a delayed connection may be admitted now; if so, record it everywhere."""
         if self._ip_delay(ip, now_ms) > 0:

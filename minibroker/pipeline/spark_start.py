@@ -74,7 +74,7 @@ def _check_reachable(master: str, places: list[str]) -> None:
 
 
 class Printed:
-    """What is written to standard error meanwhile, by this process and by the JVM."""
+    """What this process and the JVM write to standard error during a start."""
 
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes

@@ -15,6 +15,7 @@ import pytest
 
 from minibroker.activity.schema import ActivityKind, ConnectionStep
 from minibroker.config import Settings
+from minibroker.observability.close_reason import CloseReason
 from system_tests.pipeline import fixed_workload, recorded_broker
 from system_tests.pipeline.recorded_broker import FAST_IP
 
@@ -141,6 +142,12 @@ def test_replay_under_current_quotas_matches_broker_decisions(
     assert {event["happened"] for event in of_event} == {ConnectionStep.HELD}
     assert of_ip["throttled"] == len(of_event) > 0
     assert of_ip["throttle_ms"] == sum(event["delay_ms"] for event in of_event)
+    rejected = [event for event in events if event["reason"] == CloseReason.IP_RATE]
+    assert of_ip["given_up"] == len(rejected) > 0
+
+    connections = job.replay_accuracy(activity, proposals[0], counting).connections
+    assert connections is not None
+    assert connections.equal == connections.throttles > len(of_event), connections.examples
 
 
 class WorkSummary(NamedTuple):

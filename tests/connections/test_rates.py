@@ -95,6 +95,14 @@ def test_delayed_connection_is_recorded_when_admitted() -> None:
     assert figures.broker == figures.listeners[EXTERNAL] == figures.ips[IP] == 5
 
 
+def test_repeated_decisions_leave_the_rate_as_taken_ones_do() -> None:
+    taken, repeated = made(11, ip_default=5), made(11, ip_default=5)
+    for ms in range(0, 30_000, 100):
+        admitted = taken.record_ip(EXTERNAL, IP, ms) == 0
+        repeated.repeat_ip_decision(IP, ms, admitted=admitted)
+        assert taken.of_ip(IP, ms) == repeated.of_ip(IP, ms)
+
+
 def test_address_with_zero_rate_is_never_admitted() -> None:
     rates = made(ip_default=5, ips={IP: 0})
     assert rates.record_ip(EXTERNAL, IP, 0) == 1000

@@ -1,42 +1,65 @@
 """Replays connections under proposed per-IP connection rates.
 
-Owns deriving from events when an address's rate counted a connection; the rates are computed by the
-broker's own module, for each connection. It must never know requests. Invariant: a connection
-arrives once, when it was checked originally, however it was delayed or accepted then; if it is
-delayed in the replay, it is checked again after its delay, if that is configured.
-``ConnectionQuotas`` and KIP-612.
+Owns the decisions on arrivals, and when delayed connections are checked again; the rates are
+computed by the broker's own module, for each connection. It must never know requests, or an event.
+Invariant: a connection arrives when it was checked originally, however it was delayed or accepted
+then. If it is delayed in the replay, it is checked again after its delay, if that is configured: at
+the recorded time if the broker delayed it equally. ``ConnectionQuotas`` and KIP-612.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-
-from minibroker.activity.schema import ConnectionStep
 from minibroker.connections.rates import ConnectionRateLimits, ConnectionRates
-from minibroker.pipeline.whatif.columns import Lives, codes, longs
+from minibroker.pipeline.whatif.arrivals import Arrival
 from minibroker.pipeline.whatif.decisions import MS_PER_MINUTE
-from minibroker.pipeline.whatif.events import Ints, Longs
 from minibroker.pipeline.whatif.proposal import COLD, Counting, Proposal
 
 ANY: Final = "any"
 """Listeners have rates too, but quota files don't contain them."""
 
-EARLIER: Final = ("kafka_connections_max", "kafka_connections_max_per_ip")
-"""Reasons for rejecting a connection before the rate of its address is checked."""
+LATE_MS: Final = 1
+"""How late a delayed connection is checked again, if the broker did not delay it: a sleeping task
+wakes up after its time, and a time is rounded down to milliseconds.
+"""
 
 
-class Arrival(NamedTuple):
-    """A connection whose address is checked."""
+class ConnectionDecision(NamedTuple):
+    """What a replay decided on a connection."""
+
+    arrival: Arrival
+    delay_ms: int
+    is_limited: bool
+    """Whether its address has a rate."""
+    is_repeated: bool = False
+    """Whether the recorded decision was repeated, because the counters are unknown."""
+
+
+class RecheckDecision(NamedTuple):
+    """What a replay decided on a delayed connection after its delay."""
+
+    arrival: Arrival
+    delay_ms: int
+    admitted: bool
+    is_repeated: bool
+    """As in ``ConnectionDecision``."""
+
+    @property
+    def was_delayed_equally(self) -> bool:
+        """Whether the recorded delay before it is the same."""
+        return self.delay_ms == self.arrival.delay_ms
+
+
+class _Delayed(NamedTuple):
+    """A connection to be checked again."""
 
     ms: int
     sequence: int
-    life: int
-    ip: str
-    wall_ms: int
+    delay_ms: int
+    arrival: Arrival
 
 
 class AddressTally:
@@ -65,27 +88,32 @@ class AddressTally:
 class Addresses:
     """The connection rates of one proposal, for each broker."""
 
-    def __init__(self, proposal: Proposal, counting: Counting) -> None:
+    def __init__(self, proposal: Proposal, counting: Counting, *, answers: bool = False) -> None:
+        """With ``answers``, decisions are collected in ``decided`` until the caller clears it."""
         self.proposal = proposal
         self.tallies: dict[tuple[int, str], AddressTally] = {}
+        self.decided: list[ConnectionDecision | RecheckDecision] = []
+        self._answers = answers
         self._counting = counting
         self._rates: dict[int, ConnectionRates] = {}
-        self._delayed: list[tuple[int, int, int, str, int]] = []
+        self._delayed: dict[tuple[int, str], list[_Delayed]] = {}
+        """By life and address, as a heap."""
 
-    def feed(self, connections: pa.Table, lives: Lives) -> None:
-        """Process the next batch of connection events."""
-        if not self.proposal.ips and self.proposal.ip_default is None:
-            return
-        found = arrivals(connections, lives)
-        brokers = lives.brokers()
-        for arrival in found:
+    def feed(self, arrivals: Iterable[Arrival], brokers: Sequence[int]) -> None:
+        """Process the next arrivals; ``brokers`` are those of each life."""
+        for arrival in arrivals:
             if self.proposal.of_ip(arrival.ip) is not None:
-                self._again(arrival.ms, arrival.sequence)
+                self._recheck_until(arrival, brokers[arrival.life])
                 self._arrive(arrival, brokers[arrival.life])
+            elif self._answers:
+                self.decided.append(ConnectionDecision(arrival, 0, is_limited=False))
 
-    def settle(self) -> None:
+    def settle(self, brokers: Sequence[int]) -> None:
         """Process the delayed connections after the last arrival."""
-        self._again(2**62, 0)
+        for (life, _), delayed in self._delayed.items():
+            while delayed:
+                self._recheck(heapq.heappop(delayed), brokers[life])
+        self._delayed.clear()
 
     def _of(self, life: int) -> ConnectionRates:
         rates = self._rates.get(life)
@@ -98,65 +126,70 @@ class Addresses:
             self._rates[life] = rates
         return rates
 
+    def _is_counted(self, ms: int, broker: int) -> bool:
+        """Whether the counters at a time are known, so that decisions are reported."""
+        return ms >= self._counting.counted_from_ms.get(broker, COLD)
+
     def _arrive(self, arrival: Arrival, broker: int) -> None:
-        ms, sequence, life, ip, wall_ms = arrival
-        delay_ms = self._of(life).record_ip(ANY, ip, ms)
-        if ms < self._counting.counted_from_ms.get(broker, COLD):
-            tally = AddressTally()  # Not reported.
-        else:
-            tally = self.tallies.setdefault((broker, ip), AddressTally())
+        is_counted = self._is_counted(arrival.ms, broker)
+        delay_ms = self._delay(arrival, is_counted=is_counted)
+        tally = AddressTally()  # Not reported.
+        if is_counted:
+            tally = self.tallies.setdefault((broker, arrival.ip), tally)
+        if self._answers:
+            self.decided.append(
+                ConnectionDecision(arrival, delay_ms, is_limited=True, is_repeated=not is_counted)
+            )
         tally.seen += 1
-        if delay_ms > 0:
-            tally.add_throttle(wall_ms, delay_ms)
-            if self._counting.rechecks:
-                heapq.heappush(self._delayed, (ms + delay_ms, sequence, life, ip, broker))
-            else:
-                tally.refused += 1
+        if delay_ms == 0:
+            return
+        tally.add_throttle(arrival.wall_ms, delay_ms)
+        if not self._counting.rechecks or arrival.delay_ms is None:
+            tally.refused += 1
+            return
+        delayed = self._delayed.setdefault((arrival.life, arrival.ip), [])
+        heapq.heappush(delayed, _delayed(arrival, delay_ms))
 
-    def _again(self, ms: int, sequence: int) -> None:
-        """Recheck delayed connections that are due before the given arrival."""
-        while self._delayed and self._delayed[0][:2] < (ms, sequence):
-            at_ms, _, life, ip, broker = heapq.heappop(self._delayed)
-            if not self._of(life).admit_delayed(ANY, ip, at_ms):
-                tally = self.tallies.get((broker, ip))
-                if tally is not None:
-                    tally.refused += 1
+    def _delay(self, arrival: Arrival, *, is_counted: bool) -> int:
+        """Record a connection; return its delay.
+
+        Whether a connection counts depends on the decision on it, so a wrong decision is followed
+        by others. While the counters are unknown, the recorded decisions are repeated.
+        """
+        rates = self._of(arrival.life)
+        if is_counted:
+            return rates.record_ip(ANY, arrival.ip, arrival.ms)
+        rates.repeat_ip_decision(arrival.ip, arrival.ms, admitted=arrival.delay_ms == 0)
+        return arrival.delay_ms or 0
+
+    def _recheck_until(self, arrival: Arrival, broker: int) -> None:
+        """Recheck the delayed connections of an address that are due before an arrival."""
+        delayed = self._delayed.get((arrival.life, arrival.ip))
+        while delayed and delayed[0][:2] < (arrival.ms, arrival.sequence):
+            self._recheck(heapq.heappop(delayed), broker)
+
+    def _recheck(self, due: _Delayed, broker: int) -> None:
+        arrival, rates = due.arrival, self._of(due.arrival.life)
+        recorded = arrival.recheck
+        is_repeated = recorded is not None and not self._is_counted(due.ms, broker)
+        if recorded is None or not is_repeated:
+            admitted = rates.admit_delayed(ANY, arrival.ip, due.ms)
+        else:
+            admitted = recorded.admitted
+            rates.repeat_ip_decision(arrival.ip, due.ms, admitted=admitted)
+        if self._answers:
+            self.decided.append(RecheckDecision(arrival, due.delay_ms, admitted, is_repeated))
+        tally = self.tallies.get((broker, arrival.ip))
+        if not admitted and tally is not None and self._is_counted(arrival.ms, broker):
+            tally.refused += 1
 
 
-def arrivals(connections: pa.Table, lives: Lives) -> list[Arrival]:
-    """The arrivals that addresses' rates counted, ordered by time."""
-    ms, brokers = longs(connections, "clock_ms"), longs(connections, "broker")
-    wall_ms = longs(connections, "time_us") // 1000
-    sequence, ips = longs(connections, "sequence"), codes(connections, "ip")
-    life = lives.of(brokers, longs(connections, "started_us"))
-    return [
-        Arrival(
-            int(ms[row]), int(sequence[row]), int(life[row]), ips[1][ips[0][row]], int(wall_ms[row])
-        )
-        for row in _rows(connections, life, sequence)
-    ]
-
-
-def _rows(connections: pa.Table, life: Ints, sequence: Longs) -> Longs:
-    """The rows of arrivals: delayed connections are checked after their delay, others at once."""
-    happened, reasons = (
-        np.array([*texts, ""], object)[numbers]
-        for numbers, texts in (codes(connections, "happened"), codes(connections, "reason"))
-    )
-    keys = np.stack((life.astype(np.int64), longs(connections, "connection")), axis=1)
-    _, whose = np.unique(keys, axis=0, return_inverse=True)
-    whose = whose.reshape(-1)
-    count = int(whose.max(initial=-1)) + 1
-    delayed, turned_away = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    delayed[whose[happened == ConnectionStep.DELAYED]] = True
-    turned_away[whose[(happened == ConnectionStep.REFUSED) & np.isin(reasons, EARLIER)]] = True
-    at_once = (happened == ConnectionStep.ACCEPTED) & ~delayed[whose] & ~turned_away[whose]
-    after = np.flatnonzero(
-        delayed[whose] & np.isin(happened, [ConnectionStep.HELD, ConnectionStep.ADMITTED])
-    )
-    after = after[np.argsort(sequence[after], kind="stable")]
-    _, first = np.unique(whose[after], return_index=True)
-    rows = np.concatenate((np.flatnonzero(at_once), after[first]))
-    clock_ms = longs(connections, "clock_ms")
-    found: Longs = rows[np.lexsort((sequence[rows], clock_ms[rows]))]
-    return found
+def _delayed(arrival: Arrival, delay_ms: int) -> _Delayed:
+    """When a connection is checked again."""
+    due_ms, recheck = arrival.ms + delay_ms, arrival.recheck
+    if recheck is None or arrival.delay_ms is None:
+        return _Delayed(due_ms + LATE_MS, arrival.sequence, delay_ms, arrival)
+    if delay_ms == arrival.delay_ms:
+        return _Delayed(recheck.ms, recheck.sequence, delay_ms, arrival)
+    late_ms = max(0, recheck.ms - arrival.ms - arrival.delay_ms)
+    return _Delayed(due_ms + late_ms, arrival.sequence, delay_ms, arrival)

@@ -61,7 +61,7 @@ OF_KINDS: Final[dict[QuotaType, tuple[str, ...]]] = {
     QuotaType.CONTROLLER_MUTATION: ("mutations", "mutations_refused", "strict"),
 }
 """Fields that matter only if there are quotas of the type."""
-OF_CONNECTIONS: Final = ("connection", "ip", "happened", "reason")
+OF_CONNECTIONS: Final = ("connection", "ip", "happened", "reason", "delay_ms")
 OF_FACTS: Final = ("throttle_ms",)
 """The decision that was recorded."""
 ALL: Final = tuple(

@@ -9,7 +9,8 @@ proposal, which ``broker`` and ``sequence`` link to the activity table. Kafka ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -32,8 +33,10 @@ from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, 
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.replay_accuracy import (
     COMPARED_DDL,
+    ComparedDecision,
     Comparison,
     ReplayAccuracy,
+    compare_connections,
     compare_decisions,
 )
 from minibroker.pipeline.whatif.rows import DDL, KEY_COLUMNS, LEAST, MOST, OUTCOME, SUMS, merged
@@ -43,7 +46,7 @@ from minibroker.quotas.entity import USER_AND_CLIENT
 from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, Row, SparkSession
 
 import numpy as np
 
@@ -96,6 +99,8 @@ def decision_batches(run: Replay) -> Iterator[pa.RecordBatch]:
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=DECISIONS)
     run.answered.clear()
+    for addresses in run.addresses:
+        addresses.decided.clear()
 
 
 FEED_ROWS: Final = 262_144
@@ -187,29 +192,51 @@ def replay_accuracy(
             run.settle()
             if run.answered:
                 yield compare_decisions(run, events, counting, dropped)
+            yield compare_connections(run, counting, dropped)
+        run.end()
+        yield compare_connections(run, counting, dropped)
 
     rows = _grouped(activity, [proposal], CHECKS, closed=False, partitions=None)
     found = rows.mapInArrow(replay, COMPARED_DDL).persist()
     try:
-        sums = found.groupBy("why").agg(
+        sums = found.groupBy("subject", "why").agg(
             F.sum("decisions").alias("n"), F.sum("throttles").alias("t")
         )
-        counts = {Comparison(row.why): (row.n, row.t) for row in sums.collect()}
-        some = found.where(F.col("why") != Comparison.EQUAL.value).orderBy(
-            "why", "broker", "sequence"
-        )
-        shown = [
-            (row.broker, row.sequence, row.recorded_ms, row.replayed_ms, Comparison(row.why))
-            for row in some.limit(examples).collect()
-        ]
+        counts = sums.collect()
+        shown = {
+            subject: _some_differences(found.where(F.col("subject") == subject.value), examples)
+            for subject in (ComparedDecision.REQUEST, ComparedDecision.CONNECTION)
+        }
     finally:
         found.unpersist()
+    connections = _accuracy(counts, ComparedDecision.CONNECTION, shown)
+    left_out = {row.why: row.n for row in counts if row.subject == ComparedDecision.LEFT_OUT.value}
+    requests = _accuracy(counts, ComparedDecision.REQUEST, shown)
+    return dataclasses.replace(requests, connections=connections, left_out=left_out)
+
+
+def _some_differences(compared: DataFrame, most: int) -> list[Row]:
+    differing = compared.where(F.col("why") != Comparison.EQUAL.value)
+    return differing.orderBy("why", "broker", "sequence").limit(most).collect()
+
+
+def _accuracy(
+    counts: Iterable[Row],
+    subject: ComparedDecision,
+    shown: Mapping[ComparedDecision, Iterable[Row]],
+) -> ReplayAccuracy:
+    by_reason = {
+        Comparison(row.why): (row.n, row.t) for row in counts if row.subject == subject.value
+    }
     return ReplayAccuracy(
-        sum(n for n, _ in counts.values()),
-        sum(throttles for _, throttles in counts.values()),
-        counts.get(Comparison.EQUAL, (0, 0))[1],
-        {why: n for why, (n, _) in counts.items() if why is not Comparison.EQUAL},
-        shown,
+        sum(n for n, _ in by_reason.values()),
+        sum(throttles for _, throttles in by_reason.values()),
+        by_reason.get(Comparison.EQUAL, (0, 0))[1],
+        {why: n for why, (n, _) in by_reason.items() if why is not Comparison.EQUAL},
+        [
+            (row.broker, row.sequence, row.recorded_ms, row.replayed_ms, Comparison(row.why))
+            for row in shown[subject]
+        ],
     )
 
 
@@ -229,7 +256,7 @@ def fields_wanted(proposals: Iterable[Proposal]) -> list[str]:
             kind in proposal.table.defaults for proposal in proposals
         ):
             found += fields
-    if any(proposal.ips or proposal.ip_default is not None for proposal in proposals):
+    if any(proposal.limits_addresses for proposal in proposals):
         found += OF_CONNECTIONS
     return [*found, "mutation.clock_ms"] if "mutations" in found else found
 

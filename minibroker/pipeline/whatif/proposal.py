@@ -58,6 +58,11 @@ class Proposal:
         bound = bound_of(self.table, kind, tags)
         return None if bound is None else (tags, bound)
 
+    @property
+    def limits_addresses(self) -> bool:
+        """Whether it has connection rates."""
+        return bool(self.ips) or self.ip_default is not None
+
     def of_ip(self, ip: str) -> float | None:
         """The connection rate of an address."""
         return self.ips.get(ip, self.ip_default)

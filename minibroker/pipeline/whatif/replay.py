@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from minibroker.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.addresses import Addresses
+from minibroker.pipeline.whatif.arrivals import Arrival, Arrivals
 from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
 from minibroker.pipeline.whatif.counters import Floats, more_counters, new_counters
 from minibroker.pipeline.whatif.decisions import end_minutes
@@ -90,7 +91,9 @@ class Replay:
         closed: bool = False,
         answers: bool = False,
     ) -> None:
-        """With ``answers``, decisions are collected in ``answered`` until the caller clears it."""
+        """With ``answers``, decisions are collected until the caller clears them: on requests in
+        ``answered``, on connections in the ``decided`` of each of ``addresses``.
+        """
         self.senders = Senders()
         self.counting = counting
         self.closed = closed
@@ -109,16 +112,20 @@ class Replay:
             )
             for proposal in proposals
         ]
-        self._addresses = [Addresses(proposal, counting) for proposal in proposals]
+        self.arrivals = Arrivals(self.senders.lives, counting.window_ms)
+        self.addresses = [
+            Addresses(proposal, counting, answers=answers)
+            for proposal in proposals
+            if answers or proposal.limits_addresses
+        ]
         self._kept: list[Requests] = []
         self._rows = OutcomeRows(closed=closed)
 
     def feed(self, events: pa.Table) -> None:
         """Replay the next batch: events of any kind, in any order."""
         connections = of_kind(events, ActivityKind.CONNECTION)
-        if len(connections):
-            for addresses in self._addresses:
-                addresses.feed(connections, self.senders.lives)
+        if self.addresses and len(connections):
+            self._arrive(self.arrivals.add(connections))
         seen = of_kind(events, ActivityKind.REQUEST)
         if not len(seen):
             return
@@ -129,6 +136,11 @@ class Replay:
             self._kept.append(requests)
         else:
             self._open(in_order(requests, self.components()))
+
+    def _arrive(self, arrivals: Sequence[Arrival]) -> None:
+        brokers = self.senders.lives.brokers()
+        for addresses in self.addresses:
+            addresses.feed(arrivals, brokers)
 
     def _meet(self) -> None:
         for sender in self.senders.all[len(self._components.senders) :]:
@@ -227,6 +239,8 @@ class Replay:
         self._end_minutes()
         for run in self._runs:
             self._rows.tallies(run.shares, self.senders.all, run.tally, run.ends)
-        for addresses in self._addresses:
+        self._arrive(self.arrivals.rest())
+        for addresses in self.addresses:
+            addresses.settle(self.senders.lives.brokers())
             self._rows.addresses(addresses)
         return self._rows.take()

@@ -8,15 +8,18 @@ Kafka has no counterpart.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from minibroker.activity.schema import ActivityKind
+from minibroker.pipeline.whatif.addresses import ConnectionDecision, RecheckDecision
 from minibroker.pipeline.whatif.columns import CHECKS, check_field, longs, of_kind
 from minibroker.pipeline.whatif.counters import Floats
 from minibroker.pipeline.whatif.events import (
@@ -46,6 +49,23 @@ class Comparison(StrEnum):
     UNKNOWN = "not explained"
 
 
+class LeftOut(StrEnum):
+    """Recorded decisions on connections that are not compared."""
+
+    BEFORE = "decisions in the first seconds, when the counters are unknown"
+    SAMPLED = "connections of a sampled recording, because the others are unknown"
+    AT_ONCE = "connections rejected at once, because too many were delayed"
+    UNFINISHED = "connections whose delay ended after the recording"
+
+
+class ComparedDecision(StrEnum):
+    """What a row is about."""
+
+    REQUEST = "request"
+    CONNECTION = "connection"
+    LEFT_OUT = "left out"
+
+
 NEAR_MS: Final = 1
 """A process reads the clock before it records, so others may record first within this time.
 Ordinals give the order, except for events recorded without quotas, and for delayed responses.
@@ -53,6 +73,7 @@ Ordinals give the order, except for events recorded without quotas, and for dela
 
 COMPARED: Final = pa.schema(
     [
+        ("subject", pa.string()),
         ("why", pa.string()),
         ("decisions", pa.int64()),
         ("throttles", pa.int64()),
@@ -62,10 +83,13 @@ COMPARED: Final = pa.schema(
         ("replayed_ms", pa.int64()),
     ]
 )
-"""A row for all equal decisions of a task, and one for each different one."""
+"""A row for all equal decisions of a task, and one for each different one. On a connection, the
+time is its delay: 0 if it was admitted, null if it was rejected after its delay. A row of what is
+left out has the number of decisions, and the reason.
+"""
 
 COMPARED_DDL: Final = (
-    "why string, decisions bigint, throttles bigint, broker int, sequence bigint,"
+    "subject string, why string, decisions bigint, throttles bigint, broker int, sequence bigint,"
     " recorded_ms bigint, replayed_ms bigint"
 )
 """The same for Spark."""
@@ -73,7 +97,8 @@ COMPARED_DDL: Final = (
 _FAR: Final = 1 << 42
 
 
-class ReplayAccuracy(NamedTuple):
+@dataclass(frozen=True)
+class ReplayAccuracy:
     """The result; ``throttles`` are the decisions to throttle, in the recording or the replay."""
 
     decisions: int
@@ -81,8 +106,12 @@ class ReplayAccuracy(NamedTuple):
     equal: int
     """How many of ``throttles`` are equal."""
     differing: dict[Comparison, int]
-    examples: Sequence[tuple[int, int, int, int, Comparison]]
+    examples: Sequence[tuple[int, int, int | None, int | None, Comparison]]
     """Broker, sequence, recorded throttle, replayed throttle, and reason of some differences."""
+    connections: ReplayAccuracy | None = None
+    """The decisions on connections, as delays and rechecks; None for the part itself."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many decisions on connections were not compared, by reason."""
 
     @property
     def share(self) -> float:
@@ -106,6 +135,7 @@ def compare_decisions(
     whys = _reasons(run, requests, answers, facts, counting, _times(dropped, brokers), rows)
     equal = replayed == requests.throttled_ms
     columns = {
+        "subject": [ComparedDecision.REQUEST.value] * (len(rows) + 1),
         "why": [Comparison.EQUAL.value, *whys],
         "decisions": [int(equal.sum()), *[1] * len(rows)],
         "throttles": [int((equal & (replayed > 0)).sum()), *[1] * len(rows)],
@@ -115,6 +145,92 @@ def compare_decisions(
         "replayed_ms": [None, *replayed[rows].tolist()],
     }
     return pa.RecordBatch.from_pydict(columns, schema=COMPARED)
+
+
+def compare_connections(
+    run: Replay, counting: Counting, dropped: Mapping[int, Sequence[int]]
+) -> pa.RecordBatch:
+    """Compare the decisions on connections of a replay under one proposal, since the last call."""
+    (addresses,) = run.addresses
+    brokers = run.senders.lives.brokers()
+    equal: Counter[bool] = Counter()
+    """The number of equal decisions, by whether the connection was throttled."""
+    left_out: Counter[str] = Counter(run.arrivals.not_replayed)
+    rows: list[dict[str, object]] = []
+    for decision in addresses.decided:
+        if isinstance(decision, RecheckDecision) and not decision.was_delayed_equally:
+            continue  # The decision to delay it is already different.
+        reason = _left_out(decision)
+        if reason is not None:
+            left_out[reason] += 1
+            continue
+        recorded_ms, replayed_ms = _outcomes(decision)
+        if recorded_ms == replayed_ms:
+            equal[isinstance(decision, RecheckDecision) or decision.delay_ms > 0] += 1
+            continue
+        arrival = decision.arrival
+        broker = brokers[arrival.life]
+        why = _reason_of_connection(decision, counting, dropped.get(broker, ()))
+        rows.append(
+            {
+                "subject": ComparedDecision.CONNECTION.value,
+                "why": why.value,
+                "decisions": 1,
+                "throttles": 1,
+                "broker": broker,
+                "sequence": arrival.sequence,
+                "recorded_ms": recorded_ms,
+                "replayed_ms": replayed_ms,
+            }
+        )
+    addresses.decided.clear()
+    run.arrivals.not_replayed.clear()
+    same = {"why": Comparison.EQUAL.value, "decisions": equal.total(), "throttles": equal[True]}
+    rows.append({"subject": ComparedDecision.CONNECTION.value, **same})
+    rows += (
+        {
+            "subject": ComparedDecision.LEFT_OUT.value,
+            "why": why,
+            "decisions": number,
+            "throttles": 0,
+        }
+        for why, number in left_out.items()
+        if number
+    )
+    return pa.RecordBatch.from_pylist(rows, schema=COMPARED)
+
+
+def _left_out(decision: ConnectionDecision | RecheckDecision) -> LeftOut | None:
+    arrival = decision.arrival
+    if arrival.is_sampled:
+        return LeftOut.SAMPLED
+    if arrival.delay_ms is None:
+        return LeftOut.AT_ONCE
+    if isinstance(decision, RecheckDecision) and arrival.recheck is None:
+        return LeftOut.UNFINISHED
+    return LeftOut.BEFORE if decision.is_repeated else None
+
+
+def _outcomes(decision: ConnectionDecision | RecheckDecision) -> tuple[int | None, int | None]:
+    """The recorded and the replayed delay, as in ``COMPARED``."""
+    arrival = decision.arrival
+    if isinstance(decision, ConnectionDecision):
+        return arrival.delay_ms, decision.delay_ms
+    assert arrival.recheck is not None
+    return 0 if arrival.recheck.admitted else None, 0 if decision.admitted else None
+
+
+def _reason_of_connection(
+    decision: ConnectionDecision | RecheckDecision,
+    counting: Counting,
+    dropped: Sequence[int],
+) -> Comparison:
+    """Why a decision differs. A wrong one changes later ones, so a dropped event explains all."""
+    if any(at <= decision.arrival.ms + counting.remembered_ms for at in dropped):
+        return Comparison.DROPPED
+    if isinstance(decision, ConnectionDecision) and not decision.is_limited:
+        return Comparison.QUOTA
+    return Comparison.UNKNOWN
 
 
 def _aligned(seen: pa.Table, brokers: Longs, sequence: Longs) -> pa.Table:

@@ -165,8 +165,7 @@ class OutcomeRows:
             self._rows.append(row)
 
     def addresses(self, addresses: Addresses) -> None:
-        """Add the outcome of connections."""
-        addresses.settle()
+        """Add the outcome of connections, after the last one."""
         proposal = addresses.proposal
         for (broker, ip), tally in addresses.tallies.items():
             who = {

@@ -39,17 +39,38 @@ def summary(outcome: DataFrame, proposals: Sequence[str], loops: Sequence[str]) 
 
 
 def accuracy_lines(accuracy: ReplayAccuracy) -> Iterator[str]:
-    """Describe how the replay compares with the recorded decisions."""
-    equal = f"{formats.count(accuracy.equal)} of {formats.many(accuracy.throttles, 'throttle')}"
+    """Describe how the replay compares with the recorded decisions, and what was left out."""
     decided = f"{formats.many(accuracy.decisions, 'decision')} compared"
-    yield f"{decided}: {equal} equal to the millisecond ({accuracy.share:.3%})"
+    yield f"{decided}: {_equal(accuracy, 'throttle', 'throttles')}"
+    yield from _difference_lines(accuracy)
+    connections = accuracy.connections
+    if connections is not None:
+        decided = f"{formats.many(connections.decisions, 'decision')} on connections compared"
+        yield f"{decided}: {_equal(connections, 'delay or recheck', 'delays and rechecks')}"
+        yield from _difference_lines(connections)
+    if accuracy.left_out:
+        yield "not compared:"
+        for why, number in sorted(accuracy.left_out.items(), key=lambda each: -each[1]):
+            yield f"  {formats.count(number):>10}  {why}"
+
+
+def _equal(accuracy: ReplayAccuracy, one: str, more: str) -> str:
+    if not accuracy.throttles:
+        return f"no {one} among them"
+    equal = f"{formats.count(accuracy.equal)} of {formats.many(accuracy.throttles, one, more)}"
+    return f"{equal} equal to the millisecond ({accuracy.share:.3%})"
+
+
+def _difference_lines(accuracy: ReplayAccuracy) -> Iterator[str]:
     for why, number in sorted(accuracy.differing.items(), key=lambda each: -each[1]):
         yield f"  {formats.count(number):>10}  {why}"
     for broker, sequence, recorded_ms, replayed_ms, why in accuracy.examples[:LISTED_MAX]:
-        times = (
-            f"{formats.count(recorded_ms)} ms recorded, {formats.count(replayed_ms)} ms replayed"
-        )
+        times = f"{_throttle(recorded_ms)} recorded, {_throttle(replayed_ms)} replayed"
         yield f"  broker {broker}, sequence {sequence}: {times}; {why}"
+
+
+def _throttle(ms: int | None) -> str:
+    return "rejection" if ms is None else f"{formats.count(ms)} ms"
 
 
 def _totals(whole: DataFrame) -> DataFrame:

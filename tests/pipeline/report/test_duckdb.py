@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ def database(recorded: pa.Table, figures: Figures) -> duckdb.DuckDBPyConnection:
     return queries.connected(recorded, figures.step_s)
 
 
-def flat(rows: list[tuple[object, ...]]) -> list[object]:
+def flat(rows: Sequence[Sequence[object]]) -> list[object]:
     return [value for row in rows for value in row]
 
 

@@ -1,64 +1,40 @@
+"""Connections replayed under connection rates, compared with simulated and recorded brokers."""
+
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from minibroker.activity.schema import ConnectionStep
-from minibroker.pipeline.whatif.addresses import Addresses, AddressTally, arrivals
+from minibroker.pipeline.whatif.addresses import Addresses, AddressTally
+from minibroker.pipeline.whatif.arrivals import Arrivals
 from minibroker.pipeline.whatif.columns import Lives
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from tests.pipeline.whatif.activity import connection_row, table
+from tests.pipeline.whatif.recorded_connections import IP, RecordedConnections
 
-IP, OTHER = "10.0.0.1", "10.0.0.2"
-A, D, H, M, R, C = ConnectionStep
-
-
-def came(*rows: dict[str, Any]) -> list[tuple[int, int]]:
-    return [(one.ms, one.sequence) for one in arrivals(table(rows), Lives())]
+OTHER = "10.0.0.2"
+Rows = list[dict[str, Any]]
 
 
-def test_connection_with_several_events_is_counted_once() -> None:
-    rows = [
-        connection_row(0, 10, 1, IP),
-        connection_row(1, 12, 2, IP),
-        connection_row(2, 12, 2, IP, happened=H),
-        connection_row(3, 300, 2, IP, happened=M),
-        connection_row(4, 400, 1, IP, happened=C),
-        connection_row(5, 500, 3, IP),
-        connection_row(6, 500, 3, IP, happened=R, reason="ip_connection_creation_rate"),
-    ]
-    assert came(*rows) == came(*reversed(rows)) == [(10, 0), (12, 1), (500, 5)]
-
-
-def test_delayed_connection_is_admitted_on_time() -> None:
-    rows = [
-        connection_row(0, 10, 1, IP),
-        connection_row(1, 10, 1, IP, happened=D, reason="max.connections"),
-        connection_row(2, 90, 1, IP, happened=H),
-        connection_row(3, 190, 1, IP, happened=M),
-    ]
-    assert came(*rows) == [(90, 2)]
-
-
-def test_connection_rejected_by_limit_is_not_counted() -> None:
-    dropped = connection_row(1, 10, 1, IP, happened=R, reason="kafka_connections_max")
-    assert came(connection_row(0, 10, 1, IP), dropped) == []
-
-
-def tally_of(proposal: Proposal, counting: Counting, *rows: dict[str, Any]) -> AddressTally | None:
-    found = Addresses(proposal, counting)
-    lives = Lives()
-    found.feed(table(rows[:40]), lives)
-    found.feed(table(rows[40:]), lives)
-    found.settle()
+def tally_of(
+    proposal: Proposal, counting: Counting, rows: Rows, batch: int = 40
+) -> AddressTally | None:
+    found, lives = Addresses(proposal, counting), Lives()
+    arrivals = Arrivals(lives, counting.window_ms)
+    for first in range(0, len(rows), batch):
+        found.feed(arrivals.add(table(rows[first : first + batch])), lives.brokers())
+    found.feed(arrivals.rest(), lives.brokers())
+    found.settle(lives.brokers())
     return found.tallies.get((0, IP))
 
 
 @pytest.mark.parametrize(("rechecks", "refused"), [(True, 0), (False, 1)])
 def test_51st_connection_at_rate_of_five_is_throttled(rechecks: bool, refused: int) -> None:
     rows = [connection_row(n, 1000, n, IP) for n in range(51)]
-    found = tally_of(Proposal("p", ips={IP: 5.0}), Counting(rechecks=rechecks), *rows)
+    found = tally_of(Proposal("p", ips={IP: 5.0}), Counting(rechecks=rechecks), rows)
     assert found is not None
     # 200 ms later the rate is just at its limit, so a recheck admits the connection.
     assert (found.seen, found.throttled, found.longest_ms) == (51, 1, 200)
@@ -68,13 +44,56 @@ def test_51st_connection_at_rate_of_five_is_throttled(rechecks: bool, refused: i
 
 def test_address_without_rate_is_not_counted() -> None:
     rows = [connection_row(n, 1000, n, IP) for n in range(51)]
-    assert tally_of(Proposal("p", ips={OTHER: 1.0}), Counting(), *rows) is None
-    assert tally_of(Proposal("p"), Counting(), *rows) is None
+    assert tally_of(Proposal("p", ips={OTHER: 1.0}), Counting(), rows) is None
+    assert tally_of(Proposal("p"), Counting(), rows) is None
 
 
 def test_first_seconds_only_fill_the_counters() -> None:
     rows = [connection_row(n, 1000 + n, n, IP) for n in range(51)]
     counting = Counting(counted_from_ms={0: 1050})
-    found = tally_of(Proposal("p", ips={IP: 5.0}), counting, *rows)
+    found = tally_of(Proposal("p", ips={IP: 5.0}), counting, rows)
     assert found is not None
     assert (found.seen, found.throttled) == (1, 1)
+
+
+@pytest.mark.parametrize("batch", [7, 100_000])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_replay_under_recorded_rate_takes_the_broker_s_decisions(seed: int, batch: int) -> None:
+    chance = random.Random(seed)
+    broker = RecordedConnections(10.0, lambda: chance.choice([0, 1, 1, 2, 3]), seed)
+    broker.run(120, 50)
+    found = tally_of(Proposal("p", ips={IP: 10.0}), Counting(), broker.rows, batch)
+    assert found is not None
+    assert found.throttled == len(broker.delays) > 300
+    assert found.total_ms == sum(ms for _, ms in broker.delays)
+    assert found.refused == len(broker.refused) > 10
+
+
+def test_unknown_counters_at_start_do_not_change_later_decisions() -> None:
+    broker = RecordedConnections(10.0, lambda: 1, 4)
+    broker.run(120, 50, pause_ms=1100)
+    # The recording starts when the counters are full. The pause ends the current sample, which may
+    # have started before.
+    started = 80_000
+    rows = [row for row in broker.rows if row["clock_ms"] >= started]
+    counted_ms = started + Counting().remembered_ms
+    counting = Counting(counted_from_ms={0: counted_ms})
+    found = tally_of(Proposal("p", ips={IP: 10.0}), counting, rows)
+    arrived = {
+        row["connection"]
+        for row in rows
+        if row["happened"] == ConnectionStep.ACCEPTED and row["clock_ms"] >= counted_ms
+    }
+    delays = [ms for number, ms in broker.delays if number in arrived]
+    assert found is not None
+    assert (found.throttled, found.total_ms) == (len(delays), sum(delays))
+    assert found.refused == len(arrived.intersection(broker.refused))
+
+
+def test_broker_s_lives_have_clocks_of_their_own() -> None:
+    early = [connection_row(n, 1000, n, IP) for n in range(51)]
+    late = [connection_row(100 + n, 9_000_000, n, IP) | {"started_us": 2} for n in range(51)]
+    rows = [row for pair in zip(early, late, strict=True) for row in pair]
+    found = tally_of(Proposal("p", ips={IP: 5.0}), Counting(), rows, 20)
+    assert found is not None
+    assert (found.seen, found.throttled, found.refused) == (102, 2, 0)

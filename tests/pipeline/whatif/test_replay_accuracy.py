@@ -15,13 +15,20 @@ from trio.testing import MockClock
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.pipeline.whatif.replay_accuracy import Comparison, ReplayAccuracy, compare_decisions
+from minibroker.pipeline.whatif.replay_accuracy import (
+    Comparison,
+    LeftOut,
+    ReplayAccuracy,
+    compare_connections,
+    compare_decisions,
+)
 from minibroker.pipeline.whatif.summary import accuracy_lines
 from minibroker.quotas.entity import Entity, QuotaTable
 from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
 from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import SCHEMA, request_row, table
 from tests.pipeline.whatif.oracle import Event
+from tests.pipeline.whatif.recorded_connections import IP, RecordedConnections
 from tests.simulation.test_activity import events, load
 from tests.simulation.test_quotas import CONSUMER, PRODUCER, TIME, Open, serve
 
@@ -168,3 +175,91 @@ def test_accuracy_lines_show_share_and_examples() -> None:
     assert "10 decisions compared: 3 of 4 throttles equal to the millisecond (75.000%)" in text
     assert "broker 1, sequence 5: 100 ms recorded, 90 ms replayed" in text
     assert ReplayAccuracy(5, 0, 0, {}, []).share == 1.0
+
+
+OF_ADDRESS = Proposal("p", ips={IP: 10.0})
+
+
+def recorded_connections() -> RecordedConnections:
+    chance = random.Random(1)
+    broker = RecordedConnections(10.0, lambda: chance.choice([0, 1, 2]), 1)
+    broker.run(60, 50)
+    return broker
+
+
+def compare_address(
+    rows: list[dict[str, Any]],
+    proposal: Proposal = OF_ADDRESS,
+    counting: Counting | None = None,
+    dropped: dict[int, Sequence[int]] | None = None,
+) -> dict[str, tuple[int, int]]:
+    """The number of decisions and of throttles, by reason."""
+    counting = counting or Counting()
+    run = Replay([proposal], counting, answers=True)
+    run.feed(table(rows))
+    run.end()
+    found = compare_connections(run, counting, dropped or {}).to_pylist()
+    return {
+        why: tuple(sum(row[name] for row in found if row["why"] == why)
+                   for name in ("decisions", "throttles"))
+        for why in {row["why"] for row in found}
+    }  # fmt: skip
+
+
+def test_decisions_on_connections_are_compared() -> None:
+    broker = recorded_connections()
+    delays, arrivals = len(broker.delays), broker.rows[-1]["connection"] + 1
+    rechecks = sum(row["happened"] in {"admitted", "refused"} for row in broker.rows)
+    assert delays > 100
+    found = compare_address(broker.rows)
+    unfinished = delays - rechecks
+    assert found.pop(LeftOut.UNFINISHED, (0, 0))[0] == unfinished
+    assert found == {Comparison.EQUAL: (arrivals + rechecks, delays + rechecks)}
+
+
+def test_differing_decision_on_connection_reports_reason() -> None:
+    rows = recorded_connections().rows
+    (at, *_) = [n for n, row in enumerate(rows) if row["happened"] == "held"]
+    rows[at] = rows[at] | {"delay_ms": rows[at]["delay_ms"] + 7}
+    assert compare_address(rows)[Comparison.UNKNOWN][0] >= 1
+    assert Comparison.UNKNOWN not in compare_address(rows, dropped={0: [rows[0]["clock_ms"]]})
+    unlimited = compare_address(rows, Proposal("p"))
+    assert unlimited[Comparison.QUOTA][0] == sum(row["happened"] == "held" for row in rows)
+
+
+def test_comparison_leaves_out_repeated_decisions() -> None:
+    rows = recorded_connections().rows
+    found = compare_address(rows, counting=Counting(counted_from_ms={0: 10**9}))
+    assert found[LeftOut.BEFORE][0] > 700
+    assert found[Comparison.EQUAL] == (0, 0)
+
+
+def test_comparison_of_sample_leaves_connections_out() -> None:
+    rows = [row | {"sample": 0.5} for row in recorded_connections().rows]
+    found = compare_address(rows)
+    assert found[LeftOut.SAMPLED][0] > 700
+    assert found[Comparison.EQUAL] == (0, 0)
+
+
+def test_job_compares_connections_and_reports_what_it_left_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    import pyarrow.parquet as pq
+
+    from minibroker.pipeline.schemas import ACTIVITY
+
+    rows = recorded_connections().rows
+    rejected = [
+        rows[0] | {"connection": 9**9, "sequence": 9**9},
+        rows[0] | {"connection": 9**9, "sequence": 9**9 + 1, "happened": "refused",
+                   "reason": "kafka_connections_max"},
+    ]  # fmt: skip
+    pq.write_table(table([*rows, *rejected]), tmp_path / "events.parquet")
+    frame = spark.read.schema(ACTIVITY).parquet(str(tmp_path / "events.parquet"))
+    found = job.replay_accuracy(frame, OF_ADDRESS, Counting())
+    assert found.connections is not None
+    assert found.connections.throttles == found.connections.equal > 200
+    lines = list(accuracy_lines(found))
+    assert lines[0] == "0 decisions compared: no throttle among them"
+    assert "delays and rechecks equal to the millisecond (100.000%)" in lines[1]
+    assert "           1  rejections before the rate of the address was checked" in lines

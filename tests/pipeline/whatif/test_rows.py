@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from minibroker.pipeline.whatif.addresses import Addresses
+from minibroker.pipeline.whatif.arrivals import Arrivals
 from minibroker.pipeline.whatif.columns import Lives
 from minibroker.pipeline.whatif.events import new_minutes
 from minibroker.pipeline.whatif.proposal import Counting, Proposal, Sender
@@ -35,7 +36,10 @@ def test_row_reports_throttled_sender_time_and_quota() -> None:
 def test_throttled_address_has_its_own_rows() -> None:
     addresses = Addresses(Proposal("p", ip_default=5.0), Counting())
     rows = [connection_row(n, 1000, n, "10.0.0.1") for n in range(51)]
-    addresses.feed(table(rows), Lives())
+    arrivals = Arrivals(Lives(), 1000)
+    assert arrivals.add(table(rows)) == []
+    addresses.feed(arrivals.rest(), [0])
+    addresses.settle([0])
     out = OutcomeRows(closed=True)
     out.addresses(addresses)
     whole, minute = (row for batch in out.take() for row in batch.to_pylist())
