@@ -20,8 +20,10 @@ from minibroker.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic, ObservedC
 ATTEMPTS_MIN: Final = 5
 """Failed attempts in a row from which there is something to judge."""
 ATTEMPTS_PER_S_MAX: Final = 100
-"""Attempts in one second. A client with Kafka's defaults makes five in its first second, but one
-process may contain several clients, each with several connections."""
+"""Attempts in one second that are never too many."""
+ATTEMPTS_PER_S_AND_CONNECTION: Final = 10
+"""Attempts in one second for each connection that was in use. A client with Kafka's defaults makes
+five in its first second, and many clients may have one client id."""
 GROWTH_WINDOW_MS: Final = 2_000
 """The first and the last part of a row of attempts that are compared."""
 GROWTH_ROW_MS_MIN: Final = 2 * GROWTH_WINDOW_MS
@@ -62,12 +64,14 @@ def _judged_rows(traffic: ClientTraffic) -> Iterator[tuple[list[ObservedConnecti
 
 def _observe_backoff(traffic: ClientTraffic) -> Iterator[Situation]:
     for row, times in _judged_rows(traffic):
+        in_use = len(_connections_in_use(traffic, row[0]))
+        attempts_max = max(ATTEMPTS_PER_S_MAX, ATTEMPTS_PER_S_AND_CONNECTION * in_use)
         for at in range(len(row)):
-            later = at + ATTEMPTS_PER_S_MAX
+            later = at + attempts_max
             if later < len(row) and times[later] - times[at] < 1000:
                 yield Situation(
                     _evidence(row[at : later + 1]),
-                    f"connected {ATTEMPTS_PER_S_MAX + 1} times within "
+                    f"connected {attempts_max + 1} times within "
                     f"{duration(times[later] - times[at])}, although no connection was served",
                 )
                 break
@@ -125,16 +129,16 @@ def _replaces_one_connection(traffic: ClientTraffic, attempt: ObservedConnection
     The attempts to replace several connections have waits of their own, which are not
     distinguishable.
     """
-    served = [each for each in traffic.connections if each.is_served]
-    start = max(
-        (each.exchanges[-1].last_ms for each in served if _is_before(each, attempt)), default=0.0
-    )
-    in_use = [
-        each
-        for each in served
-        if _is_before(each, attempt) and each.exchanges[-1].last_ms >= start - IN_USE_MS
-    ]
-    return len(in_use) == 1
+    return len(_connections_in_use(traffic, attempt)) == 1
+
+
+def _connections_in_use(
+    traffic: ClientTraffic, attempt: ObservedConnection
+) -> list[ObservedConnection]:
+    """Return the connections that the client used before a failed attempt."""
+    served = [each for each in traffic.connections if each.is_served and _is_before(each, attempt)]
+    start = max((each.exchanges[-1].last_ms for each in served), default=0.0)
+    return [each for each in served if each.exchanges[-1].last_ms >= start - IN_USE_MS]
 
 
 def _is_before(connection: ObservedConnection, attempt: ObservedConnection) -> bool:
@@ -148,7 +152,10 @@ def _observe_reuse(traffic: ClientTraffic) -> Iterator[Situation]:
         return
     fault = ""
     if len(short) >= SHORT_CONNECTIONS_MIN and len(short) > SHORT_SHARE_MAX * len(served):
-        fault = f"{len(short)} of {len(served)} connections were for a single request"
+        fault = (
+            f"{len(short)} of {len(served)} connections were for a single request, unless as many "
+            "clients have this client id"
+        )
     yield Situation(_evidence(short or served), fault)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
 from minibroker.journal.entries import JournalEntry, api_key, decoded
 from protocol.errors import DecodeError, ErrorCode
-from protocol.records import BatchHeader, iter_batches
+from protocol.records import NO_SEQUENCE, BatchHeader, Record, iter_batches, iter_records
 from protocol.registry import ApiKey
 
 Body = Mapping[str, Any]
@@ -143,6 +144,15 @@ def _partitions(body: Body, topics: str, partitions: str) -> Iterator[tuple[str,
             yield f"{name}-{_index(partition)}", partition
 
 
+def partitions_of(body: Body, topics: str) -> list[str]:
+    """Return the partitions in an array of topics with arrays of numbers."""
+    return [
+        f"{topic_of(topic)}-{number}"
+        for topic in body.get(topics) or ()
+        for number in topic["partitions"]
+    ]
+
+
 def requested_partitions(exchange: ObservedExchange) -> list[tuple[str, Body]]:
     """Return the partitions that a request to a leader names, with their fields."""
     fields = None if exchange.key is None else _PARTITIONED.get(exchange.key)
@@ -159,8 +169,15 @@ def returned_partitions(exchange: ObservedExchange) -> list[tuple[str, Body]]:
     return list(_partitions(exchange.response, fields.topic_results, fields.partition_results))
 
 
+_EPOCH_ERRORS: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
+"""Errors that a broker gives only to a request with the leader epoch of its metadata (KIP-320)."""
+
+
 def results_of(exchange: ObservedExchange) -> Iterator[EntityResult]:
-    """Yield the result of each entity of a request that was answered."""
+    """Yield the result of each entity of a request that was answered.
+
+    An error that no broker gives to the request, but a fault rule can, is not a result.
+    """
     if exchange.key is None or exchange.request is None or exchange.response is None:
         return
     if exchange.key not in _PARTITIONED:
@@ -168,8 +185,11 @@ def results_of(exchange: ObservedExchange) -> Iterator[EntityResult]:
         yield EntityResult(exchange, subject_of(exchange), codes[0] if codes else 0)
         return
     found = dict(returned_partitions(exchange))
-    for subject, _ in requested_partitions(exchange):
+    for subject, asked in requested_partitions(exchange):
         result = found.get(subject, {})
+        has_epoch = asked.get("current_leader_epoch", -1) >= 0
+        if result.get("error_code") in _EPOCH_ERRORS and not has_epoch:
+            continue
         leader = result.get("current_leader") or {}
         yield EntityResult(
             exchange, subject, result.get("error_code", 0), leader.get("leader_id", -1) >= 0
@@ -193,6 +213,14 @@ def subject_of(exchange: ObservedExchange) -> str:
     return ""
 
 
+def is_retriable(code: int | None) -> bool:
+    """Whether a code is one of the errors after which a request may be repeated."""
+    try:
+        return code is not None and ErrorCode(code).retriable
+    except ValueError:
+        return False
+
+
 def error_codes(body: Body) -> Iterator[int]:
     """Yield every error code of a response, the outer ones first."""
     nested: list[Body] = []
@@ -207,9 +235,61 @@ def error_codes(body: Body) -> Iterator[int]:
         yield from error_codes(fields)
 
 
-def batches_of(records: bytes | None) -> list[BatchHeader]:
-    """Return the headers of the batches in a records field; none if they cannot be read."""
+class SentBatch(NamedTuple):
+    """A batch in a Produce request."""
+
+    header: BatchHeader
+    content: bytes
+    """The whole batch."""
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether an idempotent producer sent it."""
+        return self.header.has_producer_id and self.header.base_sequence != NO_SEQUENCE
+
+    @property
+    def identity(self) -> object:
+        """Equal for two batches if the second one repeats the first.
+
+        A retry may be built again, so that its checksum differs. An idempotent producer keeps the
+        sequence of the batch. Other batches begin with the same record, with its timestamp.
+        """
+        if self.has_sequence:
+            return self.header.producer_id, self.header.base_sequence
+        records = self.records(1)
+        if not records:
+            return self.header.crc
+        first = records[0]
+        return first.timestamp, first.key, first.value, first.headers
+
+    def records(self, count: int | None = None) -> list[Record] | None:
+        """Return the records, or the first ones; None if they cannot be read."""
+        try:
+            return list(islice(iter_records(self.content, RECORD_BYTES_MAX), count))
+        except DecodeError:
+            return None
+
+
+RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Records of a compressed batch that take more bytes are not compared."""
+
+
+def sent_batches(records: bytes | None) -> list[SentBatch]:
+    """Return the batches in a records field; none if they cannot be read."""
+    if records is None:
+        return []
     try:
-        return [] if records is None else [header for _, header in iter_batches(records)]
+        found = list(iter_batches(records))
     except DecodeError:
         return []
+    return [SentBatch(header, records[at : at + header.size]) for at, header in found]
+
+
+def batch_identities(exchange: ObservedExchange) -> dict[str, object]:
+    """Return what identifies the batches of a Produce, by partition; nothing for other APIs."""
+    if exchange.key is not ApiKey.PRODUCE:
+        return {}
+    return {
+        subject: tuple(each.identity for each in sent_batches(fields["records"]))
+        for subject, fields in requested_partitions(exchange)
+    }

@@ -17,8 +17,7 @@ from minibroker.verdicts.exchanges import (
     LEADER_APIS,
     EntityResult,
     ObservedExchange,
-    batches_of,
-    requested_partitions,
+    batch_identities,
     results_of,
 )
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation, duration
@@ -47,22 +46,12 @@ def _observe_leaders(traffic: ClientTraffic) -> Iterator[Situation]:
     requests: defaultdict[object, list[EntityResult]] = defaultdict(list)
     for exchange in traffic.exchanges:
         if exchange.key in LEADER_APIS:
-            contents = _contents(exchange)
+            contents = batch_identities(exchange)
             for result in results_of(exchange):
                 key = (exchange.key, result.subject, contents.get(result.subject))
                 requests[key].append(result)
     for results in requests.values():
         yield from _lookups_after(traffic, results, OLD_LEADER, lookups, "Metadata")
-
-
-def _contents(exchange: ObservedExchange) -> dict[str, object]:
-    """The batches of a Produce by partition: others may be in flight at the same time."""
-    if exchange.key is not ApiKey.PRODUCE:
-        return {}
-    return {
-        subject: tuple(each.crc for each in batches_of(fields["records"]))
-        for subject, fields in requested_partitions(exchange)
-    }
 
 
 def _observe_coordinators(traffic: ClientTraffic) -> Iterator[Situation]:

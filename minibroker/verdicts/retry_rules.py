@@ -2,27 +2,26 @@
 
 Owns which requests are repetitions of another. It must never judge a single fast retry, since a
 client that has new metadata may retry at once. Invariant: requests for different partitions, groups
-or batches are never compared. KIP-580.
+or batches are never compared, nor those on two connections that are open at the same time. KIP-580.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
 from minibroker.verdicts.exchanges import (
     EntityResult,
     ObservedExchange,
-    batches_of,
-    requested_partitions,
+    batch_identities,
+    is_retriable,
     results_of,
 )
 from minibroker.verdicts.jitter import COMPARISONS_MIN, EQUAL_SHARE, repeated_waits
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation, duration
 from minibroker.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic
-from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
 
 RETRIES_MIN: Final = 4
@@ -41,41 +40,42 @@ CORRELATION_END: Final = 8
 """Bytes of a request until the end of its correlation id."""
 
 Row = list[EntityResult]
-
-
-def _is_retriable(code: int) -> bool:
-    try:
-        return ErrorCode(code).retriable
-    except ValueError:
-        return False
+RequestContent = tuple[str | None, bytes]
+"""Connection, and the request without its correlation id."""
 
 
 def _rows(traffic: ClientTraffic) -> Iterator[Row]:
-    """Yield rows of failed requests for one entity, each with the request after them."""
-    rows: defaultdict[tuple[object, ...], Row] = defaultdict(list)
+    """Yield rows of failed requests for one entity, each with the request after them.
+
+    Several clients may have the same client id, so a request on another connection continues a row
+    only if the connection of the row is closed.
+    """
+    open_rows: defaultdict[tuple[object, ...], dict[str, Row]] = defaultdict(dict)
     for exchange in traffic.exchanges:
         if exchange.key in HANDSHAKE_APIS:
             continue
-        for result in _batch_results(exchange):
-            key, found = result
-            row = rows[key]
-            row.append(found)
-            if not _is_retriable(found.code):
+        connection = exchange.sent.connection or ""
+        batches = batch_identities(exchange)
+        for result in results_of(exchange):
+            rows = open_rows[exchange.key, result.subject, batches.get(result.subject)]
+            row = rows.pop(connection, None) or _row_of_closed(rows, traffic.closed_at, exchange)
+            row.append(result)
+            if is_retriable(result.code):
+                rows[connection] = row
+            else:
                 yield row
-                del rows[key]
-    yield from rows.values()
+    for rows in open_rows.values():
+        yield from rows.values()
 
 
-def _batch_results(exchange: ObservedExchange) -> Iterator[tuple[tuple[object, ...], EntityResult]]:
-    """Yield results by what the request is about; that of a Produce are its batches."""
-    batches: dict[str, tuple[int, ...]] = {}
-    if exchange.key is ApiKey.PRODUCE:
-        batches = {
-            subject: tuple(each.crc for each in batches_of(fields["records"]))
-            for subject, fields in requested_partitions(exchange)
-        }
-    for result in results_of(exchange):
-        yield (exchange.key, result.subject, batches.get(result.subject)), result
+def _row_of_closed(
+    rows: dict[str, Row], closed_at: Mapping[str, int], exchange: ObservedExchange
+) -> Row:
+    """Return the row of a connection that was closed before a request, or a new row."""
+    for connection in rows:
+        if closed_at.get(connection, exchange.sent.sequence) < exchange.sent.sequence:
+            return rows.pop(connection)
+    return []
 
 
 def _gaps(traffic: ClientTraffic, row: Row) -> list[float] | None:
@@ -153,17 +153,18 @@ def _observe_jitter(traffic: ClientTraffic) -> Iterator[Situation]:
 
 
 def _observe_repeats(traffic: ClientTraffic) -> Iterator[Situation]:
-    recent: defaultdict[bytes, deque[ObservedExchange]] = defaultdict(
+    """Find repetitions on one connection: several clients may have the same client id."""
+    recent: defaultdict[RequestContent, deque[ObservedExchange]] = defaultdict(
         lambda: deque(maxlen=REPEATS_PER_S_MAX + 1)
     )
-    reported: set[bytes] = set()
+    reported: set[RequestContent] = set()
     observed: ObservedExchange | None = None
     for exchange in traffic.exchanges:
         frame = exchange.sent.frame
         if frame is None or exchange.key is ApiKey.PRODUCE or exchange.key in HANDSHAKE_APIS:
             continue
         observed = exchange
-        content = frame[:4] + frame[CORRELATION_END:]
+        content = (exchange.sent.connection, frame[:4] + frame[CORRELATION_END:])
         row = recent[content]
         row.append(exchange)
         if len(row) <= REPEATS_PER_S_MAX or content in reported:
@@ -173,7 +174,9 @@ def _observe_repeats(traffic: ClientTraffic) -> Iterator[Situation]:
         if took_ms < 1000 and traffic.is_steady(evidence[0], evidence[-1]):
             reported.add(content)
             yield Situation(
-                evidence, f"sent the same {exchange.title} {len(row)} times in {duration(took_ms)}"
+                evidence,
+                f"sent the same {exchange.title} {len(row)} times in {duration(took_ms)}, "
+                f"{took_ms / (len(row) - 1):.1f} ms apart on average",
             )
     if observed is not None and not reported:
         yield Situation((observed.sent.sequence,))
@@ -206,7 +209,8 @@ RULES: Final = (
     ),
     BehaviorRule(
         "no-busy-loop",
-        "The client does not send the same request again and again without a pause.",
+        "The client does not send the same request on a connection more than "
+        f"{REPEATS_PER_S_MAX} times a second.",
         "Kafka's documentation of fetch.max.wait.ms and retry.backoff.ms",
         Severity.WARNING,
         "a request",

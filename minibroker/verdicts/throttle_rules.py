@@ -58,12 +58,42 @@ CLIENT_THROTTLES_FROM: Final = {
 start with it. Kafka's message definitions name these versions.
 """
 
+JAVA_SOFTWARE: Final = "apache-kafka-java"
+"""The name of Kafka's own client in ApiVersions (KIP-511)."""
+JAVA_THROTTLES_ALL_FROM: Final = (4, 4)
+"""Version of Kafka's client that throttles itself after every response (KAFKA-20828)."""
+JAVA_THROTTLES: Final = frozenset(CLIENT_THROTTLES_FROM) | {
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.OFFSET_DELETE,
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+}
+"""APIs after whose responses older versions of Kafka's client throttle themselves, too: those whose
+classes define ``shouldClientThrottle``.
+"""
+
 
 def _observe(traffic: ClientTraffic) -> Iterator[Situation]:
     for connection in traffic.connections:
+        is_older_java = _is_older_java(connection)
         for position, exchange in enumerate(connection.exchanges):
+            if is_older_java and exchange.key not in JAVA_THROTTLES:
+                continue
             if _throttles_client(exchange):
                 yield from _after(traffic, connection, position)
+
+
+def _is_older_java(connection: ObservedConnection) -> bool:
+    """Whether Kafka's own client named itself, in a version before the one that obeys all."""
+    for exchange in connection.exchanges:
+        request = exchange.request if exchange.key is ApiKey.API_VERSIONS else None
+        if request is not None and request.get("client_software_name") == JAVA_SOFTWARE:
+            parts = request["client_software_version"].split(".")[:2]
+            numbers = [int(part) for part in parts if part.isdecimal()]
+            return tuple(numbers) < JAVA_THROTTLES_ALL_FROM
+    return False
 
 
 def _throttles_client(exchange: ObservedExchange) -> bool:

@@ -69,6 +69,10 @@ class ClientTraffic:
             (each for connection in connections for each in connection.exchanges),
             key=lambda each: each.sent.sequence,
         )
+        self.closed_at = {
+            each.name: each.closed.sequence for each in self.connections if each.closed is not None
+        }
+        """Sequence numbers at which connections were closed."""
         self._clock_changes = [entry.sequence for entry in clock_changes]
         self._stops = {
             entry.sequence: is_running for entry, is_running in _clock_states(clock_changes)

@@ -67,6 +67,8 @@ def _observe_versions(traffic: ClientTraffic) -> Iterator[Situation]:
 def _observe_fallback(traffic: ClientTraffic) -> Iterator[Situation]:
     """Every connection may try the newest version, but the client must try another one, too."""
     refused: list[ObservedExchange] = []
+    in_vain = 0
+    with_fallback = _connections_with_fallback(traffic)
     for exchange in traffic.of_api(ApiKey.API_VERSIONS):
         last = refused[-1] if refused else None
         if last is not None and last.answer is not None and exchange.version != last.version:
@@ -81,13 +83,29 @@ def _observe_fallback(traffic: ClientTraffic) -> Iterator[Situation]:
                 )
             yield Situation(evidence, fault)
             refused.clear()
+            in_vain = 0
         if _is_refused(exchange):
             refused.append(exchange)
-            if len(refused) == REFUSALS_MAX:
+            in_vain += exchange.sent.connection not in with_fallback
+            if in_vain == REFUSALS_MAX:
                 yield Situation(
                     tuple(each.sent.sequence for each in refused),
                     f"sent {exchange.title} {REFUSALS_MAX} times, which was refused",
                 )
+
+
+def _connections_with_fallback(traffic: ClientTraffic) -> set[str | None]:
+    """Return the connections on which ApiVersions was repeated with another version.
+
+    Several clients may have the same client id, and try the newest version at the same time.
+    """
+    first: dict[str | None, int] = {}
+    found: set[str | None] = set()
+    for exchange in traffic.of_api(ApiKey.API_VERSIONS):
+        name = exchange.sent.connection
+        if first.setdefault(name, exchange.version) != exchange.version:
+            found.add(name)
+    return found
 
 
 def _is_refused(exchange: ObservedExchange) -> bool:

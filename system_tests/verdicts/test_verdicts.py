@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -15,8 +17,14 @@ from minibroker.testing import ClientMisbehaved, MiniBroker, assert_well_behaved
 from minibroker.testing.verdicts import judge_client
 from minibroker.testing.workload import CLIENTS
 from minibroker.verdicts.judging import RuleOutcome
+from system_tests.conftest import without_toolchain
+from system_tests.harness.compiling import installed_with_npm
+from system_tests.harness.jars import ToolchainMissing
+from system_tests.harness.waiting import PATIENCE_S
 from system_tests.laboratory.clients import Aiokafka, ConfluentKafka, KafkaPython, PythonClient
 from system_tests.verdicts.scenario import ClientScenario, DrivenClient
+
+HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.minibroker
 
@@ -79,6 +87,53 @@ def test_client_that_obeys_a_throttle_keeps_the_rule(
     outcomes = {each.rule.id: each.outcome for each in report.verdicts}
     assert outcomes["obeys-throttle"] is RuleOutcome.KEPT
     assert outcomes["sequence-numbers"] is RuleOutcome.KEPT
+
+
+CONCURRENT_SENDS = 20
+
+
+@pytest.fixture(scope="session")
+def concurrent_producer() -> Path:
+    """The folder of the program, with two versions of its library."""
+    try:
+        return installed_with_npm(HERE / "concurrent_producer")
+    except ToolchainMissing as missing:
+        without_toolchain(missing)
+        raise
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("package", ["defective", "repaired"])
+def test_producer_that_gives_several_records_one_sequence_is_found(
+    journaled: MiniBroker,
+    topic: str,
+    fresh: Callable[[str], str],
+    concurrent_producer: Path,
+    package: str,
+) -> None:
+    """https://github.com/platformatic/kafka/issues/326: records get lost, but acknowledged."""
+    is_defective = package == "defective"
+    client_id = fresh(package)
+    program = concurrent_producer / "producer.mjs"
+    servers = journaled.bootstrap_servers
+    output = subprocess.run(
+        ["node", program, package, servers, topic, client_id, str(CONCURRENT_SENDS)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    ).stdout
+    offsets = output.split()
+    assert len(offsets) == CONCURRENT_SENDS
+    assert len(set(offsets)) == (1 if is_defective else CONCURRENT_SENDS)
+    if not is_defective:
+        assert_well_behaved(journaled, client_id)
+        return
+    with pytest.raises(ClientMisbehaved, match="for other records than before") as raised:
+        assert_well_behaved(journaled, client_id)
+    [verdict] = raised.value.report.broken
+    assert verdict.rule.id == "sequence-numbers"
+    assert verdict.broken == CONCURRENT_SENDS - 1
 
 
 class CalmClient(NamedTuple):

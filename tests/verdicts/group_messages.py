@@ -33,6 +33,8 @@ from tests.verdicts.written import WrittenJournal
 GROUP, MEMBER, TOPIC = "g", "m", "t"
 SESSION_MS = 6_000
 INTERVAL_MS = 5_000
+POLL_MS = 300_000
+"""``max.poll.interval.ms`` of a member."""
 TOPIC_ID = Uuid(bytes(15) + b"\1")
 
 
@@ -48,6 +50,7 @@ def join(
     generation: int = 1,
     member: str = MEMBER,
     instance: str | None = None,
+    protocol: str | None = None,
 ) -> None:
     """Join a classic group and get an assignment."""
     journal.ask(
@@ -55,12 +58,15 @@ def join(
         JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=POLL_MS,
             member_id=member,
             group_instance_id=instance,
             protocol_type="consumer",
         ),
         7,
-        JoinGroupResponse(generation_id=generation, member_id=member, leader=member),
+        JoinGroupResponse(
+            generation_id=generation, member_id=member, leader=member, protocol_name=protocol
+        ),
     )
     journal.ask(
         connection,

@@ -40,6 +40,21 @@ def test_attempts_without_a_pause_are_found() -> None:
     assert text == "connected 101 times within 500 ms, although no connection was served"
 
 
+def test_attempts_of_many_clients_with_one_id_are_kept() -> None:
+    """Sixty clients lose their connections and make five attempts each in the first second."""
+    journal = WrittenJournal()
+    for number in range(60):
+        journal.open(f"served-{number}")
+        journal.ask_metadata(f"served-{number}")
+    for number in range(300):
+        journal.now += 3
+        journal.refuse(f"refused-{number}")
+    assert journal.findings("reconnect-backoff") == []
+    for number in range(700):
+        journal.refuse(f"fast-{number}")
+    assert len(journal.findings("reconnect-backoff")) == 1
+
+
 def test_times_between_attempts_that_do_not_grow_are_found() -> None:
     journal = journal_of_attempts([100.0] * 60)
     assert journal.findings("reconnect-backoff") == []
@@ -123,9 +138,10 @@ def test_connection_for_each_request_is_found() -> None:
         journal.ask_versions(str(number), {ApiKey.METADATA: (0, 9)})
         journal.ask_metadata(str(number))
         journal.close(str(number))
-    assert journal.findings("connection-reuse") == [
-        "10 of 10 connections were for a single request"
-    ]
+    [text] = journal.findings("connection-reuse")
+    assert text == (
+        "10 of 10 connections were for a single request, unless as many clients have this client id"
+    )
 
 
 def test_connections_that_the_broker_closes_are_not_held_against_the_client() -> None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from minibroker.verdicts.exchanges import (
-    batches_of,
     error_codes,
     requested_partitions,
     results_of,
     returned_partitions,
+    sent_batches,
     subject_of,
 )
 from protocol.errors import ErrorCode
@@ -34,13 +34,13 @@ def test_batches_of_a_produce_are_read() -> None:
     produce(journal, b"x")
     [(subject, fields)] = requested_partitions(journal.traffic.exchanges[0])
     assert subject == "t-0"
-    assert [header.record_count for header in batches_of(fields["records"])] == [1]
+    assert [each.header.record_count for each in sent_batches(fields["records"])] == [1]
 
 
 def test_damaged_batches_are_none() -> None:
-    assert batches_of(None) == []
-    assert batches_of(b"\0" * 61) == []
-    assert batches_of(batch(b"x")[:-1]) == []
+    assert sent_batches(None) == []
+    assert sent_batches(b"\0" * 61) == []
+    assert sent_batches(batch(b"x")[:-1]) == []
 
 
 def test_result_of_a_group_request_is_its_first_error() -> None:

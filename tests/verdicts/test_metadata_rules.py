@@ -28,9 +28,15 @@ from tests.verdicts.written import WrittenJournal, batch
 
 
 def fetch(
-    journal: WrittenJournal, error_code: int = 0, *, partition: int = 0, leader: int = -1
+    journal: WrittenJournal,
+    error_code: int = 0,
+    *,
+    partition: int = 0,
+    leader: int = -1,
+    epoch: int = 5,
 ) -> None:
-    asked = FetchTopic(topic="t", partitions=[FetchPartition(partition=partition)])
+    fields = FetchPartition(partition=partition, current_leader_epoch=epoch)
+    asked = FetchTopic(topic="t", partitions=[fields])
     current = None if leader < 0 else LeaderIdAndEpoch(leader_id=leader, leader_epoch=1)
     data = PartitionData(
         partition_index=partition, error_code=error_code, records=None, current_leader=current
@@ -102,6 +108,14 @@ def test_old_leader_that_is_used_on_is_found(error: ErrorCode) -> None:
         f"sent 10 more requests for t-0 within 2009 ms after {error.name} to Fetch v12, without "
         "Metadata"
     )
+
+
+def test_epoch_error_to_a_request_without_an_epoch_is_no_situation() -> None:
+    """A broker does not compare an epoch that the request does not name (KIP-320)."""
+    journal = WrittenJournal()
+    for _ in range(REQUESTS + 1):
+        fetch(journal, ErrorCode.FENCED_LEADER_EPOCH, epoch=-1)
+    assert journal.verdict("metadata-refresh").outcome is RuleOutcome.NOT_OBSERVED
 
 
 def test_new_leader_in_the_response_needs_no_metadata() -> None:

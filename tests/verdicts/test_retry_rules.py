@@ -6,7 +6,21 @@ from minibroker.verdicts.judging import RuleOutcome
 from minibroker.verdicts.retry_rules import REPEATS_PER_S_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from protocol.records import Record, build_batch
 from tests.verdicts.test_metadata_rules import fetch, produce
 from tests.verdicts.written import WrittenJournal
 
@@ -152,10 +166,68 @@ def test_equal_requests_without_a_pause_are_found_once() -> None:
     journal = WrittenJournal()
     poll(journal, 3 * REPEATS_PER_S_MAX, 1)
     [text] = journal.findings("no-busy-loop")
-    assert text == "sent the same Fetch v11 51 times in 100 ms"
+    assert text == "sent the same Fetch v11 51 times in 100 ms, 2.0 ms apart on average"
 
 
 def test_polls_with_a_wait_are_kept() -> None:
     journal = WrittenJournal()
     poll(journal, 2 * REPEATS_PER_S_MAX, 50)
     assert journal.findings("no-busy-loop") == []
+
+
+def test_equal_requests_of_many_clients_with_one_id_are_kept() -> None:
+    """Each of the clients looks up the coordinator once and fails, and waits before it repeats."""
+    journal = WrittenJournal()
+    request = FindCoordinatorRequest(coordinator_keys=["g"])
+    missing = Coordinator(key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    for _ in range(8):
+        for number in range(60):
+            response = FindCoordinatorResponse(coordinators=[missing])
+            journal.ask(str(number), request, 4, response, ms=1)
+        journal.now += 40
+    for rule in ("no-busy-loop", "retry-backoff"):
+        assert journal.findings(rule) == []
+
+
+def test_retries_on_new_connections_are_found() -> None:
+    journal = WrittenJournal()
+    for number in range(6):
+        journal.open(str(number))
+        request = InitProducerIdRequest(transactional_id="tx")
+        response = InitProducerIdResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
+        journal.ask(str(number), request, 4, response)
+        journal.close(str(number))
+    assert len(journal.findings("retry-backoff")) == 1
+
+
+def send_batch(journal: WrittenJournal, records: bytes) -> None:
+    data = [PartitionProduceData(index=0, records=records)]
+    done = [PartitionProduceResponse(index=0, error_code=ErrorCode.NOT_ENOUGH_REPLICAS)]
+    journal.ask(
+        "1",
+        ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="t", partition_data=data)]),
+        9,
+        ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=done)]),
+    )
+
+
+@pytest.mark.parametrize(("producer_id", "base_sequence"), [(-1, -1), (7, 4)])
+def test_batch_that_is_built_again_without_a_pause_is_found(
+    producer_id: int, base_sequence: int
+) -> None:
+    """Each retry takes one more record into the batch, so its checksum differs."""
+    journal = WrittenJournal()
+    for count in range(1, 8):
+        records = [Record(timestamp=1000 + at, value=b"%d" % at) for at in range(count)]
+        content = build_batch(
+            records, producer_id=producer_id, producer_epoch=0, base_sequence=base_sequence
+        )
+        send_batch(journal, content)
+    assert len(journal.findings("retry-backoff")) == 1
+
+
+def test_new_batches_that_fail_are_not_retries() -> None:
+    journal = WrittenJournal()
+    for number in range(8):
+        send_batch(journal, build_batch([Record(timestamp=1000 + number, value=b"x")]))
+    assert journal.verdict("retry-backoff").outcome is RuleOutcome.NOT_OBSERVED

@@ -7,6 +7,11 @@ import pytest
 
 from minibroker.verdicts.judging import RuleOutcome
 from minibroker.verdicts.throttle_rules import CLIENT_THROTTLES_FROM, IDLE_MS
+from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -94,6 +99,40 @@ def test_moved_clock_ends_the_observation() -> None:
     journal.clock()
     fetch(journal)
     assert journal.verdict(RULE).outcome is RuleOutcome.NOT_OBSERVED
+
+
+@pytest.mark.parametrize(
+    ("software", "is_judged"),
+    [
+        (("apache-kafka-java", "4.3.1"), False),
+        (("apache-kafka-java", "3.9.0"), False),
+        (("apache-kafka-java", "4.4.0"), True),
+        (("apache-kafka-java", "4.10.0"), True),
+        (("librdkafka", "2.3.0"), True),
+    ],
+)
+def test_java_obeys_every_response_from_version_4_4(
+    software: tuple[str, str], is_judged: bool
+) -> None:
+    """KAFKA-20828: older versions ignored the throttle time of newer responses."""
+    journal = WrittenJournal()
+    name, version = software
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    journal.ask("1", request, 3, ApiVersionsResponse())
+    for _ in range(2):
+        journal.ask(
+            "1",
+            ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1),
+            0,
+            ConsumerGroupHeartbeatResponse(
+                member_id="m", member_epoch=1, throttle_time_ms=THROTTLE_MS
+            ),
+        )
+        journal.now += IDLE_MS + 50
+    assert (journal.verdict(RULE).outcome is RuleOutcome.BROKEN) is is_judged
+    fetch(journal, THROTTLE_MS)
+    fetch(journal)
+    assert journal.verdict(RULE).outcome is RuleOutcome.BROKEN
 
 
 @pytest.mark.parametrize("key", CLIENT_THROTTLES_FROM)

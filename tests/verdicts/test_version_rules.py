@@ -143,3 +143,12 @@ def test_request_without_a_client_id_is_found() -> None:
     journal.client_id = None
     journal.ask_metadata("1")
     assert journal.findings("client-id") == ["sent Metadata v9 without a client id"]
+
+
+def test_many_clients_with_one_id_that_fall_back_later_are_kept() -> None:
+    journal = WrittenJournal()
+    for number in range(2 * REFUSALS_MAX):
+        refuse(journal, 4, str(number))
+    for number in range(2 * REFUSALS_MAX):
+        ask(journal, 3, str(number))
+    assert journal.findings("api-versions-fallback") == []

@@ -28,6 +28,7 @@ from protocol.messages.produce import (
     TopicProduceResponse,
 )
 from protocol.registry import ApiKey
+from tests.verdicts.consumer_messages import get_committed, validate
 from tests.verdicts.group_messages import SESSION_MS, beat, commit, join, leave
 from tests.verdicts.written import WrittenJournal, batch
 
@@ -43,6 +44,8 @@ VERSIONS = {
     ApiKey.HEARTBEAT: (0, 4),
     ApiKey.LEAVE_GROUP: (0, 5),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.OFFSET_FETCH: (1, 8),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
 }
 PARTITIONS = 4
 RETRIES_MAX = 10
@@ -76,6 +79,9 @@ class WellBehavedClient:
             self._lose_connection,
             self._pause,
             self._new_epoch,
+            self._lose_producer_state,
+            self._fail_offset_fetch,
+            self._validate,
         )
         for _ in range(steps):
             self._stay_alive()
@@ -159,6 +165,14 @@ class WellBehavedClient:
                 self._back_off(number)
         self._sequence += count
 
+    def _lose_producer_state(self) -> None:
+        lost = self._random.choice(
+            [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        )
+        records = batch(b"y", producer_id=7, epoch=self._epoch, sequence=self._sequence)
+        self._send_batch(records, lost, 0)
+        self._new_epoch()
+
     def _send_batch(self, records: bytes, error: ErrorCode, throttle_ms: int) -> None:
         data = [PartitionProduceData(index=0, records=records)]
         done = [PartitionProduceResponse(index=0, error_code=error)]
@@ -175,7 +189,7 @@ class WellBehavedClient:
     def _fetch(self) -> None:
         error = self._random.choice([ErrorCode.NONE, *RETRIABLE])
         throttle_ms = self._throttle_ms()
-        data = PartitionData(partition_index=0, error_code=error, records=None)
+        data = PartitionData(partition_index=0, error_code=error, high_watermark=3, records=None)
         self.journal.ask(
             self._data,
             FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=0)])]),
@@ -194,6 +208,16 @@ class WellBehavedClient:
         else:
             self._back_off(self._failed_fetches)
             self._failed_fetches += 1
+
+    def _fail_offset_fetch(self) -> None:
+        for _ in range(self._random.randrange(3)):
+            get_committed(self.journal, self._group, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self._back_off(0)
+        get_committed(self.journal, self._group)
+
+    def _validate(self) -> None:
+        validate(self.journal, self._data)
+        self._fetch()
 
     # Group ------------------------------------------------------------------------------------
 
