@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from minibroker.verdicts import (
+    commit_rules,
     connection_rules,
+    consumer_rules,
     group_rules,
     metadata_rules,
     producer_rules,
@@ -25,7 +27,9 @@ RULES: Final = (
     *retry_rules.RULES,
     *metadata_rules.RULES,
     *producer_rules.RULES,
+    *commit_rules.RULES,
     *group_rules.RULES,
+    *consumer_rules.RULES,
     *session_rules.RULES,
 )
 """All rules."""

@@ -7,6 +7,7 @@ be read is unknown, and nothing is concluded from it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -72,8 +73,22 @@ class MembershipEvent(NamedTuple):
     """Assigned or committed partitions; None if they are unknown."""
     interval_ms: int = 0
     """Session timeout of a classic member, or the interval of its heartbeats (KIP-848)."""
+    poll_ms: int = 0
+    """Time in which the application of a member polls again; 0 if the event does not say it."""
     is_static: bool = False
+    protocol: str = ""
+    """The assignor of the generation, of a classic member that joined."""
     error: int = 0
+
+    @property
+    def is_request(self) -> bool:
+        """Whether the member itself did the step, with a request."""
+        return self.sequence == self.exchange.sent.sequence
+
+    @property
+    def connection(self) -> str | None:
+        """The connection of the request."""
+        return self.exchange.sent.connection
 
 
 _CLASSIC: Final = (
@@ -95,6 +110,14 @@ def membership_events(traffic: ClientTraffic) -> list[MembershipEvent]:
         for event in _events(exchange, exchange.request, names)
     ]
     return sorted(events, key=lambda event: event.sequence)
+
+
+def events_by_member(traffic: ClientTraffic) -> list[list[MembershipEvent]]:
+    """Return the events of each member, in the order of sequence numbers."""
+    members: defaultdict[MemberId, list[MembershipEvent]] = defaultdict(list)
+    for event in membership_events(traffic):
+        members[event.member].append(event)
+    return list(members.values())
 
 
 def topic_names(traffic: ClientTraffic) -> Mapping[str, str]:
@@ -158,7 +181,9 @@ def _join_events(exchange: ObservedExchange, request: Body) -> Iterator[Membersh
             MembershipStep.JOINED,
             generation=response["generation_id"],
             interval_ms=request["session_timeout_ms"],
+            poll_ms=request.get("rebalance_timeout_ms", 0),
             is_static=request.get("group_instance_id") is not None,
+            protocol=response["protocol_name"] or "",
         )
     elif request["member_id"]:
         yield from _lost(exchange, MemberId(group, request["member_id"]), response["error_code"])
@@ -184,7 +209,7 @@ def _member_events(
             for partition in topic["partitions"][:1]:
                 yield from _lost(exchange, member, partition["error_code"])
         return
-    yield _sent(exchange, member, MembershipStep.KEPT_ALIVE)
+    yield _sent(exchange, member, MembershipStep.KEPT_ALIVE, generation=request["generation_id"])
     if response is None:
         return
     if exchange.key is ApiKey.SYNC_GROUP and response["error_code"] == ErrorCode.NONE:
@@ -224,6 +249,7 @@ def _heartbeat_events(
         MembershipStep.JOINED,
         generation=response["member_epoch"],
         interval_ms=response["heartbeat_interval_ms"],
+        poll_ms=max(request["rebalance_timeout_ms"], 0),
         is_static=is_static,
     )
     assignment = response["assignment"]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.verdicts.group_rules import IN_FLIGHT_MS
 from minibroker.verdicts.judging import RuleOutcome
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
@@ -12,7 +11,6 @@ from tests.verdicts.group_messages import (
     beat,
     beat_848,
     commit,
-    get_metadata,
     join,
     leave,
 )
@@ -24,82 +22,6 @@ def journal() -> WrittenJournal:
     journal = WrittenJournal()
     journal.open("1")
     return journal
-
-
-# Commits ------------------------------------------------------------------------------------------
-
-
-def test_commit_of_a_partition_that_was_assigned_away_is_found(journal: WrittenJournal) -> None:
-    join(journal, "1", 0, 1)
-    join(journal, "1", 0, generation=2)
-    journal.now += IN_FLIGHT_MS + 50
-    commit(journal, "1", 0, 1, generation=2)
-    [text] = journal.findings("commit-ownership")
-    assert "committed an offset of t-1 as member m of group g, 550 ms after an assignment" in text
-
-
-def test_commit_of_partitions_that_stayed_is_kept(journal: WrittenJournal) -> None:
-    join(journal, "1", 0, 1)
-    join(journal, "1", 0, generation=2)
-    journal.now += IN_FLIGHT_MS + 50
-    commit(journal, "1", 0, generation=2)
-    assert journal.findings("commit-ownership") == []
-
-
-def test_commit_that_was_in_flight_at_the_loss_is_kept(journal: WrittenJournal) -> None:
-    join(journal, "1", 0, 1)
-    join(journal, "1", 0, generation=2)
-    commit(journal, "1", 1, generation=1)
-    assert journal.findings("commit-ownership") == []
-
-
-def test_commit_before_any_loss_is_no_situation(journal: WrittenJournal) -> None:
-    join(journal, "1", 0, 1)
-    commit(journal, "1", 0, 1)
-    join(journal, "1", 0, 1, 2, generation=2)
-    commit(journal, "1", 2, generation=2)
-    assert journal.verdict("commit-ownership").outcome is RuleOutcome.NOT_OBSERVED
-
-
-@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
-def test_commit_after_a_lost_membership_is_found(journal: WrittenJournal, error: ErrorCode) -> None:
-    join(journal, "1", 0)
-    beat(journal, "1", error_code=error)
-    journal.now += 600
-    commit(journal, "1", 0, error_code=error)
-    [text] = journal.findings("commit-ownership")
-    assert f"600 ms after {error.name}" in text
-
-
-def test_commit_after_joining_again_is_kept(journal: WrittenJournal) -> None:
-    join(journal, "1", 0)
-    beat(journal, "1", error_code=ErrorCode.ILLEGAL_GENERATION)
-    join(journal, "1", 0, generation=3)
-    journal.now += 600
-    commit(journal, "1", 0, generation=3)
-    assert journal.findings("commit-ownership") == []
-
-
-def test_commit_of_a_reported_revocation_is_found_with_kip_848(journal: WrittenJournal) -> None:
-    get_metadata(journal, "1")
-    beat_848(journal, "1", epoch=0, owned=[], assigned=[0, 1])
-    beat_848(journal, "1", owned=[0, 1])
-    beat_848(journal, "1", assigned=[0])
-    journal.now += 600
-    commit(journal, "1", 1)  # Still owned: it has not reported the revocation.
-    beat_848(journal, "1", owned=[0])
-    assert journal.findings("commit-ownership") == []
-    journal.now += 600
-    commit(journal, "1", 1)
-    assert len(journal.findings("commit-ownership")) == 1
-
-
-def test_unknown_topic_id_proves_nothing(journal: WrittenJournal) -> None:
-    beat_848(journal, "1", epoch=0, owned=[], assigned=[0, 1])
-    beat_848(journal, "1", owned=[0], assigned=[0])
-    journal.now += 600
-    commit(journal, "1", 1)
-    assert journal.verdict("commit-ownership").outcome is RuleOutcome.NOT_OBSERVED
 
 
 # Heartbeats ---------------------------------------------------------------------------------------
