@@ -86,7 +86,7 @@ RULES: Final = tuple(
         ),
         (
             "lost-write",
-            "a committed value that no ok operation polled, although one polled a later value",
+            "a committed value that no ok operation polled, but one polled its offset or beyond",
             _NEVER,
         ),
         ("aborted-read", "an ok operation polled a value of a failed operation", _UNCOMMITTED),
@@ -129,7 +129,7 @@ RULES: Final = tuple(
         ),
         (
             "unseen",
-            "an acknowledged value at the end of a key that no operation polled",
+            "a committed value at the end of a key that no operation polled",
             ("without final polls", _without_final_polls),
         ),
         *(

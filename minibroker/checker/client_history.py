@@ -82,7 +82,9 @@ class HistorySettings:
     idempotence: bool = True
     consumers: Consumers = Consumers.ASSIGN
     final_polls: bool = False
-    """Whether the run ended with polls until all acknowledged records were seen, or in vain."""
+    """Whether the run ended with polls until all committed records were seen, or in vain: those
+    that were acknowledged, and those of transactions that were partly polled.
+    """
     clients: dict[int, str] = field(default_factory=dict)
     """Name and version of the client library of each process."""
 

@@ -53,15 +53,21 @@ def lost_writes(observations: Observations) -> Iterator[FoundAnomaly]:
         bound = observations.poll_bound(key)
         if not readers:
             readers = _lines_of_highest_polls(observations)
-        for value in sorted(lost, key=lambda each: order.last_index[each]):
+        last = order.last_index
+        for value in sorted(lost, key=lambda each: (last.get(each, -1), repr(each))):
             writer = observations.writer_of[key][value]
-            offset = order.offsets[order.last_index[value]]
             reason = "acknowledged" if writer.result is OperationResult.OK else "partly polled"
+            index = last.get(value)
+            place = "" if index is None else f" at offset {order.offsets[index]}"
+            polled = f"offset {order.offsets[bound]}"
+            if index is None:
+                polled = f"the later offset {order.offsets[bound]}"
+            elif index == bound:
+                polled = "another value at the same offset"
             yield FoundAnomaly(
                 "lost-write",
-                f"value {value!r} of {key} at offset {offset} was not polled; line {writer.line} "
-                f"sent it and was {reason}, and line {readers[key]} polled offset "
-                f"{order.offsets[bound]}",
+                f"value {value!r} of {key}{place} was not polled; line {writer.line} sent it and "
+                f"was {reason}, and line {readers[key]} polled {polled}",
                 (writer.line, readers[key]),
                 key,
             )
@@ -122,10 +128,20 @@ def _foreign_read(
 
 
 def unseen(observations: Observations) -> Iterator[FoundAnomaly]:
-    """Find acknowledged values that no operation polled and that are not lost."""
-    for operation in observations.history.completed:
-        if operation.result is not OperationResult.OK:
+    """Find committed values that no operation polled and that are not lost."""
+    for operation in observations.history.operations:
+        is_torn = observations.is_torn(operation)
+        if operation.result is not OperationResult.OK and not is_torn:
             continue
+        lines: tuple[int, ...] = (operation.line,)
+        reason = f"was acknowledged in line {operation.line}"
+        if is_torn:
+            proof = observations.evidence[operation.index]
+            lines = (operation.line, proof.line)
+            reason = (
+                f"is of the transaction in line {operation.line}, of which line {proof.line} "
+                "polled a part"
+            )
         for key, records in operation.sends.items():
             polled = observations.polled.get(key, ())
             lost = observations.lost.get(key, ())
@@ -133,9 +149,8 @@ def unseen(observations: Observations) -> Iterator[FoundAnomaly]:
                 if record.value not in polled and record.value not in lost:
                     yield FoundAnomaly(
                         "unseen",
-                        f"value {record.value!r} of {key} was acknowledged in line "
-                        f"{operation.line}, and no operation polled it",
-                        (operation.line,),
+                        f"value {record.value!r} of {key} {reason}, and no operation polled it",
+                        lines,
                         key,
                     )
 

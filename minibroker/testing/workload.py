@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -101,7 +101,9 @@ class WorkloadRun:
         self._history = HistoryWriter(path, generator.settings([each.name for each in programs]))
         self._lock = threading.Lock()
         self._missing: set[tuple[str, int]] = set()
-        """Acknowledged records that no poll has returned."""
+        """Committed records that no poll has returned."""
+        self._unknown: dict[tuple[str, int], set[tuple[str, int]]] = {}
+        """Records of transactions of unknown outcome, with all records of the same transaction."""
         self._polled: set[tuple[str, int]] = set()
         self._news = time.monotonic()
         """When a poll last returned a new record."""
@@ -153,15 +155,23 @@ class WorkloadRun:
         self._history.write(invocation)
         done = self._programs[process].ask(invocation)
         self._history.write(done)
+        steps = done.get("steps", ())
+        sent = {(step["send"], step["value"]) for step in steps if "send" in step}
         with self._lock:
-            for step in done.get("steps", ()):
-                if "send" in step and done["type"] == "ok":
-                    record = (step["send"], step["value"])
-                    if record not in self._polled:
-                        self._missing.add(record)
-                elif "poll" in step:
+            if done["type"] == "ok":
+                self._missing |= sent - self._polled
+            elif done["type"] == "unknown" and done["operation"] == "txn":
+                self._unknown |= dict.fromkeys(sent, sent)
+                self._note_committed(sent & self._polled)
+            for step in steps:
+                if "poll" in step:
                     self._note_polled(step["poll"])
         return done
+
+    def _note_committed(self, polled: Set[tuple[str, int]]) -> None:
+        """Expect all records of transactions of which some were polled."""
+        for record in polled & self._unknown.keys():
+            self._missing |= self._unknown[record] - self._polled
 
     def _note_polled(self, polled: Mapping[str, Sequence[tuple[int, int]]]) -> None:
         found = {(key, value) for key, records in polled.items() for _, value in records}
@@ -169,6 +179,7 @@ class WorkloadRun:
             self._news = time.monotonic()
         self._polled |= found
         self._missing -= found
+        self._note_committed(found)
 
 
 def run_workload(

@@ -57,9 +57,16 @@ def history_of(operations: list[dict[str, Any]]) -> list[Line]:
 
 def completions(lines: list[Line]) -> list[Line]:
     """The completions, and the invocations without one as operations of unknown outcome."""
-    done = [line for line in lines if line["type"] != "invoke"]
-    last = {line["process"]: line for line in lines}
-    open_ = [line for line in last.values() if line["type"] == "invoke"]
+    numbered = [{**line, "number": number} for number, line in enumerate(lines)]
+    done: list[Line] = []
+    last: dict[int, Line] = {}
+    for line in numbered:
+        if line["type"] != "invoke":
+            done.append({**line, "invoked": last[line["process"]]["number"]})
+        last[line["process"]] = line
+    open_ = [
+        {**each, "invoked": each["number"]} for each in last.values() if each["type"] == "invoke"
+    ]
     return [*done, *({**line, "type": "unknown", "rebalanced": []} for line in open_)]
 
 
@@ -129,7 +136,7 @@ class Naive:
 
     def lost(self) -> set[int]:
         bound = max((min(self.offsets_of(value)) for value in self.polled_ok), default=-1)
-        return {
+        return self.lost_without_offset(bound) | {
             step["value"]
             for line in self.committed
             for step in sends_of(line, self.key)
@@ -138,14 +145,47 @@ class Naive:
             and max(self.offsets_of(step["value"])) <= bound
         }
 
+    def lost_without_offset(self, bound: int) -> set[int]:
+        """Committed values that are nowhere, but before a value that is not above the bound.
+
+        That is a later value of the same operation, or one of an operation that was invoked when
+        this one was known to be committed.
+        """
+        if not self.polled_ok:
+            return set()
+        writers = {step["value"]: line for line in self.lines for step in sends_of(line, self.key)}
+        passed = {value for _, value in self.places if min(self.offsets_of(value)) <= bound}
+        found = set()
+        for line in self.committed:
+            values = [step["value"] for step in sends_of(line, self.key)]
+            for position, value in enumerate(values):
+                if self.offsets_of(value):
+                    continue
+                is_before = not passed.isdisjoint(values[position + 1 :])
+                if is_before or any(
+                    writers[other]["invoked"] > self.proof_of(line)
+                    for other in passed & writers.keys()
+                ):
+                    found.add(value)
+        return found
+
+    def proof_of(self, line: Line) -> int:
+        """The completion of an ok operation, or of the first one that polled a value of another."""
+        if line["type"] == "ok":
+            return int(line["number"])
+        sent = {(step["send"], step["value"]) for step in line["steps"] if "send" in step}
+        return min(
+            int(reader["number"])
+            for reader in self.lines
+            if reader["type"] == "ok"
+            and any(
+                (key, value) in sent for key in ("a", "b") for _, value in polls_of(reader, key)
+            )
+        )
+
     def unseen(self) -> set[int]:
-        acknowledged = {
-            step["value"]
-            for line in self.lines
-            if line["type"] == "ok"
-            for step in sends_of(line, self.key)
-        }
-        return acknowledged - self.polled - self.lost()
+        committed = {step["value"] for line in self.committed for step in sends_of(line, self.key)}
+        return committed - self.polled - self.lost()
 
     def foreign(self) -> Iterator[str]:
         failed = {

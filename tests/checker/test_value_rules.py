@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.checker.written import found, poll, report, send, txn
 
-A = "orders-0"
+A, B = "orders-0", "orders-1"
 
 
 def test_clean_history_has_no_anomaly() -> None:
@@ -45,6 +45,63 @@ def test_value_of_a_partly_polled_unknown_transaction_is_lost() -> None:
         send(1, (A, 3, 2)),
         poll(2, {A: [(1, 2), (2, 3)]}),
     ) == {"lost-write": 1}
+
+
+def test_half_polled_transaction_without_offsets_has_lost_values() -> None:
+    """A later record of the same producer was polled."""
+    torn = txn(0, [(A, 1, None), (A, 2, None)], result="unknown")
+    history = (torn, poll(1, {A: [(5, 2)]}))
+    assert found(*history, final_polls=False) == {"lost-write": 1}
+    [example] = report(*history).examples["lost-write"]
+    assert example.text == (
+        "value 1 of orders-0 was not polled; line 3 sent it and was partly polled, and line 5 "
+        "polled the later offset 5"
+    )
+
+
+def test_half_polled_transaction_is_lost_when_a_later_one_is_polled() -> None:
+    """The record that was sent after the first poll is behind the one that is missing."""
+    torn = txn(0, [(A, 1, None), (B, 2, None)], result="unknown")
+    later = (send(2, (B, 3, None)), poll(1, {B: [(9, 3)]}))
+    assert found(torn, poll(1, {A: [(5, 1)]}), *later, final_polls=False) == {"lost-write": 1}
+
+
+def test_half_polled_transaction_at_the_end_is_unseen() -> None:
+    torn = txn(0, [(A, 1, None), (B, 2, None)], result="unknown")
+    history = (torn, poll(1, {A: [(5, 1)]}))
+    assert report(*history).anomalies == {"unseen": 1}
+    assert report(*history, final_polls=False).valid
+    [example] = report(*history).examples["unseen"]
+    assert example.text == (
+        "value 2 of orders-1 is of the transaction in line 3, of which line 5 polled a part, and "
+        "no operation polled it"
+    )
+
+
+def test_record_that_was_sent_before_the_poll_proves_nothing_of_a_torn_transaction() -> None:
+    torn = txn(0, [(A, 1, None), (B, 2, None)], result="unknown")
+    history = (torn, send(2, (B, 3, None)), poll(1, {A: [(5, 1)], B: [(9, 3)]}))
+    assert found(*history, final_polls=False) == {"unseen": 1}
+
+
+def test_half_polled_sends_outside_of_a_transaction_may_fail_apart() -> None:
+    sends = send(0, (A, 1, None), (A, 2, None), result="unknown")
+    assert found(sends, poll(1, {A: [(5, 2)]})) == {}
+
+
+def test_acknowledged_value_without_offset_before_a_polled_one_is_lost() -> None:
+    history = (send(0, (A, 1, None)), send(0, (A, 2, 7)), poll(1, {A: [(7, 2)]}))
+    assert found(*history, final_polls=False) == {"lost-write": 1}
+
+
+def test_value_at_the_offset_of_a_polled_one_is_lost_there() -> None:
+    history = (send(0, (A, 1, 0)), send(1, (A, 2, 0)), poll(2, {A: [(0, 2)]}))
+    assert found(*history) == {"inconsistent-offsets": 1, "lost-write": 1}
+    [example] = report(*history).examples["lost-write"]
+    assert example.text == (
+        "value 1 of orders-0 at offset 0 was not polled; line 3 sent it and was acknowledged, and "
+        "line 7 polled another value at the same offset"
+    )
 
 
 def test_unpolled_value_of_an_unknown_operation_is_not_lost() -> None:

@@ -46,6 +46,53 @@ def test_client_that_ends_is_an_error(tmp_path: Path) -> None:
         )
 
 
+TORN = """
+import json, sys
+
+def answer(**fields):
+    print(json.dumps(fields), flush=True)
+
+sys.stdin.readline()
+answer(client="scripted 1")
+torn, polls = [], 0
+for line in map(json.loads, sys.stdin):
+    sends = [step for step in line.get("steps", ()) if "send" in step]
+    done = {**line, "type": "ok"}
+    if sends and len(sends) > 1 and not torn:
+        torn, done["type"] = sends, "unknown"
+    elif sends:
+        done["type"] = "fail"
+    elif "steps" in line:
+        polls += bool(torn)
+        seen = {1: torn[:1], 7: torn[1:]}.get(polls, [])
+        polled = {}
+        for step in seen:
+            polled.setdefault(step["send"], []).append([step["value"], step["value"]])
+        done["steps"] = [{"poll": polled}]
+    if done["type"] != "ok":
+        done["steps"] = [*sends, *([{"poll": {}}] if len(sends) < len(line["steps"]) else [])]
+    answer(**done)
+"""
+"""A client whose only transaction is half visible at first, and completely after six more polls."""
+
+
+def test_run_polls_until_a_transaction_of_unknown_outcome_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    run_workload(
+        path,
+        "abort",
+        bootstrap_servers="localhost:1",
+        topic="t",
+        partitions=1,
+        clients=[[sys.executable, "-c", TORN]],
+        operations=20,
+        seed=1,
+    )
+    report = check(path)
+    assert report.valid, report
+    assert report.polled > 1
+
+
 def test_command_line_has_defaults() -> None:
     options = parsed([
         *["--bootstrap-servers", "x:1", "--topic", "t", "--workload", "abort"],
