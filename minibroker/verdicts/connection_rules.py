@@ -64,7 +64,9 @@ def _judged_rows(traffic: ClientTraffic) -> Iterator[tuple[list[ObservedConnecti
 
 def _observe_backoff(traffic: ClientTraffic) -> Iterator[Situation]:
     for row, times in _judged_rows(traffic):
-        in_use = len(_connections_in_use(traffic, row[0]))
+        in_use = 0
+        if len(row) > ATTEMPTS_PER_S_MAX:
+            in_use = len(_connections_in_use(traffic, row[0]))
         attempts_max = max(ATTEMPTS_PER_S_MAX, ATTEMPTS_PER_S_AND_CONNECTION * in_use)
         for at in range(len(row)):
             later = at + attempts_max

@@ -33,6 +33,11 @@ _RECONNECT: Final = KnownIssue(
     "https://github.com/aio-libs/aiokafka/pull/1014",
     "Added delay to retry connection",
 )
+_SEQUENCES: Final = KnownIssue(
+    "aiokafka #1017",
+    "https://github.com/aio-libs/aiokafka/issues/1017",
+    "idempotent producer and OutOfOrderSequenceNumber problem",
+)
 _OLD_LEADER: Final = KnownIssue(
     "KAFKA-15615",
     "https://github.com/apache/kafka/pull/15647",
@@ -44,6 +49,7 @@ KNOWN_ISSUES: Final[Mapping[tuple[str, str], tuple[KnownIssue, ...]]] = {
     ("aiokafka", "retry-backoff"): (_FETCH_LOOP,),
     ("aiokafka", "no-busy-loop"): (_FETCH_LOOP,),
     ("aiokafka", "reconnect-backoff-grows"): (_RECONNECT,),
+    ("aiokafka", "producer-reset"): (_SEQUENCES,),
     ("java", "retry-backoff"): (_OLD_LEADER,),
     ("java", "no-busy-loop"): (_OLD_LEADER,),
 }

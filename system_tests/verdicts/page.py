@@ -1,19 +1,21 @@
 """The page with the verdicts on all clients.
 
 Owns its layout. It must never judge or run a client. Invariant: every rule has a row and every
-client a column; a finding that is shown has an excerpt of the journal, and what was left out is
-counted.
+client a column; a finding that is shown has an excerpt of its journal, counts that vary between
+runs are shown as ranges, and what was left out is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from minibroker.journal.entries import EntryKind, JournalEntry
 from minibroker.verdicts.all_rules import RULES
-from minibroker.verdicts.judging import ClientReport, Finding, RuleOutcome, Verdict
+from minibroker.verdicts.judging import Finding, Verdict
 from minibroker.verdicts.report import escaped
+from minibroker.verdicts.situations import BehaviorRule
+from system_tests.verdicts.causes import SCENARIO_CAUSES
 from system_tests.verdicts.known_issues import KNOWN_ISSUES
 
 SHOWN_FINDINGS: Final = 2
@@ -26,36 +28,78 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m system_tests.verdicts`; don't edit. -->
 
-Every client went through the same scenario on a broker of its own: a group is joined while its
-coordinator is not available, then throttles without muting, errors of an old leader and an old
-coordinator, a rebalance, a lost membership, errors that can be retried for three seconds and four
-times for a second and a half, and seven seconds in which new connections are accepted and reset, as
-by a load balancer without a server. A process has a producer and a consumer with the library's
-defaults, except for a session timeout of six seconds, and fetches that wait for 50 ms at most. SASL
-sessions of four seconds, ApiVersions with the persona of Kafka 2.0, and four outages of a second
-and a half while only the producer is used, are judged in runs of their own.
+Every client went through the same scenario on a broker of its own, {runs}: a group is joined while
+its coordinator is not available and then still loading, then throttles without muting, errors of an
+old leader and an old coordinator, a rebalance, a lost membership, errors that can be retried for
+three seconds and four times for a second and a half, and seven seconds in which new connections are
+accepted and reset, as by a load balancer without a server. A process has a producer and a consumer
+with the library's defaults, except for a session timeout of six seconds, and fetches that wait for
+50 ms at most. SASL sessions of four seconds, ApiVersions with the persona of Kafka 2.0, four
+outages of a second and a half while only the producer is used, and a producer whose state is lost,
+have brokers of their own.
 
 The [guide](guides/judge-a-client.md) explains the rules, and how to judge your own client. A broken
 rule is not always a defect: some are recommendations of a KIP, and what a client does also depends
-on its configuration. The broker protects itself in any case, for example by muting throttled
-connections. While the errors of an old leader last, metadata names the same leader as before, as in
-a cluster whose metadata is behind.
+on its configuration. Each section says what the scenario contributes. The broker protects itself in
+any case, for example by muting throttled connections.
+
+"2 of 7" are broken situations of all situations of the rule. "1 to 3 of 5 to 7" are the fewest and
+the most of all runs: how often a client gets into a situation depends on its timing.
 """
 
 
+class JudgedJournal(NamedTuple):
+    """A journal and what rules say about it."""
+
+    situation: str
+    """What the broker did in it; empty for the scenario."""
+    verdicts: Sequence[Verdict]
+    entries: Sequence[JournalEntry]
+
+
+ScenarioRun = Sequence[JudgedJournal]
+"""The journals of one run of the scenario."""
+
+
 class ClientResult(NamedTuple):
-    """What a client did in the scenario."""
+    """What a client did in the runs of the scenario."""
 
     library: str
     name: str
     """The library with its version."""
-    report: ClientReport
-    entries: Sequence[JournalEntry]
+    runs: Sequence[ScenarioRun]
+
+
+class RuleCount(NamedTuple):
+    """Situations of a rule in one run."""
+
+    broken: int
+    situations: int
+
+
+def _verdicts(run: ScenarioRun, rule: BehaviorRule) -> Iterator[tuple[JudgedJournal, Verdict]]:
+    for journal in run:
+        for verdict in journal.verdicts:
+            if verdict.rule.id == rule.id:
+                yield journal, verdict
+
+
+def _counts(result: ClientResult, rule: BehaviorRule) -> list[RuleCount]:
+    """The situations of a rule in each run."""
+    return [
+        RuleCount(
+            sum(verdict.broken for _, verdict in _verdicts(run, rule)),
+            sum(verdict.situations for _, verdict in _verdicts(run, rule)),
+        )
+        for run in result.runs
+    ]
 
 
 def page(results: Sequence[ClientResult]) -> str:
     """Write the page."""
-    lines = [_HEAD, *_table(results)]
+    runs = max((len(each.runs) for each in results), default=0)
+    head = _HEAD.format(runs="once" if runs == 1 else f"{runs} times")
+    lines = [head, *_table(results)]
     for result in results:
         lines += ["", f"## {escaped(result.name)}", "", *_client_lines(result)]
     return "\n".join([*lines, ""])
@@ -65,56 +109,76 @@ def _table(results: Sequence[ClientResult]) -> list[str]:
     names = " | ".join(escaped(each.name) for each in results)
     lines = [f"| Rule | {names} |", f"| --- |{' --- |' * len(results)}"]
     for rule in RULES:
-        cells = [_cell(_verdict(each.report, rule.id)) for each in results]
+        cells = [_cell(_counts(each, rule)) for each in results]
         lines.append(f"| `{rule.id}` ({escaped(rule.source)}) | {' | '.join(cells)} |")
     return lines
 
 
-def _verdict(report: ClientReport, rule_id: str) -> Verdict:
-    return next(each for each in report.verdicts if each.rule.id == rule_id)
-
-
-def _cell(verdict: Verdict) -> str:
-    if verdict.outcome is RuleOutcome.NOT_OBSERVED:
+def _cell(counts: Sequence[RuleCount]) -> str:
+    observed = [each for each in counts if each.situations]
+    broken = [each for each in observed if each.broken]
+    if not observed:
         return "not observed"
-    if verdict.outcome is RuleOutcome.KEPT:
+    if not broken:
         return "kept"
-    return f"**broken**, {verdict.broken} of {verdict.situations}"
+    if len(broken) < len(counts):
+        return f"**broken** in {len(broken)} of {len(counts)} runs, {_range(broken)}"
+    return f"**broken**, {_range(broken)}"
+
+
+def _range(counts: Sequence[RuleCount]) -> str:
+    """Write the fewest and the most of several runs."""
+    texts = []
+    for values in zip(*counts, strict=True):
+        low, high = min(values), max(values)
+        texts.append(f"{low}" if low == high else f"{low} to {high}")
+    return " of ".join(texts)
 
 
 def _client_lines(result: ClientResult) -> list[str]:
-    report = result.report
-    lines = [f"{report.requests} requests on {report.connections} connections."]
-    by_sequence = {entry.sequence: entry for entry in result.entries}
-    start_ms = result.entries[0].clock_ms if result.entries else 0.0
-    if not report.broken:
-        return [*lines, "It broke no rule."]
-    for verdict in report.broken:
-        lines += ["", f"### {escaped(result.library)}: {verdict.rule.id}", ""]
-        lines += [f"{verdict.rule.statement} ({verdict.rule.severity})", ""]
-        lines += _issue_lines(result.library, verdict)
-        for finding in verdict.findings[:SHOWN_FINDINGS]:
-            lines += _finding_lines(finding, by_sequence, start_ms)
-        if verdict.broken > SHOWN_FINDINGS:
-            lines += [f"- {verdict.broken - SHOWN_FINDINGS} more"]
-    return lines
+    lines: list[str] = []
+    for rule in RULES:
+        counts = _counts(result, rule)
+        if any(each.broken for each in counts):
+            lines += ["", f"### {escaped(result.library)}: {rule.id}", ""]
+            lines += [f"{rule.statement} ({rule.severity}; {_cell(counts)})", ""]
+            lines += _issue_lines(result.library, rule)
+            lines += [f"What the scenario contributes: {SCENARIO_CAUSES[rule.id]}", ""]
+            lines += _finding_lines(result, rule)
+    return lines[1:] or ["It broke no rule."]
 
 
-def _issue_lines(library: str, verdict: Verdict) -> list[str]:
-    issues = KNOWN_ISSUES.get((library, verdict.rule.id), ())
+def _issue_lines(library: str, rule: BehaviorRule) -> list[str]:
+    issues = KNOWN_ISSUES.get((library, rule.id), ())
     lines = [f"Known: [{each.name}]({each.url}), {escaped(each.title)}." for each in issues]
     return [*lines, ""] if lines else []
 
 
-def _finding_lines(
-    finding: Finding, entries: Mapping[int, JournalEntry], start_ms: float
-) -> list[str]:
-    shown = [entries[each] for each in finding.evidence[:SHOWN_ENTRIES] if each in entries]
-    lines = [f"- {escaped(finding.text)}"]
-    if shown:
-        excerpt = [f"  {_entry_line(entry, start_ms)}" for entry in shown]
-        lines += ["", "  ```", *excerpt, "  ```", ""]
-    return lines
+def _finding_lines(result: ClientResult, rule: BehaviorRule) -> list[str]:
+    """Write findings of the first run in which the rule was broken."""
+    for run in result.runs:
+        found = [
+            (journal, finding)
+            for journal, verdict in _verdicts(run, rule)
+            for finding in verdict.findings
+        ]
+        if found:
+            broken = sum(verdict.broken for _, verdict in _verdicts(run, rule))
+            shown = found[:SHOWN_FINDINGS]
+            lines = [line for each in shown for line in _excerpt(*each)]
+            left_out = broken - len(shown)
+            return [*lines, f"- {left_out} more"] if left_out else lines
+    raise AssertionError(f"{result.name} has no finding of {rule.id}")
+
+
+def _excerpt(journal: JudgedJournal, finding: Finding) -> list[str]:
+    """Write a finding with its entries. The times begin with the journal."""
+    by_sequence = {entry.sequence: entry for entry in journal.entries}
+    start_ms = journal.entries[0].clock_ms
+    shown = [by_sequence[each] for each in finding.evidence[:SHOWN_ENTRIES]]
+    place = f" ({journal.situation})" if journal.situation else ""
+    excerpt = [f"  {_entry_line(entry, start_ms)}" for entry in shown]
+    return [f"- {escaped(finding.text)}{place}", "", "  ```", *excerpt, "  ```", ""]
 
 
 def _entry_line(entry: JournalEntry, start_ms: float) -> str:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from minibroker.journal.entries import JournalEntry
 from minibroker.testing import MiniBroker
 from minibroker.testing.verdicts import journal_entries
 from minibroker.testing.workload import ClientProgram
-from minibroker.verdicts.all_rules import RULE_OF
-from minibroker.verdicts.judging import ClientReport, Verdict, judge
+from minibroker.verdicts.all_rules import RULE_OF, RULES
+from minibroker.verdicts.judging import judge
 from minibroker.verdicts.situations import BehaviorRule
+from system_tests.verdicts.page import JudgedJournal, ScenarioRun
 
 TOPIC: Final = "verdicts"
 GROUP: Final = "verdicts-readers"
@@ -36,6 +36,8 @@ have not reached their maximum."""
 OUTAGES: Final = 4
 USED_SENDS: Final = 15
 """Records between two outages, so that only the connection to the leader is in use."""
+LATER_SENDS: Final = 5
+"""Records that a producer sends after the loss of its state."""
 USED_PAUSE_S: Final = 0.1
 HEARTBEATS_S: Final = 3.5
 """Time in which every client sends a heartbeat; librdkafka's interval is 3 s by default."""
@@ -158,9 +160,10 @@ class ClientScenario:
     # Situations -------------------------------------------------------------------------------
 
     def start(self, client: DrivenClient) -> None:
-        """Join the group, whose coordinator is not available at first."""
+        """Join the group, whose coordinator is not available at first, and then still loading."""
         missing = {"api": "FindCoordinator", "error": "COORDINATOR_NOT_AVAILABLE"}
-        with self._faults({**missing, "until_ms": ERRORS_MS}):
+        loading = {"api": "OffsetFetch", "error": "COORDINATOR_LOAD_IN_PROGRESS"}
+        with self._faults({**missing, "until_ms": ERRORS_MS}, {**loading, "first": 2}):
             client.subscribe()
             client.poll_until(self._has_members(1))
         client.send(3)
@@ -227,6 +230,13 @@ class ClientScenario:
                 client.send(1)
             client.send(1)
 
+    def lose_producer_state(self, client: DrivenClient) -> None:
+        """Answer a producer that its sequence is not the next one."""
+        client.send(2)
+        lost = {"api": "Produce", "error": "OUT_OF_ORDER_SEQUENCE_NUMBER", "first": 1}
+        with self._faults(lost):
+            client.send(LATER_SENDS)
+
     def refuse_repeatedly(self, client: DrivenClient) -> None:
         """Refuse the producer's new connections several times for a short time."""
         for _ in range(OUTAGES):
@@ -274,56 +284,79 @@ OLD_BROKER_SETTINGS: Final = {**SETTINGS, "persona": "kafka-2.0"}
 """Kafka 2.0 has no version of ApiVersions in which clients name their software."""
 
 
-def observed(command: Sequence[str]) -> tuple[str, ClientReport, list[JournalEntry]]:
-    """Run the scenario; return the client's name, the verdicts and the journal."""
+def observed(command: Sequence[str]) -> tuple[str, ScenarioRun]:
+    """Run the scenario and its situations apart; return the client's name and the journals."""
     with MiniBroker(settings=SETTINGS) as broker, broker.journal:
         name = ClientScenario(broker, command).run()
-        entries, dropped = journal_entries(broker)
-        return name, judge(entries, "*", dropped=dropped), entries
+        found = _judged(broker, "", RULES)
+    return name, [
+        found,
+        _observed_sessions(command),
+        _observed_fallback(command),
+        _observed_outages(command),
+        _observed_lost_state(command),
+    ]
 
 
-def observed_sessions(command: Sequence[str]) -> list[Verdict]:
-    """Use a client for several SASL sessions; return what the rule about them says."""
-    return _observed_rule(command, SASL_SETTINGS, RULE_OF["reauthentication"], CREDENTIALS)
+def _observed_sessions(command: Sequence[str]) -> JudgedJournal:
+    """Use a client for several SASL sessions."""
+    with _client_of(command, SASL_SETTINGS, CREDENTIALS) as (broker, client):
+        _use(client)
+        client.close()
+        return _judged(broker, "with SASL sessions", _rules("reauthentication"))
 
 
-def observed_outages(command: Sequence[str]) -> list[Verdict]:
-    """Use a producer during outages; return what the rules about reconnecting say."""
-    with MiniBroker(settings=SETTINGS) as broker, broker.journal:
-        broker.create_topic(TOPIC, partitions=len(KEYS))
-        client = DrivenClient(command, broker, 0)
-        try:
-            ClientScenario(broker, command).refuse_repeatedly(client)
-        finally:
-            client.close()
-        names = ("reconnect-backoff", "reconnect-backoff-jitter")
-        return _judged(broker, *(RULE_OF[name] for name in names))
+def _observed_fallback(command: Sequence[str]) -> JudgedJournal:
+    """Use a client with an old broker."""
+    with _client_of(command, OLD_BROKER_SETTINGS) as (broker, client):
+        _use(client)
+        client.close()
+        return _judged(broker, "with Kafka 2.0", _rules("api-versions-fallback"))
 
 
-def observed_fallback(command: Sequence[str]) -> list[Verdict]:
-    """Use a client with an old broker; return what the rule about ApiVersions says."""
-    return _observed_rule(command, OLD_BROKER_SETTINGS, RULE_OF["api-versions-fallback"])
+def _observed_outages(command: Sequence[str]) -> JudgedJournal:
+    """Use a producer during outages."""
+    with _client_of(command, SETTINGS) as (broker, client):
+        ClientScenario(broker, command).refuse_repeatedly(client)
+        client.close()
+        rules = _rules("reconnect-backoff", "reconnect-backoff-jitter")
+        return _judged(broker, "a producer during outages", rules)
 
 
-def _observed_rule(
-    command: Sequence[str],
-    settings: Mapping[str, object],
-    rule: BehaviorRule,
-    credentials: Mapping[str, str] = {},
-) -> list[Verdict]:
-    """Use a client for some time, and judge it by one rule."""
+def _observed_lost_state(command: Sequence[str]) -> JudgedJournal:
+    """Use a producer whose state the broker has lost; it may stop then."""
+    with _client_of(command, SETTINGS) as (broker, client):
+        ClientScenario(broker, command).lose_producer_state(client)
+        client.close()
+        rules = _rules("producer-reset", "sequence-numbers")
+        return _judged(broker, "a producer whose state is lost", rules)
+
+
+def _use(client: DrivenClient) -> None:
+    client.subscribe()
+    client.send(1)
+    client.poll_for(SESSIONS * SESSION_MS / 1000)
+
+
+@contextmanager
+def _client_of(
+    command: Sequence[str], settings: Mapping[str, object], credentials: Mapping[str, str] = {}
+) -> Iterator[tuple[MiniBroker, DrivenClient]]:
+    """Start a broker of its own for a client."""
     with MiniBroker(settings=settings) as broker, broker.journal:
         broker.create_topic(TOPIC, partitions=len(KEYS))
         client = DrivenClient(command, broker, 0, credentials)
         try:
-            client.subscribe()
-            client.send(1)
-            client.poll_for(SESSIONS * SESSION_MS / 1000)
+            yield broker, client
         finally:
             client.close()
-        return _judged(broker, rule)
 
 
-def _judged(broker: MiniBroker, *rules: BehaviorRule) -> list[Verdict]:
+def _rules(*names: str) -> list[BehaviorRule]:
+    return [RULE_OF[name] for name in names]
+
+
+def _judged(broker: MiniBroker, situation: str, rules: Sequence[BehaviorRule]) -> JudgedJournal:
     entries, dropped = journal_entries(broker)
-    return list(judge(entries, "*", dropped=dropped, rules=rules).verdicts)
+    report = judge(entries, "*", dropped=dropped, rules=rules)
+    return JudgedJournal(situation, report.verdicts, entries)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from minibroker.journal.entries import EntryKind, JournalEntry
-from minibroker.verdicts.all_rules import RULES
+from minibroker.verdicts.all_rules import RULE_OF, RULES
 from minibroker.verdicts.judging import judge
+from system_tests.verdicts.causes import SCENARIO_CAUSES
 from system_tests.verdicts.known_issues import KNOWN_ISSUES
-from system_tests.verdicts.page import ClientResult, page
+from system_tests.verdicts.page import ClientResult, JudgedJournal, page
 
 
 def entries(client_id: str | None) -> list[JournalEntry]:
@@ -23,9 +24,19 @@ def entries(client_id: str | None) -> list[JournalEntry]:
     return [JournalEntry(1, 1000.0, EntryKind.CONNECTION_OPENED, "p", "1"), request, named]
 
 
-def result(library: str, client_id: str | None) -> ClientResult:
+def journal(client_id: str | None, situation: str = "") -> JudgedJournal:
     found = entries(client_id)
-    return ClientResult(library, f"{library} 1.0", judge(found, "app"), found)
+    return JudgedJournal(situation, judge(found, "app").verdicts, found)
+
+
+def result(library: str, *client_ids: str | None) -> ClientResult:
+    """A client with one run for each client id."""
+    return ClientResult(library, f"{library} 1.0", [[journal(each)] for each in client_ids])
+
+
+def row_of(text: str, rule: str) -> str:
+    [row] = [each for each in text.splitlines() if each.startswith(f"| `{rule}`")]
+    return row
 
 
 def test_page_has_a_row_for_each_rule_and_a_column_for_each_client() -> None:
@@ -33,8 +44,28 @@ def test_page_has_a_row_for_each_rule_and_a_column_for_each_client() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) == len(RULES)
     assert "| Rule | good 1.0 | bad 1.0 |" in text
-    [row] = [each for each in rows if each.startswith("| `client-id`")]
-    assert row.endswith(" | kept | **broken**, 1 of 2 |")
+    assert row_of(text, "client-id").endswith(" | kept | **broken**, 1 of 2 |")
+    assert "on a broker of its own, once: " in text
+
+
+def test_page_says_what_varies_between_runs() -> None:
+    text = page([result("bad", "app", None)])
+    assert row_of(text, "client-id").endswith(" | **broken** in 1 of 2 runs, 1 of 2 |")
+    twice = ClientResult("bad", "bad 1.0", [[journal(None)], [journal(None), journal(None)]])
+    row = row_of(page([twice]), "client-id")
+    assert row.endswith(" | **broken**, 1 to 2 of 2 to 4 |")
+
+
+def test_page_shows_the_journal_in_which_a_rule_was_broken() -> None:
+    found = ClientResult("bad", "bad 1.0", [[journal("app"), journal(None, "with SASL sessions")]])
+    text = page([found])
+    assert "- sent Metadata v9 without a client id (with SASL sessions)" in text
+    assert "       2    0.500 s  request  Metadata v9  correlation id 4" in text
+
+
+def test_page_says_what_the_scenario_contributes() -> None:
+    assert "What the scenario contributes: Nothing" in page([result("bad", None)])
+    assert SCENARIO_CAUSES.keys() == RULE_OF.keys()
 
 
 def test_page_shows_entries_of_a_finding() -> None:

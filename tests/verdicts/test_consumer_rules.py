@@ -20,8 +20,13 @@ from protocol.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
 from tests.verdicts.consumer_messages import get_committed, validate
-from tests.verdicts.group_messages import POLL_MS, SESSION_MS, TOPIC, beat, join, leave
+from tests.verdicts.group_messages import GROUP, POLL_MS, SESSION_MS, TOPIC, beat, join, leave
 from tests.verdicts.written import WrittenJournal
 
 POSITION, VALIDATION, FETCHES = "committed-position", "epoch-validation", "fetches-on"
@@ -87,6 +92,17 @@ def test_end_of_the_log_that_was_looked_up_before_is_found_too() -> None:
     journal = WrittenJournal()
     get_end(journal)
     get_committed(journal, "1", partition_error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    fetch(journal, END)
+    assert len(journal.findings(POSITION)) == 1
+
+
+def test_end_of_the_log_after_an_older_offset_fetch_is_found() -> None:
+    """Before version 8 the error of the group is that of the whole response."""
+    journal = WrittenJournal()
+    topic = OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])
+    error = OffsetFetchResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    journal.ask("1", OffsetFetchRequest(group_id=GROUP, topics=[topic]), 3, error)
+    get_end(journal)
     fetch(journal, END)
     assert len(journal.findings(POSITION)) == 1
 
