@@ -154,10 +154,15 @@ def _place(ctx: Context, session: FetchSession, is_follower: bool) -> None:
         session.place(key, cached, owner)
 
 
-def _error(ctx: Context, cached: CachedPartition, is_follower: bool) -> ErrorCode:
+def _topic_name(ctx: Context, cached: CachedPartition) -> str | None:
+    """The name of a partition's topic: that of its id when the id was first known."""
     if cached.topic is None:
         cached.topic = ctx.image.topic_names.get(cached.topic_id)
-    topic = cached.topic
+    return cached.topic
+
+
+def _error(ctx: Context, cached: CachedPartition, is_follower: bool) -> ErrorCode:
+    topic = _topic_name(ctx, cached)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     allowed = (
@@ -276,6 +281,7 @@ def start_session(ctx: Context, request: FetchRequest, response: FetchResponse) 
             failed.append((topic, index))
             continue
         cached = session.add(topic, topic.partitions[index])
+        _topic_name(ctx, cached)  # The topic may be deleted before the next request.
         cached.high_watermark = data.high_watermark
         cached.log_start_offset = data.log_start_offset
     for topic, index in failed:  # Errors are last, as in Kafka's response.

@@ -7,7 +7,8 @@ a wrong checksum or offset after the recovery point, and has the producer states
 removed data is reported. Echoes ``LogLoader`` and ``LogSegment.recover``.
 
 A segment's batches have gapless offsets unless the log was ever cleaned, so a damaged base offset,
-which the checksum does not cover, is also found. A damaged leader epoch is not.
+which the checksum does not cover, is also found. A damaged leader epoch is not. Segments that
+another broker wrote may have gaps, and are rejected instead of truncated.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from minibroker.storage.active_segment import ActiveSegment
-from minibroker.storage.checkpoint import Checkpoint, read_checkpoint
-from minibroker.storage.cleaner.checkpoint import has_cleaner_checkpoint
+from minibroker.storage.checkpoint import Checkpoint, has_checkpoint, read_checkpoint
+from minibroker.storage.cleaner.checkpoint import (
+    has_cleaner_checkpoint,
+    write_cleaner_checkpoint,
+)
 from minibroker.storage.cleaner.swap import complete_swaps
 from minibroker.storage.config import LogConfig
+from minibroker.storage.errors import LogError
 from minibroker.storage.index import TIME_ENTRY, last_in_file
 from minibroker.storage.leader_epochs import LeaderEpochFile, LeaderEpochs
 from minibroker.storage.paths import (
@@ -35,6 +40,7 @@ from minibroker.storage.paths import (
     TRANSACTION_INDEX,
     offset_file,
     offsets_of,
+    parse_directory,
     remove_files,
 )
 from minibroker.storage.producers import ProducerTable
@@ -44,7 +50,7 @@ from minibroker.storage.snapshots import read_snapshot, remove_snapshots_after
 from minibroker.storage.transaction_index import ENTRY, aborted_transaction
 from minibroker.storage.transactions import CompletedTransaction
 from protocol.control_records import EndTransactionMarker, parse_marker
-from protocol.errors import DecodeError
+from protocol.errors import DecodeError, ErrorCode
 from protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, parse_batch_header, verify_crc
 
 
@@ -79,7 +85,10 @@ class Recovered:
 
 
 def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: int) -> Recovered:
-    """Open the segments in ``directory``, and repair them after a crash."""
+    """Open the segments in ``directory``, and repair them after a crash.
+
+    Raises LogError KAFKA_STORAGE_ERROR if another broker wrote them and one is damaged.
+    """
     complete_swaps(directory)
     checkpoint = read_checkpoint(directory) or Checkpoint(0, 0, None, ProducerTable())
     damaged = _first_damaged_transaction_index(directory)
@@ -87,9 +96,12 @@ def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: i
         point = min(damaged, checkpoint.recovery_point)
         checkpoint = replace(checkpoint, recovery_point=point, clean=None)
     epoch_file = LeaderEpochFile(directory)
-    has_gaps = has_cleaner_checkpoint(directory)
+    is_imported = _is_imported(directory)
+    has_gaps = is_imported or has_cleaner_checkpoint(directory)
     recovery = _Recovery(directory, config, files, now_ms, epoch_file.read(), epoch_file, has_gaps)
     bases = _remove_deleted(directory, offsets_of(directory, LOG), checkpoint.log_start_offset)
+    if is_imported:
+        _check_imported(recovery, bases)
     recovered = None
     if not bases:
         recovered = _create_empty(recovery, checkpoint.log_start_offset)
@@ -99,7 +111,32 @@ def recover(directory: str, config: LogConfig, files: SegmentFiles, *, now_ms: i
         recovered = _Scan(recovery, checkpoint).run(bases)
     recovered.epochs.truncate_from_end(recovered.active.next_offset)
     recovered.epochs.truncate_from_start(recovered.log_start_offset)
+    if is_imported:  # From now on the checkpoint is this broker's, and its log still has gaps.
+        topic, partition = parse_directory(os.path.basename(directory)) or ("", 0)
+        write_cleaner_checkpoint(directory, topic, partition, recovered.log_start_offset)
     return recovered
+
+
+def _is_imported(directory: str) -> bool:
+    """Whether another broker wrote the segments: this one has a checkpoint before it appends."""
+    return not has_checkpoint(directory) and any(
+        os.path.getsize(offset_file(directory, base, LOG)) for base in offsets_of(directory, LOG)
+    )
+
+
+def _check_imported(recovery: _Recovery, bases: Sequence[int]) -> None:
+    """Raise LogError if a segment that another broker wrote is damaged; nothing is changed."""
+    for base, following in zip_longest(bases, bases[1:]):
+        batches = recovery.batches(base, following)
+        position = sum(header.size for header, _ in batches)
+        if batches.problem:
+            path = offset_file(recovery.directory, base, LOG)
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{path} was written by another broker and is damaged at byte {position}:"
+                f" {batches.problem}; nothing was changed. To use the records before it, truncate"
+                f" the file to {position} bytes and remove later segments",
+            )
 
 
 def _first_damaged_transaction_index(directory: str) -> int | None:

@@ -142,6 +142,56 @@ def test_records_of_a_lost_store_are_recovered_on_request(
     assert len(consumed(broker, topic, fresh("group"))) == 10
 
 
+def compacted_by_kafka(data: Path, topic: str) -> list[tuple[int, bytes]]:
+    """Let Kafka write and compact a log; return the offsets and values that its consumer reads."""
+    kafka = start_kafka(data, settings={"log.cleaner.backoff.ms": "100"})
+    try:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(1 << 20),
+            "min.cleanable.dirty.ratio": "0.01",
+        }
+        admin.create_topics([NewTopic(topic, 1, 1, config=configs)])[topic].result(PATIENCE_S)
+        client = ConfluentClient(kafka.bootstrap_servers)
+        for start in range(0, 300, 100):
+            records = [Record(b"%d" % (i % 7), b"%d" % i * 3000) for i in range(start, start + 100)]
+            client.produce(topic, records, partition=0)
+        first = data / f"{topic}-0" / f"{0:020}.log"
+        wait_until(lambda: int.from_bytes(first.read_bytes()[:8], "big"), "a compacted log")
+        member = client.join(f"{topic}-read", topic)
+        last = client.log_end_offset(topic, 0) - 1
+        found = drain_until(member, last)
+        member.close()
+        client.close()
+        assert kafka.stop() is not None
+    finally:
+        kafka.forget()
+    return found
+
+
+@pytest.mark.slow
+def test_compacted_log_of_kafka_is_imported_completely(
+    start: Starter, fresh: Names, tmp_path: Path, kafka_libs: Path
+) -> None:
+    topic, data = fresh("imported"), tmp_path / "data"
+    theirs = compacted_by_kafka(tmp_path / "kafka", topic)
+    assert [offset for offset, _ in theirs] != list(range(len(theirs)))
+    ended(start(data_dir=data))
+    for path in data.glob("config.sqlite*"):
+        path.unlink()
+    shutil.copytree(tmp_path / "kafka" / f"{topic}-0", data / f"{topic}-0")
+    segments = {path.name: path.read_bytes() for path in data.glob(f"{topic}-0/*.log")}
+    broker = start("--recover-topics-from-logs", data_dir=data)
+    client = ConfluentClient(broker.bootstrap_servers)
+    member = client.join(fresh("group"), topic)
+    assert drain_until(member, theirs[-1][0]) == theirs
+    member.close()
+    client.close()
+    ended(broker)
+    assert {path.name: path.read_bytes() for path in data.glob(f"{topic}-0/*.log")} == segments
+
+
 def test_logs_of_a_topic_that_the_store_lost_are_kept_as_strays(
     start: Starter, fresh: Names, tmp_path: Path
 ) -> None:

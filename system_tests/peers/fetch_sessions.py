@@ -26,14 +26,17 @@ BATCH: Final = build_batch(records(b"a" * 100))
 class Session:
     """A session with one broker: sends partitions of one topic, and counts epochs."""
 
-    def __init__(self, ask: SendRequest, version: int, name: str = TOPIC) -> None:
+    def __init__(
+        self, ask: SendRequest, version: int, name: str = TOPIC, *, label: str = ""
+    ) -> None:
         self._ask = ask
         self.version = version
         self.name = name
+        self.label = f"{label}, version {version}"
         self.id = 0
         self.epoch = 0
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
-        self._topic_id = ask(f"id of {name}, version {version}", asked, 12).topics[0].topic_id
+        self._topic_id = ask(f"id of {name}{self.label}", asked, 12).topics[0].topic_id
 
     def fetch(
         self,
@@ -54,7 +57,7 @@ class Session:
             forgotten_topics_data=self._forgotten(list(forgotten)),
         )
         version = options.pop("version", self.version)
-        response = self._ask(f"{label}, version {self.version}", request, version)
+        response = self._ask(f"{label}{self.label}", request, version)
         assert not options
         if response.error_code == 0 and request.session_epoch == self.epoch:
             self.id, self.epoch = response.session_id, self.epoch + 1
@@ -162,4 +165,25 @@ def changed(ask: SendRequest) -> None:
         session.fetch("topic still deleted")
 
 
-CONVERSATIONS: Final = (continued, ordered, rejected, changed)
+def recreated(ask: SendRequest) -> None:
+    for version in (12, 13, 17):
+        ask(f"made {version}", create(topic("recreated", 1)), 2)
+        labels = (" (new session)", " (idle session)")
+        sessions = [Session(ask, version, "recreated", label=each) for each in labels]
+        for session in sessions:
+            session.fetch("started", {0: 0})
+        sessions[1].fetch("idle")
+        deletion = DeleteTopicsRequest(topic_names=["recreated"], timeout_ms=5000)
+        ask(f"deleted {version}", deletion, 4)
+        for session in sessions:
+            session.fetch("topic deleted")
+            session.fetch("topic still deleted")
+        ask(f"made again {version}", create(topic("recreated", 1)), 2)
+        for session in sessions:
+            session.fetch("topic made again")
+            session.fetch("topic made again, once more")
+            session.fetch("topic added again", {0: 0})
+        ask(f"deleted again {version}", deletion, 4)
+
+
+CONVERSATIONS: Final = (continued, ordered, rejected, changed, recreated)

@@ -342,6 +342,25 @@ async def test_unknown_topic_id_is_answered_each_time(
         }
 
 
+@pytest.mark.parametrize("idle_fetches", [0, 1])
+async def test_deleted_and_recreated_topic_of_a_session_has_the_error_of_each(
+    log_apis: Any, client: SessionClient, fetch: Fetch, idle_fetches: int
+) -> None:
+    async def errors() -> set[int]:
+        return {data.error_code for name, data in (await fetch(client)).items() if name[0] == "u"}
+
+    for _ in range(1 + idle_fetches):
+        await fetch(client)
+    outcome = await log_apis.cluster.delete_topics(["u"])
+    await log_apis.controller.publish(outcome.updates)
+    for _ in range(2):
+        assert await errors() == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    outcome = await log_apis.cluster.create_topics([NewTopic("u", 1)])
+    await log_apis.controller.publish(outcome.updates)
+    for _ in range(2):
+        assert await errors() == {ErrorCode.INCONSISTENT_TOPIC_ID}
+
+
 async def test_workers_that_forgot_the_session_get_all_partitions(
     log_apis: Any, client: SessionClient, fetch: Fetch, append: Append
 ) -> None:

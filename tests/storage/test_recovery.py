@@ -400,3 +400,64 @@ def test_logs_without_checkpoints_do_not_share_their_producers(tmp_path: Path) -
     assert not produce(second, 5, count=1)
     for log in (first, second):
         log.abandon()
+
+
+# Segments of another broker ---------------------------------------------------------------------
+
+
+def batch_at(offset: int, value: bytes) -> bytes:
+    records = [Record(timestamp=NOW_MS, key=b"k", value=value)]
+    return offset.to_bytes(8, "big") + build_batch(records)[8:]
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Path:
+    """What a cleaner of Kafka left of a log: two segments with gaps, and no checkpoint of ours."""
+    partition = tmp_path / "t-0"
+    partition.mkdir()
+    for base, offsets in ((0, (90, 91)), (100, (103, 110))):
+        data = b"".join(batch_at(offset, b"v%d" % offset) for offset in offsets)
+        (partition / f"{base:020}.log").write_bytes(data)
+    return tmp_path
+
+
+def test_segments_of_another_broker_may_have_gaps(imported: Path) -> None:
+    for _ in range(2):  # The second time, after a crash.
+        log = Log.open(imported, "t", 0, LogConfig(), now_ms=NOW_MS)
+        assert [record.offset for record in contents(log)][:4] == [90, 91, 103, 110]
+        assert log.truncation is None
+        produce(log, 0)
+        log.abandon()
+    assert log.log_end_offset == 113  # The second is a duplicate of the first.
+
+
+@pytest.mark.parametrize("segment", [0, 100])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda data: data[:-1], "the file ends earlier"),
+        (lambda data: data[:-1] + b"x", "checksum is wrong"),
+        (lambda data: data + bytes(61), "batch"),
+    ],
+)
+def test_damaged_segments_of_another_broker_are_rejected_and_not_changed(
+    imported: Path, segment: int, change: Callable[[bytes], bytes], problem: str
+) -> None:
+    path = imported / "t-0" / f"{segment:020}.log"
+    path.write_bytes(change(path.read_bytes()))
+    before = {file: file.read_bytes() for file in path.parent.iterdir()}
+    with pytest.raises(LogError, match=rf"{segment:020}.*written by another broker.*{problem}"):
+        Log.open(imported, "t", 0, LogConfig(), now_ms=NOW_MS)
+    assert {file: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+def test_log_whose_own_tail_is_torn_is_still_truncated(imported: Path) -> None:
+    log = Log.open(imported, "t", 0, LogConfig(), now_ms=NOW_MS)
+    produce(log, 0)
+    path = last_log_file(log)
+    log.abandon()
+    path.write_bytes(path.read_bytes()[:-1])
+    log = Log.open(imported, "t", 0, LogConfig(), now_ms=NOW_MS)
+    assert [record.offset for record in contents(log)] == [90, 91, 103, 110]
+    assert log.truncation is not None
+    log.abandon()
