@@ -3,7 +3,8 @@
 Versions 0-13 are advertised, 3-13 served: brokers of 4.x advertise 0-2 too, without which older
 librdkafka cannot compress (KAFKA-18659), and close connections that use them. The owner of each
 partition appends or rejects its batch; the response waits for all owners. With one replica acks=1
-and acks=all are the same. With acks=0 there is no response, and the connection is closed if a batch
+and acks=all are the same, also if min.insync.replicas is higher: no partition needs more in-sync
+replicas than it has (``Partition.effectiveMinIsr``). With acks=0 there is no response, and the connection is closed if a batch
 was rejected, as Kafka does. The first batch of a transaction on a partition is appended when the
 coordinator has confirmed the partition. Record bytes stay in the request's memory until the owner
 has written them. A batch whose validation takes long is copied and validated in a thread, so that
@@ -38,7 +39,6 @@ from minibroker.apis.transaction_verification import (
     verify_here,
 )
 from minibroker.cluster.placement import OFFSETS_TOPIC
-from minibroker.config.topics import MIN_INSYNC_REPLICAS, topic_value
 from minibroker.runtime.arena import ArenaRef
 from minibroker.storage.errors import LogError, RecordError
 from minibroker.storage.partition import Partition
@@ -136,9 +136,8 @@ def split(ctx: Context, request: ProduceRequest) -> Mapping[Owner, ProducePart]:
         name = _topic_name(ctx, topic)
         if name is None or _is_reserved(ctx, name):
             continue
-        too_few = _too_few_replicas(ctx, request, name)
         for data in topic.partition_data:
-            if ctx.image.partition(name, data.index) is not None and not too_few:
+            if ctx.image.partition(name, data.index) is not None:
                 ref = None if data.records is None else ctx.reference(data.records)
                 owner = ctx.partition_owner(name, data.index)
                 parts.setdefault(owner, []).append(ProduceBatch(name, data.index, ref))
@@ -160,14 +159,6 @@ def _support_of(version: int) -> TransactionSupport:
 
 def _is_reserved(ctx: Context, topic: str) -> bool:
     return topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT_ID
-
-
-def _too_few_replicas(ctx: Context, request: ProduceRequest, topic: str) -> bool:
-    """Whether acks=all needs more in-sync replicas than the only one."""
-    if request.acks != ALL_REPLICAS:
-        return False
-    settings = ctx.dynamic_settings.of(ctx.image.configs)
-    return topic_value(settings, ctx.image.topic_overrides(topic), MIN_INSYNC_REPLICAS) > 1
 
 
 def execute(scope: WorkerScope, part: ProducePart) -> ProduceReply | Awaitable[ProduceReply]:
@@ -372,11 +363,6 @@ def _missing_outcome(
     if name is None and ctx.version >= 13:
         return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
     exists = name is not None and ctx.image.partition(name, partition) is not None
-    if name is not None and exists and _too_few_replicas(ctx, request, name):
-        return ProduceOutcome(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            message=f"acks=all: min.insync.replicas of {name} is above the one replica there is",
-        )
     if name is not None and exists and _is_reserved(ctx, name):
         return ProduceOutcome(
             ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"clients may not append to {name}"
@@ -426,8 +412,6 @@ def execute_single(
     worker = scope.worker
     partition = worker.open_partition(topic, index)
     if partition is None:
-        return None
-    if acks == ALL_REPLICAS and partition.log.config.min_insync_replicas > 1:
         return None
     if version < ZSTD_SINCE_VERSION and _is_zstd(records):
         return None

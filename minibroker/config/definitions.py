@@ -257,8 +257,8 @@ MIN_INSYNC_REPLICAS = setting(
     default=1,
     valid=at_least(1),
     dynamic=True,
-    doc="How many replicas must be in sync for acks=all; topics can override it. There is one "
-    "replica, so with a higher value acks=all fails with NOT_ENOUGH_REPLICAS.",
+    doc="How many replicas must be in sync for acks=all; topics can override it. As in Kafka, a "
+    "partition never needs more than it has, and each has one: acks=all works with every value.",
 )
 
 # ---------------------------------------------------------------------------------------- logs

@@ -175,7 +175,7 @@ MESSAGE_TIMESTAMP_AFTER_MAX_MS = _topic(
 MIN_INSYNC_REPLICAS = _topic(
     "min.insync.replicas",
     INT,
-    "How many replicas must be in sync for acks=all.",
+    "How many replicas must be in sync for acks=all; a partition never needs more than its one.",
     broker.MIN_INSYNC_REPLICAS,
 )
 

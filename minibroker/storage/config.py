@@ -43,7 +43,6 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = UNBOUNDED
     min_cleanable_dirty_ratio: float = 0.5
-    min_insync_replicas: int = 1
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     unknown_producer_error: int = 0
     """Error for a batch of an unknown producer in the middle of its sequence; 0 accepts it."""

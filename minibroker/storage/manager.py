@@ -85,7 +85,6 @@ def log_config(settings: Settings, image: Image, topic: str) -> LogConfig:
         compression=_codec(codec),
         delete="delete" in policies,
         compact="compact" in policies,
-        min_insync_replicas=config[topics.MIN_INSYNC_REPLICAS],
         delete_retention_ms=config[topics.DELETE_RETENTION_MS],
         min_compaction_lag_ms=config[topics.MIN_COMPACTION_LAG_MS],
         max_compaction_lag_ms=config[topics.MAX_COMPACTION_LAG_MS],

@@ -90,6 +90,16 @@ def produced(ask: SendRequest) -> None:
     ask("times of the log", produce("p", append), 9)
 
 
+def more_replicas_demanded(ask: SendRequest) -> None:
+    """`min.insync.replicas` above the number of replicas, and records with all acks."""
+    ask("made", create(topic("two", min_insync_replicas="2")), 7)
+    for version in (3, 9, 11):
+        for acks in (-1, 1):
+            batch = build_batch(records(b"a", b"b"))
+            ask(f"version {version}, acks {acks}", produce("two", batch, acks=acks), version)
+    ask("read", fetch("two", 0), 11)
+
+
 def tiny_records(count: int) -> bytes:
     """Records with neither key nor value."""
     return build_batch([Record()] * count)[HEADER_BYTES:]
@@ -293,6 +303,7 @@ def epoch_ends(ask: SendRequest) -> None:
 
 CONVERSATIONS: Final = (
     produced,
+    more_replicas_demanded,
     bad_records,
     idempotent,
     fetched,
