@@ -18,7 +18,7 @@ EXAMPLES = """Examples:
 
 \b
   minibroker proxy --upstream kafka1:9092,kafka2:9092
-  minibroker proxy --upstream 127.0.0.1:9092 --listener 127.0.0.1:0 --json
+  minibroker proxy --upstream 127.0.0.1:9092 --listener PLAINTEXT://127.0.0.1:0 --json
   minibroker proxy --upstream kafka:9093 --command-config client.properties
   minibroker proxy --upstream kafka:9092 --listener 0.0.0.0:9092 --control-port 8080
   minibroker faults add error api=Produce error=NOT_LEADER_OR_FOLLOWER first=2 \\
@@ -44,7 +44,7 @@ at the port after that of the last one. Stop it with Ctrl-C.
 @click.option(
     "--listener",
     default="127.0.0.1:19092",
-    metavar="HOST:PORT",
+    metavar="[PLAINTEXT://]HOST:PORT",
     help="Address for clients; port 0 chooses free ports.",
 )
 @click.option(
@@ -62,7 +62,7 @@ def proxy(
     import trio
 
     from minibroker.client.bootstrap import parse_bootstrap
-    from minibroker.config.types import BadValueError, parse_host_port
+    from minibroker.config.types import BadValueError, parse_plaintext_listener
     from minibroker.controller.journal import journal_of_one_process
     from minibroker.proxy.running import (
         NoBrokerReachable,
@@ -73,7 +73,7 @@ def proxy(
     from minibroker.ready import ProxyReady, as_json, proxy_as_text
 
     try:
-        listening = parse_host_port(listener)
+        listening = parse_plaintext_listener(listener)
     except BadValueError as error:
         raise InvalidUsage(f"--listener {listener}: {error}") from None
     tls = None

@@ -140,11 +140,11 @@ def replay(
 async def _serve(capture: Capture, listener: str, speed: float | None, as_json: bool) -> None:
     import trio
 
-    from minibroker.config.types import BadValueError, HostPort, parse_host_port
+    from minibroker.config.types import BadValueError, HostPort, parse_plaintext_listener
     from minibroker.replay.serving import serve_capture
 
     try:
-        listening = parse_host_port(listener)
+        listening = parse_plaintext_listener(listener)
     except BadValueError as error:
         raise InvalidUsage(f"--serve {listener}: {error}") from None
 

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -178,6 +178,17 @@ def parse_host_port(text: str) -> HostPort:
             f"has port {port}; a port is between 0 and 65535 (0 selects a free one)"
         )
     return HostPort(match["host"].strip("[]"), port)
+
+
+PLAINTEXT_PREFIX: Final = "PLAINTEXT://"
+
+
+def parse_plaintext_listener(text: str) -> HostPort:
+    """Parse ``host:port`` or ``PLAINTEXT://host:port``, for programs that serve plaintext only."""
+    try:
+        return parse_host_port(text.removeprefix(PLAINTEXT_PREFIX))
+    except BadValueError as error:
+        raise BadValueError(f"{error}, and may start with {PLAINTEXT_PREFIX}") from None
 
 
 HOST_PORT = SettingType(Kind.STRING, "host:port", parse_host_port, str)

@@ -188,9 +188,11 @@ class Authenticator:
         """
         if client.session_expires_at is None:
             return False
+        authentication, now = client.authentication, self._clock.now()
+        assert authentication is not None
         key = int.from_bytes(block.view[:2], "big")
-        if key != ApiKey.SASL_HANDSHAKE:
-            if self._clock.now() < client.session_expires_at:
+        if key != ApiKey.SASL_HANDSHAKE or not authentication.may_reauthenticate(now):
+            if now < client.session_expires_at:
                 return False
             block.release()
             text = "the client did not reauthenticate in time"

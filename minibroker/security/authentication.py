@@ -26,6 +26,8 @@ from minibroker.security.mechanism import (
 from protocol.errors import ErrorCode
 
 _REAUTHENTICATION: Final = "re-authentication"
+REAUTHENTICATION_PAUSE_S: Final = 1.0
+"""Time between two reauthentications, Kafka's ``MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``."""
 
 
 class AuthenticationState(StrEnum):
@@ -93,6 +95,18 @@ class Authentication:
         """Whether the user was authenticated with a delegation token."""
         self.expires = False
         """Whether the session expires."""
+        self._reauthenticated_at: float | None = None
+
+    def may_reauthenticate(self, now: float) -> bool:
+        """Whether a SaslHandshake at ``now`` starts a reauthentication, which is then noted.
+
+        It does not within a second of the last one: it is then a request at a wrong time.
+        """
+        last = self._reauthenticated_at
+        if last is not None and now - last < REAUTHENTICATION_PAUSE_S:
+            return False
+        self._reauthenticated_at = now
+        return True
 
     def on_versions(self, *, served: bool) -> None:
         """Handle ApiVersions, in a version that is ``served`` or not."""

@@ -299,8 +299,8 @@ def _check_records(
         budget.reads -= scan.reads
     if scan.invalid_timestamps or (config.compact and scan.without_key):
         raise _rejected_records(scan, config, header)
-    max_timestamp = base_timestamp + scan.max_timestamp_delta
-    if not -1 <= max_timestamp <= _INT64_MAX:
+    max_timestamp = max(base_timestamp + scan.max_timestamp_delta, NO_TIMESTAMP)
+    if max_timestamp > _INT64_MAX:
         raise _invalid_record(f"the batch's largest timestamp is {max_timestamp}")
     return max_timestamp
 

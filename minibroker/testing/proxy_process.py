@@ -15,7 +15,7 @@ import trio
 
 from minibroker.client.bootstrap import parse_bootstrap
 from minibroker.client.errors import ClientError
-from minibroker.config.types import BadValueError, parse_host_port
+from minibroker.config.types import BadValueError, parse_plaintext_listener
 from minibroker.controller.journal import journal_of_one_process
 from minibroker.proxy.running import ProxyOptions, ProxyStartError, run_proxy
 from minibroker.ready import ProxyReady, as_json
@@ -28,7 +28,7 @@ def main() -> None:
         return
     given = json.loads(line)
     try:
-        listener = parse_host_port(given["listener"])
+        listener = parse_plaintext_listener(given["listener"])
         tls = None
         if given["command_config"] is not None:
             from minibroker.client.config import read_tls

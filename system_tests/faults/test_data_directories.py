@@ -10,13 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record, drain
 from system_tests.faults.conftest import Starter, end_for_good
-from system_tests.harness.brokers import RunningBroker, StartFailed
+from system_tests.harness.brokers import RunningBroker, StartFailed, start_kafka
 from system_tests.harness.fingerprints import create_foreign_files, fingerprint
 from system_tests.harness.processes import tree
+from system_tests.harness.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.minibroker
 
@@ -142,7 +144,23 @@ def test_records_of_a_lost_store_are_recovered_on_request(
     assert len(consumed(broker, topic, fresh("group"))) == 10
 
 
-def compacted_by_kafka(data: Path, topic: str) -> list[tuple[int, bytes]]:
+def read_up_to(
+    client: ConfluentClient, topic: str, last: int, group: str
+) -> list[tuple[int, bytes | None]]:
+    """Offsets and values of a topic's records up to an offset."""
+    found: list[tuple[int, bytes | None]] = []
+    member = client.join(group, topic)
+
+    def reached() -> bool:
+        found.extend((record.offset, record.value) for record in member.poll())
+        return bool(found) and found[-1][0] >= last
+
+    wait_until(reached, f"the record at {last}", pause_s=0)
+    member.close()
+    return found
+
+
+def compacted_by_kafka(data: Path, topic: str) -> list[tuple[int, bytes | None]]:
     """Let Kafka write and compact a log; return the offsets and values that its consumer reads."""
     kafka = start_kafka(data, settings={"log.cleaner.backoff.ms": "100"})
     try:
@@ -154,15 +172,17 @@ def compacted_by_kafka(data: Path, topic: str) -> list[tuple[int, bytes]]:
         }
         admin.create_topics([NewTopic(topic, 1, 1, config=configs)])[topic].result(PATIENCE_S)
         client = ConfluentClient(kafka.bootstrap_servers)
-        for start in range(0, 300, 100):
-            records = [Record(b"%d" % (i % 7), b"%d" % i * 3000) for i in range(start, start + 100)]
-            client.produce(topic, records, partition=0)
-        first = data / f"{topic}-0" / f"{0:020}.log"
-        wait_until(lambda: int.from_bytes(first.read_bytes()[:8], "big"), "a compacted log")
-        member = client.join(f"{topic}-read", topic)
-        last = client.log_end_offset(topic, 0) - 1
-        found = drain_until(member, last)
-        member.close()
+        for number in range(400):  # Batches of one record, which compaction removes completely.
+            value = b"%d" % number * 3000
+            client.produce(topic, [Record(b"%d" % (number % 7), value)], partition=0)
+        checkpoint = data / "cleaner-offset-checkpoint"
+
+        def is_cleaned() -> bool:
+            last = max(data.glob(f"{topic}-0/*.log")).stem
+            return checkpoint.exists() and checkpoint.read_text().split()[-1] == str(int(last))
+
+        wait_until(is_cleaned, "a compacted log")
+        found = read_up_to(client, topic, client.bounds(topic, 0)[1] - 1, "before")
         client.close()
         assert kafka.stop() is not None
     finally:
@@ -184,9 +204,7 @@ def test_compacted_log_of_kafka_is_imported_completely(
     segments = {path.name: path.read_bytes() for path in data.glob(f"{topic}-0/*.log")}
     broker = start("--recover-topics-from-logs", data_dir=data)
     client = ConfluentClient(broker.bootstrap_servers)
-    member = client.join(fresh("group"), topic)
-    assert drain_until(member, theirs[-1][0]) == theirs
-    member.close()
+    assert read_up_to(client, topic, theirs[-1][0], fresh("group")) == theirs
     client.close()
     ended(broker)
     assert {path.name: path.read_bytes() for path in data.glob(f"{topic}-0/*.log")} == segments

@@ -144,6 +144,22 @@ def bad_records(ask: SendRequest) -> None:
         ask(f"the offset at {when}", request, 7)
 
 
+def early(ask: SendRequest) -> None:
+    """Records from before 1970, of which -1 says that a record has no time."""
+    ask("made", create(topic("early")), 2)
+    for number, times in enumerate(([-5], [-1], [-7, -5], [-5, 10], [10, -5], [-(2**62)])):
+        sent = [Record(offset=0, timestamp=time, key=None, value=b"v") for time in times]
+        ask(f"sent {times}", produce("early", build_batch(sent)), 9)
+        ask(f"fetched {number}", fetch("early", number), 12)
+    for when in (-1, -3, -2, 0):
+        part = ListOffsetsPartition(
+            partition_index=0, timestamp=when, current_leader_epoch=CURRENT_EPOCH
+        )
+        topics = [ListOffsetsTopic(name="early", partitions=[part])]
+        request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=TIMEOUT_MS)
+        ask(f"the offset at {when}", request, 7)
+
+
 def _transactional(name: str, batch: bytes) -> ProduceRequest:
     request = produce(name, batch)
     request.transactional_id = "nobody"
@@ -305,6 +321,7 @@ CONVERSATIONS: Final = (
     produced,
     more_replicas_demanded,
     bad_records,
+    early,
     idempotent,
     fetched,
     looked_up,

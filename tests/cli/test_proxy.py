@@ -25,6 +25,9 @@ def test_invalid_addresses_are_named() -> None:
     result = run("--upstream", "kafka:9092", "--listener", "nowhere")
     assert isinstance(result.exception, InvalidUsage)
     assert "--listener nowhere: must be host:port" in str(result.exception)
+    result = run("--upstream", "kafka:9092", "--listener", "SSL://127.0.0.1:0")
+    assert isinstance(result.exception, InvalidUsage)
+    assert "may start with PLAINTEXT://" in str(result.exception)
     result = run("--upstream", "kafka")
     assert isinstance(result.exception, InvalidArgument)
     assert run().exit_code == 2
@@ -49,9 +52,13 @@ def test_unreachable_cluster_is_reported() -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_proxy_serves_until_it_is_stopped(minibroker: MiniBroker, stop: int, form: str) -> None:
-    options = ["--upstream", minibroker.bootstrap_servers, "--listener", "127.0.0.1:0"]
+@pytest.mark.parametrize(
+    ("form", "listener"), [("json", "127.0.0.1:0"), ("text", "PLAINTEXT://127.0.0.1:0")]
+)
+def test_proxy_serves_until_it_is_stopped(
+    minibroker: MiniBroker, stop: int, form: str, listener: str
+) -> None:
+    options = ["--upstream", minibroker.bootstrap_servers, "--listener", listener]
     command = [sys.executable, "-m", "minibroker", "proxy", *options]
     with subprocess.Popen(
         [*command, "--json"] if form == "json" else command, stdout=subprocess.PIPE, text=True

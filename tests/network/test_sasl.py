@@ -287,6 +287,24 @@ async def test_session_expires_without_reauthentication(
         assert await at.closed(CloseReason.SESSION_EXPIRED) == ["SASL_PLAINTEXT"]
 
 
+async def test_second_reauthentication_within_a_second_is_rejected(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    limit = "listener.name.sasl_plaintext.plain.connections.max.reauth.ms=5000"
+    async with secured(tmp_path, autojump_clock, *SETTINGS, limit) as at:
+        client = await at.connect("SASL_PLAINTEXT")
+        for _ in range(2):  # The first authentication is none.
+            await authenticate(client, "PLAIN", plain("alice", "secret"))
+        await trio.sleep(0.9)
+        answer = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert (await client.ask(LOOK, 9)).brokers
+        await trio.sleep(0.2)
+        await authenticate(client, "PLAIN", plain("alice", "secret"))
+        await trio.sleep(4.5)
+        assert (await client.ask(LOOK, 9)).brokers
+
+
 async def test_reauthentication_cannot_change_the_user(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
