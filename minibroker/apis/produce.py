@@ -4,11 +4,12 @@ Versions 0-13 are advertised, 3-13 served: brokers of 4.x advertise 0-2 too, wit
 librdkafka cannot compress (KAFKA-18659), and close connections that use them. The owner of each
 partition appends or rejects its batch; the response waits for all owners. With one replica acks=1
 and acks=all are the same, also if min.insync.replicas is higher: no partition needs more in-sync
-replicas than it has (``Partition.effectiveMinIsr``). With acks=0 there is no response, and the connection is closed if a batch
-was rejected, as Kafka does. The first batch of a transaction on a partition is appended when the
-coordinator has confirmed the partition. Record bytes stay in the request's memory until the owner
-has written them. A batch whose validation takes long is copied and validated in a thread, so that
-the owner serves other requests in the meantime. Kafka's ``KafkaApis.handleProduceRequest``.
+replicas than it has (``Partition.effectiveMinIsr``). With acks=0 there is no response, and the
+connection is closed if a batch was rejected, as Kafka does. The first batch of a transaction on a
+partition is appended when the coordinator has confirmed the partition. Record bytes stay in the
+request's memory until the owner has written them. A batch whose validation takes long is copied and
+validated in a thread, so that the owner serves other requests in the meantime. Kafka's
+``KafkaApis.handleProduceRequest``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from minibroker.apis.transaction_verification import (
 )
 from minibroker.cluster.placement import OFFSETS_TOPIC
 from minibroker.runtime.arena import ArenaRef
-from minibroker.storage.errors import LogError, RecordError
+from minibroker.storage.errors import LogError, NotOneBatchError, RecordError
 from minibroker.storage.partition import Partition
 from minibroker.storage.validation import (
     BatchExceedsStepError,
@@ -73,6 +74,19 @@ GENERIC_ERRORS_SINCE = 11
 ADDS_PARTITIONS_SINCE = 12
 """First version whose clients leave it to the leader to add partitions (KIP-890)."""
 NO_OFFSET = -1
+WITHOUT_LOG_START: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors of an append beside which Kafka gives no log start offset
+(``ReplicaManager.appendRecordsToLeader``).
+"""
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 """Topics of Kafka's that only coordinators write."""
 
@@ -252,6 +266,7 @@ class _Execution:
 async def _prepare_large(
     scope: WorkerScope, batch: ProduceBatch, records: bytes
 ) -> PreparedBatch | ProduceOutcome:
+    partition = None
     try:
         partition = scope.partition(batch.topic, batch.partition)
         if partition is None:
@@ -259,7 +274,7 @@ async def _prepare_large(
         prepare = partial(prepare_batch, records, partition.log.config, now_ms=scope.wall_ms())
         return await scope.run_in_thread(prepare)
     except LogError as error:
-        return _rejected(error)
+        return _rejected(error, partition)
 
 
 def _is_zstd(records: memoryview) -> bool:
@@ -275,7 +290,7 @@ def _prepare(
     try:
         partition = scope.partition(batch.topic, batch.partition)
     except LogError as error:
-        return _rejected(error)
+        return _rejected(error, None)
     if partition is None:
         return ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if batch.ref is None:
@@ -289,16 +304,26 @@ def _prepare(
     try:
         return prepare_batch(records, partition.log.config, now_ms=scope.wall_ms(), budget=budget)
     except LogError as error:
-        return _rejected(error)
+        return _rejected(error, partition)
 
 
-def _rejected(error: LogError) -> ProduceOutcome:
-    return ProduceOutcome(error.code, message=error.text, record_errors=error.records)
+def _rejected(error: LogError, partition: Partition | None) -> ProduceOutcome:
+    """The outcome of an error, for the partition if it is led here."""
+    unseen = isinstance(error, NotOneBatchError) or error.code in WITHOUT_LOG_START
+    return ProduceOutcome(
+        error.code,
+        log_start_offset=NO_OFFSET
+        if partition is None or unseen
+        else partition.log.log_start_offset,
+        message=error.text,
+        record_errors=error.records,
+    )
 
 
 def _append(
     scope: WorkerScope, batch: ProduceBatch, prepared: PreparedBatch, guard: Guard = NO_GUARD
 ) -> ProduceOutcome:
+    partition = None
     try:
         partition = scope.partition(batch.topic, batch.partition)
         if partition is None:  # The topic was deleted in the meantime.
@@ -307,7 +332,7 @@ def _append(
             prepared, now_ms=scope.wall_ms(), guard=guard
         )
     except LogError as error:
-        return _rejected(error)
+        return _rejected(error, partition)
     if not appended.duplicate:
         assert batch.ref is not None
         count = appended.last_offset - appended.base_offset + 1

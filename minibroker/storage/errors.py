@@ -33,3 +33,7 @@ class LogError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.text}"
+
+
+class NotOneBatchError(LogError):
+    """Records that are not one batch of the accepted format; the log does not see them."""

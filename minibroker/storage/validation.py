@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from minibroker.storage.config import LogConfig
-from minibroker.storage.errors import LogError, RecordError
+from minibroker.storage.errors import LogError, NotOneBatchError, RecordError
 from protocol.compression import Compression
 from protocol.control_records import EndTransactionMarker, build_marker
 from protocol.errors import DecodeError, ErrorCode
@@ -192,10 +192,10 @@ def check_size(header: BatchHeader, config: LogConfig) -> None:
 def _single_batch_header(records: Buffer) -> BatchHeader:
     size = _batch_size(records, 0)
     if size is None:
-        raise _invalid_record("there is no complete record batch in the request")
+        raise _not_one_batch("there is no complete record batch in the request")
     magic = records[MAGIC_POSITION]
     if magic != MAGIC:
-        raise _invalid_record(
+        raise _not_one_batch(
             f"the batch has format {magic}, only format {MAGIC} is accepted; use a newer client"
         )
     if size < HEADER_BYTES:
@@ -204,8 +204,12 @@ def _single_batch_header(records: Buffer) -> BatchHeader:
             f"the batch has {size} bytes, its header alone needs {HEADER_BYTES}",
         )
     if _batch_size(records, size) is not None:
-        raise _invalid_record("there is more than one record batch in the request")
+        raise _not_one_batch("there is more than one record batch in the request")
     return parse_batch_header(records)
+
+
+def _not_one_batch(text: str) -> NotOneBatchError:
+    return NotOneBatchError(ErrorCode.INVALID_RECORD, text)
 
 
 def _batch_size(records: Buffer, pos: int) -> int | None:

@@ -249,12 +249,7 @@ def comparable(value: Any) -> Any:
         names = [
             field.name for field in type(value).__fields__ if field.name not in BROKER_SPECIFIC
         ]
-        failed = getattr(value, "error_code", ErrorCode.NONE) != ErrorCode.NONE
-        return {
-            name: _comparable_field(name, getattr(value, name))
-            for name in names
-            if not (failed and name == "log_start_offset")  # An error need not contain it.
-        }
+        return {name: _comparable_field(name, getattr(value, name)) for name in names}
     if isinstance(value, list | tuple):
         return _comparable_list([comparable(each) for each in value])
     return value if value is None or isinstance(value, bool | int | float | str) else bytes(value)

@@ -223,6 +223,30 @@ async def test_zstd_is_rejected_in_versions_without_it(
     assert [code for code, _ in results(response)] == [error]
 
 
+@pytest.mark.parametrize(
+    ("records", "error", "log_start_offset"),
+    [
+        (
+            batch(producer_id=1, producer_epoch=0, base_sequence=5),
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            0,
+        ),
+        (batch() + batch(), ErrorCode.INVALID_RECORD, -1),
+        (batch()[:-1] + b"\x7f", ErrorCode.CORRUPT_MESSAGE, -1),
+    ],
+    ids=["out of order", "two batches", "wrong checksum"],
+)
+async def test_rejected_batch_has_log_start_offset_if_the_log_saw_it(
+    log_apis: Any, records: bytes, error: int, log_start_offset: int
+) -> None:
+    if error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        first = batch(producer_id=1, producer_epoch=0, base_sequence=0)
+        await log_apis.ask(API, request(log_apis, ("t", 0, first)), 9)
+    response = await log_apis.ask(API, request(log_apis, ("t", 0, records)), 9)
+    (result,) = response.responses[0].partition_responses
+    assert (result.error_code, result.log_start_offset) == (error, log_start_offset)
+
+
 async def test_response_has_log_start_offset(log_apis: Any) -> None:
     response = await log_apis.ask(API, request(log_apis, ("t", 0, batch())), 9)
     (result,) = response.responses[0].partition_responses
