@@ -224,13 +224,22 @@ async def _fault(_: Request, __: Exception) -> Response:
 
 # Who may ask ----------------------------------------------------------------------------------
 
+_FOREIGN_PAGE: Final = "the request is from a page of another site"
+_OWN_PAGE: Final = "same-origin"
+_OWN_SITES: Final = frozenset({_OWN_PAGE, "none"})
+"""Values of ``Sec-Fetch-Site``: of this API's pages, and of what the user typed. Another port of
+this host is ``same-site``, which is another program.
+"""
+
 
 class _Guard:
     """Rejects requests without the token, and those that web pages of other sites send.
 
     An unknown name in ``Host`` is DNS rebinding: a page whose name was made to point here. A
-    foreign ``Origin`` on a changing request is a form sent by another page. Health needs no token,
-    so that probes of containers work.
+    foreign ``Origin`` on a changing request is a form sent by another page. ``Sec-Fetch-Site``
+    says the same of every request of a browser, also of one without ``Origin``; from another site,
+    only a link may lead here, not a frame. Health needs no token, so that probes of containers
+    work.
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: frozenset[str], token: bytes) -> None:
@@ -257,7 +266,12 @@ class _Guard:
         origin = headers.get("origin")
         if origin is not None and method not in {"GET", "HEAD"} and origin != f"http://{host}":
             hint = "Send it without an Origin header, as tools other than browsers do."
-            return _error(403, "FOREIGN_ORIGIN", "the request is from a page of another site", hint)
+            return _error(403, "FOREIGN_ORIGIN", _FOREIGN_PAGE, hint)
+        if headers.get("sec-fetch-site", _OWN_PAGE) not in _OWN_SITES and not (
+            method in {"GET", "HEAD"} and headers.get("sec-fetch-dest") == "document"
+        ):
+            hint = "Send it without a Sec-Fetch-Site header, as tools other than browsers do."
+            return _error(403, "FOREIGN_ORIGIN", _FOREIGN_PAGE, hint)
         if self._token and path != HEALTH_PATH:
             given = _token_of(headers.get("authorization", ""))
             if not compare_digest(given, self._token):

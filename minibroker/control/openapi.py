@@ -16,7 +16,7 @@ from minibroker.control.schema import component, components_of, json_schema
 
 ALWAYS: Final = {
     401: "The request does not have the token that the broker was started with.",
-    403: "The `Host` or `Origin` header does not match this broker.",
+    403: "The `Host`, `Origin` or `Sec-Fetch-Site` header does not match this broker.",
     500: "An internal error; the broker's log has the details.",
 }
 """Errors of every operation."""

@@ -39,7 +39,7 @@ selects another one. A browser shows [the console](../guides/console.md) there;
   `Authorization: Bearer TOKEN`. `GET /v1/health` needs none. With an empty `control.token`,
   everyone who can connect may do everything.
 - Requests are rejected whose `Host` isn't an IP address, `localhost` or a name of the broker, and
-  changes requested by web pages of other sites (`Origin`).
+  those that web pages of other sites send (`Origin`, `Sec-Fetch-Site`), except for links.
 
 ```sh
 curl $control_url/v1/health

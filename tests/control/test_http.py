@@ -274,6 +274,40 @@ async def test_request_with_own_origin_is_accepted(client: httpx.AsyncClient) ->
     assert response.status_code == 200
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"])
+@pytest.mark.parametrize("path", ["/v1/reset", "/v1/journal/stream", "/v1/topics", "/console"])
+async def test_request_of_a_foreign_page_without_origin_is_rejected(
+    client: httpx.AsyncClient, backend: Any, site: str, method: str, path: str
+) -> None:
+    await client.post("/v1/topics", json=NEW)
+    headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "content-type": "text/plain"}
+    response = await client.request(method, path, headers=headers)
+    assert response.status_code == 403
+    if method != "HEAD":
+        assert error(response, 403)["code"] == "FOREIGN_ORIGIN"
+    assert list(backend.known) == ["orders"]
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+async def test_request_of_own_page_or_of_the_user_is_accepted(
+    client: httpx.AsyncClient, site: str
+) -> None:
+    response = await client.post("/v1/reset", headers={"sec-fetch-site": site})
+    assert response.status_code == 200
+
+
+async def test_link_of_a_foreign_page_leads_to_the_console_and_a_frame_does_not(
+    client: httpx.AsyncClient,
+) -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    linked = await client.get("/console", headers={**headers, "sec-fetch-dest": "document"})
+    framed = await client.get("/console", headers={**headers, "sec-fetch-dest": "iframe"})
+    posted = await client.post("/v1/reset", headers={**headers, "sec-fetch-dest": "document"})
+    codes = [each.status_code for each in (linked, framed, posted)]
+    assert codes == [200, 403, 403]
+
+
 async def test_fault_rule_is_added_listed_released_and_removed(client: httpx.AsyncClient) -> None:
     rule = {"action": "hold", "api": "JoinGroup", "name": "joins"}
     added = await client.post("/v1/faults", json=rule)
