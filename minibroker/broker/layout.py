@@ -23,6 +23,7 @@ from minibroker.config import (
     SINGLE,
     Settings,
 )
+from minibroker.journal.counts import JournalCounts
 from minibroker.process.environment import (
     ACCEPTOR,
     CONTROLLER,
@@ -90,6 +91,13 @@ def process_plans(settings: Settings) -> list[ProcessPlan]:
         *map(_alone, recorders),
         *map(_alone, acceptors),
     ]
+
+
+def journal_counts(settings: Settings) -> JournalCounts:
+    """Return unused counts of the entries that all roles record for the journal."""
+    return JournalCounts(
+        [instance.name for plan in process_plans(settings) for instance in plan.roles]
+    )
 
 
 def _alone(instance: RoleInstance) -> ProcessPlan:

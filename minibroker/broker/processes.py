@@ -26,6 +26,7 @@ import trio
 from minibroker.broker.layout import (
     ProcessPlan,
     RoleInstance,
+    journal_counts,
     process_plans,
     run_roles,
     stop_groups,
@@ -56,6 +57,7 @@ from minibroker.config.access_definitions import AUTHORIZER_CLASS_NAME
 from minibroker.config.listeners import advertised_endpoints, has_tls
 from minibroker.config.types import HostPort
 from minibroker.control.serve import listener_url, open_listener, token_for
+from minibroker.journal.counts import JournalCounts
 from minibroker.observability import log
 from minibroker.observability.metrics import ProcessMetrics
 from minibroker.process.environment import (
@@ -124,6 +126,7 @@ class Shared(NamedTuple):
     clock: SharedClock
     arena: Arena
     ledger: QuotaLedger
+    journal_counts: JournalCounts
     started_us: int
     sockets: dict[str, list[socket.socket]]
     """By listener: one, or one for each processor in the sharded mode."""
@@ -200,6 +203,7 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
             shared=True,
             recorders=processors,
         ),
+        journal_counts=journal_counts(settings),
         sockets=sockets,
         endpoints=endpoints,
         control=control,
@@ -274,6 +278,8 @@ def _environments(
     found = [
         _environment(shared, instance, context, work_time, local_worker) for instance in plan.roles
     ]
+    for env in found[1:]:
+        env.journal_buffers = found[0].journal_buffers
     found[0].metrics.watch_memory(resident_memory())
     return found
 
@@ -312,6 +318,7 @@ def _environment(
         local_worker=local_worker,
         random=SystemRandom(),  # Member ids must not be guessable.
         data_dir=shared.directories.data_dir,
+        journal_counts=shared.journal_counts,
         rebuild_topics=shared.rebuild_topics,
         starts_processes=True,
         secret=shared.secret,

@@ -18,6 +18,7 @@ import trio
 from minibroker.broker.layout import (
     ProcessPlan,
     RoleInstance,
+    journal_counts,
     process_plans,
     run_roles,
     stop_groups,
@@ -89,6 +90,7 @@ class TaskBroker:
         self.ledger = QuotaLedger(
             settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000, shared=False
         )
+        self._journal_counts = journal_counts(settings)
         self.work_time = WorkTime()
         """Pass it to ``trio.run`` as an instrument to measure work."""
         names = [listener.name for listener in settings.client_listeners]
@@ -168,6 +170,7 @@ class TaskBroker:
             local_worker=local_worker,
             random=_random_source(self._seed, role, index, incarnation),
             data_dir=self._data_dir,
+            journal_counts=self._journal_counts,
             secret=self._secret,
             ready=lambda: None,
             offer_backend=self._take_backend,

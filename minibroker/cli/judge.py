@@ -44,8 +44,8 @@ EXAMPLES = """Examples:
   minibroker judge --client-id my-app --journal journal.jsonl --json
   minibroker judge --rules
 
-Exit code 0 means that the client broke no rule, 1 that it broke one, and 2 that there is no such
-client. docs/guides/judge-a-client.md describes the rules.
+Exit code 0 means that the client broke no rule, 1 that it broke one or that entries of the journal
+are lost, and 2 that there is no such client. docs/guides/judge-a-client.md describes the rules.
 """
 
 
@@ -77,10 +77,10 @@ def judge_command(
         raise InvalidUsage("--client-id is missing")
     try:
         if journal is None:
-            entries, dropped = entries_of_broker(servers, control)
+            entries, pending = entries_of_broker(servers, control)
         else:
-            entries, dropped = entries_of_file(journal), 0
-        report = judge(entries, client_id, allowed=allow, dropped=dropped)
+            entries, pending = entries_of_file(journal), 0
+        report = judge(entries, client_id, allowed=allow, dropped=pending)
     except (UnknownClient, UnknownRule) as error:
         raise InvalidUsage(str(error)) from None
     if markdown is not None:
@@ -93,7 +93,7 @@ def judge_command(
 def entries_of_broker(
     servers: BootstrapServers, control: str | None
 ) -> tuple[list[JournalEntry], int]:
-    """Read all entries of a broker's journal; return also how many were dropped."""
+    """Read all entries of a broker's journal; return also how many it does not have yet."""
     api = find_control(control, servers)
     entries: list[JournalEntry] = []
     try:
@@ -103,7 +103,7 @@ def entries_of_broker(
             page = json.loads(api.get(path))
             entries += map(entry_of_json, page["entries"])
             if not page["has_more"] or not page["entries"]:
-                return entries, page["dropped"]
+                return entries, page["pending"]
     except (InvalidJournal, KeyError, ValueError) as error:
         raise CliError(f"{api.url} does not answer with a journal: {error}") from None
     finally:

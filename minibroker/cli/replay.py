@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 WAIT_MS: Final = 500
 """How long the broker waits for further entries of the journal."""
 
+LOST: Final = "lost"
+"""Kind of an entry that stands for others."""
+
 QUERY: Final = f"kind=request,response&frames=true&limit=1000&wait_ms={WAIT_MS}"
 FASTEST: Final = "max"
 
@@ -67,17 +70,23 @@ def record(
         last = json.loads(api.send("POST", "/v1/journal", {"enabled": True}))["last"]
         with open(target, "w", encoding="utf-8") as file:
             note(f"recording to {target}; stop with Ctrl-C")
-            written = _copy_entries(api, file, last, deadline)
+            written, lost = _copy_entries(api, file, last, deadline)
     except OSError as error:
         raise InvalidUsage(f"{target} cannot be written: {error.strerror}") from None
     finally:
         api.close()
-    note(f"recorded {written} requests and responses")
+    missing = f"; {lost} entries of the journal are lost" if lost else ""
+    note(f"recorded {written} requests and responses{missing}")
 
 
-def _copy_entries(api: ControlClient, file: IO[str], last: int, deadline: float | None) -> int:
-    """Write entries until the deadline, Ctrl-C or SIGTERM; return their number."""
-    written, is_over = 0, False
+def _copy_entries(
+    api: ControlClient, file: IO[str], last: int, deadline: float | None
+) -> tuple[int, int]:
+    """Write entries until the deadline, Ctrl-C or SIGTERM; return their number.
+
+    Return also how many entries of any kind the broker has lost meanwhile.
+    """
+    written, lost, is_over = 0, 0, False
 
     def stop(*_: object) -> None:
         nonlocal is_over
@@ -91,10 +100,13 @@ def _copy_entries(api: ControlClient, file: IO[str], last: int, deadline: float 
             for entry in page["entries"]:
                 file.write(json_line(entry) + "\n")
             file.flush()
-            written += len(page["entries"])
+            written += sum(entry["kind"] != LOST for entry in page["entries"])
+            lost += sum(
+                entry["details"]["entries"] for entry in page["entries"] if entry["kind"] == LOST
+            )
             last = page["entries"][-1]["sequence"] if page["entries"] else last
             if ends and not page["has_more"]:
-                return written
+                return written, lost
     finally:
         for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(each, handler)

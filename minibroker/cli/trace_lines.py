@@ -2,7 +2,8 @@
 
 Owns the layout of a line, and which response belongs to which request. It must never know where
 entries come from. Invariant: every entry is shown once: a request together with its response, or
-without one when its connection is closed or at the end; memory is bounded by the open connections.
+without one when its connection is closed, entries are lost, or at the end; memory is bounded by the
+open connections.
 A broker receives one request of a connection at a time, a proxy many, and responses have their
 order. Kafka's request log has one line a request, too.
 """
@@ -18,6 +19,12 @@ from typing import Any, Final
 from protocol.dissect import Direction, api_named, dissect, render
 
 STAGES: Final = ("queue", "execution", "network", "send")
+
+LOSS_REASONS: Final = {
+    "process_ended": "the process ended before it handed them over",
+    "process_memory": "the process recorded more than it may keep",
+    "journal_memory": "the journal's memory is full",
+}
 
 PROXY: Final = "proxy"
 """The role that records a request before those before it are answered."""
@@ -46,6 +53,13 @@ class TraceLines:
             self._waiting[connection].append(entry)
         elif kind == "response":
             yield from self._answered(connection, entry)
+        elif kind == "lost":
+            for waiting in list(self._waiting):
+                yield from self._end(waiting)
+            details = entry["details"]
+            reason = LOSS_REASONS.get(details["reason"], details["reason"])
+            whose = f" of {entry['role']}" if entry["role"] else ""
+            yield f"{_time(entry)}  {details['entries']} entries{whose} lost: {reason}"
         else:
             if kind == "connection_closed":
                 yield from self._end(connection)

@@ -39,13 +39,20 @@ EntryKindName: TypeAlias = Literal[
     "fault",
     "clock",
     "state",
+    "lost",
 ]
 
 
 class EntryView(NamedTuple):
     """One entry of the journal."""
 
-    sequence: Annotated[int, Doc("Position in the order of all entries, from 1.")]
+    sequence: Annotated[
+        int,
+        Doc(
+            "Position in the order of all entries, lost ones too, from 1; of the kind `lost`, that "
+            "of the last entry that it stands for."
+        ),
+    ]
     clock_ms: Annotated[float, Doc("Milliseconds since 1970 of the broker's clock.")]
     kind: EntryKindName
     role: Annotated[str, Doc("The process of the broker, e.g. `processor-0`.")]
@@ -76,7 +83,9 @@ class EntryView(NamedTuple):
         Mapping[str, object],
         Doc(
             "`reason` and `text` of a closed connection; `rule` and `action` of a fault; `from` "
-            "and `to` of the clock in ms; `what`, `name`, `from` and `to` of a state."
+            "and `to` of the clock in ms; `what`, `name`, `from` and `to` of a state; of a loss, "
+            "`entries` that happened between `since_ms` and its time and that the journal does not "
+            "have, and as `reason` `process_ended`, `process_memory` or `journal_memory`."
         ),
     ]
     body: Annotated[
@@ -86,7 +95,9 @@ class EntryView(NamedTuple):
 
 
 class EntryQuery(NamedTuple):
-    """Which entries are wanted, as texts of a query; all conditions must hold."""
+    """Which entries are wanted, as texts of a query; all conditions must hold. Entries of the kind
+    `lost` are among the answers of every query that one of the lost entries could have matched.
+    """
 
     kind: Annotated[str, Doc("Kinds, separated by commas.")] = ""
     api: Annotated[str, Doc("API by name or key.")] = ""
@@ -108,7 +119,10 @@ class JournalPage(NamedTuple):
 
     entries: tuple[EntryView, ...]
     last: Annotated[int, Doc("Sequence of the newest entry, also if it does not match.")]
-    dropped: Annotated[int, Doc("Number of the oldest entries that are not kept any more.")]
+    dropped: Annotated[int, Doc("Number of lost entries since the journal was cleared.")]
+    pending: Annotated[
+        int, Doc("Number of entries of processes that do not respond, which may follow later.")
+    ]
     has_more: Annotated[bool, Doc("Whether further entries match now.")]
 
 
@@ -127,7 +141,10 @@ class JournalView(NamedTuple):
     enabled: Annotated[bool, Doc("Whether the broker records.")]
     entries: Annotated[int, Doc("Number of entries.")]
     last: Annotated[int, Doc("Sequence of the newest entry; 0 if there was none.")]
-    dropped: Annotated[int, Doc("Number of the oldest entries that are not kept any more.")]
+    dropped: Annotated[int, Doc("Number of lost entries since the journal was cleared.")]
+    pending: Annotated[
+        int, Doc("Number of entries of processes that do not respond, which may follow later.")
+    ]
     bytes: Annotated[int, Doc("Memory of the entries in bytes.")]
     bytes_max: Annotated[int, Doc("The memory above which the oldest entries are dropped.")]
 

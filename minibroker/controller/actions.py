@@ -14,7 +14,7 @@ from minibroker.cluster.placement import group_owner, transaction_owner
 from minibroker.config import OFFSETS_TOPIC_NUM_PARTITIONS, TRANSACTION_STATE_LOG_NUM_PARTITIONS
 from minibroker.control.action_shapes import ActionResult, BrokerAction, check_action
 from minibroker.control.backend import BackendError, Conflict, NotFound, Unavailable
-from minibroker.controller.processes import ProcessSignals
+from minibroker.controller.processes import HandOver, ProcessSignals
 from minibroker.process.environment import WORKER, Environment, role_name
 from minibroker.process.journal_notes import note_state
 from minibroker.process.messages import ActionReply, ActionRequest
@@ -35,12 +35,19 @@ _NOT_FOUND: Final = frozenset({
 class BrokerActions:
     """The actions of one broker."""
 
-    def __init__(self, env: Environment, image: Image, publisher: MetadataPublisher) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        image: Image,
+        publisher: MetadataPublisher,
+        hand_over: HandOver,
+    ) -> None:
+        """``hand_over`` is called as ``ProcessSignals`` calls it."""
         self._env = env
         self._image = image
         self._publisher = publisher
         self._processes = ProcessSignals(
-            env.clock, env.statuses, partial(note_state, env, "process")
+            env.clock, env.statuses, partial(note_state, env, "process"), hand_over
         )
 
     async def act(self, action: BrokerAction) -> ActionResult:
@@ -64,7 +71,7 @@ class BrokerActions:
     async def _act_on_process(self, action: str, process: str, pause_ms: int) -> ActionResult:
         self._processes.check(action, process)
         if action == "kill":
-            self._processes.kill(process, "an action of the control API")
+            await self._processes.kill(process, "an action of the control API")
         else:
             await self._processes.pause(process, pause_ms)
         return ActionResult(1)

@@ -390,7 +390,12 @@ class ControllerBackend(FaultOperations, NamespaceOperations, SnapshotOperations
         # Loaded by the first action: most brokers get none.
         from minibroker.controller.actions import BrokerActions
 
-        return await BrokerActions(self._env, self._image, self._subscribers).act(action)
+        actions = BrokerActions(self._env, self._image, self._subscribers, self._hand_over_journal)
+        return await actions.act(action)
+
+    async def _hand_over_journal(self, process: str, *, ends: bool) -> None:
+        if self._env.journal is not None:
+            await self._journal().hand_over(process, ends=ends)
 
     async def reset(self) -> shown.ResetResult:
         """Drop all topics, groups and offsets; returns when every process has applied that."""

@@ -22,7 +22,7 @@ from minibroker.control.fault_shapes import (
 from minibroker.controller.affected import affected
 from minibroker.controller.fault_store import FaultStore
 from minibroker.controller.metadata_publisher import MetadataPublisher
-from minibroker.controller.processes import ProcessSignals
+from minibroker.controller.processes import HandOver, ProcessSignals
 from minibroker.faults.actions import STORAGE_ACTIONS
 from minibroker.faults.entities import EntityKey
 from minibroker.faults.matching import Candidate, PointMatcher
@@ -55,16 +55,17 @@ class FaultController:
         *,
         on_clock: Callable[[float], object],
         on_process: Callable[[str, str, str], object],
+        hand_over: HandOver,
     ) -> None:
         """``subscribers`` are the names of the processes that apply rules.
 
         ``store`` has the rules that the former controller of this start has left. ``on_clock`` is
         called when a rule has changed the clock, with its time before in ms since 1970, and
-        ``on_process`` as ``ProcessSignals`` calls it.
+        ``on_process`` and ``hand_over`` as ``ProcessSignals`` calls them.
         """
         self._publisher = publisher
         self._clock = clock
-        self._processes = ProcessSignals(clock, statuses, on_process)
+        self._processes = ProcessSignals(clock, statuses, on_process, hand_over)
         self._subscribers = subscribers
         self._register = FaultRegister(APIS, clock.now, clock.sleep_real, store)
         self._matcher = PointMatcher(())
@@ -170,6 +171,6 @@ class FaultController:
             await self._publisher.request_all(ClockAdvanced())
             return
         if rule.action == "kill":
-            self._processes.kill(rule.process or "", f"fault rule {request.rule_id}")
+            await self._processes.kill(rule.process or "", f"fault rule {request.rule_id}")
             return
         await self._processes.pause(rule.process or "", rule.pause_ms or 0)

@@ -1,17 +1,21 @@
 """The journal of a broker: collects the records of all processes, and answers the control API.
 
 Owns the one journal, and when records are collected. It must never know what is recorded. While
-the journal is on, records are fetched four times a second, and before every answer. Invariant: an
-answer contains all that happened in any process before its query, in the order in which it
-happened; only a process that does not respond for seconds is not waited for, and its records
-follow later. The journal lasts as long as this process: it is not stored.
+the journal is on, records are fetched four times a second, and before every answer, from the
+processes that have any. Invariant: an answer contains all that happened in any process before its
+query, in the order in which it happened, or a loss in its place; only a process that does not
+respond for seconds is not waited for: the answer says how many entries it has, and they follow
+later. If this process is killed, the next one continues with a loss of all entries, or with the
+entries themselves if an action has killed it.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -38,11 +42,14 @@ from minibroker.journal.assertions import (
 )
 from minibroker.journal.bounded import JOURNAL_BYTES_MAX, Journal
 from minibroker.journal.buffer import JournalBuffer, JournalChunk
-from minibroker.journal.entries import JournalEntry
+from minibroker.journal.counts import JournalCounts
+from minibroker.journal.entries import JournalEntry, Loss, LossReason
 from minibroker.journal.filters import EntryFilter
 from minibroker.journal.merging import JournalMerger
 from minibroker.journal.topic_ids import TopicIds, Uuid
-from minibroker.process.messages import JournalRequest, JournalSwitch
+from minibroker.process.journal_files import JournalFiles
+from minibroker.process.messages import JournalRequest, JournalSwitch, KillProcess
+from minibroker.runtime.roles import RoleStatus
 
 COLLECT_INTERVAL_S: Final = 0.25
 """How often records are collected, in real time."""
@@ -85,6 +92,10 @@ class JournalingProcess(Protocol):
 
     journal: JournalBuffer | None
     """None while the journal is off."""
+
+    @property
+    def journal_counts(self) -> JournalCounts:
+        """The entries of all processes."""
 
     @property
     def name(self) -> str:
@@ -132,17 +143,41 @@ class JournalController:
         publisher: JournalSubscribers,
         start_soon: Callable[..., None],
         bytes_max: int,
+        *,
+        statuses: Callable[[], Sequence[RoleStatus]] = tuple,
+        files: JournalFiles | None = None,
     ) -> None:
-        """``start_soon`` starts a task that runs as long as the controller."""
+        """``start_soon`` starts a task that runs as long as the controller.
+
+        ``statuses`` are the states of all processes; ``files`` have what those of this start have
+        left that were killed by request.
+        """
         self._env = env
         self._publisher = publisher
         self._start_soon = start_soon
-        self._journal = Journal(bytes_max)
+        self._statuses = statuses
+        self._files = files
+        self._counts = env.journal_counts
+        self._journal = Journal(bytes_max, self._counts.cleared)
         self._topic_ids = TopicIds()
-        self._merger = JournalMerger(self._journal, env.clock.epoch_s)
+        self._merger = JournalMerger(self._journal, env.clock.epoch_s, self._counts)
         self._lock = trio.Lock()
-        self._was_on = False
+        self._own: JournalBuffer | None = None
+        self._pending: Mapping[str, int] = {}
+        """Entries that processes which do not respond had before the last collection."""
+        self._was_on = self._counts.is_on or self._counts.total() > self._counts.cleared
+        self._continue()
         self._collecting: trio.CancelScope | None = None
+
+    def _continue(self) -> None:
+        """Continue the journal of the former controller of this start of the broker."""
+        cleared, total = self._counts.cleared, self._counts.total()
+        if self._files is not None:
+            entries = self._files.take_journal()
+            self._journal.restore(entry for entry in entries if entry.sequence > cleared)
+        if total > self._journal.last:
+            missing = total - self._journal.last
+            self._journal.lose(Loss("", missing, LossReason.PROCESS_ENDED, 0.0))
 
     def learn_topics(self, names: Mapping[Uuid, str]) -> None:
         """Find requests that have only the id of a topic by its name, also when it is deleted."""
@@ -157,8 +192,10 @@ class JournalController:
 
     def begin(self) -> None:
         """Switch the journal on, before processes register or before they are notified."""
-        self._was_on = self._publisher.records_journal = True
-        self._env.journal = JournalBuffer(time.perf_counter_ns())
+        self._was_on = self._publisher.records_journal = self._counts.is_on = True
+        if self._own is None:
+            self._own = JournalBuffer(time.perf_counter_ns(), self._counts.word(self._env.name))
+        self._env.journal = self._own
         self._start_soon(self._collect_regularly)
 
     async def _switch(self, *, is_on: bool) -> None:
@@ -166,55 +203,115 @@ class JournalController:
             return
         if is_on:
             self.begin()
-        else:
-            await self._collect()
-            self._publisher.records_journal = False
-            self._env.journal = None
-            if self._collecting is not None:
-                self._collecting.cancel()
+            await self._publisher.request_all(JournalSwitch(is_on))
+            return
+        self._publisher.records_journal = self._counts.is_on = False
+        self._env.journal = None
+        if self._collecting is not None:
+            self._collecting.cancel()
         await self._publisher.request_all(JournalSwitch(is_on))
+        async with self._lock:
+            await self._fetch(self._publisher.names(), until_empty=True)
+        await self._collect()
 
     async def _collect_regularly(self) -> None:
         with trio.CancelScope() as self._collecting:
             while True:
                 await self._env.clock.sleep_real(COLLECT_INTERVAL_S)
                 async with self._lock:
-                    await self._fetch()
+                    await self._fetch(self._counts.pending())
 
     async def _collect(self) -> None:
         """Make entries of all that was recorded before this call."""
         async with self._lock:
             now_ns = time.perf_counter_ns()
-            await self._fetch()
+            recorded = {name: self._counts.recorded(name) for name in self._counts.names}
+            await self._fetch(self._counts.pending())
             for _ in self._merger.steps(now_ns):
                 await trio.lowlevel.checkpoint()
+            rest = {
+                name: entries - self._counts.handed_over(name) for name, entries in recorded.items()
+            }
+            self._pending = {name: entries for name, entries in rest.items() if entries > 0}
 
-    async def _fetch(self) -> None:
-        own = self._env.journal
-        if own is None:
+    async def hand_over(self, process: str, *, ends: bool) -> None:
+        """Implements ``HandOver``. Another process that ends has then ended, if it responds.
+
+        ``process`` is one of its roles.
+        """
+        if not self.is_on:
             return
-        name = self._env.name
-        self._merger.add(name, own.take(self._merger.received(name)))
-        async with trio.open_nursery() as nursery:
-            for name in self._publisher.names():
-                nursery.start_soon(self._fetch_from, name)
+        async with self._lock:
+            if process == self._env.name:
+                await self._fetch(self._counts.pending())
+                self._merger.merge(math.inf)
+                if self._files is not None:
+                    self._files.save_journal(self._journal)
+            elif ends:
+                request_all = self._publisher.request_all
+                await self._within_bound(partial(request_all, KillProcess(), [process]))
+            else:
+                await self._fetch(self._roles_beside(process))
 
-    async def _fetch_from(self, name: str) -> None:
+    def _roles_beside(self, role: str) -> list[str]:
+        """The roles in the process of a role."""
+        pids = {status.name: status.pid for status in self._statuses()}
+        return [name for name, pid in pids.items() if pid and pid == pids.get(role)]
+
+    async def _fetch(self, names: Iterable[str], *, until_empty: bool = False) -> None:
+        own = self._env.name
+        if self._own is not None:
+            self._merger.add(own, self._own.take(self._merger.received(own)))
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                if name != own:
+                    fetch = partial(self._fetch_from, name, until_empty=until_empty)
+                    nursery.start_soon(self._within_bound, fetch)
+
+    async def _within_bound(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Wait for a process, but not longer than it may take to respond."""
+
         async def bound() -> None:
             await self._env.clock.sleep_real(RESPONSE_S)
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bound)
-            has_more = True
-            while has_more:
+            await call()
+            nursery.cancel_scope.cancel()
+
+    async def _fetch_from(self, name: str, *, until_empty: bool) -> None:
+        """Fetch what a process has, or learn that it has ended.
+
+        A process that is not connected is waited for: it may still live, or its successor knows
+        what is lost. ``until_empty`` lets it release what it handed over last.
+        """
+        while True:
+            if self._take_saved(name):
+                return
+            chunk: JournalChunk | None = None
+            if name in self._publisher.names():
                 request = JournalRequest(self._merger.received(name))
                 answers = await self._publisher.request_all(request, [name])
-                chunk: JournalChunk | None = answers.get(name)
-                has_more = chunk is not None and chunk.has_more
-                if chunk is not None:
-                    self._merger.add(name, chunk)
-            nursery.cancel_scope.cancel()
+                chunk = answers.get(name)
+            if chunk is not None:
+                self._merger.add(name, chunk)
+                if not (chunk.has_more or (until_empty and chunk.parts)):
+                    return
+            elif any(each.name == name and not each.pid for each in self._statuses()):
+                self._merger.lose(name)
+                return
+            elif until_empty:
+                return
+            else:
+                await self._env.clock.sleep_real(POLL_INTERVAL_S)
+
+    def _take_saved(self, name: str) -> bool:
+        """Take over what a killed process has saved; return whether that is all of its role."""
+        chunks = () if self._files is None else self._files.take_chunks(name)
+        for chunk in chunks:
+            self._merger.add(name, chunk)
+        return bool(chunks) and name not in self._counts.pending()
 
     # The control API --------------------------------------------------------------------------
 
@@ -227,6 +324,7 @@ class JournalController:
             len(journal),
             journal.last,
             journal.dropped,
+            sum(self._pending.values()),
             journal.bytes,
             journal.bytes_max,
         )
@@ -265,6 +363,7 @@ class JournalController:
             views(shown, frames=request.frames, decode=request.decode),
             self._journal.last,
             self._journal.dropped,
+            sum(self._pending.values()),
             len(shown) < len(found),
         )
 
@@ -285,9 +384,8 @@ class JournalController:
             elif assertion.in_order is not None:
                 result = happened_in_order(self._journal, steps)
             else:
-                dropped = max(self._journal.dropped - after, 0)
                 result = did_not_happen_before(
-                    self._journal, steps[0], assertion.before_ms, dropped=dropped
+                    self._journal, steps[0], assertion.before_ms, pending=self._pending
                 )
                 return True
             return result.holds

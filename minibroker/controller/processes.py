@@ -1,8 +1,8 @@
 """Kills and stops processes of the broker on request.
 
-Owns the signals. It must never know why a process is killed or stopped. Invariant: a process that
-was stopped continues, also if the request for it is cancelled. Kafka's Trogdor has
-``ProcessStopFault``.
+Owns the signals. It must never know why a process is killed or stopped. Invariant: a process hands
+over what it has recorded before it is killed or stopped, if it responds, and one that was stopped
+continues, also if the request for it is cancelled. Kafka's Trogdor has ``ProcessStopFault``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from minibroker.control.schema import Fault, InvalidJson
 from minibroker.observability.log import EventLog
@@ -26,6 +26,15 @@ KILLED: Final = "killed"
 _log = EventLog(CONTROLLER)
 
 
+class HandOver(Protocol):
+    """Lets a process hand over its records for the journal, if that is on and the process responds.
+
+    A process that ``ends`` may end by itself, so that it records nothing afterwards.
+    """
+
+    async def __call__(self, process: str, *, ends: bool) -> None: ...
+
+
 class ProcessSignals:
     """The processes of one broker."""
 
@@ -34,11 +43,16 @@ class ProcessSignals:
         clock: ControlledClock,
         statuses: Callable[[], Sequence[RoleStatus]],
         on_state: Callable[[str, str, str], object],
+        hand_over: HandOver,
     ) -> None:
-        """``on_state`` is called with a process, and its states before and after a signal."""
+        """``on_state`` is called with a process, and its states before and after a signal.
+
+        ``hand_over`` is awaited before a process gets a signal that it cannot handle.
+        """
         self._clock = clock
         self._statuses = statuses
         self._on_state = on_state
+        self._hand_over = hand_over
 
     def check(self, action: str, process: str) -> None:
         """Raise ``InvalidJson`` if the action ``kill`` or ``pause`` can't be done to a process."""
@@ -53,18 +67,25 @@ class ProcessSignals:
         pids = [status.pid for status in self._statuses() if status.name == process]
         return pids[0] if any(pids) else None
 
-    def kill(self, process: str, reason: str) -> None:
+    async def kill(self, process: str, reason: str) -> None:
         """Kill a process, unless it is being restarted."""
         pid = self._pid(process)
-        if pid is not None:
-            _log.warning("a process is killed by request", process=process, reason=reason)
-            self._on_state(process, RUNNING, KILLED)
-            os.kill(pid, signal.SIGKILL)
+        if pid is None:
+            return
+        _log.warning("a process is killed by request", process=process, reason=reason)
+        self._on_state(process, RUNNING, KILLED)
+        await self._hand_over(process, ends=True)
+        if self._pid(process) == pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     async def pause(self, process: str, duration_ms: int) -> None:
         """Stop a process for some real time, unless it is being restarted."""
         pid = self._pid(process)
         if pid is None:
+            return
+        await self._hand_over(process, ends=False)
+        if self._pid(process) != pid:
             return
         self._on_state(process, RUNNING, PAUSED)
         os.kill(pid, signal.SIGSTOP)

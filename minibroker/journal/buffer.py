@@ -1,9 +1,10 @@
 """Records that one process has not handed over yet.
 
 Owns their memory. It must never know what a record means. Invariant: adding a record never waits
-and never packs it, memory is bounded by dropping the oldest records, and every dropped record is
-counted in a chunk. A chunk whose receipt is unknown is handed over again, so that none is lost or
-counted twice.
+and never packs it, and memory is bounded by dropping the oldest records. Every entry has a
+position among all entries of its role, from 0, and a chunk says the position of its first one, so
+that each entry that is missing before it is known, also those of a former process. A chunk whose
+receipt is unknown is handed over again, so that none is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -34,22 +35,37 @@ class JournalChunk:
     number: int
     """Different for every chunk of all processes, also after a restart."""
     parts: tuple[PackedRecords, ...]
+    first: int
+    """Position of the first entry: the number of entries that its role recorded before it."""
+    since_ns: int
+    """A time after all entries before the first one and before all others."""
     dropped: int
-    """Entries that were dropped since the last chunk."""
+    """Entries that the process dropped since the last chunk."""
     has_more: bool
     """Whether another chunk is ready."""
+
+    @property
+    def end(self) -> int:
+        """The position after the last entry."""
+        return self.first + sum(part.entries for part in self.parts)
 
 
 class JournalBuffer:
     """The records of one process."""
 
-    def __init__(self, started_ns: int, bytes_max: int = BUFFER_BYTES_MAX) -> None:
-        """``started_ns`` is a time, which distinguishes this buffer from that of a former process.
+    def __init__(
+        self, started_ns: int, count: memoryview[int], bytes_max: int = BUFFER_BYTES_MAX
+    ) -> None:
+        """``started_ns`` is the current time of records.
 
-        ``bytes_max`` is the limit of memory.
+        ``count`` is the word of ``JournalCounts`` with the number of entries that this role has
+        recorded, in former processes too; ``bytes_max`` is the limit of memory.
         """
         self._bytes_max = bytes_max
         self._part_bytes = min(PART_BYTES, bytes_max // 2)
+        self._count = count
+        self._recorded = self._packed = self._first = count[0]
+        """Positions: the next entry, the first one in no part, the first one that is kept."""
         self._open: list[Record] = []
         self._open_bytes = 0
         """Estimate of their memory."""
@@ -57,7 +73,7 @@ class JournalBuffer:
         self._bytes = 0
         """Memory of the parts."""
         self._dropped = 0
-        self._number = started_ns
+        self._since_ns = self._number = started_ns
         self._sent: JournalChunk | None = None
         """The last chunk, until its receipt is known."""
 
@@ -65,8 +81,24 @@ class JournalBuffer:
         """Memory of the records that are not in a chunk."""
         return self._bytes + self._open_bytes
 
+    def expect(self, entries: int) -> None:
+        """Count entries that ``add_expected`` will add in this step, before they happen.
+
+        A process that is killed in between has lost them.
+        """
+        self._count[0] += entries
+
     def add(self, record: Record, frame_bytes: int = 0) -> None:
-        """Add a record, whose frames have a size. A list may be changed until it is packed."""
+        """Add a record of one entry, whose frames have a size.
+
+        A list may be changed until it is packed.
+        """
+        self._count[0] += 1
+        self.add_expected(record, frame_bytes, 1)
+
+    def add_expected(self, record: Record, frame_bytes: int, entries: int) -> None:
+        """Do the same with a record whose entries are counted already."""
+        self._recorded += entries
         self._open.append(record)
         self._open_bytes += RECORD_BYTES + frame_bytes
         if self._open_bytes > self._part_bytes:
@@ -76,7 +108,8 @@ class JournalBuffer:
         """Pack the open records, and drop the oldest parts if another one would be too much."""
         if not self._open:
             return
-        part = pack(self._open)
+        part = pack(self._open, self._recorded - self._packed)
+        self._packed = self._recorded
         self._parts.append(part)
         self._bytes += len(part.packed)
         self._open = []
@@ -85,6 +118,15 @@ class JournalBuffer:
             oldest = self._parts.popleft()
             self._bytes -= len(oldest.packed)
             self._dropped += oldest.entries
+            self._first += oldest.entries
+            self._since_ns = oldest.last_ns
+
+    def take_all(self, received: int) -> list[JournalChunk]:
+        """Return all records, also those of which it is unknown whether they arrived."""
+        chunks = [self.take(received)]
+        while chunks[-1].parts:
+            chunks.append(self.take(chunks[-1].number))
+        return chunks
 
     def take(self, received: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> JournalChunk:
         """Return the oldest records, of at most so many bytes unless one part has more.
@@ -95,6 +137,7 @@ class JournalBuffer:
         if self._sent is not None and self._sent.number != received:
             return self._sent
         self._close_part()
+        self._count[0] = self._recorded  # What was expected has happened, or never will.
         taken: list[PackedRecords] = []
         size = 0
         while self._parts and (not taken or size + len(self._parts[0].packed) <= bytes_max):
@@ -102,6 +145,16 @@ class JournalBuffer:
             size += len(taken[-1].packed)
         self._bytes -= size
         self._number += 1
-        self._sent = JournalChunk(self._number, tuple(taken), self._dropped, bool(self._parts))
+        chunk = self._sent = JournalChunk(
+            self._number,
+            tuple(taken),
+            self._first,
+            self._since_ns,
+            self._dropped,
+            bool(self._parts),
+        )
+        self._first = chunk.end
         self._dropped = 0
-        return self._sent
+        if taken:
+            self._since_ns = taken[-1].last_ns
+        return chunk

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from protocol import registry
 from protocol.compiler import decode
@@ -53,6 +53,19 @@ class EntryKind(StrEnum):
     FAULT = "fault"
     CLOCK = "clock"
     STATE = "state"
+    LOST = "lost"
+    """Stands for entries that happened and that the journal does not have."""
+
+
+class LossReason(StrEnum):
+    """Why entries were lost."""
+
+    PROCESS_ENDED = "process_ended"
+    """Their process ended before it handed them over."""
+    PROCESS_MEMORY = "process_memory"
+    """Their process recorded more than it may keep until it hands over."""
+    JOURNAL_MEMORY = "journal_memory"
+    """The journal had no room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,9 @@ class JournalEntry:
     """One thing that happened."""
 
     sequence: int
-    """Position in the order of all entries, from 1."""
+    """Position in the order of all entries, lost ones too, from 1; of a loss, that of the last
+    entry that it stands for.
+    """
     clock_ms: float
     """When it happened, in milliseconds since 1970 of the broker's clock."""
     kind: EntryKind
@@ -86,8 +101,42 @@ class JournalEntry:
     """The frame without its size field, unless it was too large or may contain secrets."""
     details: Mapping[str, JSON] = field(default_factory=dict)
     """What else there is to say: ``reason`` of a closed connection; ``rule`` and ``action`` of a
-    fault; ``from`` and ``to`` of a clock; ``what``, ``name``, ``from`` and ``to`` of a state.
+    fault; ``from`` and ``to`` of a clock; ``what``, ``name``, ``from`` and ``to`` of a state;
+    ``entries``, ``reason`` and ``since_ms`` of a loss.
     """
+
+
+class Loss(NamedTuple):
+    """Entries that are lost."""
+
+    role: str
+    """The process in which they happened; empty if they did in several."""
+    entries: int
+    reason: LossReason
+    since_ms: float
+    """A time of the broker's clock before all of them, in milliseconds since 1970."""
+
+    def entry(self, sequence: int, clock_ms: float) -> JournalEntry:
+        """Return the entry for them, with the sequence of the last one and a time after all."""
+        role, entries, reason, since_ms = self
+        details = {"entries": entries, "reason": reason.value, "since_ms": since_ms}
+        return JournalEntry(sequence, clock_ms, EntryKind.LOST, role, details=details)
+
+
+def loss_of(entry: JournalEntry) -> Loss:
+    """Return the loss of an entry of that kind."""
+    since_ms = entry.details["since_ms"]
+    assert isinstance(since_ms, float | int)
+    reason = LossReason(str(entry.details["reason"]))
+    return Loss(entry.role, lost_entries(entry), reason, since_ms)
+
+
+def lost_entries(entry: JournalEntry) -> int:
+    """Return how many entries an entry stands for that are lost; 0 if it is none of that kind."""
+    if entry.kind is not EntryKind.LOST:
+        return 0
+    entries = entry.details.get("entries")
+    return entries if isinstance(entries, int) else 1
 
 
 def decoded(entry: JournalEntry) -> Mapping[str, Any] | None:

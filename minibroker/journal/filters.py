@@ -62,6 +62,15 @@ class EntryFilter:
             and (self.error is None or _has_error(entry, self.error))
         )
 
+    def could_match_lost(self, entry: JournalEntry) -> bool:
+        """Whether this is a loss of entries, of which one could have matched."""
+        return (
+            entry.kind is EntryKind.LOST
+            and entry.sequence > self.after
+            and self.kinds != {EntryKind.LOST}
+            and (self.role is None or entry.role in {"", self.role})
+        )
+
     def _matches_client(self, entry: JournalEntry) -> bool:
         return (
             (self.connection is None or entry.connection == self.connection)

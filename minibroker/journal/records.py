@@ -109,10 +109,11 @@ _TIMES: Final = slice(-len(STAGES), None)
 
 
 class PackedRecords(NamedTuple):
-    """Packed records, and the number of their entries."""
+    """Packed records, the number of their entries, and the time of the last record."""
 
     packed: bytes
     entries: int
+    last_ns: int
 
 
 def peer_of(number: int, host: str, port: int) -> Peer:
@@ -134,11 +135,10 @@ def note_record(
     return NOTE_KIND, time_ns, now, marshal.dumps((kind, peer, header, details))
 
 
-def pack(records: Sequence[Record]) -> PackedRecords:
-    """Pack records."""
-    entries = len(records) + sum(record[0] == EXCHANGE_KIND for record in records)
+def pack(records: Sequence[Record], entries: int) -> PackedRecords:
+    """Pack records of so many entries."""
     plain: list[Any] = list(records)
-    return PackedRecords(marshal.dumps(plain, _FORMAT), entries)
+    return PackedRecords(marshal.dumps(plain, _FORMAT), entries, records[-1][1])
 
 
 def split(packed: bytes) -> Iterator[tuple[int, int, Record]]:

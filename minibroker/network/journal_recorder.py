@@ -2,7 +2,8 @@
 
 Owns what of a connection, a request and a response is recorded. It must never decode a body.
 Invariant: a request is recorded before it is executed, and a response before its first byte is
-sent, so a client that has seen a response finds both in the journal; frames that are large or may
+sent, or counted before and recorded in the same step, so a client that has seen a response finds
+both in the journal, or a loss if the process was killed; frames that are large or may
 contain secrets are not kept. Kafka's ``RequestChannel`` logs a request after its response.
 """
 
@@ -51,8 +52,13 @@ class JournalRecorder:
         self._env = env
         self._now = env.clock.now
 
+    def expect(self, entries: int) -> None:
+        """Count entries that are about to be recorded in this step."""
+        if self._env.journal is not None:
+            self._env.journal.expect(entries)
+
     def request(self, cost: RequestCost, body: bytes | Block) -> None:
-        """Record a request that was received."""
+        """Record a request that was received and expected."""
         journal, client, size = self._env.journal, cost.client, cost.request_bytes
         assert journal is not None
         view = body if isinstance(body, bytes) else body.view
@@ -60,7 +66,7 @@ class JournalRecorder:
         kept = bytes(view) if is_whole else _header_bytes(view)
         peer = client.journal_peer or peer_in_records(client)
         record = (REQUEST_KIND, cost.received_ns, self._now(), peer, size, kept, is_whole)
-        journal.add(record, len(kept))
+        journal.add_expected(record, len(kept), 1)
 
     def response(self, cost: RequestCost, frame: bytes | None, size: int) -> None:
         """Record a response that will be sent.
@@ -93,7 +99,7 @@ class JournalRecorder:
     def exchange(self, cost: RequestCost, frame: bytes) -> None:
         """Record a request and its response, which was sent since ``cost.journal_ns``.
 
-        ``frame`` includes the length. All that happened in one step of this process.
+        Both were expected. ``frame`` includes the length. All happened in one step of this process.
         """
         journal, client, kept = self._env.journal, cost.client, cost.journal_body
         if journal is None or not isinstance(kept, bytes):
@@ -121,7 +127,7 @@ class JournalRecorder:
             received_ns + total_ns - journal_ns,
             total_ns,
         )
-        journal.add(record, len(kept) + answer_bytes)
+        journal.add_expected(record, len(kept) + answer_bytes, 2)
 
     def sent(self, cost: RequestCost) -> None:
         """Add the times of a recorded response that was sent, unless it was handed over before."""

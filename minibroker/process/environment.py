@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from minibroker.config import Settings
     from minibroker.control.backend import Backend
     from minibroker.journal.buffer import JournalBuffer
+    from minibroker.journal.counts import JournalCounts
     from minibroker.observability.metrics import ProcessMetrics
     from minibroker.process.local_worker import LocalWorker
     from minibroker.quotas.ledger import QuotaLedger
@@ -83,7 +84,8 @@ class Environment:
     ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
     ``starts_processes`` permits processes of the role's own, which a simulation cannot control.
     ``secret`` is shared by all roles of one run and by nothing else.
-    ``journal`` takes the role's records for the journal, if that is on.
+    ``journal`` takes the role's records for the journal, if that is on; ``journal_counts`` count
+    the entries of all roles, and ``journal_buffers`` are those of this process by role.
     """
 
     role: str
@@ -101,6 +103,7 @@ class Environment:
     work_time: WorkTime
     random: Random
     data_dir: Path
+    journal_counts: JournalCounts
     ready: Callable[[], None]
     rebuild_topics: bool = False
     starts_processes: bool = False
@@ -114,6 +117,7 @@ class Environment:
     stopping: trio.Event = field(default_factory=trio.Event)
     local_worker: LocalWorker | None = None
     journal: JournalBuffer | None = None
+    journal_buffers: dict[str, JournalBuffer] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

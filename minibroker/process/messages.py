@@ -109,12 +109,19 @@ class JournalSwitch(NamedTuple):
 
 
 class JournalRequest(NamedTuple):
-    """Request for records of the journal. Answered with a ``JournalChunk``; None if it is off.
+    """Request for records of the journal.
 
-    ``received`` is the number of the last chunk of the process that arrived, or 0.
+    Answered with a ``JournalChunk``; None if the journal was never on. ``received`` is the number
+    of the last chunk of the process that arrived, or 0.
     """
 
     received: int
+
+
+class KillProcess(NamedTuple):
+    """Request to a process to save what all its roles have recorded for the journal, and to end as
+    by SIGKILL. Never answered.
+    """
 
 
 class ApiPart(NamedTuple):

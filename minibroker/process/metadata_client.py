@@ -11,9 +11,11 @@ as a change.
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -37,11 +39,15 @@ from minibroker.process.messages import (
     ImageApplied,
     JournalRequest,
     JournalSwitch,
+    KillProcess,
     MetricsRequest,
     RegisterRole,
     RoleRegistered,
 )
 from minibroker.runtime.rpc import Link, RpcConnection
+
+if TYPE_CHECKING:
+    from minibroker.journal.buffer import JournalBuffer
 
 ImageStep = Callable[[Image, Image], Awaitable[None] | None]
 """Called with the image before and after a change. If it returns an awaitable, the change counts as
@@ -86,6 +92,8 @@ class MetadataClient:
         self._registered = trio.Event()
         self._failed = trio.Event()
         self._failure: Exception | None = None
+        self._journal: JournalBuffer | None = None
+        """What was recorded and not handed over, also when the journal is off again."""
         self.image = Image()
         env.metrics.watch_gauges(self._condition_gauges)
 
@@ -144,7 +152,7 @@ class MetadataClient:
             return self._details()
         if isinstance(request, FaultRules):
             return self._set_faults(request)
-        if isinstance(request, JournalRequest | JournalSwitch):
+        if isinstance(request, JournalRequest | JournalSwitch | KillProcess):
             return self._handle_journal(request)
         if isinstance(request, ClockAdvanced):
             return None  # The loop has read the clock again.
@@ -166,23 +174,28 @@ class MetadataClient:
         self._faults_number = rules.number
         await self._on_faults(rules)
 
-    def _handle_journal(self, request: JournalRequest | JournalSwitch) -> Any:
+    def _handle_journal(self, request: JournalRequest | JournalSwitch | KillProcess) -> Any:
         if isinstance(request, JournalSwitch):
             return self._set_journal(request)
-        journal = self._env.journal
-        return None if journal is None else journal.take(request.received)
+        if isinstance(request, KillProcess):
+            from minibroker.process.journal_files import save_records
+
+            save_records(self._env)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return None if self._journal is None else self._journal.take(request.received)
 
     async def _set_journal(self, switch: JournalSwitch) -> None:
         await self._registered.wait()
         self._switch_journal(is_on=switch.is_on)
 
     def _switch_journal(self, *, is_on: bool) -> None:
-        if not is_on:
-            self._env.journal = None
-        elif self._env.journal is None:
+        if is_on and self._journal is None:
             from minibroker.journal.buffer import JournalBuffer
 
-            self._env.journal = JournalBuffer(time.perf_counter_ns())
+            count = self._env.journal_counts.word(self._env.name)
+            self._journal = JournalBuffer(time.perf_counter_ns(), count)
+            self._env.journal_buffers[self._env.name] = self._journal
+        self._env.journal = self._journal if is_on else None
 
     def _update(self, update: Update) -> Awaitable[None] | None:
         return self._set_image(apply_update(self.image, update_of(update, self._configs)))

@@ -86,6 +86,10 @@ class StorageFaults:
             os.pwrite(fd, b"".join(batch)[: rule.bytes], size)
         if rule.crash:
             self._log.warning("a fault rule kills this process in an append", rule=active.id)
+            if self._env.journal_buffers:
+                from minibroker.process.journal_files import save_records
+
+                save_records(self._env)
             os.kill(os.getpid(), signal.SIGKILL)
         number = getattr(errno, rule.errno or DEFAULT_ERRNO)
         raise OSError(number, os.strerror(number))

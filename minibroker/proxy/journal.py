@@ -17,6 +17,7 @@ import trio
 
 from minibroker.faults.rules import ActiveRule
 from minibroker.journal.buffer import JournalBuffer
+from minibroker.journal.counts import JournalCounts
 from minibroker.journal.entries import FRAME_BYTES_MAX, SECRET_APIS, EntryKind
 from minibroker.journal.records import (
     NO_HEADER,
@@ -60,6 +61,7 @@ class JournaledProcess:
         self.clock: Final = ProxyClock()
         self.journal: JournalBuffer | None = None
         """None while the journal is off."""
+        self.journal_counts: Final = JournalCounts([ROLE])
 
 
 class ConnectionRecorder:

@@ -25,7 +25,7 @@ LINES_MAX: Final = 1_000_000
 """Lines of one capture."""
 
 _WRONG_VALUES: Final = (ValueError, OverflowError, TypeError, KeyError, RecursionError)
-REQUEST, RESPONSE = "request", "response"
+REQUEST, RESPONSE, LOST = "request", "response", "lost"
 
 
 class InvalidCapture(ValueError):
@@ -55,7 +55,9 @@ class Captured:
 
 
 class Capture(NamedTuple):
-    """All requests in order, and the number of those without bytes by API."""
+    """All requests in order, and the number of those without bytes by API; entries that the
+    journal has lost are `lost`.
+    """
 
     requests: tuple[Captured, ...]
     skipped: Mapping[str, int]
@@ -74,6 +76,7 @@ def read_capture(lines: Iterable[str]) -> Capture:
         try:
             entry = _decoded(line)
             if entry["kind"] not in {REQUEST, RESPONSE}:
+                skipped.update(_lost(entry))
                 continue
             if entry["correlation_id"] is None:  # A token of SASL, or no request at all.
                 if entry["kind"] == REQUEST:
@@ -101,6 +104,10 @@ def _decoded(line: str) -> Any:
     if len(line) > LINE_CHARS_MAX:
         raise ValueError(f"it has more than {LINE_CHARS_MAX} characters")
     return json.loads(line)
+
+
+def _lost(entry: Mapping[str, Any]) -> dict[str, int]:
+    return {LOST: int(entry["details"]["entries"])} if entry["kind"] == LOST else {}
 
 
 def _request(entry: Mapping[str, Any]) -> Captured:

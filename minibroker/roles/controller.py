@@ -278,7 +278,8 @@ class _Controller:
             self._fault_controller()  # Roles that register get the rules.
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            if env.settings[JOURNAL_ENABLE]:
+            is_first = env.incarnation == FIRST_INCARNATION
+            if env.journal_counts.is_on or (is_first and env.settings[JOURNAL_ENABLE]):
                 self._journal_controller().begin()
             nursery.start_soon(self._publisher.run)
             nursery.start_soon(self._storage.run)
@@ -341,6 +342,7 @@ class _Controller:
                 store,
                 on_clock=partial(note_clock, env),
                 on_process=partial(note_state, env, "process"),
+                hand_over=self._hand_over_journal,
             )
         return self._faults
 
@@ -348,16 +350,24 @@ class _Controller:
         if self._journal is None:
             # Loaded when it is switched on, or by the first request about it.
             from minibroker.controller.journal import JournalController
+            from minibroker.process.journal_files import JournalFiles
 
+            env = self._env
             assert self._nursery is not None
             self._journal = JournalController(
-                self._env,
+                env,
                 self._publisher,
                 self._nursery.start_soon,
-                self._env.settings[JOURNAL_MAX_BYTES],
+                env.settings[JOURNAL_MAX_BYTES],
+                statuses=env.statuses,
+                files=JournalFiles(env.data_dir, env.started_us, EventLog(env.name)),
             )
             self._journal.learn_topics(self.image.topic_names)
         return self._journal
+
+    async def _hand_over_journal(self, process: str, *, ends: bool) -> None:
+        if self._journal is not None:
+            await self._journal.hand_over(process, ends=ends)
 
     async def _hold_leadership(self, scope: trio.CancelScope) -> None:
         self._leadership_lost = await watch_leadership(self._store, self.settings[NODE_ID])

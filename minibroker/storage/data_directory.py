@@ -57,6 +57,9 @@ FAULT_RULES_FILE: Final = ".fault-rules"
 FAULT_COUNTS_FILE: Final = ".fault-counts"
 """Fault rules of a running broker, for its next controller."""
 
+JOURNAL_FILE: Final = ".journal"
+"""The journal of a controller that was killed by request; with a role, what that had recorded."""
+
 _LOCK_TEXT: Final = b"pid "
 _SECRET_FILES: Final = (SECRET_FILE, SECRET_FILE + TEMPORARY)
 _STORE_SCHEMA: Final = b"CREATE TABLE node (\n    path TEXT PRIMARY KEY"

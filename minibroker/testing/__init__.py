@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from minibroker.testing.proxy import MiniProxy as MiniProxy
     from minibroker.testing.proxy import ProxyNotStarted as ProxyNotStarted
     from minibroker.testing.verdicts import ClientMisbehaved as ClientMisbehaved
+    from minibroker.testing.verdicts import JournalIncomplete as JournalIncomplete
     from minibroker.testing.verdicts import assert_well_behaved as assert_well_behaved
     from minibroker.testing.workload import run_workload as run_workload
 
@@ -42,6 +43,7 @@ _HOMES = {
     "HistoryWriter": "histories",
     "check": "histories",
     "ClientMisbehaved": "verdicts",
+    "JournalIncomplete": "verdicts",
     "assert_well_behaved": "verdicts",
     "MiniProxy": "proxy",
     "ProxyNotStarted": "proxy",
@@ -58,6 +60,7 @@ __all__ = [
     "DidNotHappen",
     "FaultNeverFired",
     "HistoryWriter",
+    "JournalIncomplete",
     "MiniBroker",
     "MiniProxy",
     "ProxyNotStarted",

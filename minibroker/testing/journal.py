@@ -2,7 +2,9 @@
 
 Owns where the test's part of the journal starts, and waiting. It must never know how entries are
 matched, which the broker does, nor import anything beyond the standard library. Invariant: entries
-from before `RecordedJournal.start` are never seen. The conditions are those of ``/v1/journal``.
+from before `RecordedJournal.start` are never seen. The conditions are those of ``/v1/journal``,
+which also answers with the losses of entries that could match: conditions select no losses, unless
+they name the kind.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ WAIT_SLICE_S: Final = 20.0
 """Longest wait of one request."""
 
 PAGE_ENTRIES: Final = 1000
+
+_LOST: Final = "lost"
 
 Entry = dict[str, Any]
 
@@ -61,7 +65,7 @@ class RecordedJournal:
         frames: bool = False,
         **conditions: object,
     ) -> list[Entry]:
-        """All matching entries, oldest first.
+        """All matching entries, oldest first; without conditions also what was lost between them.
 
         ``decode`` adds the fields of requests and responses as ``body``, ``frames`` their bytes in
         base64 as ``frame``.
@@ -73,7 +77,7 @@ class RecordedJournal:
             page = self._control.get("v1", "journal", query=query)
             found += page["entries"]
             if not page["has_more"]:
-                return [entry for entry in found if _has_details(entry, details)]
+                return [entry for entry in found if _is_meant(entry, conditions, details)]
             query["after"] = page["entries"][-1]["sequence"]
 
     def save(self, path: str | PathLike[str]) -> int:
@@ -81,10 +85,10 @@ class RecordedJournal:
 
         Return their number.
         """
-        found = self.entries(frames=True, kind="request,response")
+        found = self.entries(frames=True, kind="request,response,lost")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(entry) + "\n" for entry in found)
-        return len(found)
+        return sum(entry["kind"] != _LOST for entry in found)
 
     def wait_for(
         self,
@@ -109,7 +113,7 @@ class RecordedJournal:
                 query["wait_ms"] = int(min(remaining, WAIT_SLICE_S) * 1000)
                 page = control.get("v1", "journal", query=query)
                 for entry in page["entries"]:
-                    if _has_details(entry, details):
+                    if _is_meant(entry, conditions, details):
                         return dict(entry)
                 if page["entries"]:
                     query["after"] = page["entries"][-1]["sequence"]
@@ -160,7 +164,14 @@ class RecordedJournal:
         self.stop()
 
 
-def _has_details(entry: Entry, details: Mapping[str, object] | None) -> bool:
+def _is_meant(
+    entry: Entry, conditions: Mapping[str, object], details: Mapping[str, object] | None
+) -> bool:
+    """Whether an entry of an answer is meant, which is none of the losses that could match."""
+    if entry["kind"] == _LOST and (conditions or details):
+        kinds = [each.strip() for each in str(conditions.get("kind", "")).split(",")]
+        if _LOST not in kinds:
+            return False
     return all(entry["details"].get(name) == value for name, value in (details or {}).items())
 
 

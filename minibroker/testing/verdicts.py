@@ -2,7 +2,7 @@
 
 Owns the reading of a broker's journal and the message of a failed assertion. It must never know a
 rule. Invariant: entries are read in pages, so an answer of the broker is bounded; a client that the
-journal does not have is an error, not a client without findings.
+journal does not have is an error, not a client without findings, and so is a loss of entries.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ class ClientMisbehaved(AssertionError):
         self.report = report
 
 
+class JournalIncomplete(AssertionError):
+    """Entries of the journal are lost, so it is unknown whether a client broke a rule."""
+
+    def __init__(self, report: ClientReport) -> None:
+        super().__init__(report_text(report))
+        self.report = report
+
+
 class BrokerWithJournal(Protocol):
     """A broker with a control API, e.g. ``MiniBroker``."""
 
@@ -36,7 +44,10 @@ class BrokerWithJournal(Protocol):
 
 
 def journal_entries(broker: BrokerWithJournal, after: int = 0) -> tuple[list[JournalEntry], int]:
-    """Return the entries of a broker's journal after a sequence, and how many were dropped."""
+    """Return the entries of a broker's journal after a sequence.
+
+    Return also how many it does not have yet, because a process does not respond.
+    """
     entries: list[JournalEntry] = []
     while True:
         last = entries[-1].sequence if entries else after
@@ -44,7 +55,7 @@ def journal_entries(broker: BrokerWithJournal, after: int = 0) -> tuple[list[Jou
         page = broker.control.get("v1", "journal", query=query)
         entries += map(entry_of_json, page["entries"])
         if not page["has_more"] or not page["entries"]:
-            return entries, page["dropped"]
+            return entries, page["pending"]
 
 
 def judge_client(
@@ -55,15 +66,20 @@ def judge_client(
     ``allow`` names rules that may be broken, ``after`` is the sequence of the last entry that is
     not judged. Raises ``UnknownClient`` and ``UnknownRule``.
     """
-    entries, dropped = journal_entries(broker, after)
-    return judge(entries, client_id, allowed=allow, dropped=dropped)
+    entries, pending = journal_entries(broker, after)
+    return judge(entries, client_id, allowed=allow, dropped=pending)
 
 
 def assert_well_behaved(
     broker: BrokerWithJournal, client_id: str, *, allow: Collection[str] = (), after: int = 0
 ) -> ClientReport:
-    """Judge a client as `judge_client`, and raise `ClientMisbehaved` if it broke a rule."""
+    """Judge a client as `judge_client`, and raise `ClientMisbehaved` if it broke a rule.
+
+    Raises `JournalIncomplete` if it broke none in a journal without all entries.
+    """
     report = judge_client(broker, client_id, allow=allow, after=after)
-    if not report.behaves_well:
+    if report.broken:
         raise ClientMisbehaved(report)
+    if report.dropped:
+        raise JournalIncomplete(report)
     return report

@@ -2,20 +2,27 @@
 
 Owns how situations add up to a verdict. It must never know a particular rule. Invariant: every
 situation is counted, at most `FINDINGS_MAX` findings of a rule are kept with at most `EVIDENCE_MAX`
-entries each, and a rule without a situation is neither kept nor broken.
+entries each, and a rule without a situation is neither kept nor broken. No rule is applied across a
+loss of entries, and none is kept if entries are lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import Final, NamedTuple
 
 from minibroker.config.similar_names import similar_names
-from minibroker.journal.entries import JournalEntry
+from minibroker.journal.entries import EntryKind, JournalEntry, lost_entries
 from minibroker.verdicts.all_rules import RULE_OF, RULES
 from minibroker.verdicts.situations import BehaviorRule, Situation
-from minibroker.verdicts.traffic import ClientTraffic, NoSuchClient, traffic_of
+from minibroker.verdicts.traffic import (
+    CLIENT_IDS_MAX,
+    ClientTraffic,
+    NoSuchClient,
+    traffic_of,
+)
 
 FINDINGS_MAX: Final = 8
 """Findings of each rule that a report describes."""
@@ -38,6 +45,8 @@ class RuleOutcome(StrEnum):
     BROKEN = "broken"
     ALLOWED = "allowed"
     """Broken, and the caller allows it."""
+    UNKNOWN = "unknown"
+    """Not broken in what the journal has, but entries are lost."""
     NOT_OBSERVED = "not observed"
 
 
@@ -68,7 +77,7 @@ class ClientReport(NamedTuple):
     connections: int
     requests: int
     dropped: int
-    """Older entries that the journal did not keep."""
+    """Entries that the journal does not have, of any client."""
     verdicts: tuple[Verdict, ...]
 
     @property
@@ -78,8 +87,8 @@ class ClientReport(NamedTuple):
 
     @property
     def behaves_well(self) -> bool:
-        """Whether the client broke no rule, except for those that are allowed."""
-        return not self.broken
+        """Whether the client is known to have broken no rule, except for those allowed."""
+        return not self.broken and not self.dropped
 
 
 def judge(
@@ -92,20 +101,49 @@ def judge(
 ) -> ClientReport:
     """Judge a client; ``*`` in the client id matches any text.
 
-    Raises ``UnknownClient``, and ``UnknownRule`` for an ``allowed`` rule that does not exist.
+    ``dropped`` entries are missing in addition to the losses among ``entries``. Raises
+    ``UnknownClient``, and ``UnknownRule`` for an ``allowed`` rule that does not exist.
     """
     for rule_id in allowed:
         _check_rule(rule_id)
-    traffic = traffic_of(entries, client_id)
-    if isinstance(traffic, NoSuchClient):
-        raise UnknownClient(str(traffic))
+    in_order = sorted(entries, key=lambda entry: entry.sequence)
+    dropped += sum(map(lost_entries, in_order))
+    traffic, others = _traffic_between_losses(in_order, client_id)
+    if not traffic:
+        absent = NoSuchClient(client_id, tuple(sorted(others)[:CLIENT_IDS_MAX]))
+        raise UnknownClient(f"{absent}; {dropped} entries are lost" if dropped else str(absent))
+    is_complete = not dropped
     return ClientReport(
         client_id,
-        len(traffic.connections),
-        len(traffic.exchanges),
+        len({connection.name for each in traffic for connection in each.connections}),
+        sum(len(each.exchanges) for each in traffic),
         dropped,
-        tuple(_verdict(rule, traffic, rule.id in allowed) for rule in rules),
+        tuple(_verdict(rule, traffic, rule.id in allowed, is_complete) for rule in rules),
     )
+
+
+def _traffic_between_losses(
+    entries: Iterable[JournalEntry], client_id: str
+) -> tuple[list[ClientTraffic], set[str]]:
+    """The traffic of a client in each part of the journal without a loss; other client ids."""
+    parts: list[list[JournalEntry]] = [[]]
+    clock_changes: list[JournalEntry] = []
+    for entry in entries:
+        if entry.kind is EntryKind.LOST:
+            parts.append([*clock_changes])
+            continue
+        parts[-1].append(entry)
+        if entry.kind is EntryKind.CLOCK:
+            clock_changes.append(entry)
+    traffic: list[ClientTraffic] = []
+    others: set[str] = set()
+    for part in parts:
+        found = traffic_of(part, client_id)
+        if isinstance(found, NoSuchClient):
+            others.update(found.others)
+        else:
+            traffic.append(found)
+    return traffic, others
 
 
 def _check_rule(rule_id: str) -> None:
@@ -116,16 +154,20 @@ def _check_rule(rule_id: str) -> None:
     raise UnknownRule(f"there is no rule {rule_id!r}{suggestion}")
 
 
-def _verdict(rule: BehaviorRule, traffic: ClientTraffic, is_allowed: bool) -> Verdict:
+def _verdict(
+    rule: BehaviorRule, traffic: Sequence[ClientTraffic], is_allowed: bool, is_complete: bool
+) -> Verdict:
     situations = count = 0
     findings: list[Finding] = []
-    for situation in rule.observe(traffic):
+    for situation in chain.from_iterable(map(rule.observe, traffic)):
         situations += 1
         if situation.fault:
             count += 1
             if len(findings) < FINDINGS_MAX:
                 findings.append(_finding(situation))
-    outcome = RuleOutcome.KEPT if situations else RuleOutcome.NOT_OBSERVED
+    outcome = RuleOutcome.KEPT if is_complete else RuleOutcome.UNKNOWN
+    if not situations:
+        outcome = RuleOutcome.NOT_OBSERVED
     if count:
         outcome = RuleOutcome.ALLOWED if is_allowed else RuleOutcome.BROKEN
     return Verdict(rule, outcome, situations, count, tuple(findings))

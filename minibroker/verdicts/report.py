@@ -31,6 +31,10 @@ _TITLES: Final = (
     (RuleOutcome.BROKEN, "Broken:"),
     (RuleOutcome.ALLOWED, "Broken, and allowed:"),
     (RuleOutcome.KEPT, "Kept:"),
+    (
+        RuleOutcome.UNKNOWN,
+        "Not broken in what the journal has, but entries are lost:",
+    ),
     (RuleOutcome.NOT_OBSERVED, "Not observed, so nothing is known:"),
 )
 
@@ -41,7 +45,7 @@ def _head(report: ClientReport) -> str:
         f"{report.connections} connections"
     )
     if report.dropped:
-        head += f"; {report.dropped} older entries of the journal were dropped"
+        head += f"; {report.dropped} entries of the journal are lost"
     return head
 
 
@@ -49,7 +53,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
     rule = verdict.rule
     if verdict.outcome is RuleOutcome.NOT_OBSERVED:
         return [f"  {rule.id}: needs {rule.situation}"]
-    if verdict.outcome is RuleOutcome.KEPT:
+    if verdict.outcome in {RuleOutcome.KEPT, RuleOutcome.UNKNOWN}:
         return [f"  {rule.id}: {_situations(verdict)}"]
     lines = [
         f"  {rule.id} ({rule.severity}, {rule.source}): {verdict.broken} of {_situations(verdict)}",
@@ -74,6 +78,8 @@ def _finding_text(finding: Finding) -> str:
 def _last_line(report: ClientReport) -> str:
     if report.behaves_well:
         return "no finding"
+    if not report.broken:
+        return f"unknown: no finding, but {report.dropped} entries of the journal are lost"
     return f"broken: {', '.join(each.rule.id for each in report.broken)}"
 
 

@@ -120,7 +120,7 @@ class FakeControl:
         after, limit = int(query["after"][0]), int(query["limit"][0])
         later = [each for each in self.entries if each["sequence"] > after]
         self.pages += 1
-        page = {"entries": later[:limit], "has_more": len(later) > limit, "dropped": 3}
+        page = {"entries": later[:limit], "has_more": len(later) > limit, "pending": 3}
         return json.dumps(page).encode()
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ def test_journal_of_a_broker_is_read_in_pages(
     monkeypatch.setattr(command, "PAGE_ENTRIES", 2)
     result = judge("--client-id", CLIENT)
     assert result.exit_code == ExitCode.REFUSED
-    assert "4 requests on 1 connections; 3 older entries" in result.stdout
+    assert "4 requests on 1 connections; 3 entries of the journal are lost" in result.stdout
     assert control.pages == 5
     assert control.is_closed
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from minibroker.cli.trace_lines import TraceLines
+from minibroker.cli.trace_lines import LOSS_REASONS, TraceLines
 from minibroker.control.journal_views import view_of
 from minibroker.control.schema import to_json
+from minibroker.journal.entries import Loss, LossReason
 from tests.journal.entries_of_tests import entry_of, request_entry, response_entry
 
 STAGES = {"queue": 0.04, "execution": 1.0, "network": 2.0, "send": 0.5, "total": 4.25}
@@ -154,3 +155,20 @@ def test_frame_that_is_not_kept_or_damaged_is_no_error() -> None:
     assert lines(request, frames=True)[1:] == ["  request: its frame is not kept"]
     damaged = request | {"frame": base64.b64encode(b"\x7f\xff").decode(), "api": "32767"}
     assert len(lines(damaged, frames=True)) > 1
+
+
+def test_lost_entries_are_one_line_after_the_requests_before_them() -> None:
+    reason = LossReason.PROCESS_ENDED
+    one = shown(Loss("worker-0", 12, reason, 1.0).entry(13, 2.0))
+    whole = shown(Loss("", 3, LossReason.JOURNAL_MEMORY, 1.0).entry(16, 2.0))
+    found = lines(shown(request_entry()), one, shown(response_entry(client_id="c")), whole)
+    assert found == [
+        "00:00:00.000  5 c  Heartbeat v4 #7  22 B  no response",
+        "00:00:00.002  12 entries of worker-0 lost: the process ended before it handed them over",
+        "00:00:00.000  5 c  Heartbeat v4 #7 -> 12 B  not sent",
+        "00:00:00.002  3 entries lost: the journal's memory is full",
+    ]
+
+
+def test_every_reason_of_a_loss_has_words() -> None:
+    assert LOSS_REASONS.keys() == set(LossReason)

@@ -80,7 +80,7 @@ class FakeJournal:
     def __init__(self) -> None:
         self.queries: list[EntryQuery] = []
         self.assertions: list[JournalAssertion] = []
-        self.state = JournalView(False, 1, 3, 2, 1024, 1 << 26)
+        self.state = JournalView(False, 1, 3, 2, 0, 1024, 1 << 26)
 
     async def view(self) -> JournalView:
         return self.state
@@ -97,7 +97,7 @@ class FakeJournal:
         if not self.state.enabled:
             raise Conflict("JOURNAL_OFF", "the journal is off")
         self.queries.append(query)
-        return JournalPage(views([ENTRY]), 3, 2, False)
+        return JournalPage(views([ENTRY]), 3, 2, 0, False)
 
     async def check(self, assertion: JournalAssertion) -> AssertionView:
         self.assertions.append(assertion)

@@ -154,7 +154,11 @@ class At:
         self.roles = roles
         self.journal = JournalController(self.env, scope.subscribers, lambda *_: None, 1 << 20)
         store = FaultStore(env.data_dir, 1)
-        no_notes = {"on_clock": print, "on_process": print}
+        no_notes: dict[str, Any] = {
+            "on_clock": print,
+            "on_process": print,
+            "hand_over": self.journal.hand_over,
+        }
         self.backend = ControllerBackend(
             self.env,
             scope,

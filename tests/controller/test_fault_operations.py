@@ -15,6 +15,11 @@ from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.runtime.clock import SimulatedClock
 
 
+async def not_recorded(process: str, *, ends: bool) -> None:
+    """The journal is off."""
+    del process, ends
+
+
 async def test_all_operations_reach_the_rules(autojump_clock: MockClock, tmp_path: Path) -> None:
     publisher = MetadataPublisher(Image, lambda _: None, 0)
     rules = FaultController(
@@ -25,6 +30,7 @@ async def test_all_operations_reach_the_rules(autojump_clock: MockClock, tmp_pat
         FaultStore(tmp_path, 1),
         on_clock=print,
         on_process=print,
+        hand_over=not_recorded,
     )
     operations = FaultOperations(lambda: rules)
     view = await operations.add_fault(FaultRule("hold", name="h"))

@@ -68,6 +68,11 @@ class Processor:
         return rules
 
 
+async def not_recorded(process: str, *, ends: bool) -> None:
+    """The journal is off."""
+    del process, ends
+
+
 class At:
     """The controller's rules and one processor."""
 
@@ -87,6 +92,7 @@ class At:
             self.store,
             on_clock=self.clock_notes.append,
             on_process=print,
+            hand_over=not_recorded,
         )
         self.processor = Processor(self.publisher, nursery)
 
@@ -286,6 +292,7 @@ async def test_rules_counts_and_holds_survive_the_controller(at: At) -> None:
         store,
         on_clock=at.clock_notes.append,
         on_process=print,
+        hand_over=not_recorded,
     )
     rules = await Processor(at.publisher, at.nursery).register()
     assert rules is not None

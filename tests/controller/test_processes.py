@@ -28,8 +28,18 @@ class At:
         ]
         self.noted: list[tuple[str, str, str]] = []
         self.signals = ProcessSignals(
-            SimulatedClock(MockClock()), lambda: self.statuses, lambda *at: self.noted.append(at)
+            SimulatedClock(MockClock()),
+            lambda: self.statuses,
+            lambda *at: self.noted.append(at),
+            self.hand_over,
         )
+        self.handed_over: list[tuple[str, bool]] = []
+
+    async def hand_over(self, process: str, *, ends: bool) -> None:
+        """Note whether the process could answer at that moment."""
+        await trio.lowlevel.checkpoint()
+        assert ends == (self.noted[-1:] == [("worker-0", "running", "killed")])
+        self.handed_over.append((process, self.state() not in "TZ"))
 
     def state(self) -> str:
         """The kernel's letter for the state of the process."""
@@ -44,10 +54,24 @@ def at() -> Iterator[At]:
         running.kill()
 
 
-def test_process_is_killed(at: At) -> None:
-    at.signals.kill("worker-0", "a test")
+async def test_process_is_killed_after_it_handed_over(at: At) -> None:
+    await at.signals.kill("worker-0", "a test")
     assert at.running.wait() == -signal.SIGKILL
     assert at.noted == [("worker-0", "running", "killed")]
+    assert at.handed_over == [("worker-0", True)]
+
+
+async def test_process_that_ended_while_it_handed_over_gets_no_signal(at: At) -> None:
+    async def end(process: str, *, ends: bool) -> None:
+        del process, ends
+        at.statuses = []
+
+    at.signals = ProcessSignals(SimulatedClock(MockClock()), lambda: at.statuses, print, end)
+    statuses = at.statuses
+    await at.signals.kill("worker-0", "a test")
+    at.statuses = statuses
+    await at.signals.pause("worker-0", 1)
+    assert at.running.poll() is None
 
 
 async def test_process_is_stopped_for_a_time(at: At) -> None:
@@ -60,11 +84,12 @@ async def test_process_is_stopped_for_a_time(at: At) -> None:
     assert at.state() != "T"
     paused, resumed = ("worker-0", "running", "paused"), ("worker-0", "paused", "running")
     assert at.noted == [paused, resumed] * 2
+    assert at.handed_over == [("worker-0", True)] * 2
 
 
 async def test_process_that_is_being_restarted_gets_no_signal(at: At) -> None:
     at.statuses = [RoleStatus("worker-0", 0, 1, RoleState.WAITING, 1, None)]
-    at.signals.kill("worker-0", "a test")
+    await at.signals.kill("worker-0", "a test")
     await at.signals.pause("worker-0", 1)
     assert at.running.poll() is None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from minibroker.journal.buffer import JournalChunk
+from minibroker.journal.counts import JournalCounts
 from minibroker.journal.records import (
     EXCHANGE_KIND,
     REQUEST_KIND,
     RESPONSE_KIND,
     UNKNOWN,
+    PackedRecords,
     Record,
     note_record,
     pack,
@@ -49,9 +51,20 @@ def noted(time_ns: int, text: str = "") -> Record:
     return note_record(time_ns, 1.5, "clock", {"to": text or time_ns})
 
 
-def chunk(number: int, *records: Record, dropped: int = 0) -> JournalChunk:
-    """A chunk with a part for each record."""
-    return JournalChunk(number, tuple(pack([each]) for each in records), dropped, has_more=False)
+def chunk(number: int, *records: Record, first: int = 0, dropped: int = 0) -> JournalChunk:
+    """A chunk with a part for each record, of which the first entry has a position."""
+    parts = tuple(packed(each) for each in records)
+    return JournalChunk(number, parts, first, 0, dropped, has_more=False)
+
+
+def packed(*records: Record) -> PackedRecords:
+    """Records with the number of their entries."""
+    return pack(records, len(records) + sum(each[0] == EXCHANGE_KIND for each in records))
+
+
+def count() -> memoryview[int]:
+    """The count of a buffer."""
+    return JournalCounts(["a"]).word("a")
 
 
 def times(chunk: JournalChunk) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from minibroker.journal.assertions import did_not_happen_before, happened, happened_in_order
-from minibroker.journal.entries import EntryKind, JournalEntry
+from minibroker.journal.entries import EntryKind, JournalEntry, Loss, LossReason
 from minibroker.journal.filters import EntryFilter
 from tests.journal.entries_of_tests import entry_of
 
@@ -62,7 +64,43 @@ def test_did_not_happen_before_a_later_time_names_the_entry() -> None:
     assert did_not_happen_before(ENTRIES, of("fault")).text == "entry 3 matches"
 
 
-def test_did_not_happen_with_dropped_entries_is_unknown() -> None:
-    result = did_not_happen_before(ENTRIES, of("clock"), dropped=2)
+LOSS = Loss("worker-0", 4, LossReason.PROCESS_ENDED, 30.0).entry(10, 45.0)
+WITH_LOSS = [*ENTRIES, LOSS]
+
+
+def test_did_not_happen_over_a_loss_is_unknown() -> None:
+    result = did_not_happen_before(WITH_LOSS, of("clock"))
     assert not result.holds
-    assert "2 older entries were dropped" in result.text
+    assert result.text == "4 entries up to 10 were lost, so it is unknown whether one matched"
+    assert result.entries == (LOSS,)
+    assert not did_not_happen_before(WITH_LOSS, of("clock"), 31.0).holds
+
+
+def test_did_not_happen_holds_where_no_lost_entry_could_have_matched() -> None:
+    assert did_not_happen_before(WITH_LOSS, of("clock"), 30.0).holds, "before the loss"
+    assert did_not_happen_before(WITH_LOSS, replace(of("clock"), after=10)).holds, "after it"
+    assert did_not_happen_before(WITH_LOSS, replace(of("clock"), role="worker-1")).holds
+    assert not did_not_happen_before(WITH_LOSS, replace(of("clock"), role="worker-0")).holds
+    text = did_not_happen_before(WITH_LOSS, replace(of("clock"), after=8)).text
+    assert text.startswith("2 entries up to 10")
+
+
+def test_loss_itself_can_be_asserted() -> None:
+    assert happened(WITH_LOSS, of("lost")).holds
+    assert did_not_happen_before(ENTRIES, of("lost")).holds
+    assert did_not_happen_before(WITH_LOSS, of("lost")).text == "entry 10 matches"
+
+
+def test_happened_over_a_loss_needs_an_entry_and_names_the_loss() -> None:
+    for result in (happened(WITH_LOSS, of("clock")), happened_in_order(WITH_LOSS, [of("clock")])):
+        assert not result.holds
+        assert result.text.endswith("; 4 entries were lost, which may have matched")
+
+
+def test_did_not_happen_is_unknown_while_a_process_has_entries() -> None:
+    pending = {"worker-1": 3}
+    result = did_not_happen_before(ENTRIES, of("clock"), pending=pending)
+    assert not result.holds
+    assert result.text.startswith("worker-1 does not respond and has 3 entries")
+    elsewhere = replace(of("clock"), role="worker-0")
+    assert did_not_happen_before(ENTRIES, elsewhere, pending=pending).holds

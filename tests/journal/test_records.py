@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.journal.entries import EntryKind, JournalEntry, decoded
-from minibroker.journal.records import Record, entry_of, note_record, pack, peer_of, split
+from minibroker.journal.records import Record, entry_of, note_record, peer_of, split
 from tests.journal.records_of_tests import (
     ANSWER,
     FRAME,
@@ -13,6 +13,7 @@ from tests.journal.records_of_tests import (
     chunk,
     exchange,
     noted,
+    packed,
     request,
     response,
     times,
@@ -22,7 +23,7 @@ STAGES = {"queue": 1.0, "execution": 2.0, "network": 3.0, "send": 4.0, "total": 
 
 
 def entries(*records: Record) -> list[JournalEntry]:
-    return [entry_of(kind, record, "p", 10.0) for _, kind, record in split(pack(records).packed)]
+    return [entry_of(kind, record, "p", 10.0) for _, kind, record in split(packed(*records).packed)]
 
 
 def test_request_becomes_an_entry_with_its_header() -> None:

@@ -12,8 +12,17 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.config import Settings
+from minibroker.journal.counts import JournalCounts
 from minibroker.observability.metrics import ProcessMetrics
-from minibroker.process.environment import Environment, role_name
+from minibroker.process.environment import (
+    ACCEPTOR,
+    CONTROLLER,
+    PROCESSOR,
+    RECORDER,
+    WORKER,
+    Environment,
+    role_name,
+)
 from minibroker.quotas.ledger import QuotaLedger
 from minibroker.runtime.addressing import MemoryTransport
 from minibroker.runtime.arena import Arena
@@ -22,6 +31,11 @@ from minibroker.runtime.worktime import WorkTime
 from tests.process.shortage import RealTime
 
 MakeEnvironment = Callable[..., Environment]
+
+ROLE_NAMES = [
+    *(role_name(role, 0) for role in (CONTROLLER, ACCEPTOR, RECORDER)),
+    *(role_name(role, index) for role in (PROCESSOR, WORKER) for index in range(4)),
+]
 
 
 class LoopClock(SimulatedClock):
@@ -38,6 +52,7 @@ def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
     settings = Settings.from_sources(pairs=["group.initial.rebalance.delay.ms=0"])
     arena = Arena.create(settings.request_memory_bytes, 2)
     ledger = QuotaLedger(11, 1000, shared=False)
+    counts = JournalCounts(ROLE_NAMES)
 
     def make(role: str, index: int = 0, **changes: Any) -> Environment:
         given: dict[str, Any] = {
@@ -56,6 +71,7 @@ def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
             "work_time": WorkTime(),
             "random": Random(1),
             "data_dir": tmp_path,
+            "journal_counts": counts,
             "ready": lambda: None,
         }
         return Environment(**{**given, **changes})

@@ -22,7 +22,7 @@ async def test_notes_while_the_journal_is_off_are_not_recorded(make_env: MakeEnv
     env = make_env(WORKER)
     note(env, "clock", {})
     note_topics(env, [], ["t"])
-    env.journal = JournalBuffer(0)
+    env.journal = JournalBuffer(0, env.journal_counts.word(env.name))
     assert taken(env) == []
 
 
@@ -30,7 +30,7 @@ async def test_changed_state_is_recorded_with_the_time(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     env = make_env(WORKER)
-    env.journal = JournalBuffer(0)
+    env.journal = JournalBuffer(0, env.journal_counts.word(env.name))
     note_state(env, "group", "g", "Empty", "Stable")
     (entry,) = taken(env)
     assert entry.details == {"what": "group", "name": "g", "from": "Empty", "to": "Stable"}
@@ -42,7 +42,7 @@ async def test_changed_clock_is_recorded_with_both_times(
     make_env: MakeEnvironment, autojump_clock: MockClock
 ) -> None:
     env = make_env(WORKER)
-    env.journal = JournalBuffer(0)
+    env.journal = JournalBuffer(0, env.journal_counts.word(env.name))
     before = env.clock.wall_ms()
     env.clock.advance(5000)
     note_clock(env, before)
@@ -53,7 +53,7 @@ async def test_changed_clock_is_recorded_with_both_times(
 
 async def test_created_and_deleted_topics_are_recorded(make_env: MakeEnvironment) -> None:
     env = make_env(WORKER)
-    env.journal = JournalBuffer(0)
+    env.journal = JournalBuffer(0, env.journal_counts.word(env.name))
     note_topics(env, ["a", "b"], ["b", "c"])
     changes = [(entry.details["name"], entry.details["to"]) for entry in taken(env)]
     assert changes == [("a", None), ("c", "exists")]

@@ -25,6 +25,7 @@ RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
         messages.RoleRegistered(Image(), records_journal=True),
         messages.JournalSwitch(is_on=True),
         messages.JournalRequest(7),
+        messages.KillProcess(),
         messages.FaultMatched((Candidate("1", (0, 2)), Candidate("2", None))),
         messages.FaultHeld("1", 3, FaultHold("worker-0", group="g")),
         messages.FaultAct("1"),

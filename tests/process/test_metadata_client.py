@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +28,12 @@ from minibroker.cluster.image import (
 )
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.faults.rules import ActiveRule
+from minibroker.journal.buffer import JournalChunk
 from minibroker.journal.records import NOTE_KIND, split
+from minibroker.observability.log import EventLog
 from minibroker.observability.metrics import Snapshot
 from minibroker.process.environment import CONTROLLER, PROCESSOR, WORKER, Environment
+from minibroker.process.journal_files import JournalFiles
 from minibroker.process.journal_notes import note
 from minibroker.process.messages import (
     ClockAdvanced,
@@ -38,6 +42,7 @@ from minibroker.process.messages import (
     ImageApplied,
     JournalRequest,
     JournalSwitch,
+    KillProcess,
     LogsRequest,
     MetricsRequest,
     RegisterRole,
@@ -305,6 +310,10 @@ async def test_role_without_requests_of_clients_ignores_fault_rules(
     await with_controller(env, MetadataClient(env), play)
 
 
+def records_journal(env: Environment) -> bool:
+    return env.journal is not None
+
+
 async def test_journal_is_switched_by_registration_and_by_request(
     make_env: MakeEnvironment,
 ) -> None:
@@ -324,8 +333,11 @@ async def test_journal_is_switched_by_registration_and_by_request(
         before = env.journal
         await first.request(JournalSwitch(is_on=True))
         assert env.journal is before, "what it has recorded is kept"
+        note(env, "clock", {"to": 2})
         await first.request(JournalSwitch(is_on=False))
-        assert await first.request(JournalRequest(0)) is None, "it is off"
+        assert not records_journal(env)
+        (part,) = (await first.request(JournalRequest(chunk.number + 1))).parts
+        assert part.entries == 1, "what it has recorded is handed over"
         await first.request(JournalSwitch(is_on=True))
         first.close()
         controller.welcome = welcome(0, epoch=2)
@@ -335,3 +347,24 @@ async def test_journal_is_switched_by_registration_and_by_request(
         assert not env.journal, "the journal of the former controller is lost"
 
     await with_controller(env, MetadataClient(env), play)
+
+
+async def test_process_that_is_asked_to_end_saves_its_records_first(
+    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env(WORKER)
+    files = JournalFiles(env.data_dir, env.started_us, EventLog("test"))
+    saved: list[Sequence[JournalChunk]] = []
+    monkeypatch.setattr("os.kill", lambda *_: saved.append(files.take_chunks(env.name)))
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        controller.welcome = welcome(5)._replace(records_journal=True)
+        rpc = await controller.meet()
+        await client.wait_image()
+        note(env, "clock", {"to": 1})
+        with suppress(PeerFailed):  # It lives on in this test.
+            await rpc.request(KillProcess())
+
+    await with_controller(env, MetadataClient(env), play)
+    ((first, _),) = saved
+    assert [part.entries for part in first.parts] == [1]

@@ -25,13 +25,13 @@ BEAT = HeartbeatRequest(group_id="g", member_id="m")
 
 
 def switched_on(process: JournaledProcess) -> JournaledProcess:
-    process.journal = JournalBuffer(1)
+    process.journal = JournalBuffer(1, process.journal_counts.word(process.name))
     return process
 
 
 def entries_of(process: JournaledProcess) -> list[JournalEntry]:
     assert process.journal is not None
-    merger = JournalMerger(Journal(), process.clock.epoch_s)
+    merger = JournalMerger(Journal(), process.clock.epoch_s, process.journal_counts)
     merger.add(process.name, process.journal.take())
     merger.merge(time.perf_counter_ns())
     return list(merger.journal)

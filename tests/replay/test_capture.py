@@ -76,3 +76,8 @@ def test_line_that_is_no_entry_is_refused_with_its_number(line: str) -> None:
 
 def test_entry_of_the_wrong_values_above_is_right_with_others() -> None:
     assert len(read_capture([ENTRY % ("1", "0")]).requests) == 1
+
+
+def test_lost_entries_are_counted() -> None:
+    loss = {"kind": "lost", "details": {"entries": 4, "reason": "process_ended", "since_ms": 0}}
+    assert read_capture([json.dumps(loss)] * 2).skipped == {"lost": 8}

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from minibroker.testing import ClientMisbehaved, assert_well_behaved
+from minibroker.journal.entries import Loss, LossReason
+from minibroker.testing import ClientMisbehaved, JournalIncomplete, assert_well_behaved
 from minibroker.testing import verdicts as module
 from minibroker.testing.verdicts import judge_client
 from minibroker.verdicts.judging import UnknownClient
@@ -20,12 +21,15 @@ class FakeBroker:
         self._entries = [saved(entry) for entry in journal.entries]
         self.control = self
 
+    def add(self, entry: dict[str, Any]) -> None:
+        self._entries.append(entry)
+
     def get(self, *path: str, query: dict[str, Any]) -> dict[str, Any]:
         assert path == ("v1", "journal")
         assert query["frames"] == "true"
         later = [each for each in self._entries if each["sequence"] > query["after"]]
         limit = query["limit"]
-        return {"entries": later[:limit], "has_more": len(later) > limit, "dropped": 0}
+        return {"entries": later[:limit], "has_more": len(later) > limit, "pending": 0}
 
 
 def broker(advertised: dict[ApiKey, tuple[int, int]]) -> FakeBroker:
@@ -38,6 +42,13 @@ def broker(advertised: dict[ApiKey, tuple[int, int]]) -> FakeBroker:
 def test_well_behaved_client_passes() -> None:
     report = assert_well_behaved(broker({ApiKey.METADATA: (0, 12)}), CLIENT)
     assert report.requests == 2
+
+
+def test_client_without_findings_in_an_incomplete_journal_fails() -> None:
+    found = broker({ApiKey.METADATA: (0, 12)})
+    found.add(saved(Loss("processor-0", 4, LossReason.PROCESS_ENDED, 0.0).entry(9, 1.0)))
+    with pytest.raises(JournalIncomplete, match=r"no finding, but 4 entries .* are lost"):
+        assert_well_behaved(found, CLIENT)
 
 
 def test_misbehaving_client_fails_with_each_finding(monkeypatch: pytest.MonkeyPatch) -> None:

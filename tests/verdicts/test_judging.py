@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from minibroker.journal.entries import EntryKind
 from minibroker.verdicts.judging import (
     EVIDENCE_MAX,
     FINDINGS_MAX,
@@ -11,6 +12,7 @@ from minibroker.verdicts.judging import (
     judge,
 )
 from minibroker.verdicts.situations import BehaviorRule, Severity, Situation
+from protocol.registry import ApiKey
 from tests.verdicts.written import CLIENT, WrittenJournal
 
 
@@ -71,3 +73,72 @@ def test_misspelt_rule_is_an_error_with_the_nearest_one() -> None:
 def test_unknown_client_is_an_error() -> None:
     with pytest.raises(UnknownClient, match="no request of the client id 'app'"):
         judge([], CLIENT)
+
+
+def lose(journal: WrittenJournal, entries: int) -> None:
+    """Add a loss of entries."""
+    details = {"entries": entries, "reason": "process_ended", "since_ms": 0.0}
+    journal.add(EntryKind.LOST, details=details)
+
+
+def test_no_rule_is_known_to_be_kept_if_entries_are_lost() -> None:
+    journal = WrittenJournal()
+    journal.ask_versions("1", {ApiKey.METADATA: (0, 12)})
+    journal.ask_metadata("1")
+    assert journal.report().behaves_well
+    lose(journal, 7)
+    report = journal.report()
+    assert (report.dropped, report.broken, report.behaves_well) == (7, (), False)
+    outcomes = {each.outcome for each in report.verdicts}
+    assert outcomes == {RuleOutcome.UNKNOWN, RuleOutcome.NOT_OBSERVED}
+    report = judge(journal.entries, CLIENT, dropped=2)
+    assert report.dropped == 9
+
+
+def test_broken_rule_is_broken_also_if_entries_are_lost() -> None:
+    journal = WrittenJournal()
+    journal.ask_versions("1", {ApiKey.PRODUCE: (0, 12)})
+    journal.ask_metadata("1")
+    lose(journal, 7)
+    assert [each.rule.id for each in journal.report().broken] == ["advertised-versions"]
+
+
+def test_rules_are_not_applied_across_a_loss() -> None:
+    journal = WrittenJournal()
+    for _ in range(2):
+        journal.ask_metadata("1")
+        lose(journal, 3)
+    counted = BehaviorRule(
+        "a-rule",
+        "A rule.",
+        "KIP-0",
+        Severity.ADVICE,
+        "anything",
+        lambda traffic: iter([Situation((len(traffic.exchanges),))]),
+    )
+    report = judge(journal.entries, CLIENT, rules=[counted])
+    assert (report.requests, report.connections, report.verdicts[0].situations) == (2, 1, 2)
+
+
+def test_clock_that_was_frozen_before_a_loss_is_frozen_after_it() -> None:
+    journal = WrittenJournal()
+    journal.clock(frozen=True, rate=1)
+    lose(journal, 1)
+    journal.ask_metadata("1")
+    steady = BehaviorRule(
+        "a-rule",
+        "A rule.",
+        "KIP-0",
+        Severity.ADVICE,
+        "anything",
+        lambda traffic: iter([Situation((1,), "" if traffic.is_steady(3, 4) else "not steady")]),
+    )
+    assert judge(journal.entries, CLIENT, rules=[steady]).verdicts[0].broken == 1
+
+
+def test_client_that_is_not_in_a_journal_with_a_loss_is_unknown() -> None:
+    journal = WrittenJournal()
+    journal.ask_metadata("1")
+    lose(journal, 7)
+    with pytest.raises(UnknownClient, match=r"client ids in the journal: app; 7 entries are lost"):
+        judge(journal.entries, "other")

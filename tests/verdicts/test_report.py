@@ -28,9 +28,18 @@ def test_text_explains_each_finding_and_what_is_unknown() -> None:
 def test_text_of_a_client_without_findings_says_so() -> None:
     journal = WrittenJournal()
     journal.ask_metadata("1")
+    assert report_text(journal.report()).endswith("\n\nno finding")
+
+
+def test_text_of_a_client_without_findings_says_if_entries_are_lost() -> None:
+    journal = WrittenJournal()
+    journal.ask_versions("1", {ApiKey.METADATA: (0, 12)})
+    journal.ask_metadata("1")
     text = report_text(judge(journal.entries, CLIENT, dropped=5))
-    assert "5 older entries of the journal were dropped" in text
-    assert text.endswith("\n\nno finding")
+    assert text.startswith("client id app: 2 requests on 1 connections; 5 entries of the journal ")
+    assert "\nNot broken in what the journal has, but entries are lost:\n  advertised-ver" in text
+    assert "\nKept:" not in text
+    assert text.endswith("\n\nunknown: no finding, but 5 entries of the journal are lost")
 
 
 def test_text_lists_allowed_rules_apart() -> None:

@@ -19,8 +19,11 @@ export function advance(scene, page) {
 
 function add(rows, entry) {
   if (entry.kind === "response") {
-    const at = rows.findLastIndex((row) => row.kind === "request" && row.connection === entry.connection);
-    if (at >= 0 && rows[at].response === null) {
+    // A request before a loss has a lost response, or this is that of a lost request.
+    const at = rows.findLastIndex(
+      (row) => row.kind === "lost" || (row.kind === "request" && row.connection === entry.connection),
+    );
+    if (at >= 0 && rows[at].kind === "request" && rows[at].response === null) {
       rows[at] = { ...rows[at], ...answered(entry) };
       return;
     }
@@ -54,6 +57,12 @@ function answered(entry) {
   };
 }
 
+const LOSS_REASONS = {
+  process_ended: "the process ended before it handed them over",
+  process_memory: "the process recorded more than it may keep",
+  journal_memory: "the journal's memory is full",
+};
+
 /** An entry other than a request or response in words. */
 export function eventText({ kind, details, address, api }) {
   if (kind === "connection_opened") return `opened from ${address}`;
@@ -63,6 +72,7 @@ export function eventText({ kind, details, address, api }) {
   if (kind === "clock") {
     return `clock ${((details.to - details.from) / 1000).toFixed(3)} s on${details.frozen ? ", frozen" : ""}`;
   }
+  if (kind === "lost") return `${details.entries} entries lost: ${LOSS_REASONS[details.reason]}`;
   return `${details.what} ${details.name}: ${details.from ?? "none"} → ${details.to ?? "none"}`;
 }
 
