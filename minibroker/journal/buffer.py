@@ -64,8 +64,10 @@ class JournalBuffer:
         self._bytes_max = bytes_max
         self._part_bytes = min(PART_BYTES, bytes_max // 2)
         self._count = count
-        self._recorded = self._packed = self._first = count[0]
-        """Positions: the next entry, the first one in no part, the first one that is kept."""
+        self._counted = self._recorded = self._packed = self._first = count[0]
+        """Positions: the next one that is not expected, the next entry, the first one in no part,
+        the first one that is kept.
+        """
         self._open: list[Record] = []
         self._open_bytes = 0
         """Estimate of their memory."""
@@ -86,14 +88,16 @@ class JournalBuffer:
 
         A process that is killed in between has lost them.
         """
-        self._count[0] += entries
+        # Written only, because reading shared memory takes as long again.
+        self._counted = counted = self._counted + entries
+        self._count[0] = counted
 
     def add(self, record: Record, frame_bytes: int = 0) -> None:
         """Add a record of one entry, whose frames have a size.
 
         A list may be changed until it is packed.
         """
-        self._count[0] += 1
+        self.expect(1)
         self.add_expected(record, frame_bytes, 1)
 
     def add_expected(self, record: Record, frame_bytes: int, entries: int) -> None:
@@ -137,7 +141,7 @@ class JournalBuffer:
         if self._sent is not None and self._sent.number != received:
             return self._sent
         self._close_part()
-        self._count[0] = self._recorded  # What was expected has happened, or never will.
+        self._count[0] = self._counted = self._recorded  # What else was expected never will be.
         taken: list[PackedRecords] = []
         size = 0
         while self._parts and (not taken or size + len(self._parts[0].packed) <= bytes_max):

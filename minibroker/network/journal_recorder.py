@@ -52,13 +52,8 @@ class JournalRecorder:
         self._env = env
         self._now = env.clock.now
 
-    def expect(self, entries: int) -> None:
-        """Count entries that are about to be recorded in this step."""
-        if self._env.journal is not None:
-            self._env.journal.expect(entries)
-
     def request(self, cost: RequestCost, body: bytes | Block) -> None:
-        """Record a request that was received and expected."""
+        """Record a request that was expected with its response, which will be counted by itself."""
         journal, client, size = self._env.journal, cost.client, cost.request_bytes
         assert journal is not None
         view = body if isinstance(body, bytes) else body.view
@@ -66,6 +61,7 @@ class JournalRecorder:
         kept = bytes(view) if is_whole else _header_bytes(view)
         peer = client.journal_peer or peer_in_records(client)
         record = (REQUEST_KIND, cost.received_ns, self._now(), peer, size, kept, is_whole)
+        journal.expect(-1)
         journal.add_expected(record, len(kept), 1)
 
     def response(self, cost: RequestCost, frame: bytes | None, size: int) -> None:

@@ -154,7 +154,7 @@ class RequestHandler:
         journal = self._env.journal
         if journal is not None:
             cost.journal_body = body
-            journal.expect(1)
+            journal.expect(2)  # The request and its response.
         if self.faults is not None:
             self._record_request(cost)  # A rule may kill this process while it executes.
             if self.faults.concerns(body):
@@ -177,8 +177,6 @@ class RequestHandler:
     def _record_request(self, cost: RequestCost) -> None:
         """Record a request for the journal, if that is on and will not get it with the response."""
         if cost.journal_body is not None:
-            if cost.journal_ns:  # Its response was expected too, and will be counted by itself.
-                self._recorder.expect(-1)
             self._recorder.request(cost, cost.journal_body)
             cost.journal_body = None
 
@@ -211,7 +209,6 @@ class RequestHandler:
             client.state.on(_RESPONSE_READY)
             if cost.journal_body is not None:
                 cost.journal_ns = time.perf_counter_ns()
-                self._recorder.expect(1)
             elif self._env.journal is not None:
                 self._recorder.response(cost, encoded, len(encoded))
             sent = client.stream.send_now(encoded)

@@ -182,6 +182,7 @@ class MetadataClient:
 
             save_records(self._env)
             os.kill(os.getpid(), signal.SIGKILL)
+            return None
         return None if self._journal is None else self._journal.take(request.received)
 
     async def _set_journal(self, switch: JournalSwitch) -> None:
