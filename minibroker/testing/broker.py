@@ -369,7 +369,7 @@ def _awaited(call: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 
 
 async def in_thread(call: Callable[[], T], *, shielded: bool = False) -> T:
-    """Run ``call`` in a thread of the running event loop, asyncio's or trio's.
+    """Run ``call`` in a thread of its own, for the running event loop, asyncio's or trio's.
 
     ``shielded``: a cancellation is raised only after ``call`` has returned.
     """
@@ -379,10 +379,15 @@ async def in_thread(call: Callable[[], T], *, shielded: bool = False) -> T:
         import trio
 
         with trio.CancelScope(shield=shielded):
-            return await trio.to_thread.run_sync(call)
+            # The default limiter is shared with the test's own threads.
+            return await trio.to_thread.run_sync(call, limiter=trio.CapacityLimiter(1))
     import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
-    running = asyncio.ensure_future(asyncio.to_thread(call))
+    # The default executor has few threads: calls that the broker holds would fill it.
+    executor = ThreadPoolExecutor(1)
+    running = asyncio.get_running_loop().run_in_executor(executor, call)
+    executor.shutdown(wait=False)
     if not shielded:
         return await running
     try:

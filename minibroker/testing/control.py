@@ -1,8 +1,9 @@
-"""Calls of the control API, over one persistent HTTP connection.
+"""Calls of the control API, over persistent HTTP connections.
 
 Owns requests, and errors with the API's texts. It must never import the broker or anything beyond
-the standard library. Invariant: one call at a time uses the connection, from any thread, and a
-broken connection is replaced once. The API is described at ``/openapi.json``.
+the standard library. Invariant: a call has a connection of its own while it lasts, so a call that
+the broker holds delays no other one, and a connection that the broker closed is replaced once. The
+API is described at ``/openapi.json``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from urllib.parse import quote, urlencode
 from minibroker.control_url import split
 
 CALL_SECONDS_MAX: Final = 30.0
+
+IDLE_CONNECTIONS_MAX: Final = 4
+"""Connections that are kept for later calls."""
 
 
 class ControlError(RuntimeError):
@@ -33,7 +37,7 @@ class Control:
 
     def __init__(self, url: str) -> None:
         self._address, self._headers = split(url)
-        self._connection: HTTPConnection | None = None
+        self._idle: list[HTTPConnection] = []
         self._lock = threading.Lock()
 
     def get(self, *path: str, query: Mapping[str, object] | None = None) -> dict[str, Any]:
@@ -52,8 +56,11 @@ class Control:
         self._call("DELETE", path, None)
 
     def close(self) -> None:
+        """Close the idle connections."""
         with self._lock:
-            self._drop()
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     def _call(
         self,
@@ -68,11 +75,15 @@ class Control:
         content = json.dumps(body).encode() if body else None
         headers = self._headers | ({"Content-Type": "application/json"} if content else {})
         with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            status, raw = self._exchange(self._connect(), method, target, content, headers)
+        else:
             try:
-                status, raw = self._exchange(method, target, content, headers)
+                status, raw = self._exchange(connection, method, target, content, headers)
             except (RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-                self._drop()  # the server had closed the idle connection
-                status, raw = self._exchange(method, target, content, headers)
+                # The server had closed the idle connection.
+                status, raw = self._exchange(self._connect(), method, target, content, headers)
         answer: dict[str, Any] = json.loads(raw) if raw else {}
         if status >= 400:
             error = answer.get("error", {})
@@ -84,20 +95,28 @@ class Control:
             )
         return answer
 
-    def _exchange(
-        self, method: str, target: str, content: bytes | None, headers: dict[str, str]
-    ) -> tuple[int, bytes]:
-        if self._connection is None:
-            self._connection = HTTPConnection(self._address, timeout=CALL_SECONDS_MAX)
-        try:
-            self._connection.request(method, target, content, headers)
-            response = self._connection.getresponse()
-            return response.status, response.read()
-        except (OSError, HTTPException):
-            self._drop()
-            raise
+    def _connect(self) -> HTTPConnection:
+        return HTTPConnection(self._address, timeout=CALL_SECONDS_MAX)
 
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _exchange(
+        self,
+        connection: HTTPConnection,
+        method: str,
+        target: str,
+        content: bytes | None,
+        headers: dict[str, str],
+    ) -> tuple[int, bytes]:
+        try:
+            connection.request(method, target, content, headers)
+            response = connection.getresponse()
+            answer = response.status, response.read()
+        except (OSError, HTTPException):
+            connection.close()
+            raise
+        with self._lock:
+            is_kept = len(self._idle) < IDLE_CONNECTIONS_MAX
+            if is_kept:
+                self._idle.append(connection)
+        if not is_kept:
+            connection.close()
+        return answer

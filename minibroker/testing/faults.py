@@ -70,20 +70,16 @@ class FaultHandle:
     def wait(self, hits: int = 1, timeout_s: float = WAIT_S) -> dict[str, Any]:
         """Wait until the rule has fired so often; raise `FaultNeverFired` after real seconds."""
         deadline = time.monotonic() + timeout_s
-        control = Control(self._faults.url)  # Other calls need not wait for this one.
-        try:
-            while True:
-                remaining = max(deadline - time.monotonic(), 0)
-                query = {"hits": hits, "timeout_ms": int(min(remaining, WAIT_SLICE_S) * 1000)}
-                try:
-                    return control.get("v1", "faults", self.id, "wait", query=query)
-                except ControlError as error:
-                    if error.code != "REQUEST_TIMED_OUT":
-                        raise
-                    if time.monotonic() >= deadline:
-                        raise FaultNeverFired(str(error)) from None
-        finally:
-            control.close()
+        while True:
+            remaining = max(deadline - time.monotonic(), 0)
+            query = {"hits": hits, "timeout_ms": int(min(remaining, WAIT_SLICE_S) * 1000)}
+            try:
+                return self._faults.control.get("v1", "faults", self.id, "wait", query=query)
+            except ControlError as error:
+                if error.code != "REQUEST_TIMED_OUT":
+                    raise
+                if time.monotonic() >= deadline:
+                    raise FaultNeverFired(str(error)) from None
 
     def release(self) -> int:
         """Release what the rule holds; return how many."""

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from minibroker.testing import ControlError, MiniBroker
-from minibroker.testing.control import Control
+from minibroker.testing.control import IDLE_CONNECTIONS_MAX, Control
 
 
 @pytest.fixture
@@ -38,6 +39,13 @@ def test_error_response_raises_with_hint(control: Control) -> None:
 
 def test_closed_connection_is_reopened(control: Control) -> None:
     control.get("v1", "health")
-    assert control._connection is not None
-    control._connection.sock.shutdown(2)
+    (idle,) = control._idle
+    idle.sock.shutdown(2)
     assert control.get("v1", "health")["ready"] is True
+
+
+def test_calls_at_the_same_time_keep_few_connections(control: Control) -> None:
+    with ThreadPoolExecutor(20) as threads:
+        calls = [threads.submit(control.get, "v1", "health") for _ in range(100)]
+    assert all(each.result()["ready"] for each in calls)
+    assert 1 <= len(control._idle) <= IDLE_CONNECTIONS_MAX

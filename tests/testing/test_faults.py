@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import trio
 
 from minibroker.testing import ControlError, FaultNeverFired, MiniBroker
+from minibroker.testing.control import CALL_SECONDS_MAX
 from minibroker.testing.faults import FaultHandle, Faults, SharedFaultError
 from protocol.messages.heartbeat import HeartbeatRequest
 from tests.network.raw_client import RawClient
@@ -117,6 +121,55 @@ def test_handle_keeps_given_fields(minibroker: MiniBroker, minibroker_group: str
     assert isinstance(rule, FaultHandle)
     assert rule.rule == {"action": "delay", "group": minibroker_group, "delay_ms": 5}
     rule.remove()
+
+
+def test_held_call_does_not_delay_its_release() -> None:
+    with MiniBroker() as broker, broker.faults as faults:
+        rule = faults.add("hold", point="controller.applied", topic="held")
+        creating = threading.Thread(target=broker.create_topic, args=("held",))
+        creating.start()
+        began = time.monotonic()
+        rule.wait()
+        assert rule.held == 1
+        assert broker.groups() == []
+        assert rule.release() == 1
+        creating.join()
+        assert time.monotonic() - began < CALL_SECONDS_MAX
+
+
+HELD_CALLS = 12
+"""More than the default executor of asyncio has threads on small machines."""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_held_calls_of_event_loops_do_not_delay_their_release(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "process_cpu_count", lambda: 1, raising=False)
+
+    async def use() -> None:
+        async with MiniBroker() as broker, broker.faults as faults:
+            rule = await faults.add("hold", point="controller.applied")
+            creating = [partial(broker.create_topic, f"t{each}") for each in range(HELD_CALLS)]
+            if loop == "trio":
+                async with trio.open_nursery() as nursery:
+                    for each in creating:
+                        nursery.start_soon(each)
+                    await rule.wait()
+                    await rule.remove()
+            else:
+                tasks = [asyncio.ensure_future(each()) for each in creating]
+                await asyncio.sleep(0)
+                await rule.wait()
+                await rule.remove()
+                await asyncio.gather(*tasks)
+            topics = (await broker.control.get("v1", "topics"))["topics"]
+            assert len([each for each in topics if not each["internal"]]) == HELD_CALLS
+
+    began = time.monotonic()
+    trio.run(use) if loop == "trio" else asyncio.run(use())
+    assert time.monotonic() - began < CALL_SECONDS_MAX
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
