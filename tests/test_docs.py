@@ -89,6 +89,17 @@ def test_example_of_checking_a_history_runs(pytester: pytest.Pytester) -> None:
     assert pytester.runpython(pytester.makepyfile("\n".join(page))).ret == 0
 
 
+def test_example_of_checking_a_history_finds_a_record_lost_at_the_end(
+    pytester: pytest.Pytester,
+) -> None:
+    (page,) = blocks("docs/guides/check-a-history.md", "python")
+    script = page.replace('{"orders-0": [[0, 1]]}', "{}")
+    assert script != page
+    run = pytester.runpython(pytester.makepyfile(script))
+    assert run.ret == 1
+    run.stderr.fnmatch_lines(["*unseen: 1 case*", "*invalid: unseen"])
+
+
 def test_asyncio_example_of_the_guide_to_testing_runs(pytester: pytest.Pytester) -> None:
     pages = blocks("docs/guides/testing-with-pytest.md", "python")
     (page,) = (page for page in pages if "asyncio.run" in page)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from minibroker.testing.broker import SharedBrokerError as SharedBrokerError
     from minibroker.testing.control import ControlError as ControlError
     from minibroker.testing.faults import FaultNeverFired as FaultNeverFired
+    from minibroker.testing.histories import Consumers as Consumers
+    from minibroker.testing.histories import HistorySettings as HistorySettings
     from minibroker.testing.histories import HistoryWriter as HistoryWriter
+    from minibroker.testing.histories import IsolationLevel as IsolationLevel
     from minibroker.testing.histories import check as check
     from minibroker.testing.journal import DidNotHappen as DidNotHappen
     from minibroker.testing.lease import BrokerStartError as BrokerStartError
@@ -40,7 +43,10 @@ _HOMES = {
     "FaultNeverFired": "faults",
     "DidNotHappen": "journal",
     "BrokerStartError": "lease",
+    "Consumers": "histories",
+    "HistorySettings": "histories",
     "HistoryWriter": "histories",
+    "IsolationLevel": "histories",
     "check": "histories",
     "ClientMisbehaved": "verdicts",
     "JournalIncomplete": "verdicts",
@@ -56,10 +62,13 @@ __all__ = [
     "BrokerSnapshot",
     "BrokerStartError",
     "ClientMisbehaved",
+    "Consumers",
     "ControlError",
     "DidNotHappen",
     "FaultNeverFired",
+    "HistorySettings",
     "HistoryWriter",
+    "IsolationLevel",
     "JournalIncomplete",
     "MiniBroker",
     "MiniProxy",

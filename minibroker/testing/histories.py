@@ -16,9 +16,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from minibroker.checker.checking import check_lines
-from minibroker.checker.client_history import HistorySettings
+from minibroker.checker.client_history import Consumers, HistorySettings, IsolationLevel
 from minibroker.checker.history_format import INVOKE, LINE_CHARS_MAX, header_line
 from minibroker.checker.report import CheckReport
+
+__all__ = ["Consumers", "HistorySettings", "HistoryWriter", "IsolationLevel", "check"]
 
 
 def check(history: str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]) -> CheckReport:
@@ -38,6 +40,7 @@ class HistoryWriter:
     def __init__(
         self, path: str | os.PathLike[str], settings: HistorySettings | None = None
     ) -> None:
+        """``settings`` say how the clients are configured, and so which anomalies are allowed."""
         self.path = Path(path)
         self._file = self.path.open("w", encoding="utf-8")
         self._lock = threading.Lock()

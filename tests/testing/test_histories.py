@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.checker.client_history import HistorySettings
 from minibroker.checker.history_format import InvalidHistory
-from minibroker.testing import HistoryWriter, check
+from minibroker.testing import (
+    Consumers,
+    HistorySettings,
+    HistoryWriter,
+    IsolationLevel,
+    check,
+)
 
 
 def test_written_history_is_checked(tmp_path: Path) -> None:
@@ -30,6 +35,26 @@ def test_anomaly_makes_a_report_invalid(tmp_path: Path) -> None:
     report = check(history.path)
     assert not report.valid
     assert report.anomalies == {"phantom-read": 1}
+
+
+def test_settings_decide_what_is_allowed(tmp_path: Path) -> None:
+    settings = HistorySettings(
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        idempotence=False,
+        consumers=Consumers.SUBSCRIBE,
+        final_polls=True,
+    )
+    with HistoryWriter(tmp_path / "run.jsonl", settings) as history:
+        history.invoke(0, "send", steps=[{"send": "orders-0", "value": 1}])
+        history.complete(0, "ok", "send", steps=[{"send": "orders-0", "value": 1, "offset": 0}])
+        history.invoke(1, "poll", steps=[{"poll": {}}])
+        history.complete(1, "ok", "poll", steps=[{"poll": {"orders-0": [[3, 1]]}}])
+        history.invoke(0, "send", steps=[{"send": "orders-0", "value": 2}])
+        history.complete(0, "ok", "send", steps=[{"send": "orders-0", "value": 2, "offset": 4}])
+    report = check(history.path)
+    assert report.settings == settings
+    assert report.allowed == {"duplicate": 1}
+    assert report.anomalies == {"unseen": 1}
 
 
 def test_invalid_history_is_an_error() -> None:
