@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from protocol.errors import UnsupportedVersion
 from protocol.schema import Message
-from protocol.versions import Versions
+from protocol.versions import NONE, Versions
 
 
 class ApiKey(enum.IntEnum):
@@ -159,3 +159,10 @@ def schema(key: int) -> ApiSchema:
     request: type[Message] = getattr(module, f"{name}Request")
     response: type[Message] = getattr(module, f"{name}Response")
     return ApiSchema(api_key, name, request, response, request.__versions__)
+
+
+@functools.cache
+def throttle_versions(key: int) -> Versions:
+    """The versions of an API whose responses say how long the client is throttled."""
+    fields = schema(key).response.__fields__
+    return next((item.versions for item in fields if item.name == "throttle_time_ms"), NONE)

@@ -36,6 +36,14 @@ def serving(settings: Settings) -> Serving:
     return Serving(apis, {api.key: api.versions for api in apis.values()})
 
 
+def served_versions(apis: Mapping[int, ServedApi]) -> dict[int, tuple[int, int]]:
+    """The lowest and the highest version of each API that requests may have."""
+    return {
+        key: (api.versions[0] if api.served_from is None else api.served_from, api.versions[1])
+        for key, api in apis.items()
+    }
+
+
 def narrowed(apis: Mapping[int, ServedApi], persona: Persona) -> dict[int, ServedApi]:
     """Return the APIs that a persona has, each in the versions of both."""
     found = {}

@@ -168,7 +168,7 @@ class FaultRule(NamedTuple):
         Doc("Put the error at the top of the response, instead of into its matching entries."),
     ] = None
     delay_ms: Annotated[
-        int | None, Range(0, TIME_MS_MAX), Doc("Delay after the rule fires, on the broker's clock.")
+        int | None, Range(1, TIME_MS_MAX), Doc("Delay after the rule fires, on the broker's clock.")
     ] = None
     bytes_per_s: Annotated[
         int | None,
@@ -180,18 +180,21 @@ class FaultRule(NamedTuple):
     ] = None
     pause_ms: Annotated[
         int | None,
-        Range(0, PAUSE_MS_MAX),
+        Range(1, PAUSE_MS_MAX),
         Doc("How long a process stops or an append waits, in real time."),
     ] = None
     advance_ms: Annotated[
-        int | None, Range(0, TIME_MS_MAX), Doc("How far the broker's clock is advanced.")
+        int | None, Range(1, TIME_MS_MAX), Doc("How far the broker's clock is advanced.")
     ] = None
     throttle_ms: Annotated[
-        int | None, Range(0, INT32_MAX), Doc("Throttle time of the response.")
+        int | None, Range(1, INT32_MAX), Doc("Throttle time of the response.")
     ] = None
     mute: Annotated[
         bool | None,
-        Doc("Whether the connection is muted for the throttle time; by default true."),
+        Doc(
+            "Whether the connection is muted, or the response delayed, for the throttle time; by "
+            "default true."
+        ),
     ] = None
     bytes: Annotated[
         int | None,
@@ -249,8 +252,11 @@ class FaultView(NamedTuple):
 
     id: Annotated[str, Doc("Its name, or a number.")]
     rule: Annotated[Mapping[str, object], Doc("Its fields, as in `FaultRule`.")]
-    matches: Annotated[int, Doc("Requests or connections that its selectors matched.")]
-    hits: Annotated[int, Doc("How often it fired.")]
+    matches: Annotated[
+        int,
+        Doc("Requests or connections that its selectors matched and that it could change."),
+    ]
+    hits: Annotated[int, Doc("How often it fired, and changed a response or its time.")]
     held: Annotated[int, Doc("How many requests or others it holds now.")]
     holds: Annotated[
         tuple[FaultHold, ...], Doc(f"What it holds, the first {HOLDS_SHOWN_MAX} of them.")

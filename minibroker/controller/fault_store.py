@@ -1,7 +1,7 @@
 """The fault rules and their counts in files, so that they survive a killed controller.
 
-Owns two files of the data directory: the rules, written when one is added or removed, and the
-counts, in memory that the kernel keeps when the process dies. It must never know what a rule does.
+Owns two files of the data directory: the rules, to which each change is appended, and the counts,
+in memory that the kernel keeps when the process dies. It must never know what a rule does.
 Invariant: rules of an earlier start of the broker are not restored, and a count is as new as the
 last decision. Nothing is synced: a crash of the machine ends the broker and its rules.
 """
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from minibroker.control.fault_shapes import RULES_MAX, FaultRule
 from minibroker.control.schema import InvalidJson, parse, to_json
@@ -22,6 +21,9 @@ from minibroker.observability.log import EventLog
 from minibroker.process.environment import CONTROLLER
 from minibroker.process.fault_counts import FaultCounts
 from minibroker.storage.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
+
+SURPLUS_LINES_MAX: Final = 100
+"""Lines of the file about rules that were removed, if there are fewer than twice as many rules."""
 
 _log = EventLog(CONTROLLER)
 
@@ -45,7 +47,11 @@ class FaultStore:
         self._run = run
         self._counts: FaultCounts | None = None
         self._slots: dict[str, int] = {}
+        self._free_slots = list(range(RULES_MAX))[::-1]
         self._lines: dict[str, str] = {}
+        self._last_number = 0
+        self._line_count = 0
+        """Lines of the file after the first one; 0 if it must be written anew."""
 
     def load(self) -> SavedRules:
         """The rules of a former controller of this start; none if there was none."""
@@ -54,64 +60,103 @@ class FaultStore:
             found = json.loads(head)
             if found["run"] != self._run:
                 return SavedRules()
+            self._last_number = found["last_number"]
+            for line in lines:
+                self._replay(json.loads(line), line)
             counts = self._open_counts()
-            saved = [json.loads(line) for line in lines]
-            rules = tuple(_restored(each, counts) for each in saved)
-            self._slots = {each["id"]: each["slot"] for each in saved}
-            self._lines = {each["id"]: line for each, line in zip(saved, lines, strict=True)}
+            rules = tuple(_restored(json.loads(line), counts) for line in self._lines.values())
         except FileNotFoundError:
             return SavedRules()
         except (OSError, ValueError, LookupError, TypeError, InvalidJson) as error:
             _log.warning("the fault rules of the killed controller are lost", reason=error)
+            self._forget()
             return SavedRules()
-        return SavedRules(rules, found["last_number"])
+        self._line_count = len(lines)
+        return SavedRules(rules, self._last_number)
+
+    def _replay(self, change: dict[str, Any], line: str) -> None:
+        """Follow a line of the file."""
+        removed = change.get("removed")
+        if removed is not None:
+            self._free_slots.append(self._slots.pop(removed))
+            del self._lines[removed]
+            return
+        rule_id, slot = change["id"], change["slot"]
+        self._free_slots.remove(slot)
+        self._slots[rule_id], self._lines[rule_id] = slot, line
+        self._last_number = change["number"]
 
     def _open_counts(self) -> FaultCounts:
         if self._counts is None:
             self._counts = FaultCounts(self._directory)
         return self._counts
 
-    def save(self, states: Iterable[RuleState], last_number: int) -> None:
-        """Write all rules; without any the files are removed."""
-        states = list(states)
+    def add(self, state: RuleState, last_number: int) -> None:
+        """Write a rule; ``last_number`` is the last id that was a number."""
+        rule_id = state.active.id
         try:
-            self._save(states, last_number) if states else self._remove()
+            counts = self._open_counts()
+            slot = self._free_slots[-1]
+            saved = {
+                "id": rule_id,
+                "added": state.added,
+                "slot": slot,
+                "number": last_number,
+                "rule": _given(state.active.rule),
+            }
+            counts.write(slot, state.counts)
+            self._slots[rule_id] = self._free_slots.pop()
+            self._lines[rule_id] = json.dumps(saved)
+            self._last_number = last_number
+            self._append(self._lines[rule_id])
         except OSError as error:
             _log.warning("fault rules will not survive the controller", reason=error)
 
-    def _save(self, states: list[RuleState], last_number: int) -> None:
-        self._open_counts()
-        ids = {state.active.id for state in states}
-        for rule_id in self._slots.keys() - ids:
-            del self._slots[rule_id], self._lines[rule_id]
-        for state in states:
-            if state.active.id not in self._slots:
-                self._add(state)
-        head = json.dumps({"run": self._run, "last_number": last_number})
-        lines = [self._lines[state.active.id] for state in states]
-        temporary = self._rules_path.with_suffix(".new")
-        temporary.write_text("\n".join([head, *lines]))
-        os.replace(temporary, self._rules_path)
+    def remove(self, rule_id: str) -> None:
+        """Forget a rule; without any the files are removed."""
+        slot = self._slots.pop(rule_id, None)
+        if slot is None:
+            return
+        self._free_slots.append(slot)
+        del self._lines[rule_id]
+        if not self._lines:
+            self.clear()
+            return
+        try:
+            self._append(json.dumps({"removed": rule_id}))
+        except OSError as error:
+            _log.warning("fault rules will not survive the controller", reason=error)
 
-    def _add(self, state: RuleState) -> None:
-        used = set(self._slots.values())
-        slot = next(each for each in range(RULES_MAX) if each not in used)
-        saved = {
-            "id": state.active.id,
-            "added": state.added,
-            "slot": slot,
-            "rule": _given(state.active.rule),
-        }
-        self._slots[state.active.id], self._lines[state.active.id] = slot, json.dumps(saved)
-        self._open_counts().write(slot, state.counts)
-
-    def _remove(self) -> None:
-        self._slots, self._lines = {}, {}
-        for path in (self._rules_path, self._counts_path):
-            path.unlink(missing_ok=True)
+    def clear(self) -> None:
+        """Forget all rules, and remove the files."""
+        self._forget()
+        try:
+            for path in (self._rules_path, self._counts_path):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("fault rules will not survive the controller", reason=error)
         if self._counts is not None:
             self._counts.close()
             self._counts = None
+
+    def _forget(self) -> None:
+        self._slots, self._lines, self._line_count = {}, {}, 0
+        self._free_slots = list(range(RULES_MAX))[::-1]
+
+    def _append(self, line: str) -> None:
+        """Write the last change; all rules if the file has more lines than it needs."""
+        is_new = not 0 < self._line_count < 2 * len(self._lines) + SURPLUS_LINES_MAX
+        self._line_count, lines_before = 0, self._line_count
+        if is_new:
+            head = json.dumps({"run": self._run, "last_number": self._last_number})
+            temporary = self._rules_path.with_suffix(".new")
+            temporary.write_text("\n".join([head, *self._lines.values(), ""]))
+            os.replace(temporary, self._rules_path)
+            self._line_count = len(self._lines)
+            return
+        with self._rules_path.open("a") as file:
+            file.write(f"{line}\n")
+        self._line_count = lines_before + 1
 
     def count(self, state: RuleState) -> None:
         """Keep the counts of a rule that this process counts."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minibroker.apis.registry import APIS
+import trio
+
 from minibroker.cluster.image import Update
 from minibroker.control.backend import Unavailable
 from minibroker.control.fault_shapes import (
@@ -29,7 +30,7 @@ from minibroker.faults.matching import Candidate, PointMatcher
 from minibroker.faults.points import APPLIED
 from minibroker.faults.register import FaultRegister
 from minibroker.faults.rulebook import Firing
-from minibroker.faults.rules import ActiveRule
+from minibroker.faults.rules import ActiveRule, ServedVersions
 from minibroker.process.environment import CONTROLLER
 from minibroker.process.messages import (
     ClockAdvanced,
@@ -53,29 +54,36 @@ class FaultController:
         statuses: Callable[[], Sequence[RoleStatus]],
         store: FaultStore,
         *,
+        served: ServedVersions,
         on_clock: Callable[[float], object],
         on_process: Callable[[str, str, str], object],
         hand_over: HandOver,
     ) -> None:
         """``subscribers`` are the names of the processes that apply rules.
 
-        ``store`` has the rules that the former controller of this start has left. ``on_clock`` is
-        called when a rule has changed the clock, with its time before in ms since 1970, and
-        ``on_process`` and ``hand_over`` as ``ProcessSignals`` calls them.
+        ``served`` are the APIs that they serve. ``store`` has the rules that the former controller
+        of this start has left. ``on_clock`` is called when a rule has changed the clock, with its
+        time before in ms since 1970, and ``on_process`` and ``hand_over`` as ``ProcessSignals``
+        calls them.
         """
         self._publisher = publisher
         self._clock = clock
         self._processes = ProcessSignals(clock, statuses, on_process, hand_over)
         self._subscribers = subscribers
-        self._register = FaultRegister(APIS, clock.now, clock.sleep_real, store)
-        self._matcher = PointMatcher(())
+        self._register = FaultRegister(served, clock.now, clock.sleep_real, store)
+        self._matcher = PointMatcher()
         self._number = 0
+        self._publishing = trio.Lock()
+        self._has_unsent = False
+        """Whether a change was cancelled before every process had it."""
         self._store = store
         self._on_clock = on_clock
+        publisher.faults = self._all_rules
         saved = store.load()
-        if saved.rules:
-            self._register.restore(*saved)
-            self._set_published()
+        self._register.restore(*saved)
+        for active in self._register.active():
+            self._matcher.add(active)
+        self._follow_points()
 
     # The control API --------------------------------------------------------------------------
 
@@ -95,18 +103,21 @@ class FaultController:
         if rule.action in STORAGE_ACTIONS and self._store.slot(state.active.id) < 0:
             self._register.remove(state.active.id)
             raise Unavailable("KAFKA_STORAGE_ERROR", "the rule cannot be stored for the workers")
-        await self._publish(state.active.id)
+        self._matcher.add(state.active)
+        await self._publish(FaultRules(0, (self._shared(state.active),)))
         return state.view(self._clock.now())
 
     async def remove_fault(self, fault_id: str) -> None:
         """Remove a rule; returns when no process applies it."""
         self._register.remove(fault_id)
-        await self._publish()
+        self._matcher.remove(fault_id)
+        await self._publish(FaultRules(0, removed=(fault_id,)))
 
     async def remove_faults(self) -> None:
         """Remove all rules."""
         self._register.clear()
-        await self._publish()
+        self._matcher = PointMatcher()
+        await self._publish(FaultRules(0, replaces=True))
 
     async def release_fault(self, fault_id: str) -> FaultRelease:
         """Release what a rule holds."""
@@ -116,17 +127,28 @@ class FaultController:
         """Wait for hits of a rule, for real time at most."""
         return await self._register.wait(fault_id, hits, timeout_ms)
 
-    async def _publish(self, added: str = "") -> None:
-        rules = self._set_published()
-        await self._publisher.request_all(rules._replace(added=added), self._subscribers)
+    async def _publish(self, change: FaultRules) -> None:
+        """Send a change to every process, after those before it."""
+        self._follow_points()
+        async with self._publishing:
+            self._number += 1
+            change = change._replace(number=self._number)
+            if self._has_unsent:
+                change = self._all_rules() or change._replace(removed=(), replaces=True)
+            self._has_unsent = True
+            await self._publisher.request_all(change, self._subscribers)
+            self._has_unsent = False
 
-    def _set_published(self) -> FaultRules:
-        self._number += 1
-        rules = FaultRules(self._number, tuple(map(self._shared, self._register.active())))
-        self._publisher.faults = rules
-        self._matcher = PointMatcher(rules.rules)
-        self._publisher.before_sending = self.hold_update if rules.rules else None
-        return rules
+    def _follow_points(self) -> None:
+        """Hold changes of metadata only while a rule may."""
+        self._publisher.before_sending = self.hold_update if self._matcher else None
+
+    def _all_rules(self) -> FaultRules | None:
+        """What a process gets that registers; None if no rule is set."""
+        active = self._register.active()
+        if not active:
+            return None
+        return FaultRules(self._number, tuple(map(self._shared, active)), replaces=True)
 
     def _shared(self, active: ActiveRule) -> ActiveRule:
         """A rule with what workers need to count it."""

@@ -32,6 +32,10 @@ from minibroker.runtime.rpc import PeerFailed, PeerLost, RpcConnection
 RequestHandlerFunction = Callable[[Any], Any]
 
 
+def _no_faults() -> None:
+    """What is set before the first request about fault rules."""
+
+
 class MetadataPublisher:
     """The roles that are connected to the controller."""
 
@@ -56,8 +60,8 @@ class MetadataPublisher:
         self._completed = trio.Event()
         self._not_current = set(expected)
         """Roles that may serve with an image of another incarnation, or that missed an update."""
-        self.faults: FaultRules | None = None
-        """The fault rules that a processor or worker gets when it registers."""
+        self.faults: Callable[[], FaultRules | None] = _no_faults
+        """Returns the fault rules that a processor or worker gets when it registers."""
         self.records_journal = False
         """Whether roles must record for the journal."""
         self.before_sending: Callable[[Update], Awaitable[None]] | None = None
@@ -104,7 +108,7 @@ class MetadataPublisher:
             former.close()
         self._connections[name] = rpc
         self._publisher.join(name)
-        rules = self.faults if role in (PROCESSOR, WORKER) else None
+        rules = self.faults() if role in (PROCESSOR, WORKER) else None
         return RoleRegistered(self._image(), rules, self.records_journal)
 
     async def request(self, name: str, request: object) -> Any:

@@ -13,6 +13,9 @@ from minibroker.faults.entities import EntityKey
 
 BEFORE, AFTER, MIDDLE = "before", "after", "middle"
 
+CRC, TAGGED_FIELD = "crc", "tagged_field"
+"""Parts of a response that are corrupted before it is encoded."""
+
 REQUEST_FIELDS: Final = ("api", "version_min", "version_max", "correlation_id")
 CONNECTION_FIELDS: Final = ("connection", "address", "listener")
 CLIENT_FIELDS: Final = ("client_id", "principal")
@@ -57,7 +60,7 @@ class ActionKind(NamedTuple):
         return (*self.needed, *self.optional, *(("at",) if self.places else ()))
 
 
-ACTIONS: Final = {
+ACTIONS: Final[dict[str, ActionKind]] = {
     "error": ActionKind(
         "Answers with an error code. The matching entities of a request fail and the others are "
         "served; `after` the work is done and its acknowledgement is lost.",
@@ -93,7 +96,9 @@ ACTIONS: Final = {
         is_final=True,
     ),
     "throttle": ActionKind(
-        "Sets the throttle time of the response, and mutes the connection for as long.",
+        "Sets the throttle time of the response, and mutes the connection for as long; with "
+        "`quota.throttle.mode=delay`, the default of personas before Kafka 2.0, the response is "
+        "delayed instead.",
         needed=("throttle_ms",),
         optional=("mute",),
     ),
@@ -159,5 +164,20 @@ BROKER_ACTIONS: Final = frozenset({"kill", "pause", "advance"})
 STORAGE_ACTIONS: Final = frozenset({"fail_append", "stall_append"})
 """Actions that the worker carries out at each append that they match."""
 
+ENDINGS: Final = frozenset({"disconnect", "never_answer"})
+"""Actions after which a request gets no response."""
+
+REPLACING_ACTIONS: Final = ("error", "replace", "corrupt")
+"""Actions that change more of a response than its throttle time."""
+
+RESPONSE_ACTIONS: Final = frozenset({*REPLACING_ACTIONS, "throttle", "slow"})
+"""Actions on the response, which have no effect without one."""
+
 NEW_CONNECTION_ACTIONS: Final = frozenset({"refuse", "silent"})
 CONNECTION_ACTIONS: Final = NEW_CONNECTION_ACTIONS | {"close"}
+
+
+def place_of_action(action: str, at: str | None) -> str:
+    """Where in the course of a request an action happens that has no hold point."""
+    places = ACTIONS[action].places
+    return at or (places[0] if places else AFTER)

@@ -9,12 +9,12 @@ fields with ``entityType`` in its message definitions.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
 from protocol.registry import ApiKey
-from protocol.schema import Array, Field, Struct
+from protocol.schema import Array, Field, Message, Struct
 
 
 class EntityKey(enum.Enum):
@@ -206,11 +206,13 @@ def _coordinated(request: Struct, keys: Keys) -> Keys:
     return {**keys, kind: keys[EntityKey.COORDINATOR_KEY]}
 
 
-def selectable(cls: type[Struct], api_key: int) -> frozenset[EntityKey]:
-    """The keys that requests of a class can have in any of their versions."""
+def selectable(
+    cls: type[Message], api_key: int, versions: Iterable[int] | None = None
+) -> frozenset[EntityKey]:
+    """The keys that requests of a class can have in these versions, by default in any."""
     found: frozenset[EntityKey] = frozenset()
-    versions = cls.__versions__  # type: ignore[attr-defined]
-    for version in range(versions.low, versions.high + 1):
+    declared = cls.__versions__
+    for version in range(declared.low, declared.high + 1) if versions is None else versions:
         found |= keys_below(cls, version)
     if api_key == ApiKey.FIND_COORDINATOR:
         found |= {EntityKey.GROUP, EntityKey.TRANSACTIONAL_ID}

@@ -26,7 +26,7 @@ from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
 from protocol.schema import Array, Field, Struct
 
-_ERROR_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
+ERROR_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
 
 _UNKNOWN_NUMBERS: Final = (
     "offset",
@@ -142,7 +142,7 @@ def error_sites(api_key: int, version: int) -> tuple[ErrorSite, ...]:
     def walk(cls: type[Struct], arrays: tuple[Field, ...], keys: frozenset[EntityKey]) -> None:
         keys |= {key for item, key in fields_of(cls, version) if key is not None and arrays}
         for item, _ in fields_of(cls, version):
-            if item.name in _ERROR_FIELDS:
+            if item.name in ERROR_FIELDS:
                 found.append(ErrorSite(arrays, keys, item.name))
         for item, _ in fields_of(cls, version):
             if is_entity_array(item):
@@ -296,7 +296,7 @@ def fail_everything(header: tuple[int, int], response: Struct, code: int) -> Non
     level = [response]
     while level:
         fields = [(item.name, struct) for struct in level for item, _ in _fields(struct, version)]
-        errors = [(name, struct) for name, struct in fields if name in _ERROR_FIELDS]
+        errors = [(name, struct) for name, struct in fields if name in ERROR_FIELDS]
         is_top = level == [response]
         if errors and not (is_top and header[0] in _ENTITY_ERRORS and code not in _TOP_ERRORS):
             for name, struct in errors:

@@ -17,7 +17,7 @@ import trio
 from minibroker.apis.base import CloseConnection
 from minibroker.control.fault_shapes import FaultHold
 from minibroker.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, ENTITY_FIELDS, MIDDLE
-from minibroker.faults.course import FaultCourse
+from minibroker.faults.course import NO_EFFECT, FaultCourse
 from minibroker.faults.disconnect import FaultDisconnect
 from minibroker.faults.matching import (
     Candidate,
@@ -32,8 +32,6 @@ from minibroker.faults.rules import ActiveRule
 from minibroker.storage.slices import FileSlice
 from protocol.headers import RequestHeader
 from protocol.registry import ApiKey
-
-API_KEY_BYTES: Final = 2
 
 PIECES_PER_S: Final = 20
 """Pieces of a slow response, unless its rate is lower."""
@@ -83,9 +81,11 @@ class FaultDecisions(Protocol):
 class FaultExecutor:
     """The fault rules that apply to a set of connections."""
 
-    def __init__(self, decisions: FaultDecisions) -> None:
+    def __init__(self, decisions: FaultDecisions, *, delays_throttled: bool = False) -> None:
+        """``delays_throttled`` says that throttled responses are late, as before Kafka 2.0."""
         self._decisions = decisions
-        self._matcher = Matcher(())
+        self._delays_throttled = delays_throttled
+        self._matcher = Matcher()
 
     @property
     def forbids_fetch_sessions(self) -> bool:
@@ -97,13 +97,20 @@ class FaultExecutor:
         """Whether no rule is set."""
         return not self._matcher.rules
 
-    def set_rules(self, rules: Sequence[ActiveRule]) -> None:
-        """Replace all rules."""
-        self._matcher = Matcher(rules)
+    def change_rules(
+        self, added: Iterable[ActiveRule], removed: Iterable[str] = (), *, replaces: bool = False
+    ) -> None:
+        """Add and remove rules, or replace all."""
+        if replaces:
+            self._matcher = Matcher()
+        for rule_id in removed:
+            self._matcher.remove(rule_id)
+        for active in added:
+            self._matcher.add(active)
 
     def concerns(self, data: bytes | memoryview) -> bool:
-        """Whether a rule may match a request, by its API."""
-        return self._matcher.concerns(int.from_bytes(data[:API_KEY_BYTES], "big", signed=True))
+        """Whether a rule may match a request, by its API and client id."""
+        return self._matcher.concerns(data)
 
     # Requests ---------------------------------------------------------------------------------
 
@@ -142,11 +149,14 @@ class FaultExecutor:
         """
         if matches is None:
             return await run(), None
-        course = FaultCourse(header, matches, await self._decide(matches.candidates))
+        course = FaultCourse(header, request, matches)
+        course.begin(await self._decide(course.candidates()))
         note_fired = partial(connection.note_fired, header=header)
         for active in course.fired_rules():
             note_fired(active)
-        faults = RequestFaults(connection, course, self._decisions)
+        faults = RequestFaults(
+            connection, course, self._decisions, delays_throttled=self._delays_throttled
+        )
         try:
             response = await self._follow(course, faults, request, run, note_fired)
         except BaseException:
@@ -169,14 +179,17 @@ class FaultExecutor:
         response = None
         if course.prepare(request):
             response = await self._run(course, faults, request, run, note_fired)
-        response = course.finish(response)
-        if candidates := course.record_candidates(response):
-            for active in course.damage_records(response, await self._decide(candidates), _load):
-                note_fired(active)
-        if course.api == ApiKey.PRODUCE and request.acks == 0:
-            if course.has_error:
-                raise CloseConnection("a fault rule put an error into a request with acks=0")
-            response = None
+        response = course.respond(response)
+        for match in course.late_matches():
+            changed = course.effect(match, response, _load)
+            if changed is NO_EFFECT:
+                continue
+            for fired in await self._decide([Candidate(match.active.id, None)]):
+                course.fire_late(match, fired)
+                note_fired(match.active)
+                response = changed
+        if course.has_error and not course.has_response:
+            raise CloseConnection("a fault rule put an error into a request with acks=0")
         await faults.stop_at(AFTER)
         return response
 
@@ -221,18 +234,16 @@ class FaultExecutor:
             await connection.discard_bytes()
             raise FaultDisconnect(f"rule {active.id} left the connection silent")
 
-    async def close_matching(self, added: str, connections: Iterable[FaultedConnection]) -> None:
-        """Close the connections that a new rule is about, if it is one to close them."""
-        rules = [each for each in self._matcher.rules if each.id == added]
-        for active in rules:
-            if active.rule.action != "close":
-                continue
-            for connection in list(connections):
-                if matches_connection(active.rule, connection.attributes()) and await self._fired(
-                    [active]
-                ):
-                    connection.note_fired(active, None)
-                    connection.close_for(active.id)
+    async def close_matching(
+        self, active: ActiveRule, connections: Iterable[FaultedConnection]
+    ) -> None:
+        """Close the connections that match a new rule, which is one to close them."""
+        for connection in list(connections):
+            if matches_connection(active.rule, connection.attributes()) and await self._fired(
+                [active]
+            ):
+                connection.note_fired(active, None)
+                connection.close_for(active.id)
 
     async def _fired(self, matching: Sequence[ActiveRule]) -> list[ActiveRule]:
         decided = await self._decide([Candidate(active.id, None) for active in matching])
@@ -244,11 +255,27 @@ class RequestFaults:
     """The rules that fired for one request, where they wait, send and disconnect."""
 
     def __init__(
-        self, connection: FaultedConnection, course: FaultCourse, decisions: FaultDecisions
+        self,
+        connection: FaultedConnection,
+        course: FaultCourse,
+        decisions: FaultDecisions,
+        *,
+        delays_throttled: bool,
     ) -> None:
         self._connection = connection
         self._course = course
         self._decisions = decisions
+        self._delays_throttled = delays_throttled
+
+    @property
+    def sets_throttle_time(self) -> bool:
+        """Whether rules have set the throttle time of the response."""
+        return self._course.sets_throttle_time
+
+    @property
+    def changes_response(self) -> bool:
+        """Whether rules have changed more of the response than its throttle time."""
+        return self._course.changes_response
 
     async def stop_at(self, place: str) -> None:
         """Delay, hold, disconnect or fall silent at a place. Raises ``FaultDisconnect``."""
@@ -256,6 +283,9 @@ class RequestFaults:
             rule = active.rule
             if rule.action == "delay":
                 await self._sleep(active, rule.delay_ms)
+            elif rule.action == "throttle":
+                if self._delays_throttled and rule.mute is not False:
+                    await self._sleep(active, rule.throttle_ms)
             elif rule.action in ("hold", "reorder"):
                 await self._hold(active.id)
             elif rule.action == "disconnect":
@@ -336,6 +366,8 @@ class RequestFaults:
 
     async def mute(self) -> None:
         """Wait for the throttle times that rules have set and that mute the connection."""
+        if self._delays_throttled:
+            return
         for active in self._course.rules("throttle"):
             if active.rule.mute is not False:
                 await self._sleep(active, active.rule.throttle_ms)
@@ -345,7 +377,10 @@ class RequestFaults:
         await trio.sleep_until(self._course.fired[active.id].now + (duration_ms or 0) / 1000)
 
 
-_STOPS: Final = ("delay", "hold", "reorder", "disconnect", "never_answer", *sorted(BROKER_ACTIONS))
+_STOPS: Final = (
+    *("delay", "throttle", "hold", "reorder", "disconnect", "never_answer"),
+    *sorted(BROKER_ACTIONS),
+)
 
 
 def _load(records: Any) -> bytes:

@@ -44,6 +44,9 @@ Add one with `POST /v1/faults` of the [control API](control-api.md), with
 - Rules are asked in the order in which they were added. `delay`, `hold`, `throttle` and `observe`
   all fire. Of the other actions the first one that fires decides about the entities that it
   matches, and later ones neither count nor fire for these.
+- A rule fires only where it changes something: the response of this API, version and request, its
+  time, or the connection. A rule that can change nothing in the selected versions is rejected.
+  Rules are counted where they happen: with `at=after`, when the work is done.
 - Counts are exact over all processes and connections of the broker.
 - At most %(rules)s rules are set. They end with the broker. They, their counts and what they hold
   survive a killed controller; a match that it was just deciding about may count twice.

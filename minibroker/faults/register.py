@@ -8,7 +8,7 @@ long as this process, or as their store keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -32,7 +32,7 @@ from minibroker.faults.rulebook import (
     SavedRule,
     TooManyRules,
 )
-from minibroker.faults.rules import ActiveRule
+from minibroker.faults.rules import ActiveRule, ServedVersions
 
 TIMED_OUT_STATUS: Final = 408
 
@@ -43,8 +43,14 @@ POLL_S: Final = 0.02
 class RuleStore(Protocol):
     """Where rules and counts survive a restart of their process."""
 
-    def save(self, states: Iterable[RuleState], last_number: int) -> None:
-        """Keep all rules, after one was added or removed."""
+    def add(self, state: RuleState, last_number: int) -> None:
+        """Keep a rule; ``last_number`` is the last id that was a number."""
+
+    def remove(self, rule_id: str) -> None:
+        """Forget a rule."""
+
+    def clear(self) -> None:
+        """Forget all rules."""
 
     def count(self, state: RuleState) -> None:
         """Keep the counts of a rule."""
@@ -56,8 +62,14 @@ class RuleStore(Protocol):
 class NoRuleStore:
     """Rules that last as long as their process."""
 
-    def save(self, states: Iterable[RuleState], last_number: int) -> None:
+    def add(self, state: RuleState, last_number: int) -> None:
         """Keep nothing."""
+
+    def remove(self, rule_id: str) -> None:
+        """Forget nothing."""
+
+    def clear(self) -> None:
+        """Forget nothing."""
 
     def count(self, state: RuleState) -> None:
         """Keep nothing."""
@@ -71,12 +83,12 @@ class FaultRegister:
 
     def __init__(
         self,
-        served: Container[int],
+        served: ServedVersions,
         now: Callable[[], float],
         sleep_real: Callable[[float], Awaitable[None]],
         store: RuleStore | None = None,
     ) -> None:
-        """``served`` are the keys of the APIs that requests may have.
+        """``served`` are the versions of APIs that requests may have.
 
         ``now`` is the clock of the rules; ``sleep_real`` waits for real seconds.
         """
@@ -117,28 +129,25 @@ class FaultRegister:
             raise Conflict(
                 "TOO_MANY_RULES", f"{RULES_MAX} rules are set", "Remove those not needed."
             ) from None
-        self._save()
+        self._store.add(state, self._book.last_number)
         return state
 
     def restore(self, rules: Sequence[SavedRule], last_number: int) -> None:
         """Add the rules that the store has kept."""
         self._book.restore(rules, last_number)
 
-    def _save(self) -> None:
-        self._store.save(self._book.states(), self._book.last_number)
-
     def remove(self, rule_id: str) -> None:
         """Remove a rule, and release what it holds. Raises ``NotFound``."""
         self._release(self._state(rule_id))
         self._book.remove(rule_id)
-        self._save()
+        self._store.remove(rule_id)
 
     def clear(self) -> None:
         """Remove all rules, and release what they hold."""
         for state in self._book.states():
             self._release(state)
         self._book.clear()
-        self._save()
+        self._store.clear()
 
     def release(self, rule_id: str) -> FaultRelease:
         """Release what a rule holds. Raises ``NotFound``."""

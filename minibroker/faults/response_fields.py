@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from minibroker.config.similar_names import similar_names
 from minibroker.control.schema import SIMILARITY_MIN, Fault
-from protocol.schema import Array, Field, Struct
+from protocol.compiler import encode
+from protocol.errors import EncodeError
+from protocol.schema import Array, Field, Message, Struct
 from protocol.types import uuid_from_text
 
 _STRING_BYTES_MAX: Final = 2**15 - 1
@@ -47,6 +49,30 @@ def set_fields(struct: Struct, fields: Mapping[str, object]) -> None:
     known = {item.name: item for item in type(struct).__fields__}
     for name, value in fields.items():
         setattr(struct, name, _value(known[name].kind, value))
+
+
+def can_encode(cls: type[Message], fields: Mapping[str, object], version: int) -> bool:
+    """Whether a message with JSON fields that were checked can be encoded in a version."""
+    message = cls()
+    set_fields(message, fields)
+    try:
+        encode(message, version)
+    except EncodeError:
+        return False
+    return True
+
+
+def copied(value: Any) -> Any:
+    """A copy of a message, of which no struct or list is shared."""
+    if isinstance(value, list):
+        return [copied(element) for element in value]
+    if not isinstance(value, Struct):
+        return value
+    copy = type(value)()
+    for item in value.__fields__:
+        setattr(copy, item.name, copied(getattr(value, item.name)))
+    copy.unknown_tagged_fields = value.unknown_tagged_fields
+    return copy
 
 
 def _is_nullable(item: Field) -> bool:

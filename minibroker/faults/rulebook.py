@@ -9,7 +9,7 @@ with the same seed fires for the same matches.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -20,9 +20,9 @@ from minibroker.control.fault_shapes import (
     FaultRule,
     FaultView,
 )
-from minibroker.faults.actions import ACTIONS
+from minibroker.faults.actions import ACTIONS, BEFORE, ENDINGS
 from minibroker.faults.matching import Candidate
-from minibroker.faults.rules import ActiveRule, check_rule, given_fields
+from minibroker.faults.rules import ActiveRule, ServedVersions, check_rule, given_fields
 
 _FRACTION_BYTES: Final = 8
 
@@ -47,6 +47,8 @@ class Firing(NamedTuple):
     """What the rule holds for this waits for one more."""
     overtakes: bool = False
     """Whether this is the second of a pair that the rule exchanges."""
+    is_late: bool = False
+    """Whether the rule has not fired yet, and only claims what it would fire for."""
 
 
 class RuleCounts(NamedTuple):
@@ -165,12 +167,17 @@ class RuleState:
         self.hits += fires
         return fires
 
+    def would_fire(self, now: float) -> bool:
+        """Whether the rule fires for its next match."""
+        rule = self.active.rule
+        return is_in_time(rule, (now - self.added) * 1000) and fires_at(rule, self.matches + 1)
+
 
 class Rulebook:
     """The rules in the order in which they were added."""
 
-    def __init__(self, served: Container[int]) -> None:
-        """``served`` are the keys of the APIs that requests may have."""
+    def __init__(self, served: ServedVersions) -> None:
+        """``served`` are the versions of APIs that requests may have."""
         self._served = served
         self._states: dict[str, RuleState] = {}
         self._last_number = 0
@@ -226,21 +233,29 @@ class Rulebook:
         """The rules that fire, of those that match one request or connection.
 
         A rule whose action is final claims the entities that it matches: later rules with such an
-        action neither count nor fire if nothing is left for them.
+        action neither count nor fire if nothing is left for them. Nor do rules after one that
+        leaves the request without an answer.
         """
         fired: list[Firing] = []
         claimed: set[int] = set()
-        is_all_claimed = False
+        is_all_claimed = has_ended = False
         for candidate in candidates:
             state = self._states.get(candidate.rule_id)
             if state is None:
                 continue  # Removed in the meantime.
-            is_final = ACTIONS[state.active.rule.action].is_final
+            rule = state.active.rule
+            is_final = ACTIONS[rule.action].is_final
             if is_final and (is_all_claimed or _is_claimed(candidate, claimed)):
                 continue
-            if not state.match(now):
+            if has_ended and rule.action != "observe":
+                continue  # The request does not get there.
+            if candidate.is_late and state.would_fire(now):
+                fired.append(Firing(candidate.rule_id, now, state.releases, is_late=True))
+            elif not candidate.is_late and state.match(now):
+                fired.append(state.firing(now))
+            else:
                 continue
-            fired.append(state.firing(now))
+            has_ended |= rule.action in ENDINGS and state.active.place == BEFORE
             if is_final and candidate.claims is None:
                 is_all_claimed = True
             elif is_final and candidate.claims is not None:

@@ -8,13 +8,13 @@ effect is rejected by its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.config.similar_names import similar_names
-from minibroker.control.fault_shapes import FaultRule
+from minibroker.control.fault_shapes import RULES_MAX, FaultRule
 from minibroker.control.schema import SIMILARITY_MIN, Fault, InvalidJson
 from minibroker.faults.actions import (
     ACTIONS,
@@ -26,7 +26,9 @@ from minibroker.faults.actions import (
     SELECTORS,
     STORAGE_ACTIONS,
     WHEN_FIELDS,
+    place_of_action,
 )
+from minibroker.faults.effects import effect_fault, field_versions, in_versions
 from minibroker.faults.entities import EntityKey, selectable
 from minibroker.faults.points import POINTS, is_inside, selectors_of
 from minibroker.faults.response_fields import response_faults
@@ -38,6 +40,9 @@ from protocol.types import uuid_from_text
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _ALWAYS: Final = frozenset({"action", "name"})
 _BYTES_PARTS: Final = frozenset({"bit", "truncate"})
+
+ServedVersions: TypeAlias = Mapping[int, tuple[int, int]]
+"""The lowest and the highest served version of each API."""
 
 
 class ActiveRule(NamedTuple):
@@ -60,8 +65,7 @@ def place_of(rule: FaultRule) -> str:
     """Where in the course of a request the action of a rule happens."""
     if rule.point is not None:
         return POINTS[rule.point].place
-    places = ACTIONS[rule.action].places
-    return rule.at or (places[0] if places else AFTER)
+    return place_of_action(rule.action, rule.at)
 
 
 def given_fields(rule: FaultRule) -> dict[str, Any]:
@@ -73,11 +77,11 @@ def given_fields(rule: FaultRule) -> dict[str, Any]:
     }
 
 
-def check_rule(rule: FaultRule, served: Container[int]) -> None:
+def check_rule(rule: FaultRule, served: ServedVersions) -> None:
     """Raise ``InvalidJson`` with all fields that make no sense; ``served`` are the served APIs."""
     faults = [*_field_faults(rule), *_value_faults(rule, served)]
     if not faults:
-        faults = [*_api_faults(rule)]
+        faults = [*_api_faults(rule, served)]
     if faults:
         raise InvalidJson(faults)
 
@@ -124,7 +128,7 @@ def _uses_bytes(rule: FaultRule) -> bool:
     return rule.part in _BYTES_PARTS
 
 
-def _value_faults(rule: FaultRule, served: Container[int]) -> Iterator[Fault]:
+def _value_faults(rule: FaultRule, served: ServedVersions) -> Iterator[Fault]:
     if rule.name is not None and not _NAME.fullmatch(rule.name):
         yield Fault("name", "may have letters, digits, `.`, `_` and `-` only")
     if rule.name is not None and rule.name.isdecimal():
@@ -146,9 +150,20 @@ def _value_faults(rule: FaultRule, served: Container[int]) -> Iterator[Fault]:
         yield Fault("version_max", "must not be less than version_min")
     if rule.until_ms is not None and rule.until_ms <= (rule.after_ms or 0):
         yield Fault("until_ms", "must be greater than after_ms")
+    yield from _idle_faults(rule)
 
 
-def _api_faults(rule: FaultRule) -> Iterator[Fault]:
+def _idle_faults(rule: FaultRule) -> Iterator[Fault]:
+    """Faults of values with which a rule never fires, or changes nothing when it does."""
+    if rule.probability == 0:
+        yield Fault("probability", "must be greater than 0, or the rule never fires")
+    if rule.action == "close" and rule.after_ms:
+        yield Fault("after_ms", "must not be set: close acts when the rule is added only")
+    if rule.part == "truncate" and rule.bytes == 0:
+        yield Fault("bytes", "must be at least 1, or nothing is cut")
+
+
+def _api_faults(rule: FaultRule, served: ServedVersions) -> Iterator[Fault]:
     """Faults of fields whose meaning depends on the API."""
     key = None if rule.api is None else api_of(rule.api)
     if key is None:
@@ -159,15 +174,53 @@ def _api_faults(rule: FaultRule) -> Iterator[Fault]:
                 yield Fault("api", f"is missing: {name} depends on it")
                 return
         return
-    schema = registry.schema(key)
-    known = selectable(schema.request, key)
-    for name, entity in ENTITY_FIELDS.items():
-        if getattr(rule, name) is not None and entity not in known:
-            yield Fault(name, f"requests of {key.name} have no {name}")
-    if rule.part == "crc" and key != ApiKey.FETCH:
-        yield Fault("part", "only responses of FETCH have record batches")
+    low, high = served[key]
+    if (rule.version_min or 0) > high:
+        yield Fault("version_min", f"{key.name} is served in versions {low} to {high}")
+        return
+    if rule.version_max is not None and rule.version_max < low:
+        yield Fault("version_max", f"{key.name} is served in versions {low} to {high}")
+        return
+    low = max(low, rule.version_min or 0)
+    high = high if rule.version_max is None else min(high, rule.version_max)
+    faults = [*_selection_faults(rule, key, range(low, high + 1))]
     if rule.response is not None:
-        yield from response_faults(schema.response, rule.response)
+        schema = registry.schema(key)
+        faults += response_faults(schema.response, rule.response)
+        faults = faults or [*_replacement_faults(rule, key, low, high)]
+    yield from faults or _effect_faults(rule, key, range(low, high + 1))
+
+
+def _selection_faults(rule: FaultRule, key: ApiKey, versions: Sequence[int]) -> Iterator[Fault]:
+    """Faults of selectors of entities that no selected version has."""
+    schema = registry.schema(key)
+    known, ever = (selectable(schema.request, key, each) for each in (versions, None))
+    for name, entity in ENTITY_FIELDS.items():
+        if getattr(rule, name) is None or entity in known:
+            continue
+        if entity in ever:
+            yield Fault(name, f"requests of {key.name} have no {name} in these versions")
+        else:
+            yield Fault(name, f"requests of {key.name} have no {name}")
+
+
+def _replacement_faults(rule: FaultRule, key: ApiKey, low: int, high: int) -> Iterator[Fault]:
+    """Faults of a replacement that replaces nothing in any selected version of the response."""
+    if not rule.response and place_of(rule) == AFTER:
+        yield Fault("response", "must have a field, or nothing is replaced")
+    for name in rule.response or {}:
+        versions = field_versions(registry.schema(key).response, name)
+        if versions.high < low or versions.low > high:
+            yield Fault(
+                f"response.{name}", f"is in responses of {key.name} {in_versions(versions)}"
+            )
+
+
+def _effect_faults(rule: FaultRule, key: ApiKey, versions: Sequence[int]) -> Iterator[Fault]:
+    """The fault of a rule that can change nothing in any selected version."""
+    faults = [effect_fault(rule, key, version) for version in versions]
+    if faults[-1] is not None and all(faults):
+        yield faults[-1]
 
 
 def _nearest(given: str, names: type[ApiKey | ErrorCode]) -> str:
@@ -211,6 +264,7 @@ def error_of(text: str) -> int | None:
     return number if number in _by_name(ErrorCode).values() else None
 
 
+@lru_cache(RULES_MAX)
 def network_of(text: str) -> IPv4Network | IPv6Network | None:
     """Return the network of an address or of a network."""
     try:

@@ -38,13 +38,18 @@ NoteFault: TypeAlias = "Callable[[ClientConnection, RequestHeader | None, Active
 class FaultStage:
     """The fault rules of one processor."""
 
-    def __init__(self, link: Link, process: str, note_fault: NoteFault) -> None:
+    def __init__(
+        self, link: Link, process: str, note_fault: NoteFault, *, delays_throttled: bool
+    ) -> None:
         """``link`` leads to the controller, which decides which rules fire.
 
-        ``process`` is the name of this one; ``note_fault`` records that a rule fired.
+        ``process`` is the name of this one; ``note_fault`` records that a rule fired;
+        ``delays_throttled`` is as in ``FaultExecutor``.
         """
         self._note_fault = note_fault
-        self._executor = FaultExecutor(ControllerDecisions(link, process))
+        self._executor = FaultExecutor(
+            ControllerDecisions(link, process), delays_throttled=delays_throttled
+        )
 
     @property
     def forbids_fetch_sessions(self) -> bool:
@@ -56,12 +61,12 @@ class FaultStage:
         """Whether no rule is set."""
         return self._executor.is_empty
 
-    def set_rules(self, rules: FaultRules) -> None:
-        """Replace all rules."""
-        self._executor.set_rules(rules.rules)
+    def change_rules(self, rules: FaultRules) -> None:
+        """Add and remove rules, or replace all."""
+        self._executor.change_rules(rules.added, rules.removed, replaces=rules.replaces)
 
     def concerns(self, body: bytes | Block) -> bool:
-        """Whether a rule may match a request, by its API."""
+        """Whether a rule may match a request, by its API and client id."""
         return self._executor.concerns(body if isinstance(body, bytes) else body.view)
 
     async def execute(
@@ -88,10 +93,12 @@ class FaultStage:
         """Apply the rules to a new connection. Raises ``FaultDisconnect``."""
         await self._executor.meet(FaultedClient(client, self._note_fault))
 
-    async def close_matching(self, added: str, clients: Iterable[ClientConnection]) -> None:
-        """Close the connections that a new rule is about, if it is one to close them."""
-        connections = [FaultedClient(client, self._note_fault) for client in clients]
-        await self._executor.close_matching(added, connections)
+    async def close_matching(self, rules: FaultRules, clients: Iterable[ClientConnection]) -> None:
+        """Close the connections that new rules are about, if they are rules to close them."""
+        for active in () if rules.replaces else rules.added:
+            if active.rule.action == "close":
+                connections = [FaultedClient(client, self._note_fault) for client in clients]
+                await self._executor.close_matching(active, connections)
 
 
 class ControllerDecisions:

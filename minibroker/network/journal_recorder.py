@@ -26,6 +26,7 @@ from minibroker.network.request_reader import LENGTH_BYTES
 from minibroker.process.journal_notes import note
 from protocol.errors import DecodeError, UnsupportedVersion
 from protocol.headers import decode_request_header
+from protocol.registry import throttle_versions
 
 if TYPE_CHECKING:
     from minibroker.faults.rules import ActiveRule
@@ -83,7 +84,7 @@ class JournalRecorder:
             size - LENGTH_BYTES,
             kept,
             _plain(cost.header),
-            getattr(cost.response, "throttle_time_ms", UNKNOWN),
+            _throttle_ms(cost),
             cost.queue_ns,
             cost.io_ns,
             UNKNOWN,
@@ -116,7 +117,7 @@ class JournalRecorder:
             journal_ns,
             answer_bytes - LENGTH_BYTES,
             answer,
-            cost.response.throttle_time_ms,
+            _throttle_ms(cost),
             cost.owners_ns - cost.io_ns,
             cost.io_ns,
             cost.network_ns,
@@ -169,6 +170,14 @@ def note_fault(
     if active.rule.action == "throttle":
         details["mute"] = active.rule.mute is not False
     note(env, "fault", details, peer_in_records(client), fields)
+
+
+def _throttle_ms(cost: RequestCost) -> int:
+    """The throttle time in a response; `UNKNOWN` if its version has none."""
+    header = cost.header
+    if cost.response is None or not throttle_versions(header.api_key).has(header.api_version):
+        return UNKNOWN
+    return int(cost.response.throttle_time_ms)
 
 
 def _plain(header: RequestHeader) -> tuple[int, int, int, str | None]:

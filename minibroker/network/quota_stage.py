@@ -171,8 +171,9 @@ class QuotaStage:
         if throttle is None:
             return None
         self._start_throttle(cost, throttle, now_ms)
-        response = cost.response
-        if cost.header.api_key == _FETCH and not cost.exempt:
+        response, faults = cost.response, cost.faults
+        is_fetch = cost.header.api_key == _FETCH and not cost.exempt
+        if is_fetch and not (faults is not None and faults.changes_response):
             ordinal = quotas.take_back_fetch(
                 cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms
             )
@@ -180,7 +181,7 @@ class QuotaStage:
                 checks.taken_back = ordinal
             # A direct request has no context and no session.
             response = FetchResponse() if cost.is_direct else throttled_response(cost.ctx, response)
-        return _with_throttle_time(response, throttle.ms)
+        return _with_throttle_time(cost, response, throttle.ms)
 
     def _record_and_check(self, cost: RequestCost, now_ms: int) -> Throttle | None:
         """Record bytes and time in one step for Produce and Fetch, the most frequent requests."""
@@ -209,7 +210,7 @@ class QuotaStage:
                 await cost.client.throttle_end.wait()
                 total_ms += throttle.ms
                 now_ms = self._now_ms()
-        return _with_throttle_time(cost.response, total_ms) if total_ms else None
+        return _with_throttle_time(cost, cost.response, total_ms) if total_ms else None
 
     def _record_bytes(self, cost: RequestCost, now_ms: int) -> Throttle:
         """Record all but time: a request uses at most one other quota."""
@@ -265,10 +266,15 @@ def quota_user(client: ClientConnection, header: RequestHeader) -> QuotaUser:
     return client.caller.principal.name, header.client_id or ""
 
 
-def _with_throttle_time(response: Any, throttle_ms: int) -> Any:
-    """Set the throttle time in a response; older versions omit it when they are encoded."""
-    if hasattr(response, "throttle_time_ms"):
+def _with_throttle_time(cost: RequestCost, response: Any, throttle_ms: int) -> Any:
+    """Set the throttle time in a response, unless a fault rule has set another one.
+
+    Older versions omit it when they are encoded.
+    """
+    is_set = cost.faults is not None and cost.faults.sets_throttle_time
+    if hasattr(response, "throttle_time_ms") and not is_set:
         response.throttle_time_ms = throttle_ms
+    cost.response = response
     return response
 
 

@@ -37,16 +37,21 @@ class ProcessHoldPoints:
         self._starting: list[tuple[str, str, Callable[[], object]]] = []
         self._more = trio.Event()
 
-    async def set_rules(self, rules: FaultRules) -> None:
-        """Replace all rules."""
-        # Loaded with the first rule: most brokers get none.
-        from minibroker.faults.matching import PointMatcher
+    def change_rules(self, rules: FaultRules) -> None:
+        """Add and remove rules, or replace all."""
+        if self._matcher is None or rules.replaces:
+            # Loaded with the first rule: most brokers get none.
+            from minibroker.faults.matching import PointMatcher
 
-        self._matcher = PointMatcher(rules.rules) if rules.rules else None
+            self._matcher = PointMatcher()
+        for rule_id in rules.removed:
+            self._matcher.remove(rule_id)
+        for active in rules.added:
+            self._matcher.add(active)
 
     def may_hold(self, point: str, subject: str) -> bool:
         """Whether a rule may hold a group or transactional id at a point."""
-        return self._matcher is not None and bool(self._candidates(point, subject))
+        return bool(self._matcher) and bool(self._candidates(point, subject))
 
     def hold(self, point: str, subject: str, then: Callable[[], object]) -> None:
         """Call ``then`` when no rule holds there, at the earliest after this returns."""

@@ -50,14 +50,17 @@ class ImageApplied(NamedTuple):
 
 
 class FaultRules(NamedTuple):
-    """All fault rules, for processors and workers. Answered with None when they are applied.
+    """A change of the fault rules, for processors and workers. Answered with None when applied.
 
-    ``number`` grows with every change; ``added`` is the id of a rule that is new.
+    ``number`` is one more than that of the change before.
     """
 
     number: int
-    rules: tuple[ActiveRule, ...]
-    added: str = ""
+    added: tuple[ActiveRule, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Ids, of rules that were there before."""
+    replaces: bool = False
+    """Whether all rules are replaced by ``added``, of which none is new then."""
 
 
 class FaultMatched(NamedTuple):

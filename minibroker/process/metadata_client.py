@@ -163,14 +163,14 @@ class MetadataClient:
     async def _reset_faults(self, rules: FaultRules | None) -> None:
         """Apply the rules of a new incarnation of the controller, which are none at first."""
         if rules is not None or self._faults_number:
-            rules = rules or FaultRules(0, ())
+            rules = rules or FaultRules(0, replaces=True)
             self._faults_number = rules.number
-            await self._on_faults(rules._replace(added=""))
+            await self._on_faults(rules)
 
     async def _set_faults(self, rules: FaultRules) -> None:
         await self._registered.wait()
         if rules.number <= self._faults_number:
-            return  # A later change has overtaken it.
+            return  # It was among the rules that this process got when it registered.
         self._faults_number = rules.number
         await self._on_faults(rules)
 

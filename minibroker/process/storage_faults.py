@@ -12,18 +12,19 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from minibroker.faults.actions import COUNTS, STORAGE_ACTIONS
+from minibroker.faults.entities import EntityKey
+from minibroker.faults.matching import EntityMatcher
 from minibroker.faults.rulebook import is_in_time
-from minibroker.faults.rules import ActiveRule
 from minibroker.observability.log import EventLog
-from minibroker.patterns.wildcard import matches_wildcard
 from minibroker.process.fault_counts import FaultCounts
 
 if TYPE_CHECKING:
+    from minibroker.faults.rules import ActiveRule
     from minibroker.process.environment import Environment
+    from minibroker.process.messages import FaultRules
     from minibroker.storage.segment_files import SegmentFiles
 
 DEFAULT_ERRNO: Final = "ENOSPC"
@@ -36,18 +37,22 @@ class StorageFaults:
         self._env = env
         self._files = files
         self._log = EventLog(env.name)
-        self._rules: list[ActiveRule] = []
+        self._rules = EntityMatcher()
         self._counts: FaultCounts | None = None
 
-    def set_rules(self, rules: Sequence[ActiveRule]) -> None:
-        """Replace all rules."""
-        self._rules = [
-            each for each in rules if each.rule.action in STORAGE_ACTIONS and each.slot >= 0
-        ]
-        if self._counts is not None:
+    def change_rules(self, rules: FaultRules) -> None:
+        """Add and remove rules, or replace all."""
+        if rules.replaces:
+            self._rules = EntityMatcher()
+        for rule_id in rules.removed:
+            self._rules.remove(rule_id)
+        for active in rules.added:
+            if active.rule.action in STORAGE_ACTIONS and active.slot >= 0:
+                self._rules.add(active)
+        if self._counts is not None and (rules.replaces or not self._rules):
             self._counts.close()
             self._counts = None
-        if self._rules:
+        if self._rules and self._counts is None:
             self._counts = FaultCounts(self._env.data_dir)
         self._files.write_fault = self._meet if self._rules else None
 
@@ -58,18 +63,14 @@ class StorageFaults:
             active.rule.action == "fail_append"
             and all(getattr(active.rule, name) is None for name in COUNTS)
             and is_in_time(active.rule, (now - active.added) * 1000)
-            for active in self._rules
+            for active in self._rules.all()
         )
 
     def _meet(self, fd: int, directory: str, batch: tuple[bytes, memoryview], size: int) -> None:
         """Let the rules act on a write of a batch at the end of a file of ``size`` bytes."""
         topic, _, partition = os.path.basename(directory).rpartition("-")
-        for active in self._rules:
-            rule = active.rule
-            if rule.topic is not None and not matches_wildcard(topic, rule.topic):
-                continue
-            if rule.partition not in (None, int(partition)):
-                continue
+        keys = {EntityKey.TOPIC: topic, EntityKey.PARTITION: int(partition)}
+        for active in self._rules.match(keys):
             assert self._counts is not None
             if self._counts.decide(active, self._env.clock.now()):
                 self._carry_out(active, fd, batch, size)

@@ -28,13 +28,13 @@ class WorkerFaults:
         self.hold_points = ProcessHoldPoints(env.name)
         self._storage: StorageFaults | None = None
 
-    async def set_rules(self, rules: FaultRules) -> None:
-        """Replace all rules."""
-        await self.hold_points.set_rules(rules)
+    async def change_rules(self, rules: FaultRules) -> None:
+        """Add and remove rules, or replace all."""
+        self.hold_points.change_rules(rules)
         if self._storage is None:
             # Loaded with the first rule: most brokers get none.
             from minibroker.process.storage_faults import StorageFaults
 
             self._storage = StorageFaults(self._env, self._files)
             self._watch.fails_on_purpose = self._storage.fails_always
-        self._storage.set_rules(rules.rules)
+        self._storage.change_rules(rules)

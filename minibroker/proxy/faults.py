@@ -7,7 +7,7 @@ is applied by every connection when the call returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -26,6 +26,7 @@ from minibroker.faults.matching import Candidate
 from minibroker.faults.register import FaultRegister
 from minibroker.faults.rulebook import Firing
 from minibroker.faults.rules import place_of
+from protocol import registry
 from protocol.registry import ApiKey
 
 PROXY: Final = "proxy"
@@ -44,7 +45,7 @@ class ProxyFaults:
     def __init__(self, connections: Callable[[], Iterable[FaultedConnection]]) -> None:
         """``connections`` returns those that are open."""
         self._connections = connections
-        self._register = FaultRegister(frozenset(map(int, ApiKey)), trio.current_time, trio.sleep)
+        self._register = FaultRegister(_ReadableVersions(), trio.current_time, trio.sleep)
         self.executor: Final = FaultExecutor(self)
 
     # The control API --------------------------------------------------------------------------
@@ -66,19 +67,20 @@ class ProxyFaults:
         if rule.principal is not None:
             raise InvalidJson([Fault("principal", _NO_PRINCIPAL)])
         state = self._register.add(rule)
-        self._apply()
-        await self.executor.close_matching(state.active.id, list(self._connections()))
+        self.executor.change_rules([state.active])
+        if rule.action == "close":
+            await self.executor.close_matching(state.active, list(self._connections()))
         return state.view(trio.current_time())
 
     async def remove_fault(self, fault_id: str) -> None:
         """Remove a rule, and release what it holds."""
         self._register.remove(fault_id)
-        self._apply()
+        self.executor.change_rules((), [fault_id])
 
     async def remove_faults(self) -> None:
         """Remove all rules, and release what they hold."""
         self._register.clear()
-        self._apply()
+        self.executor.change_rules((), replaces=True)
 
     async def release_fault(self, fault_id: str) -> FaultRelease:
         """Release what a rule holds."""
@@ -87,9 +89,6 @@ class ProxyFaults:
     async def wait_fault(self, fault_id: str, hits: int, timeout_ms: int) -> FaultView:
         """Wait for hits of a rule."""
         return await self._register.wait(fault_id, hits, timeout_ms)
-
-    def _apply(self) -> None:
-        self.executor.set_rules(self._register.active())
 
     # Connections ------------------------------------------------------------------------------
 
@@ -104,3 +103,16 @@ class ProxyFaults:
     async def act(self, rule_id: str) -> None:
         """Carry out a rule that acts on another request; others are rejected."""
         self._register.overtaken(rule_id)
+
+
+class _ReadableVersions(Mapping[int, tuple[int, int]]):
+    """All versions that a proxy can read, of which the cluster may serve fewer."""
+
+    def __getitem__(self, key: int) -> tuple[int, int]:
+        return registry.schema(key).valid_versions  # Loads the module of this API only.
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(ApiKey)
+
+    def __len__(self) -> int:
+        return len(ApiKey)

@@ -327,6 +327,7 @@ class _Controller:
     def _fault_controller(self) -> FaultController:
         if self._faults is None:
             # Loaded by the first request about faults: most brokers get none.
+            from minibroker.apis.serving import served_versions, serving
             from minibroker.controller.fault_store import FaultStore
             from minibroker.controller.faults import FaultController
 
@@ -340,6 +341,7 @@ class _Controller:
                 names,
                 env.statuses,
                 store,
+                served=served_versions(serving(env.settings).apis),
                 on_clock=partial(note_clock, env),
                 on_process=partial(note_state, env, "process"),
                 hand_over=self._hand_over_journal,

@@ -129,7 +129,7 @@ class _Worker:
             env,
             on_image=self._on_image,
             on_request=ControllerRequests(self, partial(note_state, env)).handle,
-            on_faults=self._faults.set_rules,
+            on_faults=self._faults.change_rules,
             configs=(TOPIC, BROKER),
         )
         self._hold_points.link = self._metadata_client.link

@@ -202,14 +202,20 @@ class _Processor:
     def _on_faults(self, rules: FaultRules) -> Awaitable[None]:
         if self._faults is None:
             # Loaded with the first rule: most brokers get none.
+            from minibroker.config.quota_definitions import DELAY, QUOTA_THROTTLE_MODE
             from minibroker.network.fault_stage import FaultStage
             from minibroker.network.journal_recorder import note_fault
 
             link = self._metadata_client.link
-            self._faults = FaultStage(link, self._env.name, partial(note_fault, self._env))
-        self._faults.set_rules(rules)
-        self._request_handler.faults = self._faults if rules.rules else None
-        return self._faults.close_matching(rules.added, self._clients.values())
+            self._faults = FaultStage(
+                link,
+                self._env.name,
+                partial(note_fault, self._env),
+                delays_throttled=self._env.settings[QUOTA_THROTTLE_MODE] == DELAY,
+            )
+        self._faults.change_rules(rules)
+        self._request_handler.faults = None if self._faults.is_empty else self._faults
+        return self._faults.close_matching(rules, self._clients.values())
 
     def _report(self) -> ProcessorReport:
         views = (

@@ -13,6 +13,7 @@ from minibroker.controller.fault_store import FaultStore
 from minibroker.controller.faults import FaultController
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.runtime.clock import SimulatedClock
+from tests.faults.messages import SERVED
 
 
 async def not_recorded(process: str, *, ends: bool) -> None:
@@ -28,6 +29,7 @@ async def test_all_operations_reach_the_rules(autojump_clock: MockClock, tmp_pat
         ["processor-0"],
         tuple,
         FaultStore(tmp_path, 1),
+        served=SERVED,
         on_clock=print,
         on_process=print,
         hand_over=not_recorded,

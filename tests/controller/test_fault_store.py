@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minibroker.apis.registry import APIS
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import parse
-from minibroker.controller.fault_store import FaultStore, SavedRules
+from minibroker.controller.fault_store import SURPLUS_LINES_MAX, FaultStore, SavedRules
 from minibroker.faults.actions import STORAGE_ACTIONS
 from minibroker.faults.matching import Candidate
-from minibroker.faults.rulebook import Rulebook
+from minibroker.faults.rulebook import Rulebook, RuleState
 from minibroker.process.fault_counts import FaultCounts
 from minibroker.storage.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
+from tests.faults.messages import SERVED
 from tests.faults.strategies import rules
 
 RUN = 7
 
 
-def kept(store: FaultStore, book: Rulebook) -> None:
-    store.save(book.states(), book.last_number)
+def added(store: FaultStore, book: Rulebook, rule: FaultRule, now: float = 0.0) -> RuleState:
+    """Add a rule to both."""
+    state = book.add(rule, now)
+    store.add(state, book.last_number)
+    return state
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -34,19 +38,19 @@ def kept(store: FaultStore, book: Rulebook) -> None:
 def test_any_rules_are_read_back_with_their_counts(
     tmp_path: Path, drawn: list[tuple[dict[str, Any], int]], data: st.DataObject
 ) -> None:
-    store, book = FaultStore(tmp_path, RUN), Rulebook(APIS)
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
     for rule, matches in drawn:
-        state = book.add(parse(FaultRule, rule), 5.5)
-        kept(store, book)
+        state = added(store, book, parse(FaultRule, rule), 5.5)
         is_shared = state.active.rule.action in STORAGE_ACTIONS
         for _ in range(0 if is_shared else matches):
             book.decide([Candidate(state.active.id, None)], 5.5)
             store.count(state)
         if data.draw(st.booleans()):
-            book.remove(data.draw(st.sampled_from([each.id for each in book.active()])))
-            kept(store, book)
+            rule_id = data.draw(st.sampled_from([each.id for each in book.active()]))
+            book.remove(rule_id)
+            store.remove(rule_id)
     saved = FaultStore(tmp_path, RUN).load()
-    restored = Rulebook(APIS)
+    restored = Rulebook(SERVED)
     restored.restore(*saved)
     assert [(each.active, each.added, each.counts) for each in restored.states()] == [
         (each.active, each.added, each.counts) for each in book.states()
@@ -57,10 +61,9 @@ def test_any_rules_are_read_back_with_their_counts(
 
 
 def test_counts_of_workers_are_read_and_not_overwritten(tmp_path: Path) -> None:
-    store, book = FaultStore(tmp_path, RUN), Rulebook(APIS)
-    state = book.add(FaultRule("fail_append", first=1), 0.0)
-    assert store.slot(state.active.id) == -1
-    kept(store, book)
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    assert store.slot("1") == -1
+    state = added(store, book, FaultRule("fail_append", first=1))
     shared = state.active._replace(slot=store.slot(state.active.id))
     counts = FaultCounts(tmp_path)
     assert [counts.decide(shared, 0.0) for _ in range(3)] == [True, False, False]
@@ -70,14 +73,32 @@ def test_counts_of_workers_are_read_and_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_files_are_removed_with_the_last_rule(tmp_path: Path) -> None:
-    store, book = FaultStore(tmp_path, RUN), Rulebook(APIS)
-    book.add(FaultRule("observe"), 0.0)
-    kept(store, book)
-    assert {path.name for path in tmp_path.iterdir()} == {FAULT_RULES_FILE, FAULT_COUNTS_FILE}
-    book.clear()
-    kept(store, book)
-    kept(store, book)
-    assert list(tmp_path.iterdir()) == []
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    for remove in (store.clear, partial(store.remove, "2")):
+        added(store, book, FaultRule("observe"))
+        assert {path.name for path in tmp_path.iterdir()} == {FAULT_RULES_FILE, FAULT_COUNTS_FILE}
+        remove()
+        store.remove("none")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_file_is_written_anew_when_most_of_its_lines_are_about_removed_rules(
+    tmp_path: Path,
+) -> None:
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    added(store, book, FaultRule("observe", name="stays"))
+    for _ in range(SURPLUS_LINES_MAX):
+        state = added(store, book, FaultRule("observe"))
+        book.remove(state.active.id)
+        store.remove(state.active.id)
+        lines = (tmp_path / FAULT_RULES_FILE).read_text().splitlines()
+        assert len(lines) <= SURPLUS_LINES_MAX + 5
+    next_store = FaultStore(tmp_path, RUN)
+    saved = next_store.load()
+    assert ([each.id for each in saved.rules], saved.last_number) == (["stays"], 101)
+    book.restore(*saved)
+    added(next_store, book, FaultRule("observe"))
+    assert [each.id for each in FaultStore(tmp_path, RUN).load().rules] == ["stays", "102"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"run": 7}\n{"id": 1}'])
@@ -96,8 +117,8 @@ def test_rule_that_cannot_be_written_is_reported(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    store, book = FaultStore(tmp_path, RUN), Rulebook(APIS)
-    state = book.add(FaultRule("observe"), 0.0)
-    kept(store, book)
+    store, book = FaultStore(tmp_path, RUN), Rulebook(SERVED)
+    state = added(store, book, FaultRule("observe"))
     store.count(state)
+    store.remove(state.active.id)
     assert "fault rules will not survive the controller" in caplog.text

@@ -34,6 +34,7 @@ from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.roles import RoleState, RoleStatus
 from minibroker.runtime.rpc import RpcConnection
+from tests.faults.messages import SERVED
 
 HOLD = FaultRule("hold", name="held")
 OBSERVE = FaultRule("observe")
@@ -90,6 +91,7 @@ class At:
             ["processor-0"],
             lambda: self.statuses,
             self.store,
+            served=SERVED,
             on_clock=self.clock_notes.append,
             on_process=print,
             hand_over=not_recorded,
@@ -124,14 +126,46 @@ async def test_added_rule_is_applied_by_processors_before_the_answer(at: At) -> 
     await wait_all_tasks_blocked()
     assert added == ["1"]
     (rules,) = at.processor.applied
-    assert (rules.number, rules.added, [each.id for each in rules.rules]) == (1, "1", ["1"])
+    assert (rules.number, [each.id for each in rules.added], rules.replaces) == (1, ["1"], False)
 
 
 async def test_processor_that_registers_later_gets_the_rules(at: At) -> None:
     await at.faults.add_fault(OBSERVE)
     rules = await Processor(at.publisher, at.nursery).register()
     assert rules is not None
-    assert ([each.id for each in rules.rules], rules.added) == (["1"], "")
+    assert ([each.id for each in rules.added], rules.replaces) == (["1"], True)
+
+
+async def test_changes_are_sent_one_after_the_other(at: At) -> None:
+    await at.faults.add_fault(OBSERVE)
+    at.processor.gate = trio.Event()
+    for _ in range(3):
+        at.nursery.start_soon(at.faults.add_fault, OBSERVE)
+    at.nursery.start_soon(at.faults.remove_fault, "1")
+    await wait_all_tasks_blocked()
+    at.processor.gate.set()
+    await wait_all_tasks_blocked()
+    changes = at.processor.applied
+    assert [each.number for each in changes] == [1, 2, 3, 4, 5]
+    assert sorted(rule.id for each in changes for rule in each.added) == ["1", "2", "3", "4"]
+    assert [rule for each in changes for rule in each.removed] == ["1"]
+
+
+async def test_change_that_was_cancelled_is_part_of_the_next_one(at: At) -> None:
+    at.processor.gate = trio.Event()
+    with trio.move_on_after(1):
+        await at.faults.add_fault(OBSERVE)
+    at.processor.gate.set()
+    await at.faults.add_fault(OBSERVE)
+    last = at.processor.applied[-1]
+    assert ([each.id for each in last.added], last.replaces) == (["1", "2"], True)
+    at.processor.gate = trio.Event()
+    with trio.move_on_after(1):
+        await at.faults.remove_faults()
+    at.processor.gate.set()
+    await at.faults.add_fault(OBSERVE)
+    last = at.processor.applied[-1]
+    assert ([each.id for each in last.added], last.replaces) == (["3"], True)
 
 
 async def test_matches_and_hits_are_counted(at: At) -> None:
@@ -290,13 +324,14 @@ async def test_rules_counts_and_holds_survive_the_controller(at: At) -> None:
         ["processor-0"],
         tuple,
         store,
+        served=SERVED,
         on_clock=at.clock_notes.append,
         on_process=print,
         hand_over=not_recorded,
     )
     rules = await Processor(at.publisher, at.nursery).register()
     assert rules is not None
-    assert [each.id for each in rules.rules] == ["held", "seen"]
+    assert [each.id for each in rules.added] == ["held", "seen"]
     at.nursery.start_soon(at.faults.hold, held._replace(again=True))
     await wait_all_tasks_blocked()
     view = await at.faults.wait_fault("held", 1, 0)
@@ -315,7 +350,7 @@ async def test_removed_rule_is_unknown(at: At) -> None:
     for call in (at.faults.fault, at.faults.remove_fault, at.faults.release_fault):
         with pytest.raises(NotFound):
             await call("1")
-    assert at.processor.applied[-1].rules == ()
+    assert at.processor.applied[-1].removed == ("1",)
     assert at.fire("1") == []
 
 

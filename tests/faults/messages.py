@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from minibroker.apis.registry import APIS
+from minibroker.apis.serving import served_versions as versions_of_apis
 from minibroker.faults.entities import EntityKey, fields_of, frozen
 from protocol import registry
 from protocol.registry import ApiKey
 from protocol.schema import Array, Struct
 from protocol.types import ZERO_UUID
 
+SERVED: Final = versions_of_apis(APIS)
+"""The lowest and the highest version of each API."""
+
 
 def served_versions() -> Iterator[tuple[ApiKey, int]]:
     """Every API in every served version."""
-    for key, api in APIS.items():
-        low, high = api.versions
-        for version in range(low if api.served_from is None else api.served_from, high + 1):
+    for key, (low, high) in SERVED.items():
+        for version in range(low, high + 1):
             yield ApiKey(key), version
 
 

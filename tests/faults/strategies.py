@@ -18,6 +18,7 @@ from protocol import registry
 from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
 from protocol.types import uuid_text
+from tests.faults.messages import SERVED
 
 KEYS: Final = sorted(map(ApiKey, APIS))
 _flags: Final = st.booleans()
@@ -42,17 +43,17 @@ _WHEN: Final[dict[str, st.SearchStrategy[Any]]] = {
     "first": st.integers(1, 3),
     "nth": st.integers(1, 3),
     "every": st.integers(1, 3),
-    "probability": st.floats(0, 1),
+    "probability": st.floats(0, 1, exclude_min=True),
 }
 _OPTIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "error": st.sampled_from([*ErrorCode.__members__, "-1", "16", "notCoordinator"]),
     "whole": st.booleans(),
-    "delay_ms": st.integers(0, 1000),
-    "throttle_ms": st.integers(0, 1000),
+    "delay_ms": st.integers(1, 1000),
+    "throttle_ms": st.integers(1, 1000),
     "bytes_per_s": st.integers(1, 1000),
     "process": st.just("worker-0"),
-    "pause_ms": st.integers(0, 1000),
-    "advance_ms": st.integers(0, 1000),
+    "pause_ms": st.integers(1, 1000),
+    "advance_ms": st.integers(1, 1000),
     "mute": st.booleans(),
     "point": st.sampled_from(list(POINTS)),
     "reset": st.booleans(),
@@ -80,14 +81,17 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
         names = list(POINTS[rule["point"]].selectors)
     elif "api" in kind.selectors and (action == "replace" or draw(_flags)):
         key = draw(st.sampled_from(KEYS))
-        if action == "replace" and not _has_throttle(key):
+        if _effective_from(key) is None:
             key = ApiKey.HEARTBEAT
         rule["api"] = _spelled(draw, key)
-        known = selectable(registry.schema(key).request, key)
-        names = [n for n in names if n not in ENTITY_FIELDS or ENTITY_FIELDS[n] in known]
+        low, high = SERVED[key]
         if draw(_flags):
-            low = draw(st.integers(0, 5))
-            rule |= {"version_min": low, "version_max": low + draw(st.integers(0, 9))}
+            low = draw(st.integers(low, high))
+            needed = max(low, _effective_from(key) or 0)
+            high = draw(st.integers(needed, max(high, needed)))
+            rule |= {"version_min": low, "version_max": high + draw(st.integers(0, 2))}
+        known = selectable(registry.schema(key).request, key, range(low, high + 1))
+        names = [n for n in names if n not in ENTITY_FIELDS or ENTITY_FIELDS[n] in known]
     for name in draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
         rule[name] = draw(_SELECTORS[name])
     for name in draw(st.lists(st.sampled_from(list(_WHEN)), max_size=1)):
@@ -102,9 +106,12 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
     return rule
 
 
-def _has_throttle(key: ApiKey) -> bool:
-    names = {item.name for item in registry.schema(key).response.__fields__}
-    return "throttle_time_ms" in names
+def _effective_from(key: ApiKey) -> int | None:
+    """The first version in which every action can change a response; None if there is none."""
+    throttled = registry.throttle_versions(key)
+    flexible = registry.schema(key).response.__flexible__
+    first = max(throttled.low, flexible.low)
+    return first if first <= min(throttled.high, flexible.high, SERVED[key][1]) else None
 
 
 @st.composite
@@ -141,12 +148,12 @@ _WRONG: Final[dict[str, st.SearchStrategy[Any]]] = {
     "first": st.sampled_from([0, -1, "1"]),
     "nth": st.sampled_from([0, True]),
     "every": st.sampled_from([0, 10**12]),
-    "probability": st.sampled_from([-0.1, 1.1, "half"]),
+    "probability": st.sampled_from([0, -0.1, 1.1, "half"]),
     "until_ms": st.sampled_from([0, -1]),
     "at": st.sampled_from(["later", 1]),
     "point": st.sampled_from(["somewhere", 1]),
     "error": st.sampled_from(["NOT_AN_ERROR", "9999", 5]),
-    "delay_ms": st.sampled_from([-1, "1"]),
+    "delay_ms": st.sampled_from([-1, 0, "1"]),
     "name": st.sampled_from(["a b", "12", "", "x" * 65]),
     "nonsense": st.just(1),
 }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minibroker.control.fault_shapes import FaultRule
-from minibroker.faults.course import FaultCourse
+from minibroker.faults.course import NO_EFFECT, FaultCourse
 from minibroker.faults.matching import ConnectionAttributes, Matcher
 from minibroker.faults.rulebook import Firing
 from minibroker.faults.rules import ActiveRule
@@ -37,9 +37,20 @@ def course(
     header = RequestHeader(key, version, 1, "c")
     matches = Matcher(active).match_request(FACTS, header, request, lambda _: None)
     assert matches is not None
-    return FaultCourse(
-        header, matches, [Firing(each.rule_id, 0.0, 0) for each in matches.candidates]
-    )
+    made = FaultCourse(header, request, matches)
+    made.begin([Firing(each.rule_id, 0.0, 0, is_late=each.is_late) for each in made.candidates()])
+    return made
+
+
+def finished(made: FaultCourse, response: Any) -> Any:
+    """The response when all rules fire that have an effect on it."""
+    response = made.respond(response)
+    for match in made.late_matches():
+        changed = made.effect(match, response, bytes)
+        if changed is not NO_EFFECT:
+            made.fire_late(match, Firing(match.active.id, 0.0, 0))
+            response = changed
+    return response
 
 
 def fetch() -> FetchRequest:
@@ -64,14 +75,14 @@ def test_error_before_the_work_answers_instead_of_it() -> None:
     made = course(HEARTBEAT, FaultRule("error", error="NOT_COORDINATOR"))
     assert not made.prepare(HEARTBEAT)
     assert made.has_error
-    assert made.finish(None).error_code == 16
+    assert finished(made, None).error_code == 16
 
 
 def test_error_after_the_work_replaces_its_answer() -> None:
     made = course(HEARTBEAT, FaultRule("error", error="NOT_COORDINATOR", at="after"))
     assert made.prepare(HEARTBEAT)
-    assert made.finish(HeartbeatResponse()).error_code == 16
-    assert made.finish(None) is None
+    assert finished(made, HeartbeatResponse()).error_code == 16
+    assert finished(made, None) is None
 
 
 def test_errors_of_single_partitions_leave_the_rest_to_the_work() -> None:
@@ -85,7 +96,7 @@ def test_errors_of_single_partitions_leave_the_rest_to_the_work() -> None:
     assert made.prepare(request)
     assert [each.partition for each in request.topics[0].partitions] == [1, 2]
     assert request.max_wait_ms == 0
-    assert errors(made.finish(fetched(1, 2))) == {0: 6, 1: 0, 2: 1}
+    assert errors(finished(made, fetched(1, 2))) == {0: 6, 1: 0, 2: 1}
 
 
 def test_errors_of_all_partitions_leave_nothing_to_do() -> None:
@@ -93,7 +104,7 @@ def test_errors_of_all_partitions_leave_nothing_to_do() -> None:
     rules = [FaultRule("error", partition=each, error=str(each + 1)) for each in range(3)]
     made = course(request, *rules, key=ApiKey.FETCH)
     assert not made.prepare(request)
-    assert errors(made.finish(None)) == {0: 1, 1: 2, 2: 3}
+    assert errors(finished(made, None)) == {0: 1, 1: 2, 2: 3}
 
 
 def test_entity_gets_the_error_of_the_first_rule() -> None:
@@ -105,14 +116,14 @@ def test_entity_gets_the_error_of_the_first_rule() -> None:
         key=ApiKey.FETCH,
     )
     assert not made.prepare(request)
-    assert errors(made.finish(None)) == {0: 6, 1: 1, 2: 6}
+    assert errors(finished(made, None)) == {0: 6, 1: 1, 2: 6}
 
 
 def test_error_without_a_place_is_put_after_the_work() -> None:
     request = MetadataRequest(topics=None)
     made = course(request, FaultRule("error", error="5"), key=ApiKey.METADATA, version=12)
     assert made.prepare(request)
-    response = made.finish(MetadataResponse(topics=[MetadataResponseTopic(name="a")]))
+    response = finished(made, MetadataResponse(topics=[MetadataResponseTopic(name="a")]))
     assert response.topics[0].error_code == 5
 
 
@@ -120,18 +131,18 @@ def test_replaced_fields_join_the_answer_or_stand_for_it() -> None:
     rule = FaultRule("replace", api="Heartbeat", response={"throttle_time_ms": 3})
     made = course(HEARTBEAT, rule)
     assert made.prepare(HEARTBEAT)
-    answer = made.finish(HeartbeatResponse(error_code=27))
+    answer = finished(made, HeartbeatResponse(error_code=27))
     assert (answer.error_code, answer.throttle_time_ms) == (27, 3)
     made = course(HEARTBEAT, rule._replace(at="before"))
     assert not made.prepare(HEARTBEAT)
-    answer = made.finish(None)
+    answer = finished(made, None)
     assert (answer.error_code, answer.throttle_time_ms) == (0, 3)
 
 
 def test_throttle_sets_the_throttle_time() -> None:
     made = course(HEARTBEAT, FaultRule("throttle", throttle_ms=250))
     assert made.prepare(HEARTBEAT)
-    assert made.finish(HeartbeatResponse()).throttle_time_ms == 250
+    assert finished(made, HeartbeatResponse()).throttle_time_ms == 250
 
 
 def test_checksums_of_matching_partitions_with_records_are_damaged() -> None:
@@ -139,34 +150,31 @@ def test_checksums_of_matching_partitions_with_records_are_damaged() -> None:
     response.responses[0].partitions[2].records = b""
     made = course(request, FaultRule("corrupt", part="crc", partition=1), key=ApiKey.FETCH)
     assert made.prepare(request)
-    (candidate,) = made.record_candidates(response)
-    made.damage_records(response, [Firing(candidate.rule_id, 0.0, 0)], bytes)
-    found = [each.records for each in response.responses[0].partitions]
+    changed = finished(made, response)
+    found = [each.records for each in changed.responses[0].partitions]
     assert found[0] == bytes(70)
     assert found[1] == bytes(17) + b"\xff" + bytes(52)
     assert made.damage(b"frame") == b"frame"
-    assert (
-        course(
-            request, FaultRule("corrupt", part="crc", partition=2), key=ApiKey.FETCH
-        ).record_candidates(response)
-        == []
-    )
-    assert made.record_candidates(HeartbeatResponse()) == []
+    made = course(request, FaultRule("corrupt", part="crc", partition=2), key=ApiKey.FETCH)
+    assert finished(made, response) == response
+    assert made.fired_rules() == []
 
 
 def test_checksum_of_topic_with_id_is_found() -> None:
     topic = FetchTopic(topic_id=b"i" * 16, partitions=[FetchPartition(partition=1)])
     request = FetchRequest(topics=[topic])
     rule = FaultRule("corrupt", part="crc", partition=1)
-    made = course(request, rule, key=ApiKey.FETCH, version=13)
-    response = fetched(1)
-    assert made.record_candidates(response) == []
-    response.responses[0].topic_id = b"i" * 16
-    assert made.record_candidates(response)
+    for topic_id, count in ((b"j" * 16, 0), (b"i" * 16, 1)):
+        made = course(request, rule, key=ApiKey.FETCH, version=13)
+        response = fetched(1)
+        response.responses[0].topic_id = topic_id
+        finished(made, response)
+        assert len(made.fired_rules()) == count
 
 
 def test_frame_is_damaged() -> None:
     made = course(HEARTBEAT, FaultRule("corrupt", part="truncate", bytes=2))
+    finished(made, HeartbeatResponse())
     assert made.damage(b"\0\0\0\x08" + b"abcdefgh") == b"\0\0\0\x06" + b"abcdef"
 
 
@@ -178,5 +186,6 @@ def test_rules_are_found_by_action_and_place(place: str, found: list[str]) -> No
         FaultRule("hold"),
         FaultRule("observe"),
     )
+    finished(made, HeartbeatResponse())
     assert [each.id for each in made.rules("delay", "hold", place=place)] == found
     assert [each.id for each in made.rules("delay", "hold")] == ["1", "2"]

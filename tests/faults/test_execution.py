@@ -24,6 +24,7 @@ from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.registry import ApiKey
 from protocol.schema import Message
+from tests.faults.messages import SERVED
 
 HEADER = RequestHeader(ApiKey.HEARTBEAT, 4, 1, "client")
 FRAME = bytes(range(40))
@@ -62,14 +63,15 @@ class Client:
 class Lab:
     """One rule, and a client whose requests it may match."""
 
-    def __init__(self, rule: FaultRule) -> None:
-        self.register = FaultRegister(frozenset(map(int, ApiKey)), trio.current_time, trio.sleep)
-        self.executor = FaultExecutor(self)
+    def __init__(self, *rules: FaultRule, delays_throttled: bool = False) -> None:
+        self.register = FaultRegister(SERVED, trio.current_time, trio.sleep)
+        self.executor = FaultExecutor(self, delays_throttled=delays_throttled)
         self.client = Client()
         self.acted: list[str] = []
         self.executed = 0
-        self.register.add(rule._replace(name="r"))
-        self.executor.set_rules(self.register.active())
+        for rule, name in zip(rules, "rst", strict=False):
+            self.register.add(rule._replace(name=name))
+        self.executor.change_rules(self.register.active())
 
     async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
         return self.register.decide(candidates)
@@ -160,7 +162,8 @@ async def test_second_match_is_answered_before_the_first(place: Any, executed: i
 async def test_first_match_goes_on_if_the_second_gets_no_response(acks: int) -> None:
     lab = Lab(FaultRule("reorder", at="before"))
     lab.register.add(FaultRule("disconnect", name="d", api="Produce", at="after"))
-    lab.executor.set_rules(lab.register.active()[: 1 if acks == 0 else 2])
+    if acks:
+        lab.executor.change_rules(lab.register.active()[1:])
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lab.ask)
@@ -227,9 +230,11 @@ async def test_new_connection_is_refused_or_left_silent(rule: FaultRule, done: l
 async def test_open_connections_are_closed_by_a_rule_that_is_added() -> None:
     lab = Lab(FaultRule("close", client_id="cli*"))
     await lab.executor.meet(lab.client)
-    await lab.executor.close_matching("other", [lab.client])
+    (active,) = lab.register.active()
+    other = active._replace(rule=FaultRule("close", client_id="other"))
+    await lab.executor.close_matching(other, [lab.client])
     assert lab.client.done == []
-    await lab.executor.close_matching("r", [lab.client])
+    await lab.executor.close_matching(active, [lab.client])
     assert lab.client.done == ["closed by r"]
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import parse
 from minibroker.faults.actions import ENTITY_FIELDS
+from minibroker.faults.effects import effect_fault
 from minibroker.faults.entities import EntityKey, entities
 from minibroker.faults.matching import (
-    Candidate,
     ConnectionAttributes,
     Matcher,
     PointMatcher,
     matches_connection,
 )
+from minibroker.faults.rule_index import IndexedRule
 from minibroker.faults.rules import ActiveRule, is_about_requests, selected_api
-from protocol.headers import RequestHeader
+from protocol.headers import RequestHeader, encode_request_header
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.heartbeat import HeartbeatRequest
 from protocol.registry import ApiKey
@@ -34,6 +36,11 @@ HEARTBEAT = HeartbeatRequest(group_id="g", member_id="m")
 
 def header(key: ApiKey, version: int, correlation_id: int = 1) -> RequestHeader:
     return RequestHeader(key, version, correlation_id, "ab")
+
+
+def start(key: ApiKey) -> bytes:
+    """The header of a request."""
+    return encode_request_header(header(key, 4))
 
 
 def matcher(*rules_: FaultRule) -> Matcher:
@@ -67,6 +74,7 @@ def _expected(rule: FaultRule, head: RequestHeader, request: Any) -> list[int] |
         or not in_network.get(rule.address, False)
         or not (rule.principal is None or _text_matches(rule.principal, FACTS.principal))
         or not (rule.client_id is None or _text_matches(rule.client_id, FACTS.client_id))
+        or effect_fault(rule, head.api_key, head.api_version) is not None
     ):
         return None
     given_ = {
@@ -106,7 +114,72 @@ def test_any_rule_matches_what_its_selectors_say(
     everything = entities(request, version, key)
     assert found.matches[0].found == tuple(everything[at] for at in expected)
     assert found.entity_count == len(everything)
-    assert matcher(rule).concerns(key)
+    assert matcher(rule).concerns(encode_request_header(head))
+
+
+@given(
+    st.lists(rules(), min_size=1, max_size=8),
+    st.sampled_from(list(served_versions())),
+    st.data(),
+)
+def test_any_rules_are_found_in_their_order_until_they_are_removed(
+    drawn: list[dict[str, Any]], api: tuple[ApiKey, int], data: st.DataObject
+) -> None:
+    made = matcher(*(parse(FaultRule, each) for each in drawn))
+    key, version = api
+    request, head = request_of(key, version), header(key, version)
+    for rule_id in data.draw(st.lists(st.sampled_from(sorted(made.rules)), max_size=4)):
+        made.remove(rule_id)
+    found = made.match_request(FACTS, head, request, no_topic)
+    matching = [
+        rule_id
+        for rule_id, active in made.rules.items()
+        if is_about_requests(active.rule) and _expected(active.rule, head, request) is not None
+    ]
+    assert ([] if found is None else [each.active.id for each in found.matches]) == matching
+    for rule_id in list(made.rules):
+        made.remove(rule_id)
+    assert not made.concerns(start(key))
+    assert vars(made) | {"_last_order": 0} == vars(Matcher())
+
+
+@pytest.mark.parametrize(
+    ("selectors", "requests"),
+    [
+        ({"client_id": "c{}"}, 0),
+        ({"client_id": "c{}*"}, 0),
+        ({"topic": "t{}"}, 1),
+        ({"topic": "t{}*"}, 1),
+        ({"group": "g{}", "api": "Heartbeat"}, 0),
+        ({"connection": "{}"}, 0),
+    ],
+)
+def test_rules_of_others_are_not_compared_with_a_request(
+    selectors: dict[str, str], requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Matcher()
+    for number in range(100, 1000):
+        chosen: dict[str, Any] = {name: text.format(number) for name, text in selectors.items()}
+        if "connection" in chosen:
+            chosen["connection"] = number
+        made.add(ActiveRule(str(number), FaultRule("observe", **chosen)))
+    compared: list[str] = []
+    monkeypatch.setattr(
+        IndexedRule, "matches_entity", lambda self, *_: bool(compared.append(self.active.id))
+    )
+    request = FetchRequest(topics=[FetchTopic(topic="t123", partitions=[FetchPartition()])])
+    made.match_request(FACTS, header(ApiKey.FETCH, 4), request, no_topic)
+    assert len(compared) == requests
+
+
+def test_client_without_rules_is_not_of_concern() -> None:
+    made = matcher(FaultRule("observe", client_id="other"), FaultRule("observe", client_id="o*"))
+    assert not made.concerns(start(ApiKey.FETCH))
+    assert not made.concerns(b"")
+    made.add(ActiveRule("3", FaultRule("observe", client_id="a*b")))
+    assert made.concerns(start(ApiKey.FETCH))
+    without_id = RequestHeader(ApiKey.FETCH, 4, 1, None)
+    assert not made.concerns(encode_request_header(without_id))
 
 
 def test_rules_match_in_the_order_in_which_they_were_added() -> None:
@@ -130,7 +203,7 @@ def test_selectors_match_at_the_same_entity() -> None:
     made = matcher(FaultRule("error", topic="b", partition=1, error="NONE"))
     found = made.match_request(FACTS, header(ApiKey.FETCH, 4), request, no_topic)
     assert found is not None
-    assert found.candidates == (Candidate("1", (1,)),)
+    assert [each.claims for each in found.matches] == [(1,)]
 
 
 def test_topic_of_request_with_ids_is_found_by_name() -> None:
@@ -142,25 +215,18 @@ def test_topic_of_request_with_ids_is_found_by_name() -> None:
     assert not made.match_request(FACTS, header(ApiKey.FETCH, 13), request, no_topic)
 
 
-def test_rule_about_records_is_no_candidate_before_the_response() -> None:
-    made = matcher(FaultRule("corrupt", part="crc"))
-    found = made.match_request(FACTS, header(ApiKey.FETCH, 4), FetchRequest(), no_topic)
-    assert found is not None
-    assert found.candidates == ()
-
-
-def test_rule_about_waits_is_no_candidate_before_the_request_waits() -> None:
+def test_rule_about_waits_needs_full_fetches() -> None:
     made = matcher(FaultRule("hold", point="fetch.waiting"))
-    found = made.match_request(FACTS, header(ApiKey.FETCH, 4), FetchRequest(), no_topic)
-    assert found is not None
-    assert found.candidates == ()
+    assert made.match_request(FACTS, header(ApiKey.FETCH, 4), FetchRequest(), no_topic)
     assert made.forbids_fetch_sessions
+    made.remove("1")
+    assert not made.forbids_fetch_sessions
 
 
 def test_point_of_requests_is_of_concern_for_its_api_only() -> None:
     made = matcher(FaultRule("hold", point="produce.appended"))
-    assert made.concerns(ApiKey.PRODUCE)
-    assert not made.concerns(ApiKey.FETCH)
+    assert made.concerns(start(ApiKey.PRODUCE))
+    assert not made.concerns(start(ApiKey.FETCH))
     assert not matched(made)
 
 
@@ -171,20 +237,26 @@ def test_rules_inside_of_the_broker_match_at_their_point_only() -> None:
         ActiveRule("3", FaultRule("hold", point="group.preparing_rebalance")),
         ActiveRule("4", FaultRule("hold")),
     ]
-    points = PointMatcher(made)
+    points = PointMatcher()
+    for each in made:
+        points.add(each)
     for group, expected in (("g1", ["1", "3"]), ("h", ["3"])):
         found = points.match("group.preparing_rebalance", {EntityKey.GROUP: group})
         assert [each.rule_id for each in found] == expected
     assert points.match("controller.applied", {}) == ()
-    assert not Matcher(made[:3]).concerns(ApiKey.JOIN_GROUP)
+    assert not Matcher(made[:3]).concerns(start(ApiKey.JOIN_GROUP))
+    points.remove("1")
+    points.remove("none")
+    found = points.match("group.preparing_rebalance", {EntityKey.GROUP: "g1"})
+    assert [each.rule_id for each in found] == ["3"]
 
 
 def test_only_apis_of_rules_are_of_concern() -> None:
     made = matcher(FaultRule("observe", api="Heartbeat"), FaultRule("refuse"))
-    assert made.concerns(ApiKey.HEARTBEAT)
-    assert not made.concerns(ApiKey.FETCH)
-    assert not matcher(FaultRule("refuse")).concerns(ApiKey.FETCH)
-    assert matcher(FaultRule("observe")).concerns(ApiKey.FETCH)
+    assert made.concerns(start(ApiKey.HEARTBEAT))
+    assert not made.concerns(start(ApiKey.FETCH))
+    assert not matcher(FaultRule("refuse")).concerns(start(ApiKey.FETCH))
+    assert matcher(FaultRule("observe")).concerns(start(ApiKey.FETCH))
 
 
 def test_fetch_sessions_are_forbidden_for_rules_about_partitions() -> None:

@@ -11,7 +11,7 @@ from minibroker.control.fault_shapes import FaultHold, FaultRule
 from minibroker.control.schema import InvalidJson
 from minibroker.faults.matching import Candidate
 from minibroker.faults.register import FaultRegister
-from protocol.registry import ApiKey
+from tests.faults.messages import SERVED
 
 OBSERVE = FaultRule("observe", name="seen")
 HOLD = FaultRule("hold", name="held")
@@ -20,7 +20,7 @@ SEEN = [Candidate("seen", None)]
 
 
 def made() -> FaultRegister:
-    return FaultRegister(frozenset(map(int, ApiKey)), trio.current_time, trio.sleep)
+    return FaultRegister(SERVED, trio.current_time, trio.sleep)
 
 
 async def test_rules_keep_their_order_and_are_found_by_id() -> None:

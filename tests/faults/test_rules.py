@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from minibroker.apis.registry import APIS
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import InvalidJson, parse
 from minibroker.faults.entities import EntityKey
@@ -24,12 +23,13 @@ from minibroker.faults.rules import (
 )
 from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
+from tests.faults.messages import SERVED
 from tests.faults.strategies import rules, wrong_rules
 
 
 def checked(rule: dict[str, Any]) -> FaultRule:
     parsed = parse(FaultRule, rule)
-    check_rule(parsed, APIS)
+    check_rule(parsed, SERVED)
     return parsed
 
 
@@ -82,6 +82,70 @@ def test_any_wrong_field_is_rejected_by_its_name(drawn: tuple[dict[str, Any], st
         ({"action": "observe", "api": "prduce"}, "api", "did you mean 'PRODUCE'?"),
         ({"action": "error", "error": "NOT_CORDINATOR"}, "error", "did you mean 'NOT_COORDI"),
         ({"action": "observe", "api": "Vote"}, "api", "not served"),
+        ({"action": "observe", "probability": 0}, "probability", "never fires"),
+        ({"action": "close", "after_ms": 5}, "after_ms", "when the rule is added"),
+        ({"action": "delay", "delay_ms": 0}, "delay_ms", "must be"),
+        ({"action": "throttle", "throttle_ms": 0}, "throttle_ms", "must be"),
+        ({"action": "advance", "advance_ms": 0}, "advance_ms", "must be"),
+        ({"action": "stall_append", "pause_ms": 0}, "pause_ms", "must be"),
+        ({"action": "corrupt", "part": "truncate", "bytes": 0}, "bytes", "nothing is cut"),
+        ({"action": "replace", "api": "Fetch", "response": {}}, "response", "nothing is replaced"),
+        (
+            {"action": "replace", "api": "Fetch", "version_max": 6, "response": {"session_id": 1}},
+            "response.session_id",
+            "is in responses of FETCH from version 7 on",
+        ),
+        (
+            {
+                "action": "replace",
+                "api": "JoinGroup",
+                "version_max": 5,
+                "response": {"protocol_name": None},
+            },
+            "response",
+            "cannot be encoded in version 5 of JOIN_GROUP",
+        ),
+        (
+            {"action": "observe", "api": "Metadata", "version_min": 99},
+            "version_min",
+            "METADATA is served in versions 0 to 13",
+        ),
+        (
+            {"action": "observe", "api": "Fetch", "version_max": 3},
+            "version_max",
+            "FETCH is served in versions 4 to",
+        ),
+        (
+            {"action": "observe", "api": "Metadata", "version_max": 9, "topic_id": "A" * 22},
+            "topic_id",
+            "have no topic_id in these versions",
+        ),
+        (
+            {"action": "throttle", "api": "SaslHandshake", "throttle_ms": 5},
+            "api",
+            "responses of SASL_HANDSHAKE have no throttle time; the action delay",
+        ),
+        (
+            {
+                "action": "throttle",
+                "api": "Metadata",
+                "version_max": 2,
+                "throttle_ms": 5,
+                "mute": False,
+            },
+            "mute",
+            "responses of METADATA have a throttle time from version 3 on",
+        ),
+        (
+            {"action": "corrupt", "api": "Metadata", "version_max": 8, "part": "tagged_field"},
+            "part",
+            "responses of METADATA have tagged fields from version 9 on",
+        ),
+        (
+            {"action": "corrupt", "api": "SaslHandshake", "part": "tagged_field"},
+            "part",
+            "responses of SASL_HANDSHAKE have tagged fields in no version",
+        ),
         (
             {"action": "replace", "api": "Metadata", "response": {"topics": 1}},
             "response.topics",
@@ -92,6 +156,13 @@ def test_any_wrong_field_is_rejected_by_its_name(drawn: tuple[dict[str, Any], st
 def test_impossible_combination_is_rejected(rule: dict[str, Any], path: str, message: str) -> None:
     found = faults(rule)
     assert message in found[path]
+
+
+def test_rule_that_can_act_in_one_version_is_accepted() -> None:
+    checked({"action": "corrupt", "api": "Metadata", "part": "tagged_field"})
+    checked({"action": "throttle", "api": "Metadata", "throttle_ms": 5, "mute": False})
+    checked({"action": "throttle", "api": "Metadata", "version_max": 2, "throttle_ms": 5})
+    checked({"action": "replace", "api": "Fetch", "at": "before", "response": {}})
 
 
 def test_apis_and_errors_have_several_spellings() -> None:

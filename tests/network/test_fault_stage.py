@@ -51,10 +51,10 @@ class Case(NamedTuple):
 CASES = {
     "api": Case({"api": "Heartbeat"}, {"api": "Fetch"}, HEARTBEAT, 4),
     "version": Case(
-        {"api": "12", "version_min": 4},
-        {"api": "12", "version_max": 3},
-        HEARTBEAT,
-        4,
+        {"api": "2", "version_min": 7},
+        {"api": "2", "version_max": 6},
+        LIST_OFFSETS,
+        7,
     ),
     "client_id": Case({"client_id": "r*"}, {"client_id": "raw-"}, HEARTBEAT, 4),
     "principal": Case({"principal": "User:ANONYMOUS"}, {"principal": "User:alice"}, HEARTBEAT, 4),

@@ -75,7 +75,7 @@ class At:
 async def at() -> AsyncIterator[At]:
     async with trio.open_nursery() as nursery:
         made = At(nursery)
-        await made.points.set_rules(RULES)
+        made.points.change_rules(RULES)
         yield made
         nursery.cancel_scope.cancel()
 
@@ -84,7 +84,7 @@ async def test_rules_hold_what_they_select_at_their_point(at: At) -> None:
     assert at.points.may_hold(REBALANCE, "g1")
     assert not at.points.may_hold(REBALANCE, "other")
     assert at.points.may_hold(PREPARED, "any")
-    await at.points.set_rules(FaultRules(2, ()))
+    at.points.change_rules(FaultRules(2, removed=("1", "2", "none")))
     assert not at.points.may_hold(PREPARED, "any")
 
 
@@ -101,7 +101,7 @@ async def test_held_continues_if_no_rule_fires_or_none_is_left(at: At) -> None:
     at.controller.fires = False
     await at.hold(PREPARED, "tx")
     assert at.continued == ["tx"]
-    await at.points.set_rules(FaultRules(2, ()))
+    at.points.change_rules(FaultRules(2, removed=("1", "2", "none")))
     await at.hold(PREPARED, "other")
     assert at.continued == ["tx", "other"]
     assert len(at.controller.requests) == 1

@@ -264,9 +264,9 @@ async def test_metadata_client_whose_image_step_fails_ends(
         await with_controller(client._env, client, play)
 
 
-def fault_rules(number: int, *ids: str, added: str = "") -> FaultRules:
+def fault_rules(number: int, *ids: str, replaces: bool = False) -> FaultRules:
     rules = tuple(ActiveRule(each, FaultRule("observe")) for each in ids)
-    return FaultRules(number, rules, added)
+    return FaultRules(number, rules, replaces=replaces)
 
 
 async def test_fault_rules_are_applied_in_order_and_end_with_their_controller(
@@ -279,18 +279,18 @@ async def test_fault_rules_are_applied_in_order_and_end_with_their_controller(
         applied.append(rules)
 
     async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
-        controller.welcome = controller.welcome._replace(faults=fault_rules(3, "a", added="a"))
+        controller.welcome = controller.welcome._replace(faults=fault_rules(3, "a", replaces=True))
         first = await controller.meet()
         await client.wait_image()
-        assert applied == [fault_rules(3, "a")]
-        await first.request(fault_rules(5, "a", "c", added="c"))
-        await first.request(fault_rules(4, "a", "b", added="b"))
-        assert applied[1:] == [fault_rules(5, "a", "c", added="c")]
+        assert applied == [fault_rules(3, "a", replaces=True)]
+        await first.request(fault_rules(3, "a"))  # It was there at the registration.
+        await first.request(fault_rules(4, "b"))
+        assert applied[1:] == [fault_rules(4, "b")]
         first.close()
         controller.welcome = welcome(0, epoch=2)
         second = await controller.meet()
         await client.wait_image()
-        assert applied[2:] == [fault_rules(0)]
+        assert applied[2:] == [fault_rules(0, replaces=True)]
         await second.request(fault_rules(1, "d"))
         assert applied[3:] == [fault_rules(1, "d")]
 

@@ -12,6 +12,7 @@ from minibroker.control.fault_shapes import FaultRule
 from minibroker.faults.rules import ActiveRule
 from minibroker.process.environment import WORKER
 from minibroker.process.fault_counts import FaultCounts
+from minibroker.process.messages import FaultRules
 from minibroker.process.storage_faults import StorageFaults
 from minibroker.storage.config import LogConfig
 from minibroker.storage.errors import LogError
@@ -44,9 +45,8 @@ class At:
 
     def set(self, *rules: FaultRule) -> None:
         now = self.env.clock.now()
-        self.faults.set_rules(
-            [ActiveRule(str(slot), rule, slot, now) for slot, rule in enumerate(rules)]
-        )
+        active = [ActiveRule(str(slot), rule, slot, now) for slot, rule in enumerate(rules)]
+        self.faults.change_rules(FaultRules(1, tuple(active), replaces=True))
 
     def counts(self, slot: int = 0) -> tuple[int, int]:
         return FaultCounts(self.env.data_dir).read(slot)[:2]
@@ -135,5 +135,24 @@ async def test_failure_lasts_as_long_as_its_rule(at: At) -> None:
 
 
 async def test_rule_that_has_no_place_for_its_counts_does_nothing(at: At) -> None:
-    at.faults.set_rules([ActiveRule("1", FaultRule("fail_append"))])
+    at.faults.change_rules(FaultRules(1, (ActiveRule("1", FaultRule("fail_append")),)))
+    assert at.files.write_fault is None
+
+
+async def test_rules_are_added_and_removed_one_by_one(at: At) -> None:
+    log = at.open("t", 0)
+    rules = [
+        ActiveRule(str(slot), FaultRule("fail_append", topic=topic), slot)
+        for slot, topic in enumerate(("t", "other", "*"))
+    ]
+    for number, active in enumerate(rules):
+        at.faults.change_rules(FaultRules(number, (active, active)))
+    assert append(log) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [at.counts(slot) for slot in range(3)] == [(1, 1), (0, 0), (0, 0)]
+    at.faults.change_rules(FaultRules(4, removed=("0", "none")))
+    assert append(log) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [at.counts(slot) for slot in range(3)] == [(1, 1), (0, 0), (1, 1)]
+    at.faults.change_rules(FaultRules(5, removed=("2",)))
+    assert append(log) is ErrorCode.NONE
+    at.faults.change_rules(FaultRules(6, removed=("1",)))
     assert at.files.write_fault is None

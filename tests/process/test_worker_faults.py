@@ -25,11 +25,11 @@ async def test_rules_are_delivered_and_removed(
     before = watch.fails_on_purpose()
     hold = ActiveRule("1", FaultRule("hold", point="transaction.prepared"))
     fail = ActiveRule("2", FaultRule("fail_append"), slot=0)
-    await faults.set_rules(FaultRules(1, (hold, fail)))
+    await faults.change_rules(FaultRules(1, (hold, fail)))
     assert faults.hold_points.may_hold(PREPARED, "tx")
     assert vars(files)["write_fault"] is not None
     assert watch.fails_on_purpose()
-    await faults.set_rules(FaultRules(2, ()))
+    await faults.change_rules(FaultRules(2, removed=("1", "2")))
     assert not faults.hold_points.may_hold(PREPARED, "tx")
     assert vars(files)["write_fault"] is None
     assert (before, watch.fails_on_purpose()) == (False, False)

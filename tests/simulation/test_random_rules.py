@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from minibroker.apis.registry import APIS
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.faults.rules import check_rule
+from tests.faults.messages import SERVED
 from tests.simulation.fair_errors import ERRORS
 from tests.simulation.random_rules import ACTIONS, LATE, LATE_SINCE, RuleTargets, draw_rule
 
@@ -28,7 +28,7 @@ def drawn(seed: int) -> list[FaultRule]:
 def test_random_rules_are_valid_and_of_every_action_api_and_point() -> None:
     rules = drawn(1)
     for rule in rules:
-        check_rule(rule, APIS)
+        check_rule(rule, SERVED)
     assert {rule.action for rule in rules} == set(ACTIONS)
     assert {rule.api for rule in rules} == {None, *ERRORS}
     assert {rule.point for rule in rules} == {None, *TARGETS.points}
