@@ -71,6 +71,10 @@ _LINE_FIELDS: Final = (
     *("process", "type", "operation", "steps", "keys", "from_beginning", "rebalanced"),
     *("abort", "error", "time_ms"),
 )
+_LINE_FIELD_SET: Final = frozenset(_LINE_FIELDS)
+_KINDS: Final[Mapping[str, OperationKind]] = {str(kind): kind for kind in OperationKind}
+_TYPES: Final = (INVOKE, *map(str, OperationResult))
+_NO_KEYS: Final[frozenset[str]] = frozenset()
 _SEND_FIELDS: Final = ("send", "value", "offset")
 _POLL_FIELDS: Final = ("poll",)
 _HISTORY_NAME: Final = "minibroker"
@@ -139,11 +143,14 @@ def header_line(settings: HistorySettings) -> dict[str, Any]:
 
 def line_of(line: Mapping[str, Any]) -> HistoryLine:
     """Interpret a line after the header. Raises ``InvalidHistory``."""
-    _known(line, _LINE_FIELDS, "the line")
-    kind = _one_of(OperationKind, _required(line, "operation"), '"operation"')
-    type_ = _required(line, "type")
-    if type_ != INVOKE:
-        _one_of(OperationResult, type_, '"type"', (INVOKE, *OperationResult))
+    if not line.keys() <= _LINE_FIELD_SET:
+        _known(line, _LINE_FIELDS, "the line")
+    kind_name, type_ = _required(line, "operation"), _required(line, "type")
+    kind = _KINDS.get(kind_name) if type(kind_name) is str else None
+    if kind is None:
+        kind = _one_of(OperationKind, kind_name, '"operation"')
+    if type(type_) is not str or type_ not in _TYPES:
+        _one_of(OperationResult, type_, '"type"', _TYPES)
     sends: list[tuple[str, SentRecord]] = []
     polls: list[tuple[str, PolledRecord]] = []
     polls_at_all = False
@@ -152,26 +159,21 @@ def line_of(line: Mapping[str, Any]) -> HistoryLine:
             polls_at_all |= _step(step, number, sends, polls)
     _forbid_fields_of_other_kinds(line, kind)
     _check_steps(kind, sends, polls_at_all=polls_at_all)
-    keys = (
-        _list(line.get("keys", []), '"keys"')
-        if kind not in _WITH_KEYS
-        else _list(_required(line, "keys"), '"keys"')
-    )
-    _bool(line.get("abort", False), '"abort"')
-    _text(line.get("error", ""), '"error"')
-    _number(line.get("time_ms", 0), '"time_ms"')
+    keys = _list(_required(line, "keys"), '"keys"') if kind in _WITH_KEYS else ()
+    for name, check in _OPTIONAL_FIELDS:
+        if name in line:
+            check(line[name], f'"{name}"')
+    rebalanced = _list(line["rebalanced"], '"rebalanced"') if "rebalanced" in line else ()
     return HistoryLine(
-        process=_natural(_required(line, "process"), '"process"'),
-        type=str(type_),
-        kind=kind,
-        sends=sends,
-        polls=polls,
-        polls_at_all=polls_at_all,
-        keys=tuple(_key(key, '"keys"') for key in keys),
-        from_beginning=_bool(line.get("from_beginning", False), '"from_beginning"'),
-        rebalanced=frozenset(
-            _key(key, '"rebalanced"') for key in _list(line.get("rebalanced", []), '"rebalanced"')
-        ),
+        _natural(_required(line, "process"), '"process"'),
+        str(type_),
+        kind,
+        sends,
+        polls,
+        polls_at_all,
+        tuple(_key(key, '"keys"') for key in keys) if keys else (),
+        line.get("from_beginning", False),
+        frozenset(_key(key, '"rebalanced"') for key in rebalanced) if rebalanced else _NO_KEYS,
     )
 
 
@@ -215,9 +217,11 @@ def _step(
     if "poll" in step:
         _known(step, _POLL_FIELDS, f"step {number}")
         for key, records in _object(step["poll"], f'"poll" of step {number}').items():
-            _key(key, f'"poll" of step {number}')
-            listed = _list(records, f"{key!r} in step {number}")
-            polls.extend((key, _polled(record, key, number)) for record in listed)
+            if not 0 < len(key) <= KEY_CHARS_MAX:
+                _key(key, f'"poll" of step {number}')
+            if not isinstance(records, list):
+                _list(records, f"{key!r} in step {number}")
+            polls.extend([(key, _polled(record, key, number)) for record in records])
         return True
     for name in step:
         if name not in _SEND_FIELDS:
@@ -228,9 +232,9 @@ def _step(
             'nor {"poll": {KEY: [[OFFSET, VALUE], ...]}}'
         )
     value, offset = step["value"], step.get("offset")
-    if not _is_natural(value):
+    if type(value) is not int:
         _value(value, f'"value" of step {number}')
-    if offset is not None and not _is_natural(offset):
+    if offset is not None and (type(offset) is not int or offset < 0):
         _natural(offset, f'"offset" of step {number}')
     sends.append((_key(step["send"], '"send" of a step'), SentRecord(value, offset)))
     return False
@@ -243,9 +247,10 @@ def _polled(record: Any, key: str, number: int) -> PolledRecord:
             "a polled record is [OFFSET, VALUE]"
         )
     offset, value = record
-    if not _is_natural(offset):
+    # The frequent kinds of values, for which no message is made.
+    if type(offset) is not int or offset < 0:
         _natural(offset, f"offset of {key!r} in step {number}")
-    if not _is_natural(value):
+    if type(value) is not int:
         _value(value, f"{key!r} in step {number}")
     return PolledRecord(offset, value)
 
@@ -316,11 +321,6 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
-def _is_natural(value: Any) -> bool:
-    """Return whether this is the frequent kind of value, for which no message is made."""
-    return type(value) is int and value >= 0
-
-
 def _natural(value: Any, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidHistory(f"{where} is {_shown(value)}; it must be an integer of at least 0")
@@ -350,3 +350,11 @@ def _value(value: Any, where: str) -> Value:
             f"{where} has more than {KEY_CHARS_MAX} characters; write a short identifier instead"
         )
     return value
+
+
+_OPTIONAL_FIELDS: Final[tuple[tuple[str, Callable[[Any, str], object]], ...]] = (
+    ("from_beginning", _bool),
+    ("abort", _bool),
+    ("error", _text),
+    ("time_ms", _number),
+)

@@ -8,8 +8,9 @@ a check is bounded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from minibroker.checker.client_history import (
     ClientHistory,
@@ -31,6 +32,33 @@ HISTORY_OPERATIONS_MAX: Final = 500_000
 """Operations of a history that can be checked."""
 HISTORY_RECORDS_MAX: Final = 2_000_000
 """Records sent and polled, and keys assigned, in a history that can be checked."""
+
+SCAN_BYTES: Final = 1024 * 1024
+_INVOCATION: Final = re.compile(rb'"type"\s*:\s*"invoke"')
+"""Not within a text, in which a backslash is before each quotation mark."""
+_INVOCATION_BYTES_MAX: Final = 64
+
+
+def check_size(file: BinaryIO) -> None:
+    """Raise ``InvalidHistory`` if a file has more invocations than a history may have.
+
+    This is known long before they are read one by one, which is limited all the same.
+    """
+    count, rest = 0, b""
+    while chunk := file.read(SCAN_BYTES):
+        data, end = rest + chunk, 0
+        for found in _INVOCATION.finditer(data):
+            count, end = count + 1, found.end()
+        if count > HISTORY_OPERATIONS_MAX:
+            raise _too_many_operations()
+        rest = data[max(end, len(data) - _INVOCATION_BYTES_MAX) :]
+
+
+def _too_many_operations() -> InvalidHistory:
+    return InvalidHistory(
+        f"the history has more than {HISTORY_OPERATIONS_MAX} operations "
+        "(HISTORY_OPERATIONS_MAX); check a shorter run"
+    )
 
 
 def read_history(lines: Iterable[str | Mapping[str, Any]]) -> ClientHistory:
@@ -89,10 +117,7 @@ class _HistoryReader:
                 "another process"
             )
         if len(self.operations) >= HISTORY_OPERATIONS_MAX:
-            raise InvalidHistory(
-                f"the history has more than {HISTORY_OPERATIONS_MAX} operations "
-                "(HISTORY_OPERATIONS_MAX); check a shorter run"
-            )
+            raise _too_many_operations()
         if line.polls:
             raise InvalidHistory(
                 "an invocation cannot contain polled records; write them in the completion"

@@ -7,6 +7,7 @@ It needs no broker. Jepsen's ``kafka`` checker is similar.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import IO
@@ -15,6 +16,7 @@ import click
 
 from minibroker.checker.checking import check_lines
 from minibroker.checker.history_format import LINE_CHARS_MAX, InvalidHistory
+from minibroker.checker.history_reader import check_size
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import ExitCode, InvalidUsage
 from minibroker.cli.output import emit, json_line
@@ -41,6 +43,9 @@ def check_command(source: str, as_json: bool) -> None:
         if source == "-":
             report = check_lines(read_lines(sys.stdin))
         else:
+            if os.path.isfile(source):  # A pipe can be read once only.
+                with open(source, "rb") as raw:
+                    check_size(raw)
             with open(source, encoding="utf-8") as file:
                 report = check_lines(read_lines(file))
     except InvalidHistory as error:

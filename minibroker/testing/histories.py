@@ -18,6 +18,7 @@ from typing import Any, Self
 from minibroker.checker.checking import check_lines
 from minibroker.checker.client_history import Consumers, HistorySettings, IsolationLevel
 from minibroker.checker.history_format import INVOKE, LINE_CHARS_MAX, header_line
+from minibroker.checker.history_reader import check_size
 from minibroker.checker.report import CheckReport
 
 __all__ = ["Consumers", "HistorySettings", "HistoryWriter", "IsolationLevel", "check"]
@@ -29,6 +30,8 @@ def check(history: str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]) -
     Raises ``InvalidHistory``. ``assert report.valid, report`` shows each anomaly.
     """
     if isinstance(history, str | os.PathLike):
+        with open(history, "rb") as raw:
+            check_size(raw)
         with open(history, encoding="utf-8") as file:
             return check_lines(iter(lambda: file.readline(LINE_CHARS_MAX + 1), ""))
     return check_lines(history)

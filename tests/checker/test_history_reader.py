@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from minibroker.checker import history_reader
 from minibroker.checker.client_history import OperationResult, SentRecord
 from minibroker.checker.history_format import InvalidHistory
-from minibroker.checker.history_reader import read_history
+from minibroker.checker.history_reader import check_size, read_history
 from tests.checker.written import Line, assign, completed, header, invoked, poll, send
 
 A = "orders-0"
@@ -111,3 +112,16 @@ def test_history_above_a_limit_is_rejected(
     for value in range(3):
         lines += send(0, (A, value, value))
     assert message in rejected(*lines)
+
+
+@pytest.mark.parametrize("scanned_bytes", [1, 7, 1 << 20])
+def test_file_with_too_many_operations_is_rejected_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, scanned_bytes: int
+) -> None:
+    monkeypatch.setattr(history_reader, "HISTORY_OPERATIONS_MAX", 2)
+    monkeypatch.setattr(history_reader, "SCAN_BYTES", scanned_bytes)
+    lines = [b'{"type":"invoke"}', b'{"type": "ok"}', b'{"type" : "invoke"}']
+    lines.append(rb'{"error": "\"type\": \"invoke\""}')  # A text, which is none.
+    check_size(io.BytesIO(b"\n".join(lines)))
+    with pytest.raises(InvalidHistory, match=r"more than 2 operations \(HISTORY_OPERATIONS_MAX\)"):
+        check_size(io.BytesIO(b"\n".join([*lines, lines[0]])))
