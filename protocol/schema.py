@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, dataclass_trans
 import construct as cs
 
 from protocol.errors import UnsupportedVersion
+from protocol.meanings import Meaning, NameByType
 from protocol.types import (
     NullableNode,
     ObjectNode,
@@ -44,7 +45,18 @@ Kind = Type | Array | type["Struct"]
 class Field:
     """One declared field; its class sets `name`."""
 
-    __slots__ = ("default", "kind", "name", "nullable", "tag", "tagged", "versions")
+    __slots__ = (
+        "default",
+        "kind",
+        "means",
+        "name",
+        "nullable",
+        "obeyed",
+        "secret",
+        "tag",
+        "tagged",
+        "versions",
+    )
 
     def __init__(
         self,
@@ -55,9 +67,15 @@ class Field:
         tagged: Versions,
         tag: int | None,
         default: Any,
+        means: Meaning | NameByType | None,
+        secret: bool,
+        obeyed: Versions,
     ) -> None:
         self.name = ""
         self.kind = kind
+        self.means = means
+        self.secret = secret
+        self.obeyed = obeyed
         self.versions = versions
         self.nullable = nullable
         self.tagged = tagged
@@ -90,13 +108,19 @@ def array(element: Kind) -> Array:
 def field(
     kind: Kind | Array,
     *,
+    means: Meaning | NameByType | None = None,
+    secret: bool = False,
+    obeyed: str = "0+",
     versions: str = "0+",
     nullable: str = "",
     tagged: str = "",
     tag: int | None = None,
     default: Any = _UNSET,
 ) -> Any:
-    """Declare a field: its type, and its versions, nullable versions and tag.
+    """Declare a field: its type, what it means, and its versions, nullable versions and tag.
+
+    ``secret`` fields must never be shown, logged or stored for people. ``obeyed`` are the versions
+    in which a client obeys a throttle time (KIP-219).
 
     The default is the value in versions without the field: Kafka's default if its schema has one,
     else zero, the empty string, an empty list or a struct of defaults.
@@ -114,6 +138,9 @@ def field(
         tagged=tagged_versions,
         tag=tag,
         default=default,
+        means=means,
+        secret=secret,
+        obeyed=Versions.parse(obeyed),
     )
 
 

@@ -5,17 +5,18 @@ Versions 0 to 4, in the compact encoding from 3 on.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, field
 from protocol.types import INT16, INT32, INT64, STRING
 
 
 class AddOffsetsToTxnRequest(Message, api_key=25, versions="0-4", flexible="3+"):
-    transactional_id: str = field(STRING)
-    producer_id: int = field(INT64)
-    producer_epoch: int = field(INT16)
-    group_id: str = field(STRING)
+    transactional_id: str = field(STRING, means=Meaning.TRANSACTIONAL_ID)
+    producer_id: int = field(INT64, means=Meaning.PRODUCER_ID)
+    producer_epoch: int = field(INT16, means=Meaning.PRODUCER_EPOCH)
+    group_id: str = field(STRING, means=Meaning.GROUP)
 
 
 class AddOffsetsToTxnResponse(Message, api_key=25, versions="0-4", flexible="3+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="1+")
+    error_code: int = field(INT16, means=Meaning.ERROR)

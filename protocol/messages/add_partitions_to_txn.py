@@ -10,19 +10,20 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, STRING
 
 
 class AddPartitionsToTxnTopic(Struct):
-    name: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    name: str = field(STRING, means=Meaning.TOPIC)
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class AddPartitionsToTxnTransaction(Struct):
-    transactional_id: str = field(STRING)
-    producer_id: int = field(INT64)
-    producer_epoch: int = field(INT16)
+    transactional_id: str = field(STRING, means=Meaning.TRANSACTIONAL_ID)
+    producer_id: int = field(INT64, means=Meaning.PRODUCER_ID)
+    producer_epoch: int = field(INT16, means=Meaning.PRODUCER_EPOCH)
     verify_only: bool = field(BOOLEAN)
     topics: list[AddPartitionsToTxnTopic] = field(array(AddPartitionsToTxnTopic))
 
@@ -31,34 +32,36 @@ class AddPartitionsToTxnRequest(Message, api_key=24, versions="0-5", flexible="3
     transactions: list[AddPartitionsToTxnTransaction] = field(
         array(AddPartitionsToTxnTransaction), versions="4+"
     )
-    v3_and_below_transactional_id: str = field(STRING, versions="0-3")
-    v3_and_below_producer_id: int = field(INT64, versions="0-3")
-    v3_and_below_producer_epoch: int = field(INT16, versions="0-3")
+    v3_and_below_transactional_id: str = field(
+        STRING, means=Meaning.TRANSACTIONAL_ID, versions="0-3"
+    )
+    v3_and_below_producer_id: int = field(INT64, means=Meaning.PRODUCER_ID, versions="0-3")
+    v3_and_below_producer_epoch: int = field(INT16, means=Meaning.PRODUCER_EPOCH, versions="0-3")
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = field(
         array(AddPartitionsToTxnTopic), versions="0-3"
     )
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
-    partition_index: int = field(INT32)
-    partition_error_code: int = field(INT16)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    partition_error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class AddPartitionsToTxnTopicResult(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = field(
         array(AddPartitionsToTxnPartitionResult)
     )
 
 
 class AddPartitionsToTxnResult(Struct):
-    transactional_id: str = field(STRING)
+    transactional_id: str = field(STRING, means=Meaning.TRANSACTIONAL_ID)
     topic_results: list[AddPartitionsToTxnTopicResult] = field(array(AddPartitionsToTxnTopicResult))
 
 
 class AddPartitionsToTxnResponse(Message, api_key=24, versions="0-5", flexible="3+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16, versions="4+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="1+")
+    error_code: int = field(INT16, means=Meaning.ERROR, versions="4+")
     results_by_transaction: list[AddPartitionsToTxnResult] = field(
         array(AddPartitionsToTxnResult), versions="4+"
     )

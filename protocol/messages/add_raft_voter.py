@@ -8,26 +8,27 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, NULLABLE_STRING, STRING, UINT16, UUID, Uuid
 
 
 class Listener(Struct):
     name: str = field(STRING)
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
 
 
 class AddRaftVoterRequest(Message, api_key=80, versions="0-1", flexible="0+"):
-    cluster_id: str | None = field(NULLABLE_STRING)
+    cluster_id: str | None = field(NULLABLE_STRING, means=Meaning.CLUSTER)
     timeout_ms: int = field(INT32)
-    voter_id: int = field(INT32)
+    voter_id: int = field(INT32, means=Meaning.BROKER)
     voter_directory_id: Uuid = field(UUID)
     listeners: list[Listener] = field(array(Listener))
     ack_when_committed: bool = field(BOOLEAN, versions="1+", default=True)
 
 
 class AddRaftVoterResponse(Message, api_key=80, versions="0-1", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)

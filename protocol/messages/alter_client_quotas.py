@@ -5,13 +5,14 @@ Versions 0 to 1, in the compact encoding from 1 on.
 
 from __future__ import annotations
 
+from protocol.meanings import QUOTA_ENTITY_NAME, Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, FLOAT64, INT16, INT32, NULLABLE_STRING, STRING
 
 
 class EntityData(Struct):
     entity_type: str = field(STRING)
-    entity_name: str | None = field(NULLABLE_STRING)
+    entity_name: str | None = field(NULLABLE_STRING, means=QUOTA_ENTITY_NAME)
 
 
 class OpData(Struct):
@@ -21,7 +22,7 @@ class OpData(Struct):
 
 
 class AlterClientQuotasRequestEntryData(Struct):
-    entity: list[EntityData] = field(array(EntityData))
+    entity: list[EntityData] = field(array(EntityData), means=Meaning.QUOTA_ENTITY)
     ops: list[OpData] = field(array(OpData))
 
 
@@ -33,13 +34,13 @@ class AlterClientQuotasRequest(Message, api_key=49, versions="0-1", flexible="1+
 
 
 class AlterClientQuotasResponseEntryData(Struct):
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
-    entity: list[EntityData] = field(array(EntityData))
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
+    entity: list[EntityData] = field(array(EntityData), means=Meaning.QUOTA_ENTITY)
 
 
 class AlterClientQuotasResponse(Message, api_key=49, versions="0-1", flexible="1+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     entries: list[AlterClientQuotasResponseEntryData] = field(
         array(AlterClientQuotasResponseEntryData)
     )

@@ -8,17 +8,20 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, NULLABLE_STRING, STRING
 
 
 class ReassignablePartition(Struct):
-    partition_index: int = field(INT32)
-    replicas: list[int] | None = field(array(INT32), nullable="0+", default=None)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    replicas: list[int] | None = field(
+        array(INT32), means=Meaning.BROKER, nullable="0+", default=None
+    )
 
 
 class ReassignableTopic(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[ReassignablePartition] = field(array(ReassignablePartition))
 
 
@@ -29,19 +32,19 @@ class AlterPartitionReassignmentsRequest(Message, api_key=45, versions="0-1", fl
 
 
 class ReassignablePartitionResponse(Struct):
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
 
 
 class ReassignableTopicResponse(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[ReassignablePartitionResponse] = field(array(ReassignablePartitionResponse))
 
 
 class AlterPartitionReassignmentsResponse(Message, api_key=45, versions="0-1", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     allow_replication_factor_change: bool = field(BOOLEAN, versions="1+", default=True)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
     responses: list[ReassignableTopicResponse] = field(array(ReassignableTopicResponse))

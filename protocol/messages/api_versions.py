@@ -11,6 +11,7 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING, STRING
 
@@ -18,8 +19,10 @@ from protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING, STRING
 class ApiVersionsRequest(Message, api_key=18, versions="0-5", flexible="3+"):
     client_software_name: str = field(STRING, versions="3+")
     client_software_version: str = field(STRING, versions="3+")
-    cluster_id: str | None = field(NULLABLE_STRING, versions="5+", default=None)
-    node_id: int = field(INT32, versions="5+", default=-1)
+    cluster_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.CLUSTER, versions="5+", default=None
+    )
+    node_id: int = field(INT32, means=Meaning.BROKER, versions="5+", default=-1)
 
 
 class ApiVersion(Struct):
@@ -29,21 +32,21 @@ class ApiVersion(Struct):
 
 
 class SupportedFeatureKey(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.FEATURE)
     min_version: int = field(INT16)
     max_version: int = field(INT16)
 
 
 class FinalizedFeatureKey(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.FEATURE)
     max_version_level: int = field(INT16)
     min_version_level: int = field(INT16)
 
 
 class ApiVersionsResponse(Message, api_key=18, versions="0-5", flexible="3+"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     api_keys: list[ApiVersion] = field(array(ApiVersion))
-    throttle_time_ms: int = field(INT32, versions="1+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="2+", versions="1+")
     supported_features: list[SupportedFeatureKey] = field(
         array(SupportedFeatureKey), tagged="3+", tag=0
     )

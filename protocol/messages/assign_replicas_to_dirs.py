@@ -5,16 +5,17 @@ Version 0, in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, INT64, UUID, Uuid
 
 
 class AssignReplicasToDirsRequestPartitionData(Struct):
-    partition_index: int = field(INT32)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
 
 
 class AssignReplicasToDirsRequestTopicData(Struct):
-    topic_id: Uuid = field(UUID)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     partitions: list[AssignReplicasToDirsRequestPartitionData] = field(
         array(AssignReplicasToDirsRequestPartitionData)
     )
@@ -28,7 +29,7 @@ class AssignReplicasToDirsRequestDirectoryData(Struct):
 
 
 class AssignReplicasToDirsRequest(Message, api_key=73, versions="0", flexible="0+"):
-    broker_id: int = field(INT32)
+    broker_id: int = field(INT32, means=Meaning.BROKER)
     broker_epoch: int = field(INT64, default=-1)
     directories: list[AssignReplicasToDirsRequestDirectoryData] = field(
         array(AssignReplicasToDirsRequestDirectoryData)
@@ -36,12 +37,12 @@ class AssignReplicasToDirsRequest(Message, api_key=73, versions="0", flexible="0
 
 
 class AssignReplicasToDirsResponsePartitionData(Struct):
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class AssignReplicasToDirsResponseTopicData(Struct):
-    topic_id: Uuid = field(UUID)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     partitions: list[AssignReplicasToDirsResponsePartitionData] = field(
         array(AssignReplicasToDirsResponsePartitionData)
     )
@@ -55,8 +56,8 @@ class AssignReplicasToDirsResponseDirectoryData(Struct):
 
 
 class AssignReplicasToDirsResponse(Message, api_key=73, versions="0", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     directories: list[AssignReplicasToDirsResponseDirectoryData] = field(
         array(AssignReplicasToDirsResponseDirectoryData)
     )

@@ -8,19 +8,20 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, NULLABLE_STRING, STRING, UINT16, UUID, Uuid
 
 
 class BeginQuorumEpochRequestPartitionData(Struct):
-    partition_index: int = field(INT32)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
     voter_directory_id: Uuid = field(UUID, versions="1+")
-    leader_id: int = field(INT32)
-    leader_epoch: int = field(INT32)
+    leader_id: int = field(INT32, means=Meaning.BROKER)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
 
 
 class BeginQuorumEpochRequestTopicData(Struct):
-    topic_name: str = field(STRING)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[BeginQuorumEpochRequestPartitionData] = field(
         array(BeginQuorumEpochRequestPartitionData)
     )
@@ -28,39 +29,39 @@ class BeginQuorumEpochRequestTopicData(Struct):
 
 class LeaderEndpoint(Struct):
     name: str = field(STRING)
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
 
 
 class BeginQuorumEpochRequest(Message, api_key=53, versions="0-1", flexible="1+"):
-    cluster_id: str | None = field(NULLABLE_STRING, default=None)
-    voter_id: int = field(INT32, versions="1+", default=-1)
+    cluster_id: str | None = field(NULLABLE_STRING, means=Meaning.CLUSTER, default=None)
+    voter_id: int = field(INT32, means=Meaning.BROKER, versions="1+", default=-1)
     topics: list[BeginQuorumEpochRequestTopicData] = field(array(BeginQuorumEpochRequestTopicData))
     leader_endpoints: list[LeaderEndpoint] = field(array(LeaderEndpoint), versions="1+")
 
 
 class BeginQuorumEpochResponsePartitionData(Struct):
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
-    leader_id: int = field(INT32)
-    leader_epoch: int = field(INT32)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    leader_id: int = field(INT32, means=Meaning.BROKER)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
 
 
 class BeginQuorumEpochResponseTopicData(Struct):
-    topic_name: str = field(STRING)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[BeginQuorumEpochResponsePartitionData] = field(
         array(BeginQuorumEpochResponsePartitionData)
     )
 
 
 class NodeEndpoint(Struct):
-    node_id: int = field(INT32)
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    node_id: int = field(INT32, means=Meaning.BROKER)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
 
 
 class BeginQuorumEpochResponse(Message, api_key=53, versions="0-1", flexible="1+"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     topics: list[BeginQuorumEpochResponseTopicData] = field(
         array(BeginQuorumEpochResponseTopicData)
     )

@@ -9,14 +9,15 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, array, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, UUID, Uuid
 
 
 class BrokerHeartbeatRequest(Message, api_key=63, versions="0-2", flexible="0+"):
-    broker_id: int = field(INT32)
+    broker_id: int = field(INT32, means=Meaning.BROKER)
     broker_epoch: int = field(INT64, default=-1)
-    current_metadata_offset: int = field(INT64)
+    current_metadata_offset: int = field(INT64, means=Meaning.OFFSET)
     want_fence: bool = field(BOOLEAN)
     want_shut_down: bool = field(BOOLEAN)
     offline_log_dirs: list[Uuid] = field(array(UUID), tagged="1+", tag=0)
@@ -26,8 +27,8 @@ class BrokerHeartbeatRequest(Message, api_key=63, versions="0-2", flexible="0+")
 
 
 class BrokerHeartbeatResponse(Message, api_key=63, versions="0-2", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     is_caught_up: bool = field(BOOLEAN)
     is_fenced: bool = field(BOOLEAN, default=True)
     should_shut_down: bool = field(BOOLEAN)

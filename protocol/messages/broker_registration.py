@@ -10,26 +10,27 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING, STRING, UINT16, UUID, Uuid
 
 
 class Listener(Struct):
     name: str = field(STRING)
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
     security_protocol: int = field(INT16)
 
 
 class Feature(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.FEATURE)
     min_supported_version: int = field(INT16)
     max_supported_version: int = field(INT16)
 
 
 class BrokerRegistrationRequest(Message, api_key=62, versions="0-4", flexible="0+"):
-    broker_id: int = field(INT32)
-    cluster_id: str = field(STRING)
+    broker_id: int = field(INT32, means=Meaning.BROKER)
+    cluster_id: str = field(STRING, means=Meaning.CLUSTER)
     incarnation_id: Uuid = field(UUID)
     listeners: list[Listener] = field(array(Listener))
     features: list[Feature] = field(array(Feature))
@@ -40,6 +41,6 @@ class BrokerRegistrationRequest(Message, api_key=62, versions="0-4", flexible="0
 
 
 class BrokerRegistrationResponse(Message, api_key=62, versions="0-4", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     broker_epoch: int = field(INT64, default=-1)

@@ -8,19 +8,20 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class ConsumerGroupDescribeRequest(Message, api_key=69, versions="0-1", flexible="0+"):
-    group_ids: list[str] = field(array(STRING))
+    group_ids: list[str] = field(array(STRING), means=Meaning.GROUP)
     include_authorized_operations: bool = field(BOOLEAN)
 
 
 class TopicPartitions(Struct):
-    topic_id: Uuid = field(UUID)
-    topic_name: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class Assignment(Struct):
@@ -28,23 +29,25 @@ class Assignment(Struct):
 
 
 class Member(Struct):
-    member_id: str = field(STRING)
-    instance_id: str | None = field(NULLABLE_STRING, default=None)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    instance_id: str | None = field(NULLABLE_STRING, means=Meaning.GROUP_INSTANCE, default=None)
     rack_id: str | None = field(NULLABLE_STRING, default=None)
-    member_epoch: int = field(INT32)
-    client_id: str = field(STRING)
-    client_host: str = field(STRING)
-    subscribed_topic_names: list[str] = field(array(STRING))
-    subscribed_topic_regex: str | None = field(NULLABLE_STRING, default=None)
+    member_epoch: int = field(INT32, means=Meaning.MEMBER_EPOCH)
+    client_id: str = field(STRING, means=Meaning.CLIENT_ID)
+    client_host: str = field(STRING, means=Meaning.CLIENT_HOST)
+    subscribed_topic_names: list[str] = field(array(STRING), means=Meaning.TOPIC)
+    subscribed_topic_regex: str | None = field(
+        NULLABLE_STRING, means=Meaning.TOPIC_PATTERN, default=None
+    )
     assignment: Assignment = field(Assignment)
     target_assignment: Assignment = field(Assignment)
     member_type: int = field(INT8, versions="1+", default=-1)
 
 
 class DescribedGroup(Struct):
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, default=None)
-    group_id: str = field(STRING)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     group_state: str = field(STRING)
     group_epoch: int = field(INT32)
     assignment_epoch: int = field(INT32)
@@ -54,5 +57,5 @@ class DescribedGroup(Struct):
 
 
 class ConsumerGroupDescribeResponse(Message, api_key=69, versions="0-1", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     groups: list[DescribedGroup] = field(array(DescribedGroup))

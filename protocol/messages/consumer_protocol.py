@@ -11,20 +11,21 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT32, NULLABLE_BYTES, NULLABLE_STRING, STRING
 
 
 class TopicPartition(Struct):
-    topic: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    topic: str = field(STRING, means=Meaning.TOPIC)
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3"):
-    topics: list[str] = field(array(STRING))
+    topics: list[str] = field(array(STRING), means=Meaning.TOPIC)
     user_data: bytes | None = field(NULLABLE_BYTES, default=None)
     owned_partitions: list[TopicPartition] = field(array(TopicPartition), versions="1+")
-    generation_id: int = field(INT32, versions="2+", default=-1)
+    generation_id: int = field(INT32, means=Meaning.GENERATION, versions="2+", default=-1)
     rack_id: str | None = field(NULLABLE_STRING, versions="3+", default=None)
 
 

@@ -9,20 +9,21 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, INT64, STRING
 
 
 class ControlledShutdownRequest(Message, api_key=7, versions="0-3", flexible="3+"):
-    broker_id: int = field(INT32)
+    broker_id: int = field(INT32, means=Meaning.BROKER)
     broker_epoch: int = field(INT64, versions="2+", default=-1)
 
 
 class RemainingPartition(Struct):
-    topic_name: str = field(STRING)
-    partition_index: int = field(INT32)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
 
 
 class ControlledShutdownResponse(Message, api_key=7, versions="0-3", flexible="3+"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     remaining_partitions: list[RemainingPartition] = field(array(RemainingPartition))

@@ -5,25 +5,26 @@ Version 0, in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, NULLABLE_STRING, STRING, UINT16, UUID, Uuid
 
 
 class Listener(Struct):
     name: str = field(STRING)
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
     security_protocol: int = field(INT16)
 
 
 class Feature(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.FEATURE)
     min_supported_version: int = field(INT16)
     max_supported_version: int = field(INT16)
 
 
 class ControllerRegistrationRequest(Message, api_key=70, versions="0", flexible="0+"):
-    controller_id: int = field(INT32)
+    controller_id: int = field(INT32, means=Meaning.BROKER)
     incarnation_id: Uuid = field(UUID)
     zk_migration_ready: bool = field(BOOLEAN)
     listeners: list[Listener] = field(array(Listener))
@@ -31,6 +32,6 @@ class ControllerRegistrationRequest(Message, api_key=70, versions="0", flexible=
 
 
 class ControllerRegistrationResponse(Message, api_key=70, versions="0", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)

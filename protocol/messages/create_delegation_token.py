@@ -9,31 +9,34 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BYTES, INT16, INT32, INT64, NULLABLE_STRING, STRING
 
 
 class CreatableRenewers(Struct):
     principal_type: str = field(STRING)
-    principal_name: str = field(STRING)
+    principal_name: str = field(STRING, means=Meaning.PRINCIPAL_NAME)
 
 
 class CreateDelegationTokenRequest(Message, api_key=38, versions="1-3", flexible="2+"):
     owner_principal_type: str | None = field(NULLABLE_STRING, versions="3+")
-    owner_principal_name: str | None = field(NULLABLE_STRING, versions="3+")
+    owner_principal_name: str | None = field(
+        NULLABLE_STRING, means=Meaning.PRINCIPAL_NAME, versions="3+"
+    )
     renewers: list[CreatableRenewers] = field(array(CreatableRenewers))
     max_lifetime_ms: int = field(INT64)
 
 
 class CreateDelegationTokenResponse(Message, api_key=38, versions="1-3", flexible="2+"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     principal_type: str = field(STRING)
-    principal_name: str = field(STRING)
+    principal_name: str = field(STRING, means=Meaning.PRINCIPAL_NAME)
     token_requester_principal_type: str = field(STRING, versions="3+")
-    token_requester_principal_name: str = field(STRING, versions="3+")
+    token_requester_principal_name: str = field(STRING, means=Meaning.PRINCIPAL_NAME, versions="3+")
     issue_timestamp_ms: int = field(INT64)
     expiry_timestamp_ms: int = field(INT64)
     max_timestamp_ms: int = field(INT64)
-    token_id: str = field(STRING)
-    hmac: bytes = field(BYTES)
-    throttle_time_ms: int = field(INT32)
+    token_id: str = field(STRING, means=Meaning.TOKEN)
+    hmac: bytes = field(BYTES, secret=True)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)

@@ -9,22 +9,23 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class CreatableReplicaAssignment(Struct):
-    partition_index: int = field(INT32)
-    broker_ids: list[int] = field(array(INT32))
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    broker_ids: list[int] = field(array(INT32), means=Meaning.BROKER)
 
 
 class CreatableTopicConfig(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.CONFIG)
     value: str | None = field(NULLABLE_STRING)
 
 
 class CreatableTopic(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     num_partitions: int = field(INT32)
     replication_factor: int = field(INT16)
     assignments: list[CreatableReplicaAssignment] = field(array(CreatableReplicaAssignment))
@@ -38,7 +39,7 @@ class CreateTopicsRequest(Message, api_key=19, versions="2-7", flexible="5+"):
 
 
 class CreatableTopicConfigs(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.CONFIG)
     value: str | None = field(NULLABLE_STRING)
     read_only: bool = field(BOOLEAN)
     config_source: int = field(INT8, default=-1)
@@ -46,11 +47,11 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    name: str = field(STRING)
-    topic_id: Uuid = field(UUID, versions="7+")
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
-    topic_config_error_code: int = field(INT16, tagged="5+", tag=0)
+    name: str = field(STRING, means=Meaning.TOPIC)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="7+")
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
+    topic_config_error_code: int = field(INT16, means=Meaning.PARTIAL_ERROR, tagged="5+", tag=0)
     num_partitions: int = field(INT32, versions="5+", default=-1)
     replication_factor: int = field(INT16, versions="5+", default=-1)
     configs: list[CreatableTopicConfigs] | None = field(
@@ -59,5 +60,5 @@ class CreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Message, api_key=19, versions="2-7", flexible="5+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="3+")
     topics: list[CreatableTopicResult] = field(array(CreatableTopicResult))

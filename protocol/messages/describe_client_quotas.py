@@ -5,6 +5,7 @@ Versions 0 to 1, in the compact encoding from 1 on.
 
 from __future__ import annotations
 
+from protocol.meanings import QUOTA_ENTITY_NAME, Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, FLOAT64, INT8, INT16, INT32, NULLABLE_STRING, STRING
 
@@ -12,7 +13,7 @@ from protocol.types import BOOLEAN, FLOAT64, INT8, INT16, INT32, NULLABLE_STRING
 class ComponentData(Struct):
     entity_type: str = field(STRING)
     match_type: int = field(INT8)
-    match: str | None = field(NULLABLE_STRING)
+    match: str | None = field(NULLABLE_STRING, means=QUOTA_ENTITY_NAME)
 
 
 class DescribeClientQuotasRequest(Message, api_key=48, versions="0-1", flexible="1+"):
@@ -22,7 +23,7 @@ class DescribeClientQuotasRequest(Message, api_key=48, versions="0-1", flexible=
 
 class EntityData(Struct):
     entity_type: str = field(STRING)
-    entity_name: str | None = field(NULLABLE_STRING)
+    entity_name: str | None = field(NULLABLE_STRING, means=QUOTA_ENTITY_NAME)
 
 
 class ValueData(Struct):
@@ -31,12 +32,12 @@ class ValueData(Struct):
 
 
 class EntryData(Struct):
-    entity: list[EntityData] = field(array(EntityData))
+    entity: list[EntityData] = field(array(EntityData), means=Meaning.QUOTA_ENTITY)
     values: list[ValueData] = field(array(ValueData))
 
 
 class DescribeClientQuotasResponse(Message, api_key=48, versions="0-1", flexible="1+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
     entries: list[EntryData] | None = field(array(EntryData), nullable="0+")

@@ -9,6 +9,7 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, NULLABLE_STRING, STRING
 
@@ -20,19 +21,19 @@ class DescribeClusterRequest(Message, api_key=60, versions="0-2", flexible="0+")
 
 
 class DescribeClusterBroker(Struct):
-    broker_id: int = field(INT32)
-    host: str = field(STRING)
-    port: int = field(INT32)
+    broker_id: int = field(INT32, means=Meaning.BROKER)
+    host: str = field(STRING, means=Meaning.HOST)
+    port: int = field(INT32, means=Meaning.PORT)
     rack: str | None = field(NULLABLE_STRING, default=None)
     is_fenced: bool = field(BOOLEAN, versions="2+")
 
 
 class DescribeClusterResponse(Message, api_key=60, versions="0-2", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, default=None)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
     endpoint_type: int = field(INT8, versions="1+", default=1)
-    cluster_id: str = field(STRING)
-    controller_id: int = field(INT32, default=-1)
+    cluster_id: str = field(STRING, means=Meaning.CLUSTER)
+    controller_id: int = field(INT32, means=Meaning.BROKER, default=-1)
     brokers: list[DescribeClusterBroker] = field(array(DescribeClusterBroker))
     cluster_authorized_operations: int = field(INT32, default=-0x80000000)

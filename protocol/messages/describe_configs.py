@@ -8,14 +8,15 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import CONFIG_RESOURCE, Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, NULLABLE_STRING, STRING
 
 
 class DescribeConfigsResource(Struct):
     resource_type: int = field(INT8)
-    resource_name: str = field(STRING)
-    configuration_keys: list[str] | None = field(array(STRING), nullable="0+")
+    resource_name: str = field(STRING, means=CONFIG_RESOURCE)
+    configuration_keys: list[str] | None = field(array(STRING), means=Meaning.CONFIG, nullable="0+")
 
 
 class DescribeConfigsRequest(Message, api_key=32, versions="1-4", flexible="4+"):
@@ -25,13 +26,13 @@ class DescribeConfigsRequest(Message, api_key=32, versions="1-4", flexible="4+")
 
 
 class DescribeConfigsSynonym(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.CONFIG)
     value: str | None = field(NULLABLE_STRING)
     source: int = field(INT8)
 
 
 class DescribeConfigsResourceResult(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.CONFIG)
     value: str | None = field(NULLABLE_STRING)
     read_only: bool = field(BOOLEAN)
     config_source: int = field(INT8, default=-1)
@@ -42,13 +43,13 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
     resource_type: int = field(INT8)
-    resource_name: str = field(STRING)
+    resource_name: str = field(STRING, means=CONFIG_RESOURCE)
     configs: list[DescribeConfigsResourceResult] = field(array(DescribeConfigsResourceResult))
 
 
 class DescribeConfigsResponse(Message, api_key=32, versions="1-4", flexible="4+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="2+")
     results: list[DescribeConfigsResult] = field(array(DescribeConfigsResult))

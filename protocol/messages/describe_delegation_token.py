@@ -8,13 +8,14 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BYTES, INT16, INT32, INT64, STRING
 
 
 class DescribeDelegationTokenOwner(Struct):
     principal_type: str = field(STRING)
-    principal_name: str = field(STRING)
+    principal_name: str = field(STRING, means=Meaning.PRINCIPAL_NAME)
 
 
 class DescribeDelegationTokenRequest(Message, api_key=41, versions="1-3", flexible="2+"):
@@ -25,23 +26,23 @@ class DescribeDelegationTokenRequest(Message, api_key=41, versions="1-3", flexib
 
 class DescribedDelegationTokenRenewer(Struct):
     principal_type: str = field(STRING)
-    principal_name: str = field(STRING)
+    principal_name: str = field(STRING, means=Meaning.PRINCIPAL_NAME)
 
 
 class DescribedDelegationToken(Struct):
     principal_type: str = field(STRING)
-    principal_name: str = field(STRING)
+    principal_name: str = field(STRING, means=Meaning.PRINCIPAL_NAME)
     token_requester_principal_type: str = field(STRING, versions="3+")
-    token_requester_principal_name: str = field(STRING, versions="3+")
+    token_requester_principal_name: str = field(STRING, means=Meaning.PRINCIPAL_NAME, versions="3+")
     issue_timestamp: int = field(INT64)
     expiry_timestamp: int = field(INT64)
     max_timestamp: int = field(INT64)
-    token_id: str = field(STRING)
-    hmac: bytes = field(BYTES)
+    token_id: str = field(STRING, means=Meaning.TOKEN)
+    hmac: bytes = field(BYTES, secret=True)
     renewers: list[DescribedDelegationTokenRenewer] = field(array(DescribedDelegationTokenRenewer))
 
 
 class DescribeDelegationTokenResponse(Message, api_key=41, versions="1-3", flexible="2+"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     tokens: list[DescribedDelegationToken] = field(array(DescribedDelegationToken))
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)

@@ -11,28 +11,33 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, BYTES, INT16, INT32, NULLABLE_STRING, STRING
 
 
 class DescribeGroupsRequest(Message, api_key=15, versions="0-6", flexible="5+"):
-    groups: list[str] = field(array(STRING))
+    groups: list[str] = field(array(STRING), means=Meaning.GROUP)
     include_authorized_operations: bool = field(BOOLEAN, versions="3+")
 
 
 class DescribedGroupMember(Struct):
-    member_id: str = field(STRING)
-    group_instance_id: str | None = field(NULLABLE_STRING, versions="4+", default=None)
-    client_id: str = field(STRING)
-    client_host: str = field(STRING)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    group_instance_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.GROUP_INSTANCE, versions="4+", default=None
+    )
+    client_id: str = field(STRING, means=Meaning.CLIENT_ID)
+    client_host: str = field(STRING, means=Meaning.CLIENT_HOST)
     member_metadata: bytes = field(BYTES)
     member_assignment: bytes = field(BYTES)
 
 
 class DescribedGroup(Struct):
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, versions="6+", default=None)
-    group_id: str = field(STRING)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(
+        NULLABLE_STRING, means=Meaning.MESSAGE, versions="6+", default=None
+    )
+    group_id: str = field(STRING, means=Meaning.GROUP)
     group_state: str = field(STRING)
     protocol_type: str = field(STRING)
     protocol_data: str = field(STRING)
@@ -41,5 +46,5 @@ class DescribedGroup(Struct):
 
 
 class DescribeGroupsResponse(Message, api_key=15, versions="0-6", flexible="5+"):
-    throttle_time_ms: int = field(INT32, versions="1+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="2+", versions="1+")
     groups: list[DescribedGroup] = field(array(DescribedGroup))

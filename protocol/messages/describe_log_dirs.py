@@ -10,13 +10,14 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, STRING
 
 
 class DescribableLogDirTopic(Struct):
-    topic: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    topic: str = field(STRING, means=Meaning.TOPIC)
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class DescribeLogDirsRequest(Message, api_key=35, versions="1-5", flexible="2+"):
@@ -26,20 +27,20 @@ class DescribeLogDirsRequest(Message, api_key=35, versions="1-5", flexible="2+")
 
 
 class DescribeLogDirsPartition(Struct):
-    partition_index: int = field(INT32)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
     partition_size: int = field(INT64)
     offset_lag: int = field(INT64)
     is_future_key: bool = field(BOOLEAN)
 
 
 class DescribeLogDirsTopic(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[DescribeLogDirsPartition] = field(array(DescribeLogDirsPartition))
 
 
 class DescribeLogDirsResult(Struct):
-    error_code: int = field(INT16)
-    log_dir: str = field(STRING)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    log_dir: str = field(STRING, means=Meaning.LOG_DIR)
     topics: list[DescribeLogDirsTopic] = field(array(DescribeLogDirsTopic))
     total_bytes: int = field(INT64, versions="4+", default=-1)
     usable_bytes: int = field(INT64, versions="4+", default=-1)
@@ -47,6 +48,6 @@ class DescribeLogDirsResult(Struct):
 
 
 class DescribeLogDirsResponse(Message, api_key=35, versions="1-5", flexible="2+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16, versions="3+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="1+")
+    error_code: int = field(INT16, means=Meaning.ERROR, versions="3+")
     results: list[DescribeLogDirsResult] = field(array(DescribeLogDirsResult))

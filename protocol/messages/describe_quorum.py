@@ -9,16 +9,17 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, INT64, NULLABLE_STRING, STRING, UINT16, UUID, Uuid
 
 
 class DescribeQuorumRequestPartitionData(Struct):
-    partition_index: int = field(INT32)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
 
 
 class DescribeQuorumRequestTopicData(Struct):
-    topic_name: str = field(STRING)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[DescribeQuorumRequestPartitionData] = field(
         array(DescribeQuorumRequestPartitionData)
     )
@@ -29,26 +30,26 @@ class DescribeQuorumRequest(Message, api_key=55, versions="0-2", flexible="0+"):
 
 
 class ReplicaState(Struct):
-    replica_id: int = field(INT32)
+    replica_id: int = field(INT32, means=Meaning.BROKER)
     replica_directory_id: Uuid = field(UUID, versions="2+")
-    log_end_offset: int = field(INT64)
+    log_end_offset: int = field(INT64, means=Meaning.OFFSET)
     last_fetch_timestamp: int = field(INT64, versions="1+", default=-1)
     last_caught_up_timestamp: int = field(INT64, versions="1+", default=-1)
 
 
 class DescribeQuorumResponsePartitionData(Struct):
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, versions="2+")
-    leader_id: int = field(INT32)
-    leader_epoch: int = field(INT32)
-    high_watermark: int = field(INT64)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, versions="2+")
+    leader_id: int = field(INT32, means=Meaning.BROKER)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
+    high_watermark: int = field(INT64, means=Meaning.OFFSET)
     current_voters: list[ReplicaState] = field(array(ReplicaState))
     observers: list[ReplicaState] = field(array(ReplicaState))
 
 
 class DescribeQuorumResponseTopicData(Struct):
-    topic_name: str = field(STRING)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[DescribeQuorumResponsePartitionData] = field(
         array(DescribeQuorumResponsePartitionData)
     )
@@ -56,17 +57,17 @@ class DescribeQuorumResponseTopicData(Struct):
 
 class Listener(Struct):
     name: str = field(STRING)
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
 
 
 class Node(Struct):
-    node_id: int = field(INT32)
+    node_id: int = field(INT32, means=Meaning.BROKER)
     listeners: list[Listener] = field(array(Listener))
 
 
 class DescribeQuorumResponse(Message, api_key=55, versions="0-2", flexible="0+"):
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, versions="2+")
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, versions="2+")
     topics: list[DescribeQuorumResponseTopicData] = field(array(DescribeQuorumResponseTopicData))
     nodes: list[Node] = field(array(Node), versions="2+")

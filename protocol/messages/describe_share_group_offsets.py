@@ -8,17 +8,18 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class DescribeShareGroupOffsetsRequestTopic(Struct):
-    topic_name: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class DescribeShareGroupOffsetsRequestGroup(Struct):
-    group_id: str = field(STRING)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = field(
         array(DescribeShareGroupOffsetsRequestTopic), nullable="0+"
     )
@@ -31,33 +32,33 @@ class DescribeShareGroupOffsetsRequest(Message, api_key=90, versions="0-1", flex
 
 
 class DescribeShareGroupOffsetsResponsePartition(Struct):
-    partition_index: int = field(INT32)
-    start_offset: int = field(INT64)
-    leader_epoch: int = field(INT32)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    start_offset: int = field(INT64, means=Meaning.OFFSET)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
     lag: int = field(INT64, versions="1+", default=-1)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, default=None)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
 
 
 class DescribeShareGroupOffsetsResponseTopic(Struct):
-    topic_name: str = field(STRING)
-    topic_id: Uuid = field(UUID)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     partitions: list[DescribeShareGroupOffsetsResponsePartition] = field(
         array(DescribeShareGroupOffsetsResponsePartition)
     )
 
 
 class DescribeShareGroupOffsetsResponseGroup(Struct):
-    group_id: str = field(STRING)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     topics: list[DescribeShareGroupOffsetsResponseTopic] = field(
         array(DescribeShareGroupOffsetsResponseTopic)
     )
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, default=None)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
 
 
 class DescribeShareGroupOffsetsResponse(Message, api_key=90, versions="0-1", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     groups: list[DescribeShareGroupOffsetsResponseGroup] = field(
         array(DescribeShareGroupOffsetsResponseGroup)
     )

@@ -5,17 +5,18 @@ Version 0, in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class TopicRequest(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
 
 
 class Cursor(Struct):
-    topic_name: str = field(STRING)
-    partition_index: int = field(INT32)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
 
 
 class DescribeTopicPartitionsRequest(Message, api_key=75, versions="0", flexible="0+"):
@@ -25,21 +26,25 @@ class DescribeTopicPartitionsRequest(Message, api_key=75, versions="0", flexible
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
-    error_code: int = field(INT16)
-    partition_index: int = field(INT32)
-    leader_id: int = field(INT32)
-    leader_epoch: int = field(INT32, default=-1)
-    replica_nodes: list[int] = field(array(INT32))
-    isr_nodes: list[int] = field(array(INT32))
-    eligible_leader_replicas: list[int] | None = field(array(INT32), nullable="0+", default=None)
-    last_known_elr: list[int] | None = field(array(INT32), nullable="0+", default=None)
-    offline_replicas: list[int] = field(array(INT32))
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    leader_id: int = field(INT32, means=Meaning.BROKER)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH, default=-1)
+    replica_nodes: list[int] = field(array(INT32), means=Meaning.BROKER)
+    isr_nodes: list[int] = field(array(INT32), means=Meaning.BROKER)
+    eligible_leader_replicas: list[int] | None = field(
+        array(INT32), means=Meaning.BROKER, nullable="0+", default=None
+    )
+    last_known_elr: list[int] | None = field(
+        array(INT32), means=Meaning.BROKER, nullable="0+", default=None
+    )
+    offline_replicas: list[int] = field(array(INT32), means=Meaning.BROKER)
 
 
 class DescribeTopicPartitionsResponseTopic(Struct):
-    error_code: int = field(INT16)
-    name: str | None = field(NULLABLE_STRING)
-    topic_id: Uuid = field(UUID)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    name: str | None = field(NULLABLE_STRING, means=Meaning.TOPIC)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     is_internal: bool = field(BOOLEAN)
     partitions: list[DescribeTopicPartitionsResponsePartition] = field(
         array(DescribeTopicPartitionsResponsePartition)
@@ -48,7 +53,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 
 class DescribeTopicPartitionsResponse(Message, api_key=75, versions="0", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     topics: list[DescribeTopicPartitionsResponseTopic] = field(
         array(DescribeTopicPartitionsResponseTopic)
     )

@@ -5,12 +5,13 @@ Version 0, in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT8, INT16, INT32, NULLABLE_STRING, STRING
 
 
 class UserName(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.USER)
 
 
 class DescribeUserScramCredentialsRequest(Message, api_key=50, versions="0", flexible="0+"):
@@ -23,16 +24,16 @@ class CredentialInfo(Struct):
 
 
 class DescribeUserScramCredentialsResult(Struct):
-    user: str = field(STRING)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    user: str = field(STRING, means=Meaning.USER)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
     credential_infos: list[CredentialInfo] = field(array(CredentialInfo))
 
 
 class DescribeUserScramCredentialsResponse(Message, api_key=50, versions="0", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
     results: list[DescribeUserScramCredentialsResult] = field(
         array(DescribeUserScramCredentialsResult)
     )

@@ -8,13 +8,14 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT8, INT16, INT32, NULLABLE_STRING, STRING
 
 
 class TopicPartitions(Struct):
-    topic: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    topic: str = field(STRING, means=Meaning.TOPIC)
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class ElectLeadersRequest(Message, api_key=43, versions="0-2", flexible="2+"):
@@ -24,17 +25,17 @@ class ElectLeadersRequest(Message, api_key=43, versions="0-2", flexible="2+"):
 
 
 class PartitionResult(Struct):
-    partition_id: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    partition_id: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
 
 
 class ReplicaElectionResult(Struct):
-    topic: str = field(STRING)
+    topic: str = field(STRING, means=Meaning.TOPIC)
     partition_result: list[PartitionResult] = field(array(PartitionResult))
 
 
 class ElectLeadersResponse(Message, api_key=43, versions="0-2", flexible="2+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16, versions="1+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR, versions="1+")
     replica_election_results: list[ReplicaElectionResult] = field(array(ReplicaElectionResult))

@@ -8,19 +8,20 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, STRING
 
 
 class EndTxnRequest(Message, api_key=26, versions="0-5", flexible="3+"):
-    transactional_id: str = field(STRING)
-    producer_id: int = field(INT64)
-    producer_epoch: int = field(INT16)
+    transactional_id: str = field(STRING, means=Meaning.TRANSACTIONAL_ID)
+    producer_id: int = field(INT64, means=Meaning.PRODUCER_ID)
+    producer_epoch: int = field(INT16, means=Meaning.PRODUCER_EPOCH)
     committed: bool = field(BOOLEAN)
 
 
 class EndTxnResponse(Message, api_key=26, versions="0-5", flexible="3+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    producer_id: int = field(INT64, versions="5+", default=-1)
-    producer_epoch: int = field(INT16, versions="5+", default=-1)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="1+")
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    producer_id: int = field(INT64, means=Meaning.PRODUCER_ID, versions="5+", default=-1)
+    producer_epoch: int = field(INT16, means=Meaning.PRODUCER_EPOCH, versions="5+", default=-1)

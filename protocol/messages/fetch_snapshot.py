@@ -8,6 +8,7 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import (
     INT16,
@@ -24,28 +25,30 @@ from protocol.types import (
 
 
 class SnapshotId(Struct):
-    end_offset: int = field(INT64)
-    epoch: int = field(INT32)
+    end_offset: int = field(INT64, means=Meaning.OFFSET)
+    epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
 
 
 class FetchSnapshotRequestPartitionSnapshot(Struct):
-    partition: int = field(INT32)
-    current_leader_epoch: int = field(INT32)
+    partition: int = field(INT32, means=Meaning.PARTITION)
+    current_leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
     snapshot_id: SnapshotId = field(SnapshotId)
     position: int = field(INT64)
     replica_directory_id: Uuid = field(UUID, tagged="1+", tag=0)
 
 
 class FetchSnapshotRequestTopicSnapshot(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[FetchSnapshotRequestPartitionSnapshot] = field(
         array(FetchSnapshotRequestPartitionSnapshot)
     )
 
 
 class FetchSnapshotRequest(Message, api_key=59, versions="0-1", flexible="0+"):
-    cluster_id: str | None = field(NULLABLE_STRING, tagged="0+", tag=0, default=None)
-    replica_id: int = field(INT32, default=-1)
+    cluster_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.CLUSTER, tagged="0+", tag=0, default=None
+    )
+    replica_id: int = field(INT32, means=Meaning.BROKER, default=-1)
     max_bytes: int = field(INT32, default=0x7FFFFFFF)
     topics: list[FetchSnapshotRequestTopicSnapshot] = field(
         array(FetchSnapshotRequestTopicSnapshot)
@@ -53,13 +56,13 @@ class FetchSnapshotRequest(Message, api_key=59, versions="0-1", flexible="0+"):
 
 
 class LeaderIdAndEpoch(Struct):
-    leader_id: int = field(INT32)
-    leader_epoch: int = field(INT32)
+    leader_id: int = field(INT32, means=Meaning.BROKER)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
 
 
 class FetchSnapshotResponsePartitionSnapshot(Struct):
-    index: int = field(INT32)
-    error_code: int = field(INT16)
+    index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     snapshot_id: SnapshotId = field(SnapshotId)
     current_leader: LeaderIdAndEpoch | None = field(
         LeaderIdAndEpoch, tagged="0+", tag=0, default=None
@@ -70,21 +73,21 @@ class FetchSnapshotResponsePartitionSnapshot(Struct):
 
 
 class FetchSnapshotResponseTopicSnapshot(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[FetchSnapshotResponsePartitionSnapshot] = field(
         array(FetchSnapshotResponsePartitionSnapshot)
     )
 
 
 class NodeEndpoint(Struct):
-    node_id: int = field(INT32)
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    node_id: int = field(INT32, means=Meaning.BROKER)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
 
 
 class FetchSnapshotResponse(Message, api_key=59, versions="0-1", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     topics: list[FetchSnapshotResponseTopicSnapshot] = field(
         array(FetchSnapshotResponseTopicSnapshot)
     )

@@ -5,18 +5,19 @@ Version 0, in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, STRING, UUID, Uuid
 
 
 class GetTelemetrySubscriptionsRequest(Message, api_key=71, versions="0", flexible="0+"):
-    client_instance_id: Uuid = field(UUID)
+    client_instance_id: Uuid = field(UUID, means=Meaning.CLIENT_INSTANCE)
 
 
 class GetTelemetrySubscriptionsResponse(Message, api_key=71, versions="0", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    client_instance_id: Uuid = field(UUID)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    client_instance_id: Uuid = field(UUID, means=Meaning.CLIENT_INSTANCE)
     subscription_id: int = field(INT32)
     accepted_compression_types: list[int] = field(array(INT8))
     push_interval_ms: int = field(INT32)

@@ -9,17 +9,20 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, field
 from protocol.types import INT16, INT32, NULLABLE_STRING, STRING
 
 
 class HeartbeatRequest(Message, api_key=12, versions="0-4", flexible="4+"):
-    group_id: str = field(STRING)
-    generation_id: int = field(INT32)
-    member_id: str = field(STRING)
-    group_instance_id: str | None = field(NULLABLE_STRING, versions="3+", default=None)
+    group_id: str = field(STRING, means=Meaning.GROUP)
+    generation_id: int = field(INT32, means=Meaning.GENERATION)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    group_instance_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.GROUP_INSTANCE, versions="3+", default=None
+    )
 
 
 class HeartbeatResponse(Message, api_key=12, versions="0-4", flexible="4+"):
-    throttle_time_ms: int = field(INT32, versions="1+")
-    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="2+", versions="1+")
+    error_code: int = field(INT16, means=Meaning.ERROR)

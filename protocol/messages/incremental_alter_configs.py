@@ -5,19 +5,20 @@ Versions 0 to 1, in the compact encoding from 1 on.
 
 from __future__ import annotations
 
+from protocol.meanings import CONFIG_RESOURCE, Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, NULLABLE_STRING, STRING
 
 
 class AlterableConfig(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.CONFIG)
     config_operation: int = field(INT8)
-    value: str | None = field(NULLABLE_STRING)
+    value: str | None = field(NULLABLE_STRING, secret=True)
 
 
 class AlterConfigsResource(Struct):
     resource_type: int = field(INT8)
-    resource_name: str = field(STRING)
+    resource_name: str = field(STRING, means=CONFIG_RESOURCE)
     configs: list[AlterableConfig] = field(array(AlterableConfig))
 
 
@@ -27,12 +28,12 @@ class IncrementalAlterConfigsRequest(Message, api_key=44, versions="0-1", flexib
 
 
 class AlterConfigsResourceResponse(Struct):
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
     resource_type: int = field(INT8)
-    resource_name: str = field(STRING)
+    resource_name: str = field(STRING, means=CONFIG_RESOURCE)
 
 
 class IncrementalAlterConfigsResponse(Message, api_key=44, versions="0-1", flexible="1+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     responses: list[AlterConfigsResourceResponse] = field(array(AlterConfigsResourceResponse))

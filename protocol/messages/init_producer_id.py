@@ -10,23 +10,28 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING
 
 
 class InitProducerIdRequest(Message, api_key=22, versions="0-6", flexible="2+"):
-    transactional_id: str | None = field(NULLABLE_STRING)
+    transactional_id: str | None = field(NULLABLE_STRING, means=Meaning.TRANSACTIONAL_ID)
     transaction_timeout_ms: int = field(INT32)
-    producer_id: int = field(INT64, versions="3+", default=-1)
-    producer_epoch: int = field(INT16, versions="3+", default=-1)
+    producer_id: int = field(INT64, means=Meaning.PRODUCER_ID, versions="3+", default=-1)
+    producer_epoch: int = field(INT16, means=Meaning.PRODUCER_EPOCH, versions="3+", default=-1)
     enable2_pc: bool = field(BOOLEAN, versions="6+")
     keep_prepared_txn: bool = field(BOOLEAN, versions="6+")
 
 
 class InitProducerIdResponse(Message, api_key=22, versions="0-6", flexible="2+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    producer_id: int = field(INT64, default=-1)
-    producer_epoch: int = field(INT16)
-    ongoing_txn_producer_id: int = field(INT64, versions="6+", default=-1)
-    ongoing_txn_producer_epoch: int = field(INT16, versions="6+", default=-1)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="1+")
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    producer_id: int = field(INT64, means=Meaning.PRODUCER_ID, default=-1)
+    producer_epoch: int = field(INT16, means=Meaning.PRODUCER_EPOCH)
+    ongoing_txn_producer_id: int = field(
+        INT64, means=Meaning.PRODUCER_ID, versions="6+", default=-1
+    )
+    ongoing_txn_producer_epoch: int = field(
+        INT16, means=Meaning.PRODUCER_EPOCH, versions="6+", default=-1
+    )

@@ -13,6 +13,7 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, BYTES, INT16, INT32, NULLABLE_STRING, STRING
 
@@ -23,29 +24,33 @@ class JoinGroupRequestProtocol(Struct):
 
 
 class JoinGroupRequest(Message, api_key=11, versions="0-9", flexible="6+"):
-    group_id: str = field(STRING)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     session_timeout_ms: int = field(INT32)
     rebalance_timeout_ms: int = field(INT32, versions="1+", default=-1)
-    member_id: str = field(STRING)
-    group_instance_id: str | None = field(NULLABLE_STRING, versions="5+", default=None)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    group_instance_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.GROUP_INSTANCE, versions="5+", default=None
+    )
     protocol_type: str = field(STRING)
     protocols: list[JoinGroupRequestProtocol] = field(array(JoinGroupRequestProtocol))
     reason: str | None = field(NULLABLE_STRING, versions="8+", default=None)
 
 
 class JoinGroupResponseMember(Struct):
-    member_id: str = field(STRING)
-    group_instance_id: str | None = field(NULLABLE_STRING, versions="5+", default=None)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    group_instance_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.GROUP_INSTANCE, versions="5+", default=None
+    )
     metadata: bytes = field(BYTES)
 
 
 class JoinGroupResponse(Message, api_key=11, versions="0-9", flexible="6+"):
-    throttle_time_ms: int = field(INT32, versions="2+")
-    error_code: int = field(INT16)
-    generation_id: int = field(INT32, default=-1)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="3+", versions="2+")
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    generation_id: int = field(INT32, means=Meaning.GENERATION, default=-1)
     protocol_type: str | None = field(NULLABLE_STRING, versions="7+", default=None)
     protocol_name: str | None = field(STRING, nullable="7+")
-    leader: str = field(STRING)
+    leader: str = field(STRING, means=Meaning.GROUP_LEADER)
     skip_assignment: bool = field(BOOLEAN, versions="9+")
-    member_id: str = field(STRING)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
     members: list[JoinGroupResponseMember] = field(array(JoinGroupResponseMember))

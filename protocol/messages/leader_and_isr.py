@@ -13,39 +13,40 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, INT64, STRING, UUID, Uuid
 
 
 class LeaderAndIsrPartitionState(Struct):
-    topic_name: str = field(STRING, versions="0-1")
-    partition_index: int = field(INT32)
+    topic_name: str = field(STRING, means=Meaning.TOPIC, versions="0-1")
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
     controller_epoch: int = field(INT32)
-    leader: int = field(INT32)
-    leader_epoch: int = field(INT32)
-    isr: list[int] = field(array(INT32))
+    leader: int = field(INT32, means=Meaning.BROKER)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
+    isr: list[int] = field(array(INT32), means=Meaning.BROKER)
     partition_epoch: int = field(INT32)
-    replicas: list[int] = field(array(INT32))
-    adding_replicas: list[int] = field(array(INT32), versions="3+")
-    removing_replicas: list[int] = field(array(INT32), versions="3+")
+    replicas: list[int] = field(array(INT32), means=Meaning.BROKER)
+    adding_replicas: list[int] = field(array(INT32), means=Meaning.BROKER, versions="3+")
+    removing_replicas: list[int] = field(array(INT32), means=Meaning.BROKER, versions="3+")
     is_new: bool = field(BOOLEAN, versions="1+")
     leader_recovery_state: int = field(INT8, versions="6+")
 
 
 class LeaderAndIsrTopicState(Struct):
-    topic_name: str = field(STRING)
-    topic_id: Uuid = field(UUID, versions="5+")
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="5+")
     partition_states: list[LeaderAndIsrPartitionState] = field(array(LeaderAndIsrPartitionState))
 
 
 class LeaderAndIsrLiveLeader(Struct):
-    broker_id: int = field(INT32)
-    host_name: str = field(STRING)
-    port: int = field(INT32)
+    broker_id: int = field(INT32, means=Meaning.BROKER)
+    host_name: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(INT32, means=Meaning.PEER_PORT)
 
 
 class LeaderAndIsrRequest(Message, api_key=4, versions="0-7", flexible="4+"):
-    controller_id: int = field(INT32)
+    controller_id: int = field(INT32, means=Meaning.BROKER)
     is_kraft_controller: bool = field(BOOLEAN, versions="7+")
     controller_epoch: int = field(INT32)
     broker_epoch: int = field(INT64, versions="2+", default=-1)
@@ -58,18 +59,18 @@ class LeaderAndIsrRequest(Message, api_key=4, versions="0-7", flexible="4+"):
 
 
 class LeaderAndIsrPartitionError(Struct):
-    topic_name: str = field(STRING, versions="0-4")
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
+    topic_name: str = field(STRING, means=Meaning.TOPIC, versions="0-4")
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class LeaderAndIsrTopicError(Struct):
-    topic_id: Uuid = field(UUID)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     partition_errors: list[LeaderAndIsrPartitionError] = field(array(LeaderAndIsrPartitionError))
 
 
 class LeaderAndIsrResponse(Message, api_key=4, versions="0-7", flexible="4+"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     partition_errors: list[LeaderAndIsrPartitionError] = field(
         array(LeaderAndIsrPartitionError), versions="0-4"
     )

@@ -8,6 +8,7 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import CONFIG_RESOURCE, Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT8, INT16, INT32, STRING
 
@@ -17,11 +18,11 @@ class ListConfigResourcesRequest(Message, api_key=74, versions="0-1", flexible="
 
 
 class ConfigResource(Struct):
-    resource_name: str = field(STRING)
+    resource_name: str = field(STRING, means=CONFIG_RESOURCE)
     resource_type: int = field(INT8, versions="1+", default=16)
 
 
 class ListConfigResourcesResponse(Message, api_key=74, versions="0-1", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     config_resources: list[ConfigResource] = field(array(ConfigResource))

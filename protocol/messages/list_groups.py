@@ -10,6 +10,7 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, STRING
 
@@ -20,13 +21,13 @@ class ListGroupsRequest(Message, api_key=16, versions="0-5", flexible="3+"):
 
 
 class ListedGroup(Struct):
-    group_id: str = field(STRING)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     protocol_type: str = field(STRING)
     group_state: str = field(STRING, versions="4+")
     group_type: str = field(STRING, versions="5+")
 
 
 class ListGroupsResponse(Message, api_key=16, versions="0-5", flexible="3+"):
-    throttle_time_ms: int = field(INT32, versions="1+")
-    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="2+", versions="1+")
+    error_code: int = field(INT16, means=Meaning.ERROR)
     groups: list[ListedGroup] = field(array(ListedGroup))

@@ -10,41 +10,42 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT8, INT16, INT32, INT64, STRING
 
 
 class ListOffsetsPartition(Struct):
-    partition_index: int = field(INT32)
-    current_leader_epoch: int = field(INT32, versions="4+", default=-1)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    current_leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH, versions="4+", default=-1)
     timestamp: int = field(INT64)
 
 
 class ListOffsetsTopic(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[ListOffsetsPartition] = field(array(ListOffsetsPartition))
 
 
 class ListOffsetsRequest(Message, api_key=2, versions="1-11", flexible="6+"):
-    replica_id: int = field(INT32)
+    replica_id: int = field(INT32, means=Meaning.BROKER)
     isolation_level: int = field(INT8, versions="2+")
     topics: list[ListOffsetsTopic] = field(array(ListOffsetsTopic))
     timeout_ms: int = field(INT32, versions="10+")
 
 
 class ListOffsetsPartitionResponse(Struct):
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     timestamp: int = field(INT64, default=-1)
-    offset: int = field(INT64, default=-1)
-    leader_epoch: int = field(INT32, versions="4+", default=-1)
+    offset: int = field(INT64, means=Meaning.OFFSET, default=-1)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH, versions="4+", default=-1)
 
 
 class ListOffsetsTopicResponse(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[ListOffsetsPartitionResponse] = field(array(ListOffsetsPartitionResponse))
 
 
 class ListOffsetsResponse(Message, api_key=2, versions="1-11", flexible="6+"):
-    throttle_time_ms: int = field(INT32, versions="2+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="3+", versions="2+")
     topics: list[ListOffsetsTopicResponse] = field(array(ListOffsetsTopicResponse))

@@ -5,13 +5,14 @@ Version 0, in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, NULLABLE_STRING, STRING
 
 
 class ListPartitionReassignmentsTopics(Struct):
-    name: str = field(STRING)
-    partition_indexes: list[int] = field(array(INT32))
+    name: str = field(STRING, means=Meaning.TOPIC)
+    partition_indexes: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class ListPartitionReassignmentsRequest(Message, api_key=46, versions="0", flexible="0+"):
@@ -22,19 +23,19 @@ class ListPartitionReassignmentsRequest(Message, api_key=46, versions="0", flexi
 
 
 class OngoingPartitionReassignment(Struct):
-    partition_index: int = field(INT32)
-    replicas: list[int] = field(array(INT32))
-    adding_replicas: list[int] = field(array(INT32))
-    removing_replicas: list[int] = field(array(INT32))
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    replicas: list[int] = field(array(INT32), means=Meaning.BROKER)
+    adding_replicas: list[int] = field(array(INT32), means=Meaning.BROKER)
+    removing_replicas: list[int] = field(array(INT32), means=Meaning.BROKER)
 
 
 class OngoingTopicReassignment(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[OngoingPartitionReassignment] = field(array(OngoingPartitionReassignment))
 
 
 class ListPartitionReassignmentsResponse(Message, api_key=46, versions="0", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
     topics: list[OngoingTopicReassignment] = field(array(OngoingTopicReassignment))

@@ -19,13 +19,14 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class MetadataRequestTopic(Struct):
-    topic_id: Uuid = field(UUID, versions="10+")
-    name: str | None = field(STRING, nullable="10+")
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="10+")
+    name: str | None = field(STRING, means=Meaning.TOPIC, nullable="10+")
 
 
 class MetadataRequest(Message, api_key=3, versions="0-13", flexible="9+"):
@@ -36,36 +37,38 @@ class MetadataRequest(Message, api_key=3, versions="0-13", flexible="9+"):
 
 
 class MetadataResponseBroker(Struct):
-    node_id: int = field(INT32)
-    host: str = field(STRING)
-    port: int = field(INT32)
+    node_id: int = field(INT32, means=Meaning.BROKER)
+    host: str = field(STRING, means=Meaning.HOST)
+    port: int = field(INT32, means=Meaning.PORT)
     rack: str | None = field(NULLABLE_STRING, versions="1+", default=None)
 
 
 class MetadataResponsePartition(Struct):
-    error_code: int = field(INT16)
-    partition_index: int = field(INT32)
-    leader_id: int = field(INT32)
-    leader_epoch: int = field(INT32, versions="7+", default=-1)
-    replica_nodes: list[int] = field(array(INT32))
-    isr_nodes: list[int] = field(array(INT32))
-    offline_replicas: list[int] = field(array(INT32), versions="5+")
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    leader_id: int = field(INT32, means=Meaning.BROKER)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH, versions="7+", default=-1)
+    replica_nodes: list[int] = field(array(INT32), means=Meaning.BROKER)
+    isr_nodes: list[int] = field(array(INT32), means=Meaning.BROKER)
+    offline_replicas: list[int] = field(array(INT32), means=Meaning.BROKER, versions="5+")
 
 
 class MetadataResponseTopic(Struct):
-    error_code: int = field(INT16)
-    name: str | None = field(STRING, nullable="12+")
-    topic_id: Uuid = field(UUID, versions="10+")
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    name: str | None = field(STRING, means=Meaning.TOPIC, nullable="12+")
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="10+")
     is_internal: bool = field(BOOLEAN, versions="1+")
     partitions: list[MetadataResponsePartition] = field(array(MetadataResponsePartition))
     topic_authorized_operations: int = field(INT32, versions="8+", default=-0x80000000)
 
 
 class MetadataResponse(Message, api_key=3, versions="0-13", flexible="9+"):
-    throttle_time_ms: int = field(INT32, versions="3+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="6+", versions="3+")
     brokers: list[MetadataResponseBroker] = field(array(MetadataResponseBroker))
-    cluster_id: str | None = field(NULLABLE_STRING, versions="2+", default=None)
-    controller_id: int = field(INT32, versions="1+", default=-1)
+    cluster_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.CLUSTER, versions="2+", default=None
+    )
+    controller_id: int = field(INT32, means=Meaning.BROKER, versions="1+", default=-1)
     topics: list[MetadataResponseTopic] = field(array(MetadataResponseTopic))
     cluster_authorized_operations: int = field(INT32, versions="8-10", default=-0x80000000)
-    error_code: int = field(INT16, versions="13+")
+    error_code: int = field(INT16, means=Meaning.ERROR, versions="13+")

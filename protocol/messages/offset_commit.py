@@ -12,43 +12,48 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class OffsetCommitRequestPartition(Struct):
-    partition_index: int = field(INT32)
-    committed_offset: int = field(INT64)
-    committed_leader_epoch: int = field(INT32, versions="6+", default=-1)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    committed_offset: int = field(INT64, means=Meaning.OFFSET)
+    committed_leader_epoch: int = field(
+        INT32, means=Meaning.LEADER_EPOCH, versions="6+", default=-1
+    )
     committed_metadata: str | None = field(NULLABLE_STRING)
 
 
 class OffsetCommitRequestTopic(Struct):
-    name: str = field(STRING, versions="0-9")
-    topic_id: Uuid = field(UUID, versions="10+")
+    name: str = field(STRING, means=Meaning.TOPIC, versions="0-9")
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="10+")
     partitions: list[OffsetCommitRequestPartition] = field(array(OffsetCommitRequestPartition))
 
 
 class OffsetCommitRequest(Message, api_key=8, versions="2-10", flexible="8+"):
-    group_id: str = field(STRING)
-    generation_id_or_member_epoch: int = field(INT32, default=-1)
-    member_id: str = field(STRING)
-    group_instance_id: str | None = field(NULLABLE_STRING, versions="7+", default=None)
+    group_id: str = field(STRING, means=Meaning.GROUP)
+    generation_id_or_member_epoch: int = field(INT32, means=Meaning.GENERATION, default=-1)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    group_instance_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.GROUP_INSTANCE, versions="7+", default=None
+    )
     retention_time_ms: int = field(INT64, versions="2-4", default=-1)
     topics: list[OffsetCommitRequestTopic] = field(array(OffsetCommitRequestTopic))
 
 
 class OffsetCommitResponsePartition(Struct):
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class OffsetCommitResponseTopic(Struct):
-    name: str = field(STRING, versions="0-9")
-    topic_id: Uuid = field(UUID, versions="10+")
+    name: str = field(STRING, means=Meaning.TOPIC, versions="0-9")
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="10+")
     partitions: list[OffsetCommitResponsePartition] = field(array(OffsetCommitResponsePartition))
 
 
 class OffsetCommitResponse(Message, api_key=8, versions="2-10", flexible="8+"):
-    throttle_time_ms: int = field(INT32, versions="3+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="4+", versions="3+")
     topics: list[OffsetCommitResponseTopic] = field(array(OffsetCommitResponseTopic))

@@ -15,32 +15,35 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class OffsetFetchRequestTopic(Struct):
-    name: str = field(STRING)
-    partition_indexes: list[int] = field(array(INT32))
+    name: str = field(STRING, means=Meaning.TOPIC)
+    partition_indexes: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class OffsetFetchRequestTopics(Struct):
-    name: str = field(STRING, versions="8-9")
-    topic_id: Uuid = field(UUID, versions="10+")
-    partition_indexes: list[int] = field(array(INT32))
+    name: str = field(STRING, means=Meaning.TOPIC, versions="8-9")
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="10+")
+    partition_indexes: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class OffsetFetchRequestGroup(Struct):
-    group_id: str = field(STRING)
-    member_id: str | None = field(NULLABLE_STRING, versions="9+", default=None)
-    member_epoch: int = field(INT32, versions="9+", default=-1)
+    group_id: str = field(STRING, means=Meaning.GROUP)
+    member_id: str | None = field(
+        NULLABLE_STRING, means=Meaning.MEMBER, versions="9+", default=None
+    )
+    member_epoch: int = field(INT32, means=Meaning.MEMBER_EPOCH, versions="9+", default=-1)
     topics: list[OffsetFetchRequestTopics] | None = field(
         array(OffsetFetchRequestTopics), nullable="0+"
     )
 
 
 class OffsetFetchRequest(Message, api_key=9, versions="1-10", flexible="6+"):
-    group_id: str = field(STRING, versions="0-7")
+    group_id: str = field(STRING, means=Meaning.GROUP, versions="0-7")
     topics: list[OffsetFetchRequestTopic] | None = field(
         array(OffsetFetchRequestTopic), versions="0-7", nullable="2-7"
     )
@@ -49,40 +52,42 @@ class OffsetFetchRequest(Message, api_key=9, versions="1-10", flexible="6+"):
 
 
 class OffsetFetchResponsePartition(Struct):
-    partition_index: int = field(INT32)
-    committed_offset: int = field(INT64)
-    committed_leader_epoch: int = field(INT32, versions="5+", default=-1)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    committed_offset: int = field(INT64, means=Meaning.OFFSET)
+    committed_leader_epoch: int = field(
+        INT32, means=Meaning.LEADER_EPOCH, versions="5+", default=-1
+    )
     metadata: str | None = field(NULLABLE_STRING)
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class OffsetFetchResponseTopic(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[OffsetFetchResponsePartition] = field(array(OffsetFetchResponsePartition))
 
 
 class OffsetFetchResponsePartitions(Struct):
-    partition_index: int = field(INT32)
-    committed_offset: int = field(INT64)
-    committed_leader_epoch: int = field(INT32, default=-1)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    committed_offset: int = field(INT64, means=Meaning.OFFSET)
+    committed_leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH, default=-1)
     metadata: str | None = field(NULLABLE_STRING)
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class OffsetFetchResponseTopics(Struct):
-    name: str = field(STRING, versions="8-9")
-    topic_id: Uuid = field(UUID, versions="10+")
+    name: str = field(STRING, means=Meaning.TOPIC, versions="8-9")
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="10+")
     partitions: list[OffsetFetchResponsePartitions] = field(array(OffsetFetchResponsePartitions))
 
 
 class OffsetFetchResponseGroup(Struct):
-    group_id: str = field(STRING)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     topics: list[OffsetFetchResponseTopics] = field(array(OffsetFetchResponseTopics))
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class OffsetFetchResponse(Message, api_key=9, versions="1-10", flexible="6+"):
-    throttle_time_ms: int = field(INT32, versions="3+")
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME, obeyed="4+", versions="3+")
     topics: list[OffsetFetchResponseTopic] = field(array(OffsetFetchResponseTopic), versions="0-7")
-    error_code: int = field(INT16, versions="2-7")
+    error_code: int = field(INT16, means=Meaning.ERROR, versions="2-7")
     groups: list[OffsetFetchResponseGroup] = field(array(OffsetFetchResponseGroup), versions="8+")

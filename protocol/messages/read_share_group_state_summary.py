@@ -8,37 +8,38 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class PartitionData(Struct):
-    partition: int = field(INT32)
-    leader_epoch: int = field(INT32)
+    partition: int = field(INT32, means=Meaning.PARTITION)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
 
 
 class ReadStateSummaryData(Struct):
-    topic_id: Uuid = field(UUID)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     partitions: list[PartitionData] = field(array(PartitionData))
 
 
 class ReadShareGroupStateSummaryRequest(Message, api_key=87, versions="0-1", flexible="0+"):
-    group_id: str = field(STRING)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     topics: list[ReadStateSummaryData] = field(array(ReadStateSummaryData))
 
 
 class PartitionResult(Struct):
-    partition: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, default=None)
+    partition: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
     state_epoch: int = field(INT32)
-    leader_epoch: int = field(INT32)
-    start_offset: int = field(INT64)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
+    start_offset: int = field(INT64, means=Meaning.OFFSET)
     delivery_complete_count: int = field(INT32, versions="1+", default=-1)
 
 
 class ReadStateSummaryResult(Struct):
-    topic_id: Uuid = field(UUID)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     partitions: list[PartitionResult] = field(array(PartitionResult))
 
 

@@ -8,16 +8,17 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, field
 from protocol.types import BYTES, INT16, INT64, NULLABLE_STRING
 
 
 class SaslAuthenticateRequest(Message, api_key=36, versions="0-2", flexible="2+"):
-    auth_bytes: bytes = field(BYTES)
+    auth_bytes: bytes = field(BYTES, secret=True)
 
 
 class SaslAuthenticateResponse(Message, api_key=36, versions="0-2", flexible="2+"):
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
-    auth_bytes: bytes = field(BYTES)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
+    auth_bytes: bytes = field(BYTES, secret=True)
     session_lifetime_ms: int = field(INT64, versions="1+")

@@ -5,6 +5,7 @@ Versions 0 to 1, none of them in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, array, field
 from protocol.types import INT16, STRING
 
@@ -14,5 +15,5 @@ class SaslHandshakeRequest(Message, api_key=17, versions="0-1"):
 
 
 class SaslHandshakeResponse(Message, api_key=17, versions="0-1"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     mechanisms: list[str] = field(array(STRING))

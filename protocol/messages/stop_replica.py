@@ -10,33 +10,34 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, STRING
 
 
 class StopReplicaPartitionV0(Struct):
-    topic_name: str = field(STRING)
-    partition_index: int = field(INT32)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
 
 
 class StopReplicaTopicV1(Struct):
-    name: str = field(STRING)
-    partition_indexes: list[int] = field(array(INT32))
+    name: str = field(STRING, means=Meaning.TOPIC)
+    partition_indexes: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class StopReplicaPartitionState(Struct):
-    partition_index: int = field(INT32)
-    leader_epoch: int = field(INT32, default=-1)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH, default=-1)
     delete_partition: bool = field(BOOLEAN)
 
 
 class StopReplicaTopicState(Struct):
-    topic_name: str = field(STRING)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
     partition_states: list[StopReplicaPartitionState] = field(array(StopReplicaPartitionState))
 
 
 class StopReplicaRequest(Message, api_key=5, versions="0-4", flexible="2+"):
-    controller_id: int = field(INT32)
+    controller_id: int = field(INT32, means=Meaning.BROKER)
     is_kraft_controller: bool = field(BOOLEAN, versions="4+")
     controller_epoch: int = field(INT32)
     broker_epoch: int = field(INT64, versions="1+", default=-1)
@@ -49,11 +50,11 @@ class StopReplicaRequest(Message, api_key=5, versions="0-4", flexible="2+"):
 
 
 class StopReplicaPartitionError(Struct):
-    topic_name: str = field(STRING)
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class StopReplicaResponse(Message, api_key=5, versions="0-4", flexible="2+"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)
     partition_errors: list[StopReplicaPartitionError] = field(array(StopReplicaPartitionError))

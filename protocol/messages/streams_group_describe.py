@@ -5,12 +5,13 @@ Version 0, in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT16, INT32, INT64, NULLABLE_STRING, STRING, UINT16
 
 
 class StreamsGroupDescribeRequest(Message, api_key=89, versions="0", flexible="0+"):
-    group_ids: list[str] = field(array(STRING))
+    group_ids: list[str] = field(array(STRING), means=Meaning.GROUP)
     include_authorized_operations: bool = field(BOOLEAN)
 
 
@@ -20,7 +21,7 @@ class KeyValue(Struct):
 
 
 class TopicInfo(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: int = field(INT32)
     replication_factor: int = field(INT16)
     topic_configs: list[KeyValue] = field(array(KeyValue))
@@ -28,8 +29,8 @@ class TopicInfo(Struct):
 
 class Subtopology(Struct):
     subtopology_id: str = field(STRING)
-    source_topics: list[str] = field(array(STRING))
-    repartition_sink_topics: list[str] = field(array(STRING))
+    source_topics: list[str] = field(array(STRING), means=Meaning.TOPIC)
+    repartition_sink_topics: list[str] = field(array(STRING), means=Meaning.TOPIC)
     state_changelog_topics: list[TopicInfo] = field(array(TopicInfo))
     repartition_source_topics: list[TopicInfo] = field(array(TopicInfo))
 
@@ -40,19 +41,19 @@ class Topology(Struct):
 
 
 class Endpoint(Struct):
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
 
 
 class TaskOffset(Struct):
     subtopology_id: str = field(STRING)
-    partition: int = field(INT32)
-    offset: int = field(INT64)
+    partition: int = field(INT32, means=Meaning.PARTITION)
+    offset: int = field(INT64, means=Meaning.OFFSET)
 
 
 class TaskIds(Struct):
     subtopology_id: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class Assignment(Struct):
@@ -62,12 +63,12 @@ class Assignment(Struct):
 
 
 class Member(Struct):
-    member_id: str = field(STRING)
-    member_epoch: int = field(INT32)
-    instance_id: str | None = field(NULLABLE_STRING, default=None)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    member_epoch: int = field(INT32, means=Meaning.MEMBER_EPOCH)
+    instance_id: str | None = field(NULLABLE_STRING, means=Meaning.GROUP_INSTANCE, default=None)
     rack_id: str | None = field(NULLABLE_STRING, default=None)
-    client_id: str = field(STRING)
-    client_host: str = field(STRING)
+    client_id: str = field(STRING, means=Meaning.CLIENT_ID)
+    client_host: str = field(STRING, means=Meaning.CLIENT_HOST)
     topology_epoch: int = field(INT32)
     process_id: str = field(STRING)
     user_endpoint: Endpoint | None = field(Endpoint, nullable="0+", default=None)
@@ -80,9 +81,9 @@ class Member(Struct):
 
 
 class DescribedGroup(Struct):
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, default=None)
-    group_id: str = field(STRING)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     group_state: str = field(STRING)
     group_epoch: int = field(INT32)
     assignment_epoch: int = field(INT32)
@@ -92,5 +93,5 @@ class DescribedGroup(Struct):
 
 
 class StreamsGroupDescribeResponse(Message, api_key=89, versions="0", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
     groups: list[DescribedGroup] = field(array(DescribedGroup))

@@ -5,6 +5,7 @@ Version 0, in the compact encoding.
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, INT64, NULLABLE_STRING, STRING, UINT16
 
@@ -15,7 +16,7 @@ class KeyValue(Struct):
 
 
 class TopicInfo(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: int = field(INT32)
     replication_factor: int = field(INT16)
     topic_configs: list[KeyValue] = field(array(KeyValue))
@@ -29,10 +30,10 @@ class CopartitionGroup(Struct):
 
 class Subtopology(Struct):
     subtopology_id: str = field(STRING)
-    source_topics: list[str] = field(array(STRING))
-    source_topic_regex: list[str] = field(array(STRING))
+    source_topics: list[str] = field(array(STRING), means=Meaning.TOPIC)
+    source_topic_regex: list[str] = field(array(STRING), means=Meaning.TOPIC_PATTERN)
     state_changelog_topics: list[TopicInfo] = field(array(TopicInfo))
-    repartition_sink_topics: list[str] = field(array(STRING))
+    repartition_sink_topics: list[str] = field(array(STRING), means=Meaning.TOPIC)
     repartition_source_topics: list[TopicInfo] = field(array(TopicInfo))
     copartition_groups: list[CopartitionGroup] = field(array(CopartitionGroup))
 
@@ -44,26 +45,26 @@ class Topology(Struct):
 
 class TaskIds(Struct):
     subtopology_id: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class Endpoint(Struct):
-    host: str = field(STRING)
-    port: int = field(UINT16)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
+    port: int = field(UINT16, means=Meaning.PEER_PORT)
 
 
 class TaskOffset(Struct):
     subtopology_id: str = field(STRING)
-    partition: int = field(INT32)
-    offset: int = field(INT64)
+    partition: int = field(INT32, means=Meaning.PARTITION)
+    offset: int = field(INT64, means=Meaning.OFFSET)
 
 
 class StreamsGroupHeartbeatRequest(Message, api_key=88, versions="0", flexible="0+"):
-    group_id: str = field(STRING)
-    member_id: str = field(STRING)
-    member_epoch: int = field(INT32)
+    group_id: str = field(STRING, means=Meaning.GROUP)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    member_epoch: int = field(INT32, means=Meaning.MEMBER_EPOCH)
     endpoint_information_epoch: int = field(INT32)
-    instance_id: str | None = field(NULLABLE_STRING, default=None)
+    instance_id: str | None = field(NULLABLE_STRING, means=Meaning.GROUP_INSTANCE, default=None)
     rack_id: str | None = field(NULLABLE_STRING, default=None)
     rebalance_timeout_ms: int = field(INT32, default=-1)
     topology: Topology | None = field(Topology, nullable="0+", default=None)
@@ -82,12 +83,12 @@ class StreamsGroupHeartbeatRequest(Message, api_key=88, versions="0", flexible="
 
 class Status(Struct):
     status_code: int = field(INT8)
-    status_detail: str = field(STRING)
+    status_detail: str = field(STRING, means=Meaning.MESSAGE)
 
 
 class TopicPartition(Struct):
-    topic: str = field(STRING)
-    partitions: list[int] = field(array(INT32))
+    topic: str = field(STRING, means=Meaning.TOPIC)
+    partitions: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class EndpointToPartitions(Struct):
@@ -97,11 +98,11 @@ class EndpointToPartitions(Struct):
 
 
 class StreamsGroupHeartbeatResponse(Message, api_key=88, versions="0", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, default=None)
-    member_id: str = field(STRING)
-    member_epoch: int = field(INT32)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
+    member_id: str = field(STRING, means=Meaning.MEMBER)
+    member_epoch: int = field(INT32, means=Meaning.MEMBER_EPOCH)
     heartbeat_interval_ms: int = field(INT32)
     acceptable_recovery_lag: int = field(INT32)
     task_offset_interval_ms: int = field(INT32)

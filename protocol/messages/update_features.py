@@ -9,12 +9,13 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, NULLABLE_STRING, STRING
 
 
 class FeatureUpdateKey(Struct):
-    feature: str = field(STRING)
+    feature: str = field(STRING, means=Meaning.FEATURE)
     max_version_level: int = field(INT16)
     allow_downgrade: bool = field(BOOLEAN, versions="0")
     upgrade_type: int = field(INT8, versions="1+", default=1)
@@ -27,13 +28,13 @@ class UpdateFeaturesRequest(Message, api_key=57, versions="0-2", flexible="0+"):
 
 
 class UpdatableFeatureResult(Struct):
-    feature: str = field(STRING)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    feature: str = field(STRING, means=Meaning.FEATURE)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
 
 
 class UpdateFeaturesResponse(Message, api_key=57, versions="0-2", flexible="0+"):
-    throttle_time_ms: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING)
+    throttle_time_ms: int = field(INT32, means=Meaning.THROTTLE_TIME)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE)
     results: list[UpdatableFeatureResult] = field(array(UpdatableFeatureResult), versions="0-1")

@@ -14,47 +14,48 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class UpdateMetadataPartitionState(Struct):
-    topic_name: str = field(STRING, versions="0-4")
-    partition_index: int = field(INT32)
+    topic_name: str = field(STRING, means=Meaning.TOPIC, versions="0-4")
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
     controller_epoch: int = field(INT32)
-    leader: int = field(INT32)
-    leader_epoch: int = field(INT32)
-    isr: list[int] = field(array(INT32))
+    leader: int = field(INT32, means=Meaning.BROKER)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
+    isr: list[int] = field(array(INT32), means=Meaning.BROKER)
     zk_version: int = field(INT32)
-    replicas: list[int] = field(array(INT32))
-    offline_replicas: list[int] = field(array(INT32), versions="4+")
+    replicas: list[int] = field(array(INT32), means=Meaning.BROKER)
+    offline_replicas: list[int] = field(array(INT32), means=Meaning.BROKER, versions="4+")
 
 
 class UpdateMetadataTopicState(Struct):
-    topic_name: str = field(STRING)
-    topic_id: Uuid = field(UUID, versions="7+")
+    topic_name: str = field(STRING, means=Meaning.TOPIC)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID, versions="7+")
     partition_states: list[UpdateMetadataPartitionState] = field(
         array(UpdateMetadataPartitionState)
     )
 
 
 class UpdateMetadataEndpoint(Struct):
-    port: int = field(INT32)
-    host: str = field(STRING)
+    port: int = field(INT32, means=Meaning.PEER_PORT)
+    host: str = field(STRING, means=Meaning.PEER_HOST)
     listener: str = field(STRING, versions="3+")
     security_protocol: int = field(INT16)
 
 
 class UpdateMetadataBroker(Struct):
-    id: int = field(INT32)
-    v0_host: str = field(STRING, versions="0")
-    v0_port: int = field(INT32, versions="0")
+    id: int = field(INT32, means=Meaning.BROKER)
+    v0_host: str = field(STRING, means=Meaning.PEER_HOST, versions="0")
+    v0_port: int = field(INT32, means=Meaning.PEER_PORT, versions="0")
     endpoints: list[UpdateMetadataEndpoint] = field(array(UpdateMetadataEndpoint), versions="1+")
     rack: str | None = field(NULLABLE_STRING, versions="2+")
 
 
 class UpdateMetadataRequest(Message, api_key=6, versions="0-8", flexible="6+"):
-    controller_id: int = field(INT32)
+    controller_id: int = field(INT32, means=Meaning.BROKER)
     is_kraft_controller: bool = field(BOOLEAN, versions="8+")
     type: int = field(INT8, tagged="8+", tag=0)
     controller_epoch: int = field(INT32)
@@ -69,4 +70,4 @@ class UpdateMetadataRequest(Message, api_key=6, versions="0-8", flexible="6+"):
 
 
 class UpdateMetadataResponse(Message, api_key=6, versions="0-8", flexible="6+"):
-    error_code: int = field(INT16)
+    error_code: int = field(INT16, means=Meaning.ERROR)

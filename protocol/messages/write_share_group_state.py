@@ -8,44 +8,45 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import INT8, INT16, INT32, INT64, NULLABLE_STRING, STRING, UUID, Uuid
 
 
 class StateBatch(Struct):
-    first_offset: int = field(INT64)
-    last_offset: int = field(INT64)
+    first_offset: int = field(INT64, means=Meaning.OFFSET)
+    last_offset: int = field(INT64, means=Meaning.OFFSET)
     delivery_state: int = field(INT8)
     delivery_count: int = field(INT16)
 
 
 class PartitionData(Struct):
-    partition: int = field(INT32)
+    partition: int = field(INT32, means=Meaning.PARTITION)
     state_epoch: int = field(INT32)
-    leader_epoch: int = field(INT32)
-    start_offset: int = field(INT64)
+    leader_epoch: int = field(INT32, means=Meaning.LEADER_EPOCH)
+    start_offset: int = field(INT64, means=Meaning.OFFSET)
     delivery_complete_count: int = field(INT32, versions="1+", default=-1)
     state_batches: list[StateBatch] = field(array(StateBatch))
 
 
 class WriteStateData(Struct):
-    topic_id: Uuid = field(UUID)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     partitions: list[PartitionData] = field(array(PartitionData))
 
 
 class WriteShareGroupStateRequest(Message, api_key=85, versions="0-1", flexible="0+"):
-    group_id: str = field(STRING)
+    group_id: str = field(STRING, means=Meaning.GROUP)
     topics: list[WriteStateData] = field(array(WriteStateData))
 
 
 class PartitionResult(Struct):
-    partition: int = field(INT32)
-    error_code: int = field(INT16)
-    error_message: str | None = field(NULLABLE_STRING, default=None)
+    partition: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
+    error_message: str | None = field(NULLABLE_STRING, means=Meaning.MESSAGE, default=None)
 
 
 class WriteStateResult(Struct):
-    topic_id: Uuid = field(UUID)
+    topic_id: Uuid = field(UUID, means=Meaning.TOPIC_ID)
     partitions: list[PartitionResult] = field(array(PartitionResult))
 
 

@@ -8,18 +8,19 @@ What changed:
 
 from __future__ import annotations
 
+from protocol.meanings import Meaning
 from protocol.schema import Message, Struct, array, field
 from protocol.types import BOOLEAN, INT8, INT16, INT32, INT64, STRING
 
 
 class WritableTxnMarkerTopic(Struct):
-    name: str = field(STRING)
-    partition_indexes: list[int] = field(array(INT32))
+    name: str = field(STRING, means=Meaning.TOPIC)
+    partition_indexes: list[int] = field(array(INT32), means=Meaning.PARTITION)
 
 
 class WritableTxnMarker(Struct):
-    producer_id: int = field(INT64)
-    producer_epoch: int = field(INT16)
+    producer_id: int = field(INT64, means=Meaning.PRODUCER_ID)
+    producer_epoch: int = field(INT16, means=Meaning.PRODUCER_EPOCH)
     transaction_result: bool = field(BOOLEAN)
     topics: list[WritableTxnMarkerTopic] = field(array(WritableTxnMarkerTopic))
     coordinator_epoch: int = field(INT32)
@@ -31,19 +32,19 @@ class WriteTxnMarkersRequest(Message, api_key=27, versions="1-2", flexible="0+")
 
 
 class WritableTxnMarkerPartitionResult(Struct):
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
+    partition_index: int = field(INT32, means=Meaning.PARTITION)
+    error_code: int = field(INT16, means=Meaning.ERROR)
 
 
 class WritableTxnMarkerTopicResult(Struct):
-    name: str = field(STRING)
+    name: str = field(STRING, means=Meaning.TOPIC)
     partitions: list[WritableTxnMarkerPartitionResult] = field(
         array(WritableTxnMarkerPartitionResult)
     )
 
 
 class WritableTxnMarkerResult(Struct):
-    producer_id: int = field(INT64)
+    producer_id: int = field(INT64, means=Meaning.PRODUCER_ID)
     topics: list[WritableTxnMarkerTopicResult] = field(array(WritableTxnMarkerTopicResult))
 
 
