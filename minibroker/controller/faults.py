@@ -25,7 +25,6 @@ from minibroker.controller.fault_store import FaultStore
 from minibroker.controller.metadata_publisher import MetadataPublisher
 from minibroker.controller.processes import HandOver, ProcessSignals
 from minibroker.faults.actions import STORAGE_ACTIONS
-from minibroker.faults.entities import EntityKey
 from minibroker.faults.matching import Candidate, PointMatcher
 from minibroker.faults.points import APPLIED
 from minibroker.faults.register import FaultRegister
@@ -41,6 +40,7 @@ from minibroker.process.messages import (
 )
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.roles import RoleStatus
+from protocol.meanings import Meaning
 
 
 class FaultController:
@@ -170,7 +170,7 @@ class FaultController:
         """Hold a change of metadata before it is published, if rules do."""
         matched: dict[str, FaultHold] = {}
         for topic, resource in affected(update):
-            keys = {EntityKey.TOPIC: topic, EntityKey.RESOURCE: resource}
+            keys = {Meaning.TOPIC: topic, Meaning.RESOURCE: resource}
             what = FaultHold(CONTROLLER, topic=topic, resource=resource)
             for candidate in self._matcher.match(APPLIED, keys):
                 matched.setdefault(candidate.rule_id, what)

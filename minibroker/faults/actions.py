@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from minibroker.faults.entities import EntityKey
+from protocol.meanings import Meaning
 
 BEFORE, AFTER, MIDDLE = "before", "after", "middle"
 
@@ -21,13 +21,13 @@ CONNECTION_FIELDS: Final = ("connection", "address", "listener")
 CLIENT_FIELDS: Final = ("client_id", "principal")
 
 ENTITY_FIELDS: Final = {
-    "topic": EntityKey.TOPIC,
-    "topic_id": EntityKey.TOPIC_ID,
-    "partition": EntityKey.PARTITION,
-    "group": EntityKey.GROUP,
-    "member": EntityKey.MEMBER,
-    "transactional_id": EntityKey.TRANSACTIONAL_ID,
-    "resource": EntityKey.RESOURCE,
+    "topic": Meaning.TOPIC,
+    "topic_id": Meaning.TOPIC_ID,
+    "partition": Meaning.PARTITION,
+    "group": Meaning.GROUP,
+    "member": Meaning.MEMBER,
+    "transactional_id": Meaning.TRANSACTIONAL_ID,
+    "resource": Meaning.RESOURCE,
 }
 """Selectors that match entities of a request, with their keys."""
 

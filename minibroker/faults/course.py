@@ -23,7 +23,6 @@ from minibroker.faults.actions import (
     TAGGED_FIELD,
 )
 from minibroker.faults.corruption import add_tagged_field, damage_crc, damage_frame
-from minibroker.faults.entities import EntityKey, Keys, MessageEntity, Step
 from minibroker.faults.error_responses import (
     ErrorPlan,
     error_response,
@@ -38,8 +37,10 @@ from minibroker.faults.rulebook import Firing
 from minibroker.faults.rules import ActiveRule, error_of, selected_keys
 from protocol import registry
 from protocol.compiler import encoder
+from protocol.entities import Keys, MessageEntity, Step
 from protocol.errors import ErrorCode
 from protocol.headers import RequestHeader
+from protocol.meanings import Meaning
 from protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -344,8 +345,8 @@ def _records_of(response: FetchResponse, match: RuleMatch) -> Iterator[Partition
 
 def _is_of(entity: MessageEntity, topic: FetchableTopicResponse, partition: int) -> bool:
     keys = entity.keys
-    if keys.get(EntityKey.PARTITION) != partition:
+    if keys.get(Meaning.PARTITION) != partition:
         return False
-    if EntityKey.TOPIC_ID in keys:
-        return bool(keys[EntityKey.TOPIC_ID] == topic.topic_id)
-    return bool(keys.get(EntityKey.TOPIC) == topic.topic)
+    if Meaning.TOPIC_ID in keys:
+        return bool(keys[Meaning.TOPIC_ID] == topic.topic_id)
+    return bool(keys.get(Meaning.TOPIC) == topic.topic)

@@ -14,10 +14,10 @@ from typing import Final
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import Fault
 from minibroker.faults.actions import AFTER, CRC, TAGGED_FIELD, place_of_action
-from minibroker.faults.entities import element_of, fields_of, is_entity_array
-from minibroker.faults.error_responses import ERROR_FIELDS
 from minibroker.faults.response_fields import can_encode
 from protocol import registry
+from protocol.entities import element_of, fields_of, is_entity_array
+from protocol.meanings import Meaning
 from protocol.registry import ApiKey, ApiSchema
 from protocol.schema import Struct
 from protocol.versions import HIGHEST, NONE, Versions
@@ -102,7 +102,7 @@ def _error_fault(rule: FaultRule, schema: ApiSchema, version: int) -> Fault | No
 @cache
 def _has_error(cls: type[Struct], version: int) -> bool:
     fields = fields_of(cls, version)
-    return any(item.name in ERROR_FIELDS for item, _ in fields) or any(
+    return any(item.means is Meaning.ERROR for item, _ in fields) or any(
         is_entity_array(item) and _has_error(element_of(item), version) for item, _ in fields
     )
 

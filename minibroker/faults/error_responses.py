@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from minibroker.faults.entities import (
-    EntityKey,
+from protocol import registry
+from protocol.entities import (
     Keys,
     MessageEntity,
     element_of,
@@ -20,24 +20,25 @@ from minibroker.faults.entities import (
     frozen,
     is_entity_array,
     keys_below,
+    keys_by_type,
 )
-from protocol import registry
 from protocol.errors import ErrorCode
+from protocol.meanings import Meaning
 from protocol.registry import ApiKey
 from protocol.schema import Array, Field, Struct
 
-ERROR_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
-
-_UNKNOWN_NUMBERS: Final = (
-    "offset",
-    "watermark",
-    "generation_id",
-    "producer_id",
-    "producer_epoch",
-    "node_id",
-    "port",
+_UNKNOWN_NUMBERS: Final = frozenset(
+    {
+        Meaning.OFFSET,
+        Meaning.BASE_OFFSET,
+        Meaning.GENERATION,
+        Meaning.PRODUCER_ID,
+        Meaning.PRODUCER_EPOCH,
+        Meaning.BROKER,
+        Meaning.PORT,
+    }
 )
-"""Ends of the names of numbers that are -1 in a response with an error."""
+"""Numbers that are -1 in a response with an error."""
 
 _COPIED: Final = frozenset({"resource_type", "entity"})
 """Fields of a request's entity that its entity in the response has too."""
@@ -60,7 +61,7 @@ class ErrorSite(NamedTuple):
     """A struct of a response that has an error code, and the arrays around it."""
 
     arrays: tuple[Field, ...]
-    keys: frozenset[EntityKey]
+    keys: frozenset[Meaning]
     field: str
     by_position: bool = False
     """Whether elements correspond to those of the request by their order only."""
@@ -87,7 +88,7 @@ def plan_error(
     header: tuple[int, int],
     request: Struct,
     found: Sequence[MessageEntity],
-    selected: frozenset[EntityKey],
+    selected: frozenset[Meaning],
     code: int,
     *,
     all_found: int,
@@ -139,10 +140,10 @@ def error_sites(api_key: int, version: int) -> tuple[ErrorSite, ...]:
     schema = registry.schema(api_key)
     found: list[ErrorSite] = []
 
-    def walk(cls: type[Struct], arrays: tuple[Field, ...], keys: frozenset[EntityKey]) -> None:
+    def walk(cls: type[Struct], arrays: tuple[Field, ...], keys: frozenset[Meaning]) -> None:
         keys |= {key for item, key in fields_of(cls, version) if key is not None and arrays}
         for item, _ in fields_of(cls, version):
-            if item.name in ERROR_FIELDS:
+            if item.means is Meaning.ERROR:
                 found.append(ErrorSite(arrays, keys, item.name))
         for item, _ in fields_of(cls, version):
             if is_entity_array(item):
@@ -155,13 +156,13 @@ def error_sites(api_key: int, version: int) -> tuple[ErrorSite, ...]:
 
 
 def _usable(
-    site: ErrorSite, request: type[Struct], version: int, asked: frozenset[EntityKey]
+    site: ErrorSite, request: type[Struct], version: int, asked: frozenset[Meaning]
 ) -> ErrorSite | None:
     """The site if a request says what its elements are."""
     if not site.arrays:
         return site
     if site.keys:
-        known = _plain(asked) | {EntityKey.PRODUCER_ID}  # Which says more, and names nothing.
+        known = _plain(asked) | {Meaning.PRODUCER_ID}  # Which says more, and names nothing.
         return site if _plain(site.keys) <= known else None
     arrays = [item for item, _ in fields_of(request, version) if is_entity_array(item)]
     if len(site.arrays) > 1 or len(arrays) != 1:
@@ -169,16 +170,16 @@ def _usable(
     return site._replace(keys=keys_below(element_of(arrays[0]), version), by_position=True)
 
 
-def _plain(keys: Iterable[EntityKey]) -> frozenset[EntityKey]:
+def _plain(keys: Iterable[Meaning]) -> frozenset[Meaning]:
     """Keys with name and id of a topic as one."""
-    return frozenset(EntityKey.TOPIC if key is EntityKey.TOPIC_ID else key for key in keys)
+    return frozenset(Meaning.TOPIC if key is Meaning.TOPIC_ID else key for key in keys)
 
 
 @cache
 def choose_site(
     api_key: int,
     version: int,
-    selected: frozenset[EntityKey],
+    selected: frozenset[Meaning],
     *,
     prefers_top: bool = True,
     whole: bool = False,
@@ -189,8 +190,8 @@ def choose_site(
         return sites[0]
     request = registry.schema(api_key).request
     around = {key for item, key in fields_of(request, version) if not isinstance(item.kind, Array)}
-    if api_key == ApiKey.FIND_COORDINATOR and selected:
-        selected = frozenset({EntityKey.COORDINATOR_KEY})
+    generic = keys_by_type(request, version)
+    selected = frozenset(generic.get(key, key) for key in selected)
     wanted = _plain(selected) - _plain(key for key in around if key is not None)
     covering = [site for site in sites if wanted <= _plain(site.keys)] or list(sites)
     if not prefers_top:
@@ -218,7 +219,7 @@ def error_response(
     site = plan.site
     if not site.arrays:
         keys = plan.targets[0].keys if plan.targets else {}
-        member = {EntityKey.MEMBER: keys[EntityKey.MEMBER]} if EntityKey.MEMBER in keys else {}
+        member = {Meaning.MEMBER: keys[Meaning.MEMBER]} if Meaning.MEMBER in keys else {}
         return _new(cls, version, FailedEntity(member, {}, 0), site, code)
     if response is None:
         response = cls()
@@ -285,7 +286,7 @@ def _new(
             setattr(struct, item.name, int(code))
         elif site is not None and item.name == "records":
             struct.records = b""  # type: ignore[attr-defined]
-        elif item.name.endswith(_UNKNOWN_NUMBERS) and getattr(struct, item.name) == 0:
+        elif item.means in _UNKNOWN_NUMBERS and getattr(struct, item.name) == 0:
             setattr(struct, item.name, -1)
     return struct
 
@@ -295,8 +296,8 @@ def fail_everything(header: tuple[int, int], response: Struct, code: int) -> Non
     version = header[1]
     level = [response]
     while level:
-        fields = [(item.name, struct) for struct in level for item, _ in _fields(struct, version)]
-        errors = [(name, struct) for name, struct in fields if name in ERROR_FIELDS]
+        fields = [(item, struct) for struct in level for item, _ in _fields(struct, version)]
+        errors = [(item.name, struct) for item, struct in fields if item.means is Meaning.ERROR]
         is_top = level == [response]
         if errors and not (is_top and header[0] in _ENTITY_ERRORS and code not in _TOP_ERRORS):
             for name, struct in errors:
@@ -311,7 +312,7 @@ def fail_everything(header: tuple[int, int], response: Struct, code: int) -> Non
         ]
 
 
-def _fields(struct: Struct, version: int) -> tuple[tuple[Field, EntityKey | None], ...]:
+def _fields(struct: Struct, version: int) -> tuple[tuple[Field, Meaning | None], ...]:
     return fields_of(type(struct), version)
 
 

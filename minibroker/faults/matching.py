@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.faults.actions import NEW_CONNECTION_ACTIONS, STORAGE_ACTIONS
-from minibroker.faults.entities import EntityKey, MessageEntity, entities
 from minibroker.faults.points import WAITING, is_inside
 from minibroker.faults.rule_index import CLIENT_ID, CONNECTION, IndexedRule, RuleIndex, TopicOf
 from minibroker.faults.rules import (
@@ -23,11 +22,13 @@ from minibroker.faults.rules import (
     is_in_network,
 )
 from minibroker.patterns.wildcard import matches_wildcard
+from protocol.entities import MessageEntity, entities
 from protocol.headers import RequestHeader
+from protocol.meanings import Meaning
 from protocol.registry import ApiKey
 from protocol.schema import Struct
 
-_SESSION_KEYS: Final = frozenset({EntityKey.TOPIC, EntityKey.TOPIC_ID, EntityKey.PARTITION})
+_SESSION_KEYS: Final = frozenset({Meaning.TOPIC, Meaning.TOPIC_ID, Meaning.PARTITION})
 _API_KEY_BYTES: Final = 2
 _CLIENT_ID_LENGTH: Final = struct.Struct(">h")
 _CLIENT_ID_AT: Final = 8
@@ -150,7 +151,7 @@ class Matcher:
 
         def found() -> list[MessageEntity]:
             if not known:
-                known.extend(entities(request, header.api_version, header.api_key))
+                known.extend(entities(request, header.api_version))
             return known
 
         matches = [
@@ -266,7 +267,7 @@ class EntityMatcher:
         """All rules, in the order in which they were added."""
         return (each.active for each in self._rules.values())
 
-    def match(self, keys: Mapping[EntityKey, Any]) -> list[ActiveRule]:
+    def match(self, keys: Mapping[Meaning, Any]) -> list[ActiveRule]:
         """The rules that match an entity with these keys, in the order in which they were added."""
         entity = MessageEntity(keys, ())
         found = {rule.order: rule for rule in self._index.find({}, lambda: [entity], _no_topic)}
@@ -296,7 +297,7 @@ class PointMatcher:
         for rules in self._by_point.values():
             rules.remove(rule_id)
 
-    def match(self, point: str, keys: Mapping[EntityKey, Any]) -> tuple[Candidate, ...]:
+    def match(self, point: str, keys: Mapping[Meaning, Any]) -> tuple[Candidate, ...]:
         """The rules that match what is at a point, with these keys."""
         rules = self._by_point.get(point)
         return (

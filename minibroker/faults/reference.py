@@ -24,9 +24,9 @@ from minibroker.faults.actions import (
     WHEN_FIELDS,
     ActionKind,
 )
-from minibroker.faults.entities import selectable
 from minibroker.faults.points import POINTS
 from protocol import registry
+from protocol.entities import selectable
 from protocol.registry import ApiKey
 
 _INTRODUCTION: Final = """\
@@ -205,7 +205,7 @@ def _apis() -> Iterator[str]:
     yield "| API | Selectors |"
     yield "| --- | --- |"
     for key in APIS:
-        known = selectable(registry.schema(key).request, key)
+        known = selectable(registry.schema(key).request)
         names = [name for name, entity in ENTITY_FIELDS.items() if entity in known]
         if names:
             yield f"| {ApiKey(key).name} | {', '.join(f'`{name}`' for name in names)} |"

@@ -15,9 +15,10 @@ from typing import Any, Final, TypeAlias
 from minibroker.control.fault_shapes import TEXT_MAX
 from minibroker.faults.actions import CLIENT_FIELDS, CONNECTION_FIELDS, ENTITY_FIELDS
 from minibroker.faults.effects import effect_fault
-from minibroker.faults.entities import EntityKey, MessageEntity
 from minibroker.faults.rules import ActiveRule, selected_api, selected_keys
 from minibroker.patterns.wildcard import matches_wildcard
+from protocol.entities import MessageEntity
+from protocol.meanings import Meaning
 from protocol.types import uuid_from_text
 
 TopicOf: TypeAlias = Callable[[Any], "str | None"]
@@ -27,18 +28,18 @@ CLIENT_ID, CONNECTION = "client_id", "connection"
 
 _CLIENT_SELECTORS: Final = (*CLIENT_FIELDS, *CONNECTION_FIELDS, "correlation_id")
 
-_SELECTIVE: Final[tuple[str | EntityKey, ...]] = (
+_SELECTIVE: Final[tuple[str | Meaning, ...]] = (
     CLIENT_ID,
-    EntityKey.TRANSACTIONAL_ID,
-    EntityKey.GROUP,
-    EntityKey.TOPIC,
-    EntityKey.TOPIC_ID,
-    EntityKey.MEMBER,
-    EntityKey.RESOURCE,
+    Meaning.TRANSACTIONAL_ID,
+    Meaning.GROUP,
+    Meaning.TOPIC,
+    Meaning.TOPIC_ID,
+    Meaning.MEMBER,
+    Meaning.RESOURCE,
 )
 """By what rules are found; a partition alone would select little."""
 
-ValueKind: TypeAlias = "tuple[str | EntityKey, int | None]"
+ValueKind: TypeAlias = "tuple[str | Meaning, int | None]"
 """What tables are about, and the length of the start of its text; None for the whole value."""
 
 TableKey: TypeAlias = "tuple[ValueKind, Any]"
@@ -68,7 +69,7 @@ class IndexedRule:
         self.is_about_all_clients = all(getattr(rule, name) is None for name in _CLIENT_SELECTORS)
         values = [(key, getattr(rule, name)) for name, key in ENTITY_FIELDS.items()]
         self._selectors = [
-            (key, uuid_from_text(value) if key is EntityKey.TOPIC_ID else value)
+            (key, uuid_from_text(value) if key is Meaning.TOPIC_ID else value)
             for key, value in values
             if value is not None
         ]
@@ -79,7 +80,7 @@ class IndexedRule:
         rule = self.active.rule
         if rule.connection is not None:
             return (CONNECTION, None), rule.connection
-        selectors: dict[str | EntityKey, Any] = dict(self._selectors)
+        selectors: dict[str | Meaning, Any] = dict(self._selectors)
         selectors[CLIENT_ID] = rule.client_id
         tables = (
             table
@@ -167,7 +168,7 @@ class RuleIndex:
                     yield from found.values()
 
 
-def _table_of(kind: str | EntityKey, selector: Any) -> TableKey | None:
+def _table_of(kind: str | Meaning, selector: Any) -> TableKey | None:
     """The table of a selector; None if it says nothing about the start of a value."""
     if not isinstance(selector, str):
         return None if selector is None else ((kind, None), selector)
@@ -182,11 +183,11 @@ def _start(value: Any, length: int | None) -> Any:
     return value if length is None or not isinstance(value, str) else value[:length]
 
 
-def value_of(entity: MessageEntity, key: EntityKey, topic_of: TopicOf) -> Any:
+def value_of(entity: MessageEntity, key: Meaning, topic_of: TopicOf) -> Any:
     """The value of an entity that a selector is compared with; None if it has none."""
     value = entity.keys.get(key)
-    if key is EntityKey.TOPIC and not value and EntityKey.TOPIC_ID in entity.keys:
-        return topic_of(entity.keys[EntityKey.TOPIC_ID])
+    if key is Meaning.TOPIC and not value and Meaning.TOPIC_ID in entity.keys:
+        return topic_of(entity.keys[Meaning.TOPIC_ID])
     return value
 
 

@@ -29,11 +29,12 @@ from minibroker.faults.actions import (
     place_of_action,
 )
 from minibroker.faults.effects import effect_fault, field_versions, in_versions
-from minibroker.faults.entities import EntityKey, selectable
 from minibroker.faults.points import POINTS, is_inside, selectors_of
 from minibroker.faults.response_fields import response_faults
 from protocol import registry
+from protocol.entities import selectable
 from protocol.errors import ErrorCode
+from protocol.meanings import Meaning
 from protocol.registry import ApiKey
 from protocol.types import uuid_from_text
 
@@ -194,7 +195,7 @@ def _api_faults(rule: FaultRule, served: ServedVersions) -> Iterator[Fault]:
 def _selection_faults(rule: FaultRule, key: ApiKey, versions: Sequence[int]) -> Iterator[Fault]:
     """Faults of selectors of entities that no selected version has."""
     schema = registry.schema(key)
-    known, ever = (selectable(schema.request, key, each) for each in (versions, None))
+    known, ever = (selectable(schema.request, each) for each in (versions, None))
     for name, entity in ENTITY_FIELDS.items():
         if getattr(rule, name) is None or entity in known:
             continue
@@ -296,6 +297,6 @@ def selected_api(rule: FaultRule) -> ApiKey | None:
     return None if rule.api is None else api_of(rule.api)
 
 
-def selected_keys(rule: FaultRule) -> frozenset[EntityKey]:
+def selected_keys(rule: FaultRule) -> frozenset[Meaning]:
     """The keys of the entities that a rule selects by."""
     return frozenset(key for name, key in ENTITY_FIELDS.items() if getattr(rule, name) is not None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
 from struct import Struct as Layout
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from minibroker.activity.events import ActivityClient, Check, Ordinals, Request
 from minibroker.connections.address import client_ip
 from minibroker.network.activity_sender import NAME_CHARACTERS_MAX
 from minibroker.runtime.clock import whole_ms
+from protocol.meanings import Meaning
 from protocol.records import HEADER_BYTES
 from protocol.schema import Array, Struct
 
@@ -149,26 +151,21 @@ def _finder(of: type[Struct]) -> Callable[[Any], int] | None:
         and isinstance(field.kind.element, type)
         and (find := _finder(field.kind.element)) is not None
     ]
-    has_code = any(field.name == "error_code" for field in of.__fields__)
+    codes = [attrgetter(field.name) for field in of.__fields__ if field.means is Meaning.ERROR]
     if not lists:
-        return _own_error if has_code else None
+        return codes[0] if codes else None
 
     def find_first(found: Any) -> int:
-        if has_code and found.error_code:
-            return int(found.error_code)
+        for own_code in codes:
+            if code := own_code(found):
+                return int(code)
         for name, find in lists:
             entries = getattr(found, name) or ()
             if len(entries) > SEARCHED_MAX:
                 entries = entries[:SEARCHED_MAX]
             for entry in entries:
-                # Most are lists of these; a call for each element would take twice the time.
-                code = entry.error_code if find is _own_error else find(entry)
-                if code:
+                if code := find(entry):
                     return int(code)
         return 0
 
     return find_first
-
-
-def _own_error(found: Any) -> int:
-    return int(found.error_code)

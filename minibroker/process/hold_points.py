@@ -59,11 +59,11 @@ class ProcessHoldPoints:
         self._more.set()
 
     def _candidates(self, point: str, subject: str) -> tuple[Candidate, ...]:
-        from minibroker.faults.entities import EntityKey
+        from protocol.meanings import Meaning
 
         if self._matcher is None:
             return ()
-        return self._matcher.match(point, {EntityKey(_FIELDS[point]): subject})
+        return self._matcher.match(point, {Meaning(_FIELDS[point]): subject})
 
     async def run(self) -> None:
         """Wait for the release of what is held, until cancelled."""

@@ -15,11 +15,11 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from minibroker.faults.actions import COUNTS, STORAGE_ACTIONS
-from minibroker.faults.entities import EntityKey
 from minibroker.faults.matching import EntityMatcher
 from minibroker.faults.rulebook import is_in_time
 from minibroker.observability.log import EventLog
 from minibroker.process.fault_counts import FaultCounts
+from protocol.meanings import Meaning
 
 if TYPE_CHECKING:
     from minibroker.faults.rules import ActiveRule
@@ -69,7 +69,7 @@ class StorageFaults:
     def _meet(self, fd: int, directory: str, batch: tuple[bytes, memoryview], size: int) -> None:
         """Let the rules act on a write of a batch at the end of a file of ``size`` bytes."""
         topic, _, partition = os.path.basename(directory).rpartition("-")
-        keys = {EntityKey.TOPIC: topic, EntityKey.PARTITION: int(partition)}
+        keys = {Meaning.TOPIC: topic, Meaning.PARTITION: int(partition)}
         for active in self._rules.match(keys):
             assert self._counts is not None
             if self._counts.decide(active, self._env.clock.now()):

@@ -8,23 +8,22 @@ says about other names is removed, so a client sees its own namespace only. Kafk
 
 from __future__ import annotations
 
-import enum
 import re
-from functools import cache
 from typing import Any, Final
 
-from minibroker.faults.entities import EntityKey, key_of
 from minibroker.proxy.exchange import UnexpectedFrame
 from minibroker.proxy.namespace_acls import ACL_APIS, NamespaceAcls
 from minibroker.proxy.rewriting import rewrite
 from protocol import registry
 from protocol.compiler import decode, encode
+from protocol.entities import marked_fields, marks, meaning_in, struct_in
 from protocol.errors import UnsupportedVersion
 from protocol.headers import decode_request_header
+from protocol.meanings import Meaning
 from protocol.messages.api_versions import ApiVersionsResponse
 from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
 from protocol.registry import ApiKey, ApiSchema
-from protocol.schema import Array, Field, Struct
+from protocol.schema import Struct
 
 _CLUSTER: Final = "it concerns the whole cluster"
 _BROKERS: Final = "clients do not send it"
@@ -42,63 +41,17 @@ NOT_OFFERED: Final = {
 }
 """APIs that are not offered in a namespace, and why."""
 
-_NAMED: Final = frozenset(
+NAMES: Final = frozenset(
     {
-        EntityKey.TOPIC,
-        EntityKey.GROUP,
-        EntityKey.TRANSACTIONAL_ID,
-        EntityKey.COORDINATOR_KEY,
+        Meaning.TOPIC,
+        Meaning.GROUP,
+        Meaning.TRANSACTIONAL_ID,
+        Meaning.COORDINATOR_KEY,
+        Meaning.SHARE_STATE,
     }
 )
-_ALSO_NAMES: Final = frozenset(
-    {"subscribed_topic_names", "source_topics", "repartition_sink_topics"}
-)
-_PATTERNS: Final = frozenset(
-    {"subscribed_topic_regex", "source_topic_regex", "transactional_id_pattern"}
-)
-_TEXTS: Final = frozenset(
-    {
-        "acknowledge_error_message",
-        "batch_index_error_message",
-        "error_message",
-        "status_detail",
-    }
-)
-_RESOURCE_TYPES: Final = frozenset({2, 32})
-"""Types of resources with configs that are topics and groups."""
-
-
-class Meaning(enum.Enum):
-    """What a field is."""
-
-    NAME = "name"
-    PATTERN = "regular expression for names"
-    RESOURCE = "name of a resource, whose type is in the field before it"
-    TEXT = "text that may contain names"
-    BELOW = "struct, or array of structs, with such fields"
-
-
-@cache
-def fields_with_names(cls: type[Struct], version: int) -> tuple[tuple[Field, Meaning], ...]:
-    """The fields of a version of a struct that are translated."""
-    found = ((item, _meaning(cls, item, version)) for item in cls.__fields__)
-    return tuple((item, meaning) for item, meaning in found if meaning is not None)
-
-
-def _meaning(cls: type[Struct], item: Field, version: int) -> Meaning | None:
-    if not item.versions.has(version):
-        return None
-    kind: Any = item.kind.element if isinstance(item.kind, Array) else item.kind
-    if isinstance(kind, type):
-        return Meaning.BELOW if fields_with_names(kind, version) else None
-    key = key_of(cls, item)
-    if key in _NAMED or item.name in _ALSO_NAMES:
-        return Meaning.NAME
-    if key is EntityKey.RESOURCE:
-        return Meaning.RESOURCE
-    if item.name in _PATTERNS:
-        return Meaning.PATTERN
-    return Meaning.TEXT if item.name in _TEXTS else None
+PATTERNS: Final = frozenset({Meaning.TOPIC_PATTERN, Meaning.TRANSACTIONAL_ID_PATTERN})
+TRANSLATED: Final = NAMES | PATTERNS | {Meaning.MESSAGE}
 
 
 class NamespaceNames:
@@ -113,40 +66,36 @@ class NamespaceNames:
 
     def to_broker(self, request: Struct, version: int) -> None:
         """Give all names in a request the prefix."""
-        for item, meaning in fields_with_names(type(request), version):
-            value = getattr(request, item.name)
-            if meaning is Meaning.BELOW:
-                for element in value if isinstance(value, list) else [value]:
-                    if element is not None:
-                        self.to_broker(element, version)
-            elif isinstance(value, list):
-                setattr(request, item.name, [self._internal(each, meaning) for each in value])
-            elif meaning is not Meaning.RESOURCE or _is_named(request):
-                setattr(request, item.name, self._internal(value, meaning))
+        for mark in marks(request, version, NAMES | PATTERNS):
+            if isinstance(mark.value, list):
+                mark.replace([self._internal(each, mark.meaning) for each in mark.value])
+            else:
+                mark.replace(self._internal(mark.value, mark.meaning))
         if isinstance(request, DescribeTopicPartitionsRequest) and not request.topics:
             # All topics, sorted: those of the namespace follow its prefix.
             request.cursor = request.cursor or Cursor(topic_name=self.prefix, partition_index=0)
 
     def _internal(self, value: str | None, meaning: Meaning) -> str | None:
-        if not value or meaning is Meaning.TEXT:
+        if not value:
             return value
-        if meaning is Meaning.PATTERN:
+        if meaning in PATTERNS:
             return f"{re.escape(self.prefix)}(?:{value})"
         return self.prefix + value
 
     def to_client(self, response: Struct, version: int) -> bool:
         """Remove the prefix, and what lacks it; return whether the struct's own names have it."""
         is_own = True
-        for item, meaning in fields_with_names(type(response), version):
+        for item in marked_fields(type(response), version, TRANSLATED):
             value = getattr(response, item.name)
-            if meaning is Meaning.BELOW:
+            meaning = meaning_in(response, item)
+            if struct_in(item) is not None:
                 setattr(response, item.name, self._own_structs(value, version))
-            elif meaning is Meaning.TEXT:
+            elif meaning is Meaning.MESSAGE:
                 setattr(response, item.name, value and value.replace(self.prefix, ""))
             elif isinstance(value, list):
                 kept = [each.removeprefix(self.prefix) for each in value if self._is_own(each)]
                 setattr(response, item.name, kept)
-            elif value and (meaning is not Meaning.RESOURCE or _is_named(response)):
+            elif value and meaning in NAMES:
                 is_own = is_own and self._is_own(value)
                 setattr(response, item.name, value.removeprefix(self.prefix))
         return is_own
@@ -178,7 +127,11 @@ class NamespaceNames:
         if api_key == ApiKey.API_VERSIONS:
             return rewrite(api_key, version, frame, _remove_apis)
         schema = _schema(api_key, version)
-        if schema is None or api_key in ACL_APIS or not fields_with_names(schema.response, version):
+        if (
+            schema is None
+            or api_key in ACL_APIS
+            or not marked_fields(schema.response, version, TRANSLATED)
+        ):
             return frame
         return rewrite(api_key, version, frame, self._change)
 
@@ -197,12 +150,8 @@ def _schema(api_key: int, version: int) -> ApiSchema | None:
 
 
 def _translates(request: type[Struct], version: int) -> bool:
-    return bool(fields_with_names(request, version)) or request is DescribeTopicPartitionsRequest
-
-
-def _is_named(struct: Any) -> bool:
-    """Whether the resource in a struct has a name of a namespace."""
-    return struct.resource_type in _RESOURCE_TYPES
+    has_names = marked_fields(request, version, NAMES | PATTERNS)
+    return bool(has_names) or request is DescribeTopicPartitionsRequest
 
 
 def _remove_apis(response: ApiVersionsResponse, _: int) -> bool:

@@ -1,39 +1,43 @@
 """Ids that a broker chooses: recorded ones in requests are replaced by those of another broker.
 
-Owns which fields are such ids, and what was learned from responses: producer ids and epochs, member
-ids and generations, fetch sessions, topic ids and offsets. It must never know connections or time.
-Invariant: a value that was not learned stays as it is; leader epochs are removed, because a broker
-accepts requests without them. The broker itself returns correlation ids.
+Owns what was learned from responses: producer ids and epochs, member ids and generations, fetch
+sessions, topic ids and offsets. It must never know connections, time or names of fields. Invariant:
+a value that was not learned stays as it is; leader epochs are removed, because a broker accepts
+requests without them. The broker itself returns correlation ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from protocol.checksum import crc32c
+from protocol.entities import generic_meaning
+from protocol.meanings import Meaning
 from protocol.records import iter_batches
-from protocol.schema import Array, Message, Struct
-from protocol.types import ZERO_UUID
+from protocol.schema import Array, Field, Message, Struct
+from protocol.types import NULLABLE_RECORDS, ZERO_UUID
 
 IDS: Final = {
-    "producer_id": "producer",
-    "member_id": "member",
-    "leader": "member",
-    "session_id": "session",
-    "topic_id": "topic",
+    Meaning.PRODUCER_ID: "producer",
+    Meaning.MEMBER: "member",
+    Meaning.GROUP_LEADER: "member",
+    Meaning.SESSION: "session",
+    Meaning.TOPIC_ID: "topic",
 }
-"""Kind of id by the name of its field."""
+"""Kind of id by the meaning of its field."""
 
-GENERATIONS: Final = frozenset({"generation_id", "generation_id_or_member_epoch"})
-LEADER_EPOCHS: Final = frozenset(
-    {"current_leader_epoch", "committed_leader_epoch", "last_fetched_epoch"}
-)
-OFFSETS: Final = frozenset({"fetch_offset", "committed_offset"})
 NO_EPOCH: Final = -1
 
-_TOPIC_NAMES: Final = ("name", "topic", "topic_name")
-_INDEXES: Final = ("partition_index", "index", "partition")
+_SAME: Final = (
+    Meaning.TOPIC,
+    Meaning.PARTITION,
+    Meaning.GROUP,
+    Meaning.COORDINATOR_KEY,
+)
+"""What elements of two responses have in common if they are about the same thing."""
+
 _CRC: Final = slice(17, 21)
 _CHECKED_FROM: Final = 21
 _PRODUCER_ID: Final = slice(43, 51)
@@ -71,7 +75,7 @@ class IdMapping:
 
     def learn(self, request: Struct, recorded: Struct, live: Struct) -> None:
         """Learn from the response of the other broker to the same request."""
-        self._learn(recorded, live, _Place(group=getattr(request, "group_id", None)))
+        self._learn(recorded, live, _Place(group=_value_of(request, Meaning.GROUP)))
 
     def _learn(self, recorded: Struct, live: Struct, place: _Place) -> None:
         if type(recorded) is not type(live):
@@ -85,59 +89,58 @@ class IdMapping:
             elif isinstance(old, Struct) and isinstance(new, Struct):
                 self._learn(old, new, place)
             else:
-                self._learn_value(field.name, old, new, recorded, place)
+                self._learn_value(field, old, new, recorded, place)
 
-    def _learn_value(self, name: str, old: Any, new: Any, recorded: Struct, place: _Place) -> None:
-        if not (_is_id(name, old, recorded) and _is_id(name, new, recorded)):
+    def _learn_value(
+        self, field: Field, old: Any, new: Any, recorded: Struct, place: _Place
+    ) -> None:
+        means = field.means
+        if not (_is_id(means, old, recorded) and _is_id(means, new, recorded)):
             return
-        if name in IDS:
-            self._table(IDS[name])[IDS[name], old] = new
-        elif name == "producer_epoch":
-            self._ids["epoch", getattr(recorded, "producer_id", None), old] = new
-        elif name in GENERATIONS:
+        if means in IDS:
+            self._table(IDS[means])[IDS[means], old] = new
+        elif means is Meaning.PRODUCER_EPOCH:
+            self._ids["epoch", _value_of(recorded, Meaning.PRODUCER_ID), old] = new
+        elif means is Meaning.GENERATION:
             self._ids["generation", place.group, old] = new
-        elif name == "base_offset":
+        elif means is Meaning.BASE_OFFSET:
             self._ids["shift", *self._partition(place)] = new - old
 
     # What requests need -----------------------------------------------------------------------
 
     def apply(self, request: Struct) -> None:
         """Replace the recorded ids in a request."""
-        self._apply(request, _Place(group=getattr(request, "group_id", None)))
+        self._apply(request, _Place())
 
     def _apply(self, struct: Struct, place: _Place) -> None:
         place = self._place(struct, place)
-        recorded_producer = getattr(struct, "producer_id", None)
+        producer = _value_of(struct, Meaning.PRODUCER_ID)
         for field in type(struct).__fields__:
             value = getattr(struct, field.name)
             if isinstance(value, Struct):
                 self._apply(value, place)
-            elif isinstance(value, list) and isinstance(field.kind, Array):
-                self._apply_list(field.name, value, place)
-            elif field.name == "records" and value:
+            elif isinstance(value, list):
+                for at, element in enumerate(value):
+                    if isinstance(element, Struct):
+                        self._apply(element, place)
+                    else:
+                        value[at] = self._value(field, element, producer, place)
+            elif field.kind is NULLABLE_RECORDS and value:
                 setattr(struct, field.name, self._records(value))
             else:
-                setattr(
-                    struct, field.name, self._value(field.name, value, recorded_producer, place)
-                )
+                setattr(struct, field.name, self._value(field, value, producer, place))
 
-    def _apply_list(self, name: str, values: list[Any], place: _Place) -> None:
-        for at, value in enumerate(values):
-            if isinstance(value, Struct):
-                self._apply(value, place)
-            elif name in {"topic_ids", "forgotten_topic_ids"}:
-                values[at] = self._ids.get(("topic", value), value)
-
-    def _value(self, name: str, value: Any, producer: object, place: _Place) -> Any:
-        if name in IDS:
-            return self._table(IDS[name]).get((IDS[name], value), value)
-        if name == "producer_epoch":
+    def _value(self, field: Field, value: Any, producer: object, place: _Place) -> Any:
+        means = field.means
+        if means in IDS:
+            return self._table(IDS[means]).get((IDS[means], value), value)
+        if means is Meaning.PRODUCER_EPOCH:
             return self._ids.get(("epoch", producer, value), value)
-        if name in GENERATIONS:
+        if means is Meaning.GENERATION:
             return self._ids.get(("generation", place.group, value), value)
-        if name in LEADER_EPOCHS:
+        if means is Meaning.LEADER_EPOCH and field.default == NO_EPOCH:
             return NO_EPOCH
-        if name in OFFSETS and value >= 0:
+        if means is Meaning.OFFSET and value >= 0 and value != field.default:
             return max(value + self._ids.get(("shift", *self._partition(place)), 0), 0)
         return value
 
@@ -158,22 +161,19 @@ class IdMapping:
 
     # Places -----------------------------------------------------------------------------------
 
-    def _place(self, struct: Struct, place: _Place) -> _Place:
-        names = {field.name for field in type(struct).__fields__}
-        group = getattr(struct, "group_id", None) or place.group
-        topic, partition = place.topic, place.partition
-        topic_id = getattr(struct, "topic_id", ZERO_UUID) or ZERO_UUID
-        name = next((getattr(struct, each) for each in _TOPIC_NAMES if each in names), None)
-        if isinstance(name, str) and name:
+    def _place(self, struct: Struct, around: _Place) -> _Place:
+        group = _value_of(struct, Meaning.GROUP) or around.group
+        topic: object = around.topic
+        topic_id = _value_of(struct, Meaning.TOPIC_ID) or ZERO_UUID
+        name = _value_of(struct, Meaning.TOPIC)
+        if name:
             topic = name
             if topic_id != ZERO_UUID:
                 self._names[bytes(topic_id)] = name
         elif topic_id != ZERO_UUID:
             topic = bytes(topic_id)
-        for each in _INDEXES:
-            if each in names:
-                partition = getattr(struct, each)
-        return _Place(group, topic, partition)
+        partition = _value_of(struct, Meaning.PARTITION)
+        return _Place(group, topic, around.partition if partition is None else partition)
 
     def _partition(self, place: _Place) -> tuple[object, object]:
         topic = place.topic
@@ -186,19 +186,32 @@ class IdMapping:
         return self._sessions if kind == "session" else self._ids
 
 
-def _is_id(name: str, value: Any, struct: Struct) -> bool:
+@cache
+def _single_fields(cls: type[Struct]) -> Mapping[Meaning | None, str]:
+    """The name of the first field with a single value of each meaning."""
+    fields = [item for item in reversed(cls.__fields__) if not isinstance(item.kind, Array)]
+    return {generic_meaning(item): item.name for item in fields}
+
+
+def _value_of(struct: Struct, meaning: Meaning) -> Any:
+    """What a struct itself has of a meaning; None if it has nothing of it."""
+    name = _single_fields(type(struct)).get(meaning)
+    return None if name is None else getattr(struct, name)
+
+
+def _is_id(means: object, value: Any, struct: Struct) -> bool:
     """Whether a field has an id that can be paired with that of the other response.
 
     Lists of members may be in another order, and topic ids are paired only by the topic's name.
     """
-    if name in {"member_id", "leader"}:
-        return isinstance(struct, Message) and isinstance(value, str) and bool(value)
-    if name == "topic_id":
-        is_named = any(getattr(struct, each, None) for each in _TOPIC_NAMES)
-        return is_named and bool(value != ZERO_UUID)
-    if name == "session_id" or name in GENERATIONS:
+    if means in (Meaning.MEMBER, Meaning.GROUP_LEADER):
+        return isinstance(struct, Message) and bool(value)
+    if means is Meaning.TOPIC_ID:
+        return bool(_value_of(struct, Meaning.TOPIC)) and bool(value != ZERO_UUID)
+    if means in (Meaning.SESSION, Meaning.GENERATION):
         return bool(value > 0)
-    return name in {"producer_id", "producer_epoch", "base_offset"} and bool(value >= 0)
+    known = (Meaning.PRODUCER_ID, Meaning.PRODUCER_EPOCH, Meaning.BASE_OFFSET)
+    return means in known and bool(value >= 0)
 
 
 def _pairs(recorded: Any, live: Any) -> Iterator[tuple[Struct, Struct]]:
@@ -214,8 +227,8 @@ def _pairs(recorded: Any, live: Any) -> Iterator[tuple[Struct, Struct]]:
 
 
 def _identity(struct: Struct) -> object:
-    names = {field.name for field in type(struct).__fields__}
-    for name in (*_TOPIC_NAMES, *_INDEXES, "group_id", "key"):
-        if name in names and getattr(struct, name) not in ("", None):
-            return name, getattr(struct, name)
+    for meaning in _SAME:
+        value = _value_of(struct, meaning)
+        if value not in ("", None):
+            return meaning, value
     return None

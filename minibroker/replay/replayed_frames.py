@@ -12,10 +12,12 @@ from minibroker.replay.capture import Captured
 from minibroker.replay.id_mapping import IdMapping
 from protocol import registry
 from protocol.compiler import decode, encode
-from protocol.errors import DecodeError, EncodeError, ErrorCode, UnsupportedVersion
+from protocol.entities import values
+from protocol.errors import DecodeError, EncodeError, UnsupportedVersion
 from protocol.headers import decode_request_header, decode_response_header, encode_request_header
+from protocol.meanings import Meaning
 from protocol.registry import ApiKey
-from protocol.schema import Array, Message, Struct
+from protocol.schema import Message
 
 TEACHING: Final = frozenset(
     {
@@ -58,21 +60,13 @@ def learn_response(captured: Captured, live: bytes, mapping: IdMapping) -> tuple
     if request is None or recorded is None or other is None:
         return 0, 0
     mapping.learn(request, recorded, other)
-    return first_error(recorded), first_error(other)
+    version = captured.header.api_version
+    return first_error(recorded, version), first_error(other, version)
 
 
-def first_error(struct: Struct) -> int:
+def first_error(response: Message, version: int) -> int:
     """Return the first error code in a response that is not 0."""
-    for field in type(struct).__fields__:
-        value = getattr(struct, field.name)
-        if field.name == "error_code" and value != ErrorCode.NONE:
-            return int(value)
-        parts = value if isinstance(field.kind, Array) and value else [value]
-        for part in parts:
-            code = first_error(part) if isinstance(part, Struct) else 0
-            if code:
-                return code
-    return 0
+    return next(filter(None, values(response, version, {Meaning.ERROR})), 0)
 
 
 def _request(captured: Captured) -> Message | None:

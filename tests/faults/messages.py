@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from minibroker.apis.registry import APIS
 from minibroker.apis.serving import served_versions as versions_of_apis
-from minibroker.faults.entities import EntityKey, fields_of, frozen
 from protocol import registry
+from protocol.entities import fields_of, frozen
+from protocol.meanings import Meaning
 from protocol.registry import ApiKey
-from protocol.schema import Array, Struct
+from protocol.schema import Array, Message, Struct
 from protocol.types import ZERO_UUID
 
 SERVED: Final = versions_of_apis(APIS)
 """The lowest and the highest version of each API."""
+
+StructT = TypeVar("StructT", bound=Struct)
 
 
 def served_versions() -> Iterator[tuple[ApiKey, int]]:
@@ -24,7 +27,7 @@ def served_versions() -> Iterator[tuple[ApiKey, int]]:
             yield ApiKey(key), version
 
 
-def numbered(cls: type[Struct], version: int, number: int = 1) -> Struct:
+def numbered(cls: type[StructT], version: int, number: int = 1) -> StructT:
     """A struct with two elements in every array, whose keys differ by their numbers."""
     struct = cls()
     for item, key in fields_of(cls, version):
@@ -49,14 +52,14 @@ def _value(kind: Any, version: int, number: int) -> Any:
     return number if isinstance(default, int) else default
 
 
-def request_of(key: ApiKey, version: int) -> Struct:
+def request_of(key: ApiKey, version: int) -> Message:
     """A request with different entities."""
     return numbered(registry.schema(key).request, version)
 
 
-def keys_in(struct: Struct, version: int) -> list[tuple[EntityKey, Any]]:
+def keys_in(struct: Struct, version: int) -> list[tuple[Meaning, Any]]:
     """All keys in a struct."""
-    found: list[tuple[EntityKey, Any]] = []
+    found: list[tuple[Meaning, Any]] = []
     for item, key in fields_of(type(struct), version):
         value = getattr(struct, item.name)
         if key is not None and not isinstance(item.kind, Array):

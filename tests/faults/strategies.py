@@ -12,9 +12,9 @@ from minibroker.faults.actions import (
     ENTITY_FIELDS,
     ActionKind,
 )
-from minibroker.faults.entities import selectable
 from minibroker.faults.points import POINTS
 from protocol import registry
+from protocol.entities import selectable
 from protocol.errors import ErrorCode
 from protocol.registry import ApiKey
 from protocol.types import uuid_text
@@ -90,7 +90,7 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
             needed = max(low, _effective_from(key) or 0)
             high = draw(st.integers(needed, max(high, needed)))
             rule |= {"version_min": low, "version_max": high + draw(st.integers(0, 2))}
-        known = selectable(registry.schema(key).request, key, range(low, high + 1))
+        known = selectable(registry.schema(key).request, range(low, high + 1))
         names = [n for n in names if n not in ENTITY_FIELDS or ENTITY_FIELDS[n] in known]
     for name in draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
         rule[name] = draw(_SELECTORS[name])

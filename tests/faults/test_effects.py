@@ -190,14 +190,15 @@ async def test_rule_counts_a_hit_if_the_client_could_tell(
         assert not any(effective.values())
         return
     assert any(effective.values())
-    for key, (low, high) in SERVED.items():
-        chosen = rule._replace(api=ApiKey(key).name)
+    for served, (low, high) in SERVED.items():
+        key = ApiKey(served)
+        chosen = rule._replace(api=key.name)
         versions = range(low, high + 1)
-        found = [effective[ApiKey(key), version] for version in versions]
-        assert accepted(chosen) == any(found), ApiKey(key).name
+        found = [effective[key, version] for version in versions]
+        assert accepted(chosen) == any(found), key.name
         for version, has_effect in zip(versions, found, strict=True):
             one = chosen._replace(version_min=version, version_max=version)
-            assert accepted(one) == has_effect, (ApiKey(key).name, version)
+            assert accepted(one) == has_effect, (key.name, version)
 
 
 @pytest.mark.parametrize("case", sorted(RULES.keys() - {"corrupt crc"}))

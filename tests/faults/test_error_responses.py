@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.faults.entities import EntityKey, MessageEntity, entities
 from minibroker.faults.error_responses import (
     ErrorPlan,
     choose_site,
@@ -18,7 +17,9 @@ from minibroker.faults.error_responses import (
 )
 from protocol import registry
 from protocol.compiler import decode, encode
+from protocol.entities import MessageEntity, entities
 from protocol.errors import ErrorCode
+from protocol.meanings import Meaning
 from protocol.messages.create_acls import AclCreationResult, CreateAclsResponse
 from protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from protocol.messages.produce import (
@@ -34,7 +35,7 @@ from protocol.schema import Array, Message, Struct
 from tests.faults.messages import request_of, served_versions
 
 CODE = int(ErrorCode.UNKNOWN_SERVER_ERROR)
-TOPIC = EntityKey.TOPIC
+TOPIC = Meaning.TOPIC
 PRODUCE = (int(ApiKey.PRODUCE), 9)
 
 
@@ -59,7 +60,7 @@ def plan_of(
     found: list[MessageEntity] | None = None,
     **more: Any,
 ) -> ErrorPlan | None:
-    everything = entities(request, version, key)
+    everything = entities(request, version)
     return plan_error(
         (int(key), version),
         request,
@@ -88,32 +89,32 @@ def test_every_response_can_have_an_error_and_be_encoded(key: ApiKey, version: i
 @pytest.mark.parametrize(("key", "version"), list(served_versions()))
 def test_error_of_one_entity_leaves_others_in_the_request(key: ApiKey, version: int) -> None:
     request = request_of(key, version)
-    everything = entities(request, version, key)
+    everything = entities(request, version)
     first = everything[0]
     plan = plan_of(key, version, request, [first], selected=frozenset(first.keys))
     if plan is None or plan.is_whole:
         return
     remove_entities(request, [first])
-    left = entities(request, version, key)
+    left = entities(request, version)
     assert [each.keys for each in left] == [each.keys for each in everything[1:]]
     response = error_response((int(key), version), plan, CODE)
     assert codes_in(response).count(CODE) == 1
 
 
 def test_places_of_errors_follow_what_is_selected() -> None:
-    def place(key: ApiKey, version: int, *selected: EntityKey) -> list[str] | None:
+    def place(key: ApiKey, version: int, *selected: Meaning) -> list[str] | None:
         site = choose_site(key, version, frozenset(selected))
         return None if site is None else [array.name for array in site.arrays]
 
     assert place(ApiKey.OFFSET_FETCH, 8) == ["groups"]
-    assert place(ApiKey.OFFSET_FETCH, 8, EntityKey.GROUP) == ["groups"]
+    assert place(ApiKey.OFFSET_FETCH, 8, Meaning.GROUP) == ["groups"]
     assert place(ApiKey.OFFSET_FETCH, 8, TOPIC) == ["groups", "topics", "partitions"]
-    assert place(ApiKey.OFFSET_FETCH, 7, EntityKey.GROUP) == []
-    assert place(ApiKey.OFFSET_COMMIT, 8, EntityKey.GROUP) == ["topics", "partitions"]
-    assert place(ApiKey.JOIN_GROUP, 9, EntityKey.GROUP) == []
-    assert place(ApiKey.FIND_COORDINATOR, 4, EntityKey.GROUP) == ["coordinators"]
-    assert place(ApiKey.FIND_COORDINATOR, 3, EntityKey.GROUP) == []
-    assert place(ApiKey.CREATE_ACLS, 3, EntityKey.RESOURCE) == ["results"]
+    assert place(ApiKey.OFFSET_FETCH, 7, Meaning.GROUP) == []
+    assert place(ApiKey.OFFSET_COMMIT, 8, Meaning.GROUP) == ["topics", "partitions"]
+    assert place(ApiKey.JOIN_GROUP, 9, Meaning.GROUP) == []
+    assert place(ApiKey.FIND_COORDINATOR, 4, Meaning.GROUP) == ["coordinators"]
+    assert place(ApiKey.FIND_COORDINATOR, 3, Meaning.GROUP) == []
+    assert place(ApiKey.CREATE_ACLS, 3, Meaning.RESOURCE) == ["results"]
 
 
 def test_fetch_has_errors_at_partitions_but_those_of_sessions() -> None:
@@ -167,7 +168,7 @@ def test_results_by_position_keep_their_order() -> None:
     key, version = ApiKey.CREATE_ACLS, 3
     request = request_of(key, version)
     found = entities(request, version)
-    plan = plan_of(key, version, request, found[:1], selected=frozenset({EntityKey.RESOURCE}))
+    plan = plan_of(key, version, request, found[:1], selected=frozenset({Meaning.RESOURCE}))
     assert plan is not None
     rest = CreateAclsResponse(results=[AclCreationResult(error_code=0)])
     response = error_response((int(key), version), plan, 5, rest)

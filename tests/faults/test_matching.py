@@ -13,7 +13,6 @@ from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import parse
 from minibroker.faults.actions import ENTITY_FIELDS
 from minibroker.faults.effects import effect_fault
-from minibroker.faults.entities import EntityKey, entities
 from minibroker.faults.matching import (
     ConnectionAttributes,
     Matcher,
@@ -22,9 +21,22 @@ from minibroker.faults.matching import (
 )
 from minibroker.faults.rule_index import IndexedRule
 from minibroker.faults.rules import ActiveRule, is_about_requests, selected_api
+from protocol.entities import entities
 from protocol.headers import RequestHeader, encode_request_header
+from protocol.meanings import Meaning
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.heartbeat import HeartbeatRequest
+from protocol.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from protocol.registry import ApiKey
 from protocol.types import uuid_from_text
 from tests.faults.messages import request_of, served_versions
@@ -57,6 +69,40 @@ def matched(made: Matcher, key: ApiKey = ApiKey.HEARTBEAT, request: Any = HEARTB
     return [] if found is None else [each.active.id for each in found.matches]
 
 
+def test_key_of_a_coordinator_is_what_its_type_says() -> None:
+    request = FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)
+    for selector, ids in (("group", []), ("transactional_id", ["1"])):
+        rule = parse(FaultRule, {"action": "observe", selector: "x"})
+        assert matched(matcher(rule), ApiKey.FIND_COORDINATOR, request) == ids
+
+
+def test_resource_of_a_type_is_that_topic_or_group() -> None:
+    resource = AlterConfigsResource(resource_type=32, resource_name="x")
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    for selector, ids in (("topic", []), ("group", ["1"]), ("resource", ["1"])):
+        rule = parse(FaultRule, {"action": "observe", selector: "x"})
+        head = header(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)
+        found = matcher(rule).match_request(FACTS, head, request, no_topic)
+        assert ([] if found is None else [each.active.id for each in found.matches]) == ids
+
+
+def test_setting_of_a_new_topic_is_no_topic() -> None:
+    config = CreatableTopicConfig(name="retention.ms", value="1")
+    request = CreateTopicsRequest(topics=[CreatableTopic(name="t", configs=[config])])
+    for topic, ids in (("retention.ms", []), ("t", ["1"])):
+        rule = parse(FaultRule, {"action": "observe", "topic": topic})
+        assert matched(matcher(rule), ApiKey.CREATE_TOPICS, request) == ids
+
+
+def test_subscribed_topics_of_a_heartbeat_are_its_topics() -> None:
+    request = ConsumerGroupHeartbeatRequest(group_id="g", subscribed_topic_names=["s", "t"])
+    rule = parse(FaultRule, {"action": "observe", "topic": "t"})
+    head = header(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1)
+    found = matcher(rule).match_request(FACTS, head, request, no_topic)
+    assert found is not None
+    assert [each.keys[Meaning.TOPIC] for each in found.matches[0].found] == ["t"]
+
+
 def _text_matches(selector: str, value: object) -> bool:
     pattern = ".*".join(map(re.escape, selector.split("*")))
     return isinstance(value, str) and re.fullmatch(pattern, value) is not None
@@ -81,7 +127,7 @@ def _expected(rule: FaultRule, head: RequestHeader, request: Any) -> list[int] |
         name: getattr(rule, name) for name in ENTITY_FIELDS if getattr(rule, name) is not None
     }
     positions = []
-    for position, entity in enumerate(entities(request, head.api_version, head.api_key)):
+    for position, entity in enumerate(entities(request, head.api_version)):
         keys = entity.keys
         for name, selector in given_.items():
             value = keys.get(ENTITY_FIELDS[name])
@@ -111,7 +157,7 @@ def test_any_rule_matches_what_its_selectors_say(
         assert found is None
         return
     assert found is not None
-    everything = entities(request, version, key)
+    everything = entities(request, version)
     assert found.matches[0].found == tuple(everything[at] for at in expected)
     assert found.entity_count == len(everything)
     assert matcher(rule).concerns(encode_request_header(head))
@@ -164,9 +210,12 @@ def test_rules_of_others_are_not_compared_with_a_request(
             chosen["connection"] = number
         made.add(ActiveRule(str(number), FaultRule("observe", **chosen)))
     compared: list[str] = []
-    monkeypatch.setattr(
-        IndexedRule, "matches_entity", lambda self, *_: bool(compared.append(self.active.id))
-    )
+
+    def matches_entity(self: IndexedRule, *_: object) -> bool:
+        compared.append(self.active.id)
+        return False
+
+    monkeypatch.setattr(IndexedRule, "matches_entity", matches_entity)
     request = FetchRequest(topics=[FetchTopic(topic="t123", partitions=[FetchPartition()])])
     made.match_request(FACTS, header(ApiKey.FETCH, 4), request, no_topic)
     assert len(compared) == requests
@@ -241,13 +290,13 @@ def test_rules_inside_of_the_broker_match_at_their_point_only() -> None:
     for each in made:
         points.add(each)
     for group, expected in (("g1", ["1", "3"]), ("h", ["3"])):
-        found = points.match("group.preparing_rebalance", {EntityKey.GROUP: group})
+        found = points.match("group.preparing_rebalance", {Meaning.GROUP: group})
         assert [each.rule_id for each in found] == expected
     assert points.match("controller.applied", {}) == ()
     assert not Matcher(made[:3]).concerns(start(ApiKey.JOIN_GROUP))
     points.remove("1")
     points.remove("none")
-    found = points.match("group.preparing_rebalance", {EntityKey.GROUP: "g1"})
+    found = points.match("group.preparing_rebalance", {Meaning.GROUP: "g1"})
     assert [each.rule_id for each in found] == ["3"]
 
 

@@ -7,9 +7,9 @@ from typing import get_args
 from minibroker.control.fault_shapes import FaultHold, FaultPoint, FaultRule
 from minibroker.coordinator import holds
 from minibroker.faults.actions import ENTITY_FIELDS, SELECTORS
-from minibroker.faults.entities import selectable
 from minibroker.faults.points import APPLIED, POINTS, is_inside, selectors_of
 from protocol import registry
+from protocol.entities import selectable
 
 
 def test_every_point_has_a_row() -> None:
@@ -23,7 +23,7 @@ def test_requests_at_a_point_have_what_can_be_selected_there() -> None:
     for point in POINTS.values():
         assert set(point.selectors) <= set(SELECTORS)
         if point.api is not None:
-            known = selectable(registry.schema(point.api).request, point.api)
+            known = selectable(registry.schema(point.api).request)
             chosen = [ENTITY_FIELDS[each] for each in point.selectors if each in ENTITY_FIELDS]
             assert set(chosen) == known & set(ENTITY_FIELDS.values())
 

@@ -9,7 +9,6 @@ from hypothesis import given
 
 from minibroker.control.fault_shapes import FaultRule
 from minibroker.control.schema import InvalidJson, parse
-from minibroker.faults.entities import EntityKey
 from minibroker.faults.rules import (
     ActiveRule,
     api_of,
@@ -22,6 +21,7 @@ from minibroker.faults.rules import (
     selected_keys,
 )
 from protocol.errors import ErrorCode
+from protocol.meanings import Meaning
 from protocol.registry import ApiKey
 from tests.faults.messages import SERVED
 from tests.faults.strategies import rules, wrong_rules
@@ -200,4 +200,4 @@ def test_rule_with_a_point_selects_its_api_or_none() -> None:
 
 def test_keys_of_selectors_are_known() -> None:
     rule = FaultRule("observe", topic="t", partition=0, client_id="c")
-    assert selected_keys(rule) == {EntityKey.TOPIC, EntityKey.PARTITION}
+    assert selected_keys(rule) == {Meaning.TOPIC, Meaning.PARTITION}

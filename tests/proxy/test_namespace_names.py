@@ -14,14 +14,19 @@ from trio.testing import wait_all_tasks_blocked
 from minibroker.proxy.exchange import UnexpectedFrame
 from minibroker.proxy.namespace_acls import ACL_APIS, is_about_acls
 from minibroker.proxy.namespace_names import (
+    NAMES as NAME_MEANINGS,
+)
+from minibroker.proxy.namespace_names import (
     NOT_OFFERED,
-    Meaning,
+    PATTERNS,
+    TRANSLATED,
     NamespaceNames,
-    fields_with_names,
 )
 from protocol import registry
 from protocol.compiler import decode, encode
+from protocol.entities import marked_fields, marks, struct_in, values
 from protocol.headers import RequestHeader, encode_request_header
+from protocol.meanings import Meaning
 from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -40,7 +45,7 @@ from protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from protocol.registry import ApiKey
-from protocol.schema import Array, Message, Struct
+from protocol.schema import Array, Message
 from tests.protocol.conftest import draw, project
 from tests.proxy.conversation import conversation, request_frame
 
@@ -89,7 +94,7 @@ def test_every_text_of_an_offered_api_is_translated_or_known() -> None:
                 translated = {
                     each.name
                     for version in range(valid.low, valid.high + 1)
-                    for each, _ in fields_with_names(cls, version)
+                    for each in marked_fields(cls, version, TRANSLATED)
                 }
                 if item.name not in translated | OTHER_TEXTS:
                     unknown.add((cls.__name__, item.name))
@@ -152,15 +157,8 @@ def test_every_name_in_a_request_has_the_prefix_at_the_broker(key: ApiKey) -> No
 
 def without_patterns(struct: Any, version: int) -> None:
     """Remove regular expressions, which are not translated back."""
-    cls: type[Struct] = type(struct)
-    for item, meaning in fields_with_names(cls, version):
-        value = getattr(struct, item.name)
-        if meaning is Meaning.PATTERN:
-            setattr(struct, item.name, None)
-        elif meaning is Meaning.BELOW:
-            for each in value if isinstance(value, list) else [value]:
-                if each is not None:
-                    without_patterns(each, version)
+    for mark in marks(struct, version, PATTERNS):
+        mark.replace(None)
 
 
 @given(data=st.data())
@@ -178,33 +176,21 @@ def test_translation_there_and_back_changes_nothing(data: st.DataObject) -> None
         assert message == before
 
 
-def names_in(struct: Any, version: int) -> Iterator[str]:
-    cls: type[Struct] = type(struct)
-    for item, meaning in fields_with_names(cls, version):
-        value = getattr(struct, item.name)
-        if meaning is Meaning.BELOW:
-            for each in value if isinstance(value, list) else [value]:
-                if each is not None:
-                    yield from names_in(each, version)
-        elif meaning is Meaning.NAME and value:
-            yield from value if isinstance(value, list) else [value]
-
-
 @given(data=st.data())
 def test_response_names_nothing_of_another_namespace(data: st.DataObject) -> None:
     key, version = data.draw(st.sampled_from(versions("response")))
     message = project(data.draw(draw(registry.schema(key).response)), version)
     NamespaceNames("other.").to_broker(message, version)
     NAMES.to_client(message, version)
-    assert [name for name in names_in(message, version) if name] == []
+    assert [name for name in values(message, version, NAME_MEANINGS) if name] == []
 
 
 @pytest.mark.parametrize("key", OFFERED)
 def test_responses_have_no_name_outside_of_arrays(key: ApiKey) -> None:
     cls = registry.schema(key).response
     for version in range(cls.__versions__.low, cls.__versions__.high + 1):
-        found = {meaning for _, meaning in fields_with_names(cls, version)}
-        assert found <= {Meaning.BELOW, Meaning.TEXT}
+        found = marked_fields(cls, version, TRANSLATED)
+        assert {item.means for item in found if struct_in(item) is None} <= {Meaning.MESSAGE}
 
 
 def test_own_entries_remain() -> None:

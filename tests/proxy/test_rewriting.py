@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from minibroker.config.types import HostPort
 from minibroker.proxy.rewriting import (
-    EXEMPT,
     REWRITTEN,
     can_name_brokers,
     decode_response,
-    has_addresses,
-    is_address,
     rewrite,
     translate_addresses,
 )
@@ -24,6 +21,7 @@ from protocol import registry
 from protocol.compiler import encode
 from protocol.errors import DecodeError, ErrorCode
 from protocol.headers import encode_response_header
+from protocol.meanings import Meaning
 from protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from protocol.messages.find_coordinator import FindCoordinatorResponse
 from protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
@@ -48,19 +46,13 @@ def names_hosts(cls: type[Struct]) -> bool:
     return any("host" in name for name in names) and any("port" in name for name in names)
 
 
-def test_every_response_with_addresses_is_rewritten_or_exempt() -> None:
-    found = {
-        key
-        for key in ApiKey
-        if any(names_hosts(each) for each in structs_of(registry.schema(key).response))
-    }
-    assert found == REWRITTEN | EXEMPT.keys()
-    assert not REWRITTEN & EXEMPT.keys()
-    for key in REWRITTEN:
+def test_responses_with_addresses_of_brokers_are_rewritten() -> None:
+    for key in ApiKey:
         structs = list(structs_of(registry.schema(key).response))
-        assert [each for each in structs if names_hosts(each)] == [
-            each for each in structs if is_address(each)
-        ]
+        means = [item.means for each in structs for item in each.__fields__]
+        addresses = means.count(Meaning.HOST) + means.count(Meaning.PEER_HOST)
+        assert addresses == len([each for each in structs if names_hosts(each)])
+        assert (Meaning.HOST in means) == (key in REWRITTEN)
 
 
 def translated(broker: HostPort) -> HostPort:
@@ -137,7 +129,7 @@ def test_versions_without_addresses_pass() -> None:
 def test_missing_coordinator_is_no_address() -> None:
     response = FindCoordinatorResponse(error_code=15, node_id=-1, host="", port=-1)
     assert not translate_addresses(response, 3, translated)
-    assert has_addresses(FindCoordinatorResponse, 3)
+    assert can_name_brokers(ApiKey.FIND_COORDINATOR, 3)
 
 
 def test_same_broker_in_several_places_is_translated_each_time() -> None:

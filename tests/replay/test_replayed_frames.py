@@ -62,5 +62,5 @@ def test_expected_cluster_is_removed_from_api_versions() -> None:
 def test_first_error_is_found_in_nested_lists() -> None:
     parts = [PartitionProduceResponse(error_code=0), PartitionProduceResponse(error_code=6)]
     topic = TopicProduceResponse(name="t", partition_responses=parts)
-    assert first_error(ProduceResponse(responses=[topic])) == 6
-    assert first_error(ProduceResponse(responses=[])) == 0
+    assert first_error(ProduceResponse(responses=[topic]), 9) == 6
+    assert first_error(ProduceResponse(responses=[]), 9) == 0

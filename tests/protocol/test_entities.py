@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.faults.entities import EntityKey, MessageEntity, Step, entities, frozen, selectable
 from protocol import registry
+from protocol.entities import MessageEntity, Step, entities, frozen, selectable
+from protocol.meanings import Meaning
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.heartbeat import HeartbeatRequest
@@ -22,10 +23,10 @@ from protocol.registry import ApiKey
 from tests.faults.messages import keys_in, request_of, served_versions
 
 TOPIC, PARTITION, GROUP, MEMBER = (
-    EntityKey.TOPIC,
-    EntityKey.PARTITION,
-    EntityKey.GROUP,
-    EntityKey.MEMBER,
+    Meaning.TOPIC,
+    Meaning.PARTITION,
+    Meaning.GROUP,
+    Meaning.MEMBER,
 )
 
 
@@ -37,7 +38,7 @@ def test_partitions_are_found_with_their_topic_and_transaction() -> None:
             TopicProduceData(name="b", partition_data=[PartitionProduceData(index=0)]),
         ],
     )
-    transaction = {EntityKey.TRANSACTIONAL_ID: "tx"}
+    transaction = {Meaning.TRANSACTIONAL_ID: "tx"}
     assert entities(request, 9) == [
         MessageEntity(
             {**transaction, TOPIC: "a", PARTITION: 3},
@@ -88,11 +89,11 @@ def test_forgotten_partitions_of_a_fetch_are_no_entities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "key"), [(0, EntityKey.GROUP), (1, EntityKey.TRANSACTIONAL_ID), (2, None)]
+    ("kind", "key"), [(0, Meaning.GROUP), (1, Meaning.TRANSACTIONAL_ID), (2, None)]
 )
-def test_coordinator_key_means_what_its_type_says(kind: int, key: EntityKey | None) -> None:
+def test_coordinator_key_means_what_its_type_says(kind: int, key: Meaning | None) -> None:
     request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["x", "y"])
-    found = entities(request, 6, ApiKey.FIND_COORDINATOR)
+    found = entities(request, 6)
     assert [each.keys.get(key) if key else None for each in found] == (
         ["x", "y"] if key else [None, None]
     )
@@ -101,10 +102,10 @@ def test_coordinator_key_means_what_its_type_says(kind: int, key: EntityKey | No
 def test_every_key_of_every_request_is_found() -> None:
     for key, version in served_versions():
         request = request_of(key, version)
-        found = entities(request, version, key)
+        found = entities(request, version)
         named = {(name, frozen(value)) for each in found for name, value in each.keys.items()}
         expected = {
-            each for each in keys_in(request, version) if each[0] in selectable(type(request), key)
+            each for each in keys_in(request, version) if each[0] in selectable(type(request))
         }
         if key in {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SYNC_GROUP, ApiKey.FETCH}:
             continue  # They name more than what they are about.
@@ -113,5 +114,5 @@ def test_every_key_of_every_request_is_found() -> None:
 
 def test_topics_of_requests_with_ids_can_be_selected_by_name() -> None:
     schema = registry.schema(ApiKey.PRODUCE)
-    assert {TOPIC, EntityKey.TOPIC_ID} <= selectable(schema.request, ApiKey.PRODUCE)
-    assert selectable(registry.schema(ApiKey.LIST_GROUPS).request, ApiKey.LIST_GROUPS) == set()
+    assert {TOPIC, Meaning.TOPIC_ID} <= selectable(schema.request)
+    assert selectable(registry.schema(ApiKey.LIST_GROUPS).request) == set()
