@@ -5,7 +5,9 @@ range of ApiVersions itself (KIP-511); the processor takes it from `unsupported_
 version 3 on the client sends its software name and version, which are validated. Produce is
 advertised from 0 although 0-2 are rejected, because older librdkafka does not compress without it
 (KAFKA-18659). Below version 4, features with a minimum of 0 are omitted because older clients
-cannot read them (KAFKA-17492). From version 5 on the client may name the cluster and the node that
+cannot read them (KAFKA-17492). The APIs of client telemetry are advertised while there is a
+subscription, as Kafka does while it has a receiver: librdkafka logs at its default level that its
+instance id has changed when it first asks for one (KIP-714). From version 5 on the client may name the cluster and the node that
 it expects (KIP-1242), and gets REBOOTSTRAP_REQUIRED from another one. With a persona, the features
 and the response to an unknown version are the persona's. In Kafka:
 ``KafkaApis.handleApiVersionsRequest`` and ``ApiVersionsResponse.Builder``.
@@ -19,6 +21,7 @@ from typing import Any, Final
 
 from minibroker.apis.base import Api, Context, Owner, ServedVersions
 from minibroker.cluster.features import shown_features
+from minibroker.cluster.image import CLIENT_METRICS
 from minibroker.config import NODE_ID, PERSONA
 from minibroker.personas.persona import ALL, NONE, OWN, Persona
 from protocol.errors import ErrorCode
@@ -37,6 +40,8 @@ _SOFTWARE_VERSION: Final = 3
 
 NO_NODE_ID: Final = -1
 """Node id of a request that names no node."""
+
+_TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -91,10 +96,13 @@ def _expects_another_broker(ctx: Context, request: ApiVersionsRequest) -> bool:
 
 def _response(ctx: Context) -> ApiVersionsResponse:
     features = shown_features(ctx.settings[PERSONA], ctx.image.features)
+    api_keys = _advertised(ctx.served)
+    if not any(kind == CLIENT_METRICS for kind, _ in ctx.image.configs):
+        api_keys = [each for each in api_keys if each.api_key not in _TELEMETRY]
     if features is None:
-        return ApiVersionsResponse(api_keys=_advertised(ctx.served))
+        return ApiVersionsResponse(api_keys=api_keys)
     return ApiVersionsResponse(
-        api_keys=_advertised(ctx.served),
+        api_keys=api_keys,
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in features.supported.items()

@@ -43,8 +43,10 @@ from minibroker.broker.startup import (
 from minibroker.config import (
     ACTIVITY_ENABLE,
     ADVERTISED_LISTENERS,
+    BROKER_ID,
     CONTROL_LISTENER,
     CONTROL_TOKEN,
+    LOG_DIRS,
     NODE_ID,
     NUM_IO_THREADS,
     NUM_NETWORK_THREADS,
@@ -173,12 +175,15 @@ def _share(settings: Settings, directories: BrokerDirectories, rebuild_topics: b
     advertised = settings[ADVERTISED_LISTENERS]
     endpoints = advertised_endpoints(listeners, advertised or (), ports, socket.gethostname())
     directories.lock.describe(f"minibroker on {_addresses(endpoints)}")
-    # Clients that read the broker's configs learn the address of its control API.
+    # Clients that read the broker's configs learn the address of its control API, and where its
+    # data is.
     control_address = HostPort(host, control.getsockname()[1])
     clock = SharedClock()
     return Shared(
         settings=settings.with_actual_values(
             {
+                BROKER_ID.name: settings[NODE_ID],
+                LOG_DIRS.name: (str(directories.data_dir),),
                 CONTROL_LISTENER.name: control_address,
                 CONTROL_TOKEN.name: token_for(control, settings[CONTROL_TOKEN]),
             }

@@ -209,6 +209,16 @@ def test_kafkas_command_takes_a_quota_file_line_by_line(
     assert ours("--alter", "--quota-file", str(removing))[0] == 0
 
 
+def test_broker_without_a_data_directory_describes_where_its_data_is(
+    admin: AdminClient, own: RunningBroker
+) -> None:
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    [future] = admin.describe_configs([resource]).values()
+    described = future.result(20)
+    assert described["broker.id"].value == described["node.id"].value == "1"
+    assert Path(described["log.dirs"].value, "config.sqlite").exists()
+
+
 def test_confluents_admin_client_alters_single_settings(admin: AdminClient) -> None:
     topic = "confluents"
     admin.create_topics([NewTopic(topic, 1, config={"retention.ms": "5"})])[topic].result(20)

@@ -14,6 +14,7 @@ from minibroker.apis.api_versions import (
     unsupported_version,
 )
 from minibroker.cluster.features import TRANSACTION_VERSION
+from minibroker.cluster.image import CLIENT_METRICS
 from protocol.compiler import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -44,6 +45,20 @@ async def test_all_served_apis_are_listed(apis: Any, version: int) -> None:
         (0, 0, 13),
         (18, 0, 5),
     ]
+
+
+async def test_telemetry_is_listed_while_there_is_a_subscription(apis: Any) -> None:
+    telemetry = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (0, 0), ApiKey.PUSH_TELEMETRY: (0, 0)}
+    context = replace(apis.context(API.key, 4), served={**SERVED, **telemetry})
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+
+    def listed() -> set[int]:
+        return {entry.api_key for entry in merge(context, request, {}).api_keys}
+
+    assert listed() == SERVED.keys()
+    configs = {**context.image.configs, (CLIENT_METRICS, "all"): {"interval.ms": "1000"}}
+    context = replace(context, image=replace(context.image, configs=configs))
+    assert listed() == SERVED.keys() | telemetry.keys()
 
 
 async def test_cached_api_list_is_not_reused_for_other_served_apis(apis: Any) -> None:
