@@ -273,7 +273,7 @@ RULES: Final = (
     BehaviorRule(
         "producer-reset",
         "After UNKNOWN_PRODUCER_ID or OUT_OF_ORDER_SEQUENCE_NUMBER to its next batch, an "
-        "idempotent producer goes on with a new epoch or producer id, or stops.",
+        "idempotent producer continues with a new epoch or producer id, or stops.",
         "KIP-360",
         Severity.ERROR,
         "a producer whose next batch was answered with one of these errors",
