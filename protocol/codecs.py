@@ -151,7 +151,7 @@ def _first_lz4_frame(data: memoryview | bytes) -> bytes:
     """
     whole = bytes(data)
     if len(whole) < _LZ4_HEADER_MIN_BYTES or not whole.startswith(_LZ4_MAGIC):
-        raise DecodeError("lz4 data does not begin with the header of an LZ4 frame", 0)
+        raise DecodeError("lz4 data does not start with the header of an LZ4 frame", 0)
     flags = whole[_LZ4_FLAGS_POSITION]
     if flags & _LZ4_FIXED_FLAGS != _LZ4_INDEPENDENT_BLOCKS:
         raise DecodeError(_lz4_flags_error(flags), _LZ4_FLAGS_POSITION)

@@ -1,6 +1,6 @@
 """What the fields of messages mean: the entities that they name, errors, addresses, fences.
 
-Owns the list of meanings, which is stated once, beside each field of a message. It must never know
+Owns the list of meanings, which is stated once, at each field of a message. It must never know
 a particular message. Invariant: two fields with the same meaning hold values of the same kind, so
 code that reads, matches, redacts or rewrites messages asks for a meaning, never for a name. Kafka
 marks some of them with ``entityType`` in its message definitions.

@@ -251,7 +251,7 @@ def read_batch(value: bytes | memoryview) -> pa.RecordBatch:
 def _has_compressed_columns(value: bytes | memoryview) -> bool:
     """Whether a message of an IPC stream has compressed columns. Raises NoEventBatch.
 
-    pyarrow tells only by decompressing them, so this reads the tables of Arrow's FlatBuffers.
+    pyarrow reports them only after decompressing, so this reads the tables of Arrow's FlatBuffers.
     """
     at = 0
     while at + _PREFIX.size <= len(value):

@@ -7,9 +7,9 @@ advertised from 0 although 0-2 are rejected, because older librdkafka does not c
 (KAFKA-18659). Below version 4, features with a minimum of 0 are omitted because older clients
 cannot read them (KAFKA-17492). The APIs of client telemetry are advertised while there is a
 subscription, as Kafka does while it has a receiver: librdkafka logs at its default level that its
-instance id has changed when it first asks for one (KIP-714). From version 5 on the client may name the cluster and the node that
-it expects (KIP-1242), and gets REBOOTSTRAP_REQUIRED from another one. With a persona, the features
-and the response to an unknown version are the persona's. In Kafka:
+instance id has changed when it first asks for one (KIP-714). From version 5 on the client may name
+the cluster and the node that it expects (KIP-1242), and gets REBOOTSTRAP_REQUIRED from another one.
+With a persona, the features and the response to an unknown version are the persona's. In Kafka:
 ``KafkaApis.handleApiVersionsRequest`` and ``ApiVersionsResponse.Builder``.
 """
 

@@ -84,7 +84,7 @@ WITHOUT_LOG_START: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors of an append beside which Kafka gives no log start offset
+"""Errors of an append with which Kafka returns no log start offset
 (``ReplicaManager.appendRecordsToLeader``).
 """
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})

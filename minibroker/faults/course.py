@@ -58,7 +58,7 @@ NO_EFFECT: Final = object()
 
 _FRAME_PARTS: Final = frozenset({"bit", "length", "correlation_id", "truncate"})
 _FROM_ARRIVAL: Final = frozenset({"observe", "reorder"})
-"""Actions that count requests as they arrive, wherever they happen."""
+"""Actions that count requests as they arrive, at any place."""
 
 
 class FaultCourse:

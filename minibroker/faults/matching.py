@@ -60,7 +60,7 @@ class Candidate(NamedTuple):
     claims: tuple[int, ...] | None
     """Positions of the matching entities in the request; None if the rule claims all of it."""
     is_late: bool = False
-    """Whether the rule claims now if it would fire, and is asked again with the response."""
+    """Whether the rule claims now if it would fire, and is compared again with the response."""
 
 
 class RequestMatches(NamedTuple):

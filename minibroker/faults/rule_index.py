@@ -140,7 +140,7 @@ class RuleIndex:
             del self._kinds[rule.table[0]]
 
     def concerns(self, client_id: Callable[[], str | None]) -> bool:
-        """Whether a rule may match a request of a client, whatever its entities are."""
+        """Whether a rule may match a request of a client with any entities."""
         if self._compared or any(kind != CLIENT_ID for kind, _ in self._kinds):
             return True
         return any((kind, _start(client_id(), kind[1])) in self._tables for kind in self._kinds)

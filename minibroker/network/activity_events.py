@@ -138,7 +138,7 @@ def count_batch_records(batch: memoryview) -> int:
 def first_error(response: Struct | None) -> int:
     """Return the first error code of a response, or 0 if there is none."""
     find = None if response is None else _finder(type(response))
-    return 0 if find is None else find(response)
+    return 0 if find is None else int(find(response))
 
 
 @cache

@@ -287,9 +287,7 @@ def _merge(entities: Any, seconds: Any, amounts: Any, throttled: Any) -> int:
 
 
 def average(seconds: BusySeconds, windows: Windows) -> Floats:
-    """The rate in each busy second: the average over the shorter or the longer window, whichever is
-    higher.
-    """
+    """The rate in each busy second: the higher of the averages over the two windows."""
     rates = np.zeros(len(seconds.seconds))
     for longest in (False, True):
         lengths_s = np.array([windows[quota][longest] for quota in QUOTAS])[seconds.quotas]

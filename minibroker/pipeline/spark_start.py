@@ -1,7 +1,7 @@
 """Detects why Spark can't start, and reports it in one line.
 
 Owns the validation of a master's URL, and what Spark and its JVM print while they start. It must
-never know a job, or choose a setting. Invariant: whatever is wrong, the caller gets one exception
+never know a job, or choose a setting. Invariant: for any cause, the caller gets one exception
 with the cause, and nothing else is printed; a start that succeeds prints the same as without this.
 Spark itself retries an unreachable master for a minute, and prints a stack trace each time.
 """

@@ -39,7 +39,7 @@ IDLE_MS_MIN: Final = 30_000
 SESSIONLESS: Final = frozenset({-1, 0})
 """Session epochs of a fetch that names all its partitions (KIP-227)."""
 RESET_TIMESTAMPS: Final = {-1: "the end", -2: "the start"}
-"""Timestamps of ListOffsets that stand for an end of the log."""
+"""Timestamps of ListOffsets that mean an end of the log."""
 
 
 # Committed offsets --------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ class SentBatch(NamedTuple):
         """Equal for two batches if the second one repeats the first.
 
         A retry may be built again, so that its checksum differs. An idempotent producer keeps the
-        sequence of the batch. Other batches begin with the same record, with its timestamp.
+        sequence of the batch. Other batches start with the same record, with its timestamp.
         """
         if self.has_sequence:
             return self.header.producer_id, self.header.base_sequence

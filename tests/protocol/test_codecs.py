@@ -120,7 +120,7 @@ def test_rejected_lz4_frame_says_what_to_change() -> None:
         ("linked blocks", "must write independent blocks"),
         ("version 2", "unknown version 2"),
         ("dictionary id", "dictionary"),
-        ("no frame", "does not begin with the header of an LZ4 frame"),
+        ("no frame", "does not start with the header of an LZ4 frame"),
         ("no end mark", "ends inside its frame"),
     ):
         with pytest.raises(DecodeError, match=reason):

@@ -49,7 +49,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
             raise click.BadParameter(f"'{value}' is not key=value", param=option)
         if not key.startswith("spark."):
             raise click.BadParameter(
-                f"'{key}' is no setting of Spark, which would ignore it: their names begin with"
+                f"'{key}' is no setting of Spark, which would ignore it: their names start with"
                 " spark., those of Hadoop with spark.hadoop.",
                 param=option,
             )

@@ -2,7 +2,7 @@
 
 Owns an event queue of requests that share counters or connections; all such requests have to be
 given at once. Invariant: each connection has one request in flight, and the next one follows the
-response to the previous one after the recorded pause or the throttle, whichever is longer; amounts
+response to the previous one after the longer of the recorded pause and the throttle; amounts
 are recorded in the order of time. Resembles muting in ``KafkaChannel`` and, for delayed responses,
 KIP-124.
 """
