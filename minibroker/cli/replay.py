@@ -30,7 +30,7 @@ WAIT_MS: Final = 500
 """How long the broker waits for further entries of the journal."""
 
 LOST: Final = "lost"
-"""Kind of an entry that replaces lost ones."""
+"""Kind of an entry that represents others."""
 
 QUERY: Final = f"kind=request,response&frames=true&limit=1000&wait_ms={WAIT_MS}"
 FASTEST: Final = "max"

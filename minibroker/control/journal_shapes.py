@@ -50,7 +50,7 @@ class EntryView(NamedTuple):
         int,
         Doc(
             "Position in the order of all entries, lost ones too, from 1; of the kind `lost`, that "
-            "of the last entry that it replaces."
+            "of the last entry that it represents."
         ),
     ]
     clock_ms: Annotated[float, Doc("Milliseconds since 1970 of the broker's clock.")]

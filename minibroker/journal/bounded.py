@@ -132,7 +132,7 @@ class Journal:
         """Return the oldest matching entries, at most ``limit``, and what is lost between them.
 
         A loss is included if one of the lost entries may have matched. Of the entries that it
-        replaces, only those after ``wanted.after`` count.
+        represents, only those after ``wanted.after`` count.
         """
         found = (
             _later(entry, wanted.after) if entry.kind is EntryKind.LOST else entry

@@ -54,7 +54,7 @@ class EntryKind(StrEnum):
     CLOCK = "clock"
     STATE = "state"
     LOST = "lost"
-    """Replaces entries that happened and that the journal does not have."""
+    """Represents entries that happened and that the journal does not have."""
 
 
 class LossReason(StrEnum):
@@ -74,7 +74,7 @@ class JournalEntry:
 
     sequence: int
     """Position in the order of all entries, lost ones too, from 1; of a loss, that of the last
-    entry that it replaces.
+    entry that it represents.
     """
     clock_ms: float
     """When it happened, in milliseconds since 1970 of the broker's clock."""
@@ -132,7 +132,7 @@ def loss_of(entry: JournalEntry) -> Loss:
 
 
 def lost_entries(entry: JournalEntry) -> int:
-    """Return how many lost entries an entry replaces; 0 if it is of another kind."""
+    """Return how many entries an entry represents that are lost; 0 if it is none of that kind."""
     if entry.kind is not EntryKind.LOST:
         return 0
     entries = entry.details.get("entries")

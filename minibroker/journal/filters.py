@@ -1,6 +1,6 @@
 """Which entries of the journal are meant.
 
-Owns the conditions on an entry. It must never know who asks, or read a clock. Invariant: all given
+Owns the conditions on an entry. It must never know a query, or read a clock. Invariant: all given
 conditions must hold, and an entry that does not have the wanted field never matches; a body is
 decoded only if everything that costs less matches and the frame contains the wanted text.
 """

@@ -2,8 +2,8 @@
 
 Owns the records that were handed over but are not entries yet, and the losses between them. It must
 never know how they arrive. Invariant: entries are in the order of the times of their records,
-in any process: only records up to a time are merged by which every process has
-handed over its own. A loss stands after all that its process recorded before, and never waits: some
+over all processes: only records up to a time are merged by which every process has handed over its
+own. A loss stands after all that its process recorded before, and never waits: some
 of the lost entries may be older than that time. Nothing is unpacked before that, so that a journal
 that is not read costs little. The memory of records, counted as the entries that they will be, and
 of entries together is bounded.

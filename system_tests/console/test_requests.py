@@ -80,3 +80,18 @@ def test_rows_are_bounded(rules: Browser) -> None:
     scene: Any = {"rows": [], "after": 0, "dropped": 0}
     rows = call(rules, "trace", "advance", scene, page_of(*entries))["rows"]
     assert (len(rows), rows[-1]["key"]) == (300, 399)
+
+
+def test_lost_entries_have_a_row_and_end_the_requests_before_it(rules: Browser) -> None:
+    details = {"entries": 7, "reason": "process_ended", "since_ms": 0}
+    loss = entry(9, "lost", None, role="worker-0", details=details)
+    page = page_of(entry(1, "request"), loss, entry(10, "response"))
+    scene: Any = {"rows": [], "after": 0, "dropped": 0}
+    rows = call(rules, "trace", "advance", scene, page)["rows"]
+    assert [(row["request"], row["response"]) for row in rows] == [
+        (1, None),
+        (None, None),
+        (None, 10),
+    ]
+    assert rows[1]["text"] == "7 entries lost: the process ended before it handed them over"
+    assert rows[1]["subject"] == "worker-0"

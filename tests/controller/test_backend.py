@@ -154,11 +154,7 @@ class At:
         self.roles = roles
         self.journal = JournalController(self.env, scope.subscribers, lambda *_: None, 1 << 20)
         store = FaultStore(env.data_dir, 1)
-        no_notes: dict[str, Any] = {
-            "on_clock": print,
-            "on_process": print,
-            "hand_over": self.journal.hand_over,
-        }
+        no_notes: dict[str, Any] = dict.fromkeys(("on_clock", "on_process", "hand_over"), print)
         self.backend = ControllerBackend(
             self.env,
             scope,

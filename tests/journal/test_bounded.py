@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,9 +111,3 @@ def test_restored_journal_continues_with_the_same_entries() -> None:
     found.restore(restored(saved(journal)))
     assert list(found) == list(journal)
     assert (found.last, found.dropped, len(found)) == (11, journal.dropped, len(journal))
-
-
-def test_bytes_that_are_no_saved_entries_are_an_error() -> None:
-    for data in (b"", b"x", saved([entry_of("clock")])[:-3], marshal.dumps([[1]])):
-        with pytest.raises(ValueError, match=r"\w"):
-            restored(data)
