@@ -15,14 +15,14 @@ from protocol.meanings import Meaning
 
 TEXTS = st.sampled_from(["a", "ab", "abc", "b"])
 SELECTORS = st.none() | TEXTS | st.sampled_from(["a*", "ab*", "*", "*b"])
-RULES = st.builds(
-    FaultRule,
-    st.just("observe"),
-    client_id=SELECTORS,
-    connection=st.none() | st.integers(1, 2),
-    topic=SELECTORS,
-    group=SELECTORS,
-)
+RULES = st.fixed_dictionaries(
+    {
+        "client_id": SELECTORS,
+        "connection": st.none() | st.integers(1, 2),
+        "topic": SELECTORS,
+        "group": SELECTORS,
+    }
+).map(lambda selectors: FaultRule("observe", **selectors))
 KEYS = st.fixed_dictionaries({}, optional={Meaning.TOPIC: TEXTS, Meaning.GROUP: TEXTS})
 
 
