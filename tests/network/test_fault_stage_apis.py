@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from minibroker.testing import MiniBroker
 from protocol.errors import ErrorCode
 from protocol.messages.produce import ProduceRequest
 from protocol.registry import ApiKey
-from protocol.schema import Array, Message, Struct
+from protocol.schema import Array, Struct
 from tests.faults.messages import request_of, served_versions
 from tests.network.raw_client import RawClient
 
@@ -35,7 +33,7 @@ def test_every_api_and_version_answers_with_the_error_of_a_rule() -> None:
             for key, version in served_versions():
                 if key == ApiKey.DESCRIBE_LOG_DIRS and version < 3:
                     continue  # It has an error for each directory, and no request names one.
-                request = cast("Message", request_of(key, version))
+                request = request_of(key, version)
                 if isinstance(request, ProduceRequest):
                     request.acks = 1
                 assert CODE in codes_in(client.ask(request, version)), (key.name, version)

@@ -21,7 +21,7 @@ RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
     [
         messages.RegisterRole("worker", 1, 2),
         messages.RoleRegistered(Image(cluster_id="c")),
-        messages.RoleRegistered(Image(), messages.FaultRules(1, (RULE,), "1")),
+        messages.RoleRegistered(Image(), messages.FaultRules(1, (RULE,), ("0",))),
         messages.RoleRegistered(Image(), records_journal=True),
         messages.JournalSwitch(is_on=True),
         messages.JournalRequest(7),
