@@ -75,6 +75,8 @@ class Chaos(RuleBasedStateMachine):
         self.next_id = 100
         self.producer: ProducerIdAndEpoch | None = None
         self.transaction = 0
+        self.is_ending = False
+        """Whether the client still expects the answer to EndTxn."""
         self.sent: list[Sent] = []
         self.partitions = [Partition() for _ in range(3)]
         self.told: dict[int, bool] = {}
@@ -158,8 +160,12 @@ class Chaos(RuleBasedStateMachine):
 
     def begin(self) -> None:
         self.transaction += 1
+        self.is_ending = False
 
+    # Clients wait for the answer to EndTxn. Before transaction version 2 nothing else keeps records
+    # that are sent earlier out of the next transaction.
     @precondition(lambda self: self.producer is not None)
+    @precondition(lambda self: self.version >= 2 or not self.is_ending)
     @rule(index=INDEXES)
     def produce(self, index: int) -> None:
         """Add the partition and write a record, if the coordinator permits it."""
@@ -172,6 +178,7 @@ class Chaos(RuleBasedStateMachine):
         assert self.producer is not None
         request = Sent("end", self.producer, int(committed), self.transaction)
         decision = self.arrive(request, first=True)
+        self.is_ending = True
         if lost:
             return
         if decision.error is OK:
