@@ -257,8 +257,8 @@ MIN_INSYNC_REPLICAS = setting(
     default=1,
     valid=at_least(1),
     dynamic=True,
-    doc="How many replicas must be in sync for acks=all; topics can override it. As in Kafka, a "
-    "partition never needs more than it has, and each has one: acks=all works with every value.",
+    doc="How many replicas must be in sync for acks=all; topics can override it.",
+    no_effect="as in Kafka, a partition never needs more than it has, and each has one",
 )
 
 # ---------------------------------------------------------------------------------------- logs
