@@ -98,6 +98,9 @@ class NameByType(NamedTuple):
     type_field: str
     meanings: Mapping[int | str, Meaning]
 
+    def __hash__(self) -> int:
+        return hash((self.generic, self.type_field))
+
     def of(self, kind: int | str | None) -> Meaning:
         """The meaning of a name of a type."""
         return self.generic if kind is None else self.meanings.get(kind, self.generic)

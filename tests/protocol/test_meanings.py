@@ -144,6 +144,7 @@ def test_throttle_times_say_from_which_version_clients_obey_them() -> None:
 
 def test_name_by_type_has_the_meaning_of_its_type() -> None:
     assert COORDINATOR_KEY.of(1) is Meaning.TRANSACTIONAL_ID
+    assert len({COORDINATOR_KEY, COORDINATOR_KEY}) == 1  # As hashable as other meanings.
     assert COORDINATOR_KEY.of(None) is COORDINATOR_KEY.of(99) is Meaning.COORDINATOR_KEY
     kind = FindCoordinatorResponse.__fields__[-1].kind
     assert isinstance(kind, Array)

@@ -8,6 +8,11 @@ from hypothesis import strategies as st
 from minibroker.replay.id_mapping import IdMapping, SharedIds
 from protocol.messages.end_txn import EndTxnRequest
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from protocol.messages.heartbeat import HeartbeatRequest
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.join_group import (
@@ -141,3 +146,12 @@ def test_failed_responses_teach_nothing() -> None:
     end = EndTxnRequest(producer_id=3, producer_epoch=0)
     mapping.apply(end)
     assert (end.producer_id, end.producer_epoch) == (3, 0)
+
+
+def test_names_whose_meaning_depends_on_a_type_stay() -> None:
+    mapping = IdMapping()
+    request = FindCoordinatorRequest(coordinator_keys=["g"])
+    response = FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=1)])
+    mapping.learn(request, response, response)
+    mapping.apply(request)
+    assert request.coordinator_keys == ["g"]
