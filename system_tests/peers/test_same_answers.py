@@ -54,7 +54,6 @@ REQUESTS_MIN: Final = 3100
 
 ADVERTISED_BY_ONE: Final = {
     range(69, 70): "the consumer groups of KIP-848 are not served; 68 is, to refuse them clearly",
-    range(71, 73): "Kafka lists telemetry only with a plug-in that receives it; here it is kept",
     range(76, 80): "share groups are not served",
     range(80, 82): "the metadata log has no raft voters to add or remove",
     range(83, 88): "share groups have no state here",
