@@ -15,14 +15,15 @@ from protocol.meanings import Meaning
 
 TEXTS = st.sampled_from(["a", "ab", "abc", "b"])
 SELECTORS = st.none() | TEXTS | st.sampled_from(["a*", "ab*", "*", "*b"])
-RULES = st.fixed_dictionaries(
-    {
-        "client_id": SELECTORS,
-        "connection": st.none() | st.integers(1, 2),
-        "topic": SELECTORS,
-        "group": SELECTORS,
-    }
-).map(lambda selectors: FaultRule("observe", **selectors))
+RULES = st.builds(
+    lambda client_id, connection, topic, group: FaultRule(
+        "observe", client_id=client_id, connection=connection, topic=topic, group=group
+    ),
+    SELECTORS,
+    st.none() | st.integers(1, 2),
+    SELECTORS,
+    SELECTORS,
+)
 KEYS = st.fixed_dictionaries({}, optional={Meaning.TOPIC: TEXTS, Meaning.GROUP: TEXTS})
 
 
