@@ -84,7 +84,7 @@ def _copy_entries(
 ) -> tuple[int, int]:
     """Write entries until the deadline, Ctrl-C or SIGTERM; return their number.
 
-    Return also how many entries of any kind the broker has lost meanwhile.
+    Return also how many entries of any kind the broker has lost since then.
     """
     written, lost, is_over = 0, 0, False
 

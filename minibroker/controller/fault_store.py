@@ -51,7 +51,7 @@ class FaultStore:
         self._lines: dict[str, str] = {}
         self._last_number = 0
         self._line_count = 0
-        """Lines of the file after the first one; 0 if it must be written anew."""
+        """Lines of the file after the first one; 0 if it must be rewritten."""
 
     def load(self) -> SavedRules:
         """The rules of a former controller of this start; none if there was none."""

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.journal.entries import api_key, api_name, decoded
+from minibroker.apis.registry import APIS
+from minibroker.journal.entries import SECRET_APIS, api_key, api_name, decoded
 from protocol.compiler import encode
+from protocol.entities import has_secrets
 from protocol.headers import RequestHeader, encode_request_header, encode_response_header
 from protocol.messages.api_versions import ApiVersionsResponse
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.registry import ApiKey
+from protocol.registry import ApiKey, schema
 from tests.journal.entries_of_tests import entry_of, request_entry, response_entry
 
 
@@ -69,3 +71,13 @@ def test_api_name_of_an_unknown_key_is_its_number() -> None:
     assert api_name(12345) == "12345"
     assert api_key("12345") is None
     assert api_key("Nothing") is None
+
+
+def test_frames_of_apis_with_secrets_are_not_kept() -> None:
+    served = {ApiKey(key) for key in APIS}
+    schemas = {key: schema(key) for key in served}
+    secret = {
+        key for key, api in schemas.items() if has_secrets(api.request) or has_secrets(api.response)
+    }
+    assert secret <= SECRET_APIS
+    assert secret

@@ -1,4 +1,4 @@
-"""Rules that throttle, beside quotas, the journal and old personas."""
+"""Rules that throttle, together with quotas, the journal and old personas."""
 
 from __future__ import annotations
 
