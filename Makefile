@@ -75,10 +75,10 @@ format: $(VENV)/.installed-dev ## Mend what ruff can mend
 	$(BIN)/ruff format $(SOURCES) .ci
 
 # name of the page = module that prints it
-PAGES := settings=minibroker.config.reference control-api=minibroker.control.reference \
-         metrics=minibroker.observability.reference apis=minibroker.apis.reference \
-         activity=minibroker.activity.reference faults=minibroker.faults.reference \
-         personas=minibroker.apis.persona_reference
+PAGES := settings=minibroker.broker.settings.reference control-api=minibroker.lab.control.reference \
+         metrics=minibroker.broker.metrics.reference apis=minibroker.broker.apis.reference \
+         activity=minibroker.lab.activity.reference faults=minibroker.lab.faults.reference \
+         personas=minibroker.broker.apis.persona_reference
 
 docs: $(VENV)/.installed-dev ## Write the generated pages of docs/reference again
 	@for page in $(PAGES); do \
@@ -93,7 +93,7 @@ bench: compiled ## Measure, beside Apache Kafka and librdkafka's mock
 	$(BIN)/python -m system_tests.benchmarks $(ARGS)
 
 # The modules of a request as machine code, beside their sources: what pip builds with
-# HATCH_BUILD_HOOKS_ENABLE=1. `make` works there as here, with PYTHONPATH=build/compiled.
+# HATCH_BUILD_HOOKS_ENABLE=1. `make` works there as here, with PYTHONPATH=build/compiled:build/compiled/protocol.
 COMPILED := build/compiled
 COPY_CHECKOUT := git ls-files -z --cached --others --exclude-standard | \
     tar --create --null --ignore-failed-read --files-from=- | tar --extract --directory $(COMPILED)
@@ -111,12 +111,13 @@ $(COMPILED)/.built: $(VENV)/.installed-dev $(shell find minibroker protocol -nam
 	@touch $@
 
 # Tests of what the compiled modules do whose doubles replace none of their classes.
-COMPILED_TESTS := tests/apis tests/storage tests/fuzz tests/network/test_tls.py \
-                  --ignore=tests/apis/test_single_fetch.py
+COMPILED_TESTS := tests/broker/apis tests/broker/log tests/fuzz tests/broker/network/test_tls.py \
+                  --ignore=tests/broker/apis/test_single_fetch.py
 
 test-compiled: compiled ## APIs, storage and hostile bytes with compiled modules
 	@mkdir -p $(REPORTS); rm -f $(REPORTS)/compiled.xml
-	@cd $(COMPILED) && PYTHONPATH=$(CURDIR)/$(COMPILED) $(BIN)/pytest $(COMPILED_TESTS) -q -n auto \
+	@cd $(COMPILED) && PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR)/$(COMPILED)/protocol \
+	    $(BIN)/pytest $(COMPILED_TESTS) -q -n auto \
 	    --junitxml=$(CURDIR)/$(REPORTS)/compiled.xml $(ARGS)
 	@$(BIN)/python .ci/totals.py $(REPORTS)/compiled.xml
 

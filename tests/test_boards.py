@@ -12,8 +12,8 @@ import promql_parser
 import pytest
 import yaml
 
-from minibroker.observability.definitions import METRICS
-from minibroker.observability.metric import MetricKind
+from minibroker.broker.metrics.definitions import METRICS
+from minibroker.broker.metrics.metric import MetricKind
 from tests.test_docker import DOCKER
 
 BOARD = json.loads((DOCKER / "grafana/dashboards/minibroker.json").read_text())

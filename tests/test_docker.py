@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from minibroker.broker.settings import ZOOKEEPER_CONNECT, Settings
 from minibroker.cli.start import read_settings
-from minibroker.config import ZOOKEEPER_CONNECT, Settings
 
 DOCKER = Path(__file__).parent.parent / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("minibroker", "protocol")
+PACKAGES = ("minibroker", "protocol/minibroker_protocol")
 TESTS = ("tests", "system_tests")
 TOP_LEVEL = {"minibroker", "protocol", "tests", "system_tests", "docker", "docs"}
 
@@ -32,24 +32,24 @@ UNFINISHED = re.compile(
 )
 MACHINE_PATH = re.compile(r"/(home|Users|root)/\w")
 
-MESSAGES = Path("protocol/messages")
+MESSAGES = Path("protocol/minibroker_protocol/messages")
 """Message declarations are compared with their oracles as a whole, not file by file."""
 
 SHELL = "a thin shell: every test with a whole broker runs it, simulated or real"
 WITHOUT_OWN_TEST: dict[str, str] = {
-    "minibroker/apis/base.py": "declarations that every test of an API uses",
-    "minibroker/broker/processes.py": SHELL,
-    "minibroker/network/reports.py": "tested by its two roles",
+    "minibroker/broker/apis/base.py": "declarations that every test of an API uses",
+    "minibroker/launch/processes.py": SHELL,
+    "minibroker/broker/network/reports.py": "tested by its two roles",
 }
 """Source file -> why it has no test file of its own. It may only shrink."""
 
-ONLY_FOR_TESTS = {"minibroker/broker/tasks.py"}
+ONLY_FOR_TESTS = {"minibroker/launch/tasks.py"}
 """Used by nothing that is shipped, and by some test."""
 
 SIMULATION = Path("tests/simulation")
 """Everything in here runs on a mock clock."""
 
-PAGE = Path("minibroker/control/console")
+PAGE = Path("minibroker/lab/control/console")
 """A page for browsers: files of other languages, with the same limits."""
 
 CLOCKS_OF_TESTS = ("MockClock", "autojump_clock", "mock_clock", "SharedClock")
@@ -120,7 +120,7 @@ def test_every_module_has_a_docstring() -> None:
 
 def expected_test(path: Path) -> Path:
     """Where the tests of source file ``path`` live."""
-    parts = path.parts if path.parts[0] == "protocol" else path.parts[1:]
+    parts = ("protocol", *path.parts[2:]) if path.parts[0] == "protocol" else path.parts[1:]
     return Path("tests", *parts[:-1], f"test_{path.name}")
 
 
@@ -166,12 +166,13 @@ def imported_names(path: Path) -> Iterator[str]:
 
 def dotted(path: Path) -> str:
     """The name under which ``path`` is imported."""
-    return ".".join(path.with_suffix("").parts)
+    parts = path.with_suffix("").parts
+    return ".".join(parts[1:] if parts[0] == "protocol" else parts)
 
 
 def mentioned(page: str) -> set[str]:
     """Modules named on a page that is not Python."""
-    return set(re.findall(r"(?:minibroker|protocol)(?:\.\w+)+", text(Path(page))))
+    return set(re.findall(r"minibroker(?:_protocol)?(?:\.\w+)+", text(Path(page))))
 
 
 def test_every_file_is_imported() -> None:
@@ -196,15 +197,14 @@ def imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield full if Path(*full.split(".")).with_suffix(".py") in FILES else node.module
+                yield full if full in MODULES else node.module
 
 
-FILES = frozenset(sources(*PACKAGES, *TESTS))
+MODULES = {module(path): path for path in sources(*PACKAGES, *TESTS)}
 
 
 def test_no_import_cycles() -> None:
-    names = {module(path) for path in FILES}
-    graph = {module(path): names.intersection(imports(path)) - {module(path)} for path in FILES}
+    graph = {name: MODULES.keys() & set(imports(path)) - {name} for name, path in MODULES.items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -1,9 +1,9 @@
 """Regular expressions of the product: none that text from outside can make run for ever.
 
 Python's `re` tries every way to match, so an expression decides how long a text may take. Owns two
-rules. A pattern that is not written in the source goes to ``minibroker.patterns``, which matches in
-linear time. One that is written there has no repetition within a repetition, unless the inner one
-ends in one way only. It reads sources and imports none of them.
+rules. A pattern that is not written in the source goes to ``minibroker.broker.patterns``, which
+matches in linear time. One that is written there has no repetition within a repetition, unless the
+inner one ends in one way only. It reads sources and imports none of them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FUNCTIONS: Final = frozenset(
 OTHER_ENGINES: Final = frozenset({"fnmatch", "regex", "sre_compile", "sre_parse"})
 
 FROM_OUTSIDE: Final = {
-    "minibroker/security/certificates.py": "the operator's own rules, which need Java's groups; "
-    "the names that they are compared with have at most NAME_CHARS_MAX characters",
+    "minibroker/broker/security/certificates.py": "the operator's own rules, which need Java's "
+    "groups; the names that they are compared with have at most NAME_CHARS_MAX characters",
 }
 """Source file -> why `re` gets a pattern there that is not written in it. It may only shrink."""
 
@@ -161,7 +161,7 @@ def test_pattern_from_outside_is_matched_in_linear_time() -> None:
         str(path): numbers for path in users_of_expressions() if (numbers := unwritten(tree(path)))
     }
     found = [
-        f"{path}:{number}: use minibroker.patterns for a pattern that is not written here"
+        f"{path}:{number}: use minibroker.broker.patterns for a pattern that is not written here"
         for path, numbers in lines.items()
         for number in numbers
         if path not in FROM_OUTSIDE
@@ -176,7 +176,7 @@ def test_no_other_module_matches_patterns() -> None:
         for path in sources(*PACKAGES)
         if (names := other_engines(tree(path)))
     ]
-    assert not found, "\n".join(["use `re.name` or minibroker.patterns:", *found])
+    assert not found, "\n".join(["use `re.name` or minibroker.broker.patterns:", *found])
 
 
 def test_no_expression_can_match_in_exponentially_many_ways() -> None:

@@ -1,5 +1,1 @@
-"""Starts a broker: its roles as processes (``start``), or as tasks of one trio run (``tasks``)."""
-
-from minibroker.broker.processes import start
-
-__all__ = ["start"]
+"""What a Kafka broker is and does, in Kafka's words: its roles, APIs, logs, groups and quotas."""

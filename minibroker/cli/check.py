@@ -1,6 +1,6 @@
 """``minibroker check``: find anomalies in a history of clients.
 
-Owns the file that is read and the format of the report; `minibroker.checker` owns the rules.
+Owns the file that is read and the format of the report; `minibroker.lab.checker` owns the rules.
 Invariant: no input causes a traceback, and a line longer than the limit is never read as a whole.
 It needs no broker. Jepsen's ``kafka`` checker is similar.
 """
@@ -14,12 +14,12 @@ from typing import IO
 
 import click
 
-from minibroker.checker.checking import check_lines
-from minibroker.checker.history_format import LINE_CHARS_MAX, InvalidHistory
-from minibroker.checker.history_reader import check_size
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import ExitCode, InvalidUsage
 from minibroker.cli.output import emit, json_line
+from minibroker.lab.checker.checking import check_lines
+from minibroker.lab.checker.history_format import LINE_CHARS_MAX, InvalidHistory
+from minibroker.lab.checker.history_reader import check_size
 
 EXAMPLES = """Examples:
 

@@ -15,15 +15,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from minibroker.cli import credentials
-from minibroker.cli.access import bootstrap_option
-from minibroker.cli.commands import Command
-from minibroker.cli.errors import CliError, ExitCode, InvalidUsage, error_message
-from minibroker.cli.output import emit
-from minibroker.client.bootstrap import PLAINTEXT, BootstrapServers
-from minibroker.client.errors import ClientError, check
-from minibroker.client.kafka_client import KafkaClient
-from minibroker.quotas.arguments import (
+from minibroker.broker.quotas.arguments import (
     BROKERS,
     DEFAULTS,
     IPS,
@@ -41,27 +33,35 @@ from minibroker.quotas.arguments import (
     parse_quota,
     quota_text,
 )
-from minibroker.quotas.types import CONNECTION_CREATION_RATE
-from protocol.messages.alter_client_quotas import (
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
+from minibroker.cli import credentials
+from minibroker.cli.access import bootstrap_option
+from minibroker.cli.commands import Command
+from minibroker.cli.errors import CliError, ExitCode, InvalidUsage, error_message
+from minibroker.cli.output import emit
+from minibroker.client.bootstrap import PLAINTEXT, BootstrapServers
+from minibroker.client.errors import ClientError, check
+from minibroker.client.kafka_client import KafkaClient
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     AlterClientQuotasResponse,
     EntityData,
     OpData,
 )
-from protocol.messages.describe_client_quotas import (
+from minibroker_protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     EntryData,
 )
-from protocol.messages.describe_configs import (
+from minibroker_protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
 )
-from protocol.messages.incremental_alter_configs import (
+from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
@@ -293,7 +293,7 @@ def _requested_configs(given: dict[str, Any]) -> tuple[dict[str, str], list[str]
         mask_arguments([text])
     additions = {} if text is None else parse_additions(text)
     if file is not None:
-        from minibroker.config import ConfigError, read_properties
+        from minibroker.broker.settings import ConfigError, read_properties
 
         try:
             additions = {entry.name: entry.value for entry in read_properties(file)}

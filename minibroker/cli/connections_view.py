@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from minibroker.connections.address import client_ip
-from minibroker.quotas.values import limit_text
+from minibroker.broker.connections.address import client_ip
+from minibroker.broker.quotas.values import limit_text
 
 Answer: TypeAlias = dict[str, Any]
 """The JSON of ``GET /v1/connections``."""

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import click
 
+from minibroker.broker.settings.types import BadValueError, HostPort, parse_host_port
 from minibroker.cli.errors import CliError, InvalidUsage, Unreachable, error_message
 from minibroker.client.bootstrap import BootstrapServers, parse_bootstrap
 from minibroker.client.errors import BrokerUnreachable
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.config.types import BadValueError, HostPort, parse_host_port
 from minibroker.control_url import split
-from protocol.messages.describe_configs import (
+from minibroker_protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,

@@ -12,20 +12,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from minibroker.broker.quotas.arguments import USERS, Entities
+from minibroker.broker.security.scram import ITERATIONS_MIN, MECHANISM_NUMBERS, SALT_BYTES, salted
 from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.output import emit
 from minibroker.client.errors import check
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.quotas.arguments import USERS, Entities
-from minibroker.security.scram import ITERATIONS_MIN, MECHANISM_NUMBERS, SALT_BYTES, salted
-from protocol.errors import ErrorCode
-from protocol.messages.alter_user_scram_credentials import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from protocol.messages.describe_user_scram_credentials import (
+from minibroker_protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     UserName,

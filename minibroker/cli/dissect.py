@@ -1,8 +1,8 @@
 """``minibroker dissect``: print frames and log segments as annotated trees.
 
-Owns the source of the bytes and the output format; `protocol.dissect` interprets the bytes.
-Invariant: no input causes a traceback; damage is shown in the tree and in the exit code. It needs
-no broker. Wireshark's Kafka dissector is similar.
+Owns the source of the bytes and the output format; `minibroker_protocol.dissect` interprets the
+bytes. Invariant: no input causes a traceback; damage is shown in the tree and in the exit code. It
+needs no broker. Wireshark's Kafka dissector is similar.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import click
 from minibroker.cli.commands import Argument, Command
 from minibroker.cli.errors import ExitCode, InvalidUsage
 from minibroker.cli.output import emit, note
-from protocol.dissect import Direction, api_named, dissect, render
-from protocol.dissect.pieces import dissect_segment, frames, is_segment
+from minibroker_protocol.dissect import Direction, api_named, dissect, render
+from minibroker_protocol.dissect.pieces import dissect_segment, frames, is_segment
 
 INPUT_BYTES_MAX: Final = 128 * 1024 * 1024
 _SHOWN_MAX: Final = 100

@@ -19,7 +19,7 @@ from minibroker.client.errors import (
     InvalidClientConfig,
     Remedy,
 )
-from protocol.errors import ErrorCode
+from minibroker_protocol.errors import ErrorCode
 
 
 class ExitCode(IntEnum):

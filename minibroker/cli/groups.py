@@ -20,16 +20,16 @@ from minibroker.client.bootstrap import BootstrapServers
 from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.offsets import LATEST, committed_offsets, list_offsets
-from protocol.compiler import decoder
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from protocol.messages.describe_groups import (
+from minibroker_protocol.compiler import decoder
+from minibroker_protocol.errors import ErrorCode, ProtocolError
+from minibroker_protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from minibroker_protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from minibroker_protocol.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from minibroker_protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 app = CommandGroup(
     "groups", help="List, describe and delete consumer groups.", no_args_is_help=True

@@ -1,6 +1,6 @@
 """``minibroker judge``: say which rules of good behavior a client kept and broke.
 
-Owns where the journal is read from and the forms of the report; `minibroker.verdicts` owns the
+Owns where the journal is read from and the forms of the report; `minibroker.lab.verdicts` owns the
 rules. It must never judge. Invariant: exactly one source is read, a line of a file that is longer
 than the limit is never read as a whole, and the exit code says whether a rule was broken.
 """
@@ -21,11 +21,11 @@ from minibroker.cli.control import control_option, find_control
 from minibroker.cli.errors import CliError, ExitCode, InvalidUsage
 from minibroker.cli.output import emit, json_line
 from minibroker.client.bootstrap import BootstrapServers
-from minibroker.journal.entries import JournalEntry
-from minibroker.verdicts.all_rules import RULES
-from minibroker.verdicts.judging import UnknownClient, UnknownRule, judge
-from minibroker.verdicts.report import report_json, report_markdown, report_text
-from minibroker.verdicts.saved_journal import (
+from minibroker.lab.journal.entries import JournalEntry
+from minibroker.lab.verdicts.all_rules import RULES
+from minibroker.lab.verdicts.judging import UnknownClient, UnknownRule, judge
+from minibroker.lab.verdicts.report import report_json, report_markdown, report_text
+from minibroker.lab.verdicts.saved_journal import (
     LINE_CHARS_MAX,
     InvalidJournal,
     entries_of_lines,

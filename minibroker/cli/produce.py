@@ -21,8 +21,8 @@ from minibroker.cli.output import note
 from minibroker.client.bootstrap import BootstrapServers
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.producer import RecordProducer
-from protocol.compression import Compression
-from protocol.records import Record
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.records import Record
 
 READ_BYTES: Final = 64 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -61,10 +61,10 @@ def proxy(
     """Run a proxy in front of a Kafka cluster until it is stopped."""
     import trio
 
+    from minibroker.broker.controller.journal import journal_of_one_process
+    from minibroker.broker.settings.types import BadValueError, parse_plaintext_listener
     from minibroker.client.bootstrap import parse_bootstrap
-    from minibroker.config.types import BadValueError, parse_plaintext_listener
-    from minibroker.controller.journal import journal_of_one_process
-    from minibroker.proxy.running import (
+    from minibroker.lab.proxy.running import (
         NoBrokerReachable,
         ProxyOptions,
         ProxyStartError,

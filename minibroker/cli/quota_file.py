@@ -11,21 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from minibroker.broker.quotas.arguments import QUOTA_TYPES
+from minibroker.broker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
+from minibroker.broker.quotas.values import value_text
 from minibroker.cli.errors import CliError, InvalidUsage, error_message
 from minibroker.cli.output import emit
 from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.quotas.arguments import QUOTA_TYPES
-from minibroker.quotas.file import QuotaFile, QuotaFileError, QuotaLine, parse
-from minibroker.quotas.values import value_text
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     AlterClientQuotasResponse,
     EntityData,
     OpData,
 )
-from protocol.messages.describe_client_quotas import (
+from minibroker_protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )

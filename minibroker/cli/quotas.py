@@ -14,13 +14,13 @@ from urllib.parse import unquote_plus, urlencode
 
 import click
 
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
+from minibroker.broker.quotas.values import limit_text, measured_text
 from minibroker.cli.access import bootstrap_option
 from minibroker.cli.commands import CommandGroup
 from minibroker.cli.control import control_option, find_control
 from minibroker.cli.output import emit, table
 from minibroker.client.bootstrap import BootstrapServers
-from minibroker.quotas.types import CLIENT_QUOTA_TYPES
-from minibroker.quotas.values import limit_text, measured_text
 
 UNITS: Final = {kind.row.control_name: kind.row.unit for kind in CLIENT_QUOTA_TYPES}
 

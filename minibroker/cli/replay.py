@@ -23,8 +23,8 @@ from minibroker.cli.output import emit, json_line, note
 from minibroker.client.bootstrap import BootstrapServers, parse_bootstrap
 
 if TYPE_CHECKING:
-    from minibroker.replay.capture import Capture
-    from minibroker.replay.load import ReplayReport
+    from minibroker.lab.replay.capture import Capture
+    from minibroker.lab.replay.load import ReplayReport
 
 WAIT_MS: Final = 500
 """How long the broker waits for further entries of the journal."""
@@ -132,7 +132,7 @@ def replay(
     if serve is not None:
         trio.run(_serve, capture, serve, pace, as_json)
         return
-    from minibroker.replay.load import replay_load
+    from minibroker.lab.replay.load import replay_load
 
     host, port = parse_bootstrap(servers.bootstrap)[0]
 
@@ -152,8 +152,8 @@ def replay(
 async def _serve(capture: Capture, listener: str, speed: float | None, as_json: bool) -> None:
     import trio
 
-    from minibroker.config.types import BadValueError, HostPort, parse_plaintext_listener
-    from minibroker.replay.serving import serve_capture
+    from minibroker.broker.settings.types import BadValueError, HostPort, parse_plaintext_listener
+    from minibroker.lab.replay.serving import serve_capture
 
     try:
         listening = parse_plaintext_listener(listener)
@@ -173,7 +173,7 @@ async def _serve(capture: Capture, listener: str, speed: float | None, as_json: 
 
 
 def _read(source: str) -> Capture:
-    from minibroker.replay.capture import InvalidCapture, read_capture
+    from minibroker.lab.replay.capture import InvalidCapture, read_capture
 
     try:
         with open(source, encoding="utf-8") as file:
@@ -202,8 +202,8 @@ def _pace(speed: str) -> float | None:
 
 
 def _report(capture: Capture, report: ReplayReport) -> dict[str, Any]:
-    from protocol.errors import ErrorCode
-    from protocol.registry import ApiKey
+    from minibroker_protocol.errors import ErrorCode
+    from minibroker_protocol.registry import ApiKey
 
     return {
         "sent": report.sent,

@@ -17,7 +17,7 @@ from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.output import emit, table
 
 if TYPE_CHECKING:
-    from minibroker.config import Setting
+    from minibroker.broker.settings import Setting
 
 SIMILARITY_MIN: Final = 0.8
 """Minimum similarity of a suggested name: high enough for typing errors only."""
@@ -54,7 +54,7 @@ def default_text(setting: Setting[Any]) -> str:
 @click.option("--topic", is_flag=True, help="Settings of topics.")
 def list_(part: str, topic: bool) -> None:
     """List the settings of the broker, or of topics, with their defaults."""
-    from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+    from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
 
     register = TOPIC_SETTINGS if topic else BROKER_SETTINGS
     rows = [
@@ -71,8 +71,8 @@ def list_(part: str, topic: bool) -> None:
 @click.argument("name", cls=Argument, about="The setting.")
 def explain(name: str) -> None:
     """Explain one setting: its effect, valid values and default."""
-    from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-    from minibroker.config.known import is_unsupported_kafka_setting
+    from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+    from minibroker.broker.settings.known import is_unsupported_kafka_setting
 
     found = [
         (scope, register[name])

@@ -18,7 +18,7 @@ from minibroker.cli.commands import Command
 from minibroker.cli.errors import BadConfig, InvalidUsage
 
 if TYPE_CHECKING:
-    from minibroker.config import Settings
+    from minibroker.broker.settings import Settings
 
 EXAMPLES = """Examples:
 
@@ -103,17 +103,17 @@ def start(
         raise InvalidUsage("--recover-topics-from-logs: requires --data-dir")
     # Imported modules live as long as the process; garbage collection need not scan them.
     gc.disable()
-    from minibroker import broker
+    from minibroker import launch
 
     gc.freeze()
     gc.enable()
-    status = broker.start(settings, json_ready=json, rebuild_topics=recover_topics_from_logs)
+    status = launch.start(settings, json_ready=json, rebuild_topics=recover_topics_from_logs)
     raise click.exceptions.Exit(status)
 
 
 def hide_secrets(pairs: Sequence[str]) -> None:
     """Mask the values of sensitive settings in the process list."""
-    from minibroker.config.setting import broker_setting
+    from minibroker.broker.settings.setting import broker_setting
 
     secrets = []
     for pair in pairs:
@@ -137,7 +137,13 @@ def read_settings(
     control: str | None,
 ) -> Settings:
     """Read settings from options and file. Raises `BadConfig`, which lists all problems."""
-    from minibroker.config import ConfigError, SettingEntry, Settings, read_pairs, read_properties
+    from minibroker.broker.settings import (
+        ConfigError,
+        SettingEntry,
+        Settings,
+        read_pairs,
+        read_properties,
+    )
 
     if config is not None and not config.exists():
         raise InvalidUsage(f"--config {config}: there is no such file")

@@ -19,25 +19,25 @@ from minibroker.client.bootstrap import BootstrapServers
 from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.offsets import EARLIEST, LATEST, list_offsets
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.messages.delete_topics import (
+from minibroker_protocol.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.messages.describe_configs import (
+from minibroker_protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.messages.metadata import MetadataResponseTopic
-from protocol.types import uuid_text
+from minibroker_protocol.messages.metadata import MetadataResponseTopic
+from minibroker_protocol.types import uuid_text
 
 ADMIN_TIMEOUT_MS = 30_000
 TOPIC_RESOURCE = 2

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from protocol.dissect import Direction, api_named, dissect, render
+from minibroker_protocol.dissect import Direction, api_named, dissect, render
 
 STAGES: Final = ("queue", "execution", "network", "send")
 

@@ -14,21 +14,17 @@ from typing import TypeVar
 
 import trio
 
-from minibroker.cli import credentials
-from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
-from minibroker.client.connection import REQUEST_TIMEOUT_S
-from minibroker.client.errors import BrokerError
-from minibroker.cluster import layout, stored_configs
-from minibroker.cluster.configs import (
+from minibroker.broker.metadata import layout, stored_configs
+from minibroker.broker.metadata.configs import (
     Alteration,
     ConfigOperation,
     Op,
     hosts_in_overrides,
     plan_alteration,
 )
-from minibroker.cluster.credentials import CredentialChange, plan_credentials
-from minibroker.cluster.image import ConfigChanged, Image, TopicCreated, apply
-from minibroker.cluster.quotas import (
+from minibroker.broker.metadata.credentials import CredentialChange, plan_credentials
+from minibroker.broker.metadata.image import ConfigChanged, Image, TopicCreated, apply
+from minibroker.broker.metadata.quotas import (
     CLIENT_TYPE,
     IP_TYPE,
     USER_TYPE,
@@ -36,11 +32,9 @@ from minibroker.cluster.quotas import (
     config_key,
     plan_change,
 )
-from minibroker.cluster.store.tree import NoNodeError, Store, StoreError
-from minibroker.cluster.topics import ChangeRejected, topic_of
-from minibroker.config import NODE_ID, ZOOKEEPER_CONNECT, ConfigError, Settings
-from minibroker.config.dynamic import DEFAULT_NAME
-from minibroker.quotas.arguments import (
+from minibroker.broker.metadata.store.tree import NoNodeError, Store, StoreError
+from minibroker.broker.metadata.topics import ChangeRejected, topic_of
+from minibroker.broker.quotas.arguments import (
     BROKERS,
     CLIENTS,
     IPS,
@@ -49,9 +43,15 @@ from minibroker.quotas.arguments import (
     Entities,
     parse_quota,
 )
-from minibroker.quotas.entity import DEFAULT, desanitize, parse_entity
+from minibroker.broker.quotas.entity import DEFAULT, desanitize, parse_entity
+from minibroker.broker.security.scram import credential
+from minibroker.broker.settings import NODE_ID, ZOOKEEPER_CONNECT, ConfigError, Settings
+from minibroker.broker.settings.dynamic import DEFAULT_NAME
+from minibroker.cli import credentials
+from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
+from minibroker.client.connection import REQUEST_TIMEOUT_S
+from minibroker.client.errors import BrokerError
 from minibroker.runtime.hosts import unresolvable
-from minibroker.security.scram import credential
 
 T = TypeVar("T")
 
@@ -69,8 +69,8 @@ def in_zookeeper(connect: str, work: Callable[[Store], Awaitable[T]]) -> T:
                 f"zookeeper.connection.timeout.ms={REQUEST_TIMEOUT_S * 1000:g}",
             ]
         )
-        from minibroker.cluster.store.zookeeper import ZooKeeperStore
-        from minibroker.cluster.store.zookeeper_client import access_from
+        from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
+        from minibroker.broker.metadata.store.zookeeper_client import access_from
     except ConfigError as error:
         raise InvalidUsage(f"--zookeeper {connect}: {error}") from None
     except ImportError as error:

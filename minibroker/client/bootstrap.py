@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from minibroker.broker.settings.types import BadValueError, HostPort, parse_host_port
 from minibroker.client.errors import InvalidArgument
-from minibroker.config.types import BadValueError, HostPort, parse_host_port
 
 if TYPE_CHECKING:
     import ssl

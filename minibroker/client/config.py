@@ -17,11 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from minibroker.client.bootstrap import ClientSecurity
-from minibroker.client.errors import InvalidClientConfig
-from minibroker.client.sasl import SaslExchange, oauthbearer, plain, scram, unsecured_token
-from minibroker.config.settings import ConfigError, SettingEntry
-from minibroker.security.client_properties import (
+from minibroker.broker.security.client_properties import (
     CLAIM,
     LIFETIME,
     TOKEN_URL,
@@ -30,7 +26,11 @@ from minibroker.security.client_properties import (
     read_tls_properties,
     tls_context,
 )
-from minibroker.security.mechanism import OAUTHBEARER, PLAIN
+from minibroker.broker.security.mechanism import OAUTHBEARER, PLAIN
+from minibroker.broker.settings.settings import ConfigError, SettingEntry
+from minibroker.client.bootstrap import ClientSecurity
+from minibroker.client.errors import InvalidClientConfig
+from minibroker.client.sasl import SaslExchange, oauthbearer, plain, scram, unsecured_token
 
 LIFETIME_S: Final = "3600"
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from minibroker import __version__
+from minibroker.broker.settings.types import HostPort
 from minibroker.client.bootstrap import PLAINTEXT, ClientSecurity
 from minibroker.client.errors import (
     ApiNotSupported,
@@ -27,19 +28,18 @@ from minibroker.client.errors import (
     Remedy,
     check,
 )
-from minibroker.config.types import HostPort
-from protocol.compiler import decoder, encode
-from protocol.errors import EncodeError, ErrorCode, ProtocolError
-from protocol.headers import RequestHeader, decode_response_header, encode_request_header
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.sasl_authenticate import (
+from minibroker_protocol.compiler import decoder, encode
+from minibroker_protocol.errors import EncodeError, ErrorCode, ProtocolError
+from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker_protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
-from protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from protocol.registry import ApiKey, schema
-from protocol.schema import Message
-from protocol.versions import Versions
+from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Message
+from minibroker_protocol.versions import Versions
 
 if TYPE_CHECKING:
     import ssl
@@ -260,7 +260,7 @@ def _connected_socket(address: HostPort, timeout_s: float) -> socket.socket:
 def _with_tls(plain: socket.socket, tls: ssl.SSLContext, address: HostPort) -> ssl.SSLSocket:
     """Complete the TLS handshake. Raises `BrokerUnreachable` with the reason of a failure."""
     # Imported late because most connections don't use TLS.
-    from minibroker.security.handshakes import explain_tls_failure
+    from minibroker.broker.security.handshakes import explain_tls_failure
 
     try:
         return tls.wrap_socket(plain, server_hostname=address.host)

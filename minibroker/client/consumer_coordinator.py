@@ -14,28 +14,32 @@ from typing import Final
 
 from minibroker.client.errors import BrokerError, check
 from minibroker.client.kafka_client import KafkaClient
-from protocol.compiler import decoder, encode
-from protocol.errors import ErrorCode
-from protocol.messages.consumer_protocol import (
+from minibroker_protocol.compiler import decoder, encode
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
 )
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.join_group import (
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from minibroker_protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
     JoinGroupResponseMember,
 )
-from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from protocol.messages.offset_commit import (
+from minibroker_protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
+from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from protocol.messages.sync_group import (
+from minibroker_protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
     SyncGroupResponse,

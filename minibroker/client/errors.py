@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from protocol.errors import ErrorCode
+from minibroker_protocol.errors import ErrorCode
 
 
 class Remedy(Enum):

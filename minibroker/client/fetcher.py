@@ -13,9 +13,14 @@ from typing import Final, NamedTuple
 
 from minibroker.client.errors import check
 from minibroker.client.kafka_client import KafkaClient
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.records import Record, iter_batches, iter_records
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from minibroker_protocol.records import Record, iter_batches, iter_records
 
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024
 PARTITION_BYTES_MAX: Final = 1024 * 1024

@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from minibroker.broker.settings.types import HostPort
 from minibroker.client.bootstrap import (
     DEFAULT_BOOTSTRAP,
     PLAINTEXT,
@@ -19,17 +20,19 @@ from minibroker.client.bootstrap import (
 )
 from minibroker.client.connection import REQUEST_TIMEOUT_S, BrokerConnection
 from minibroker.client.errors import BrokerError, BrokerUnreachable, ConnectionDropped, check
-from minibroker.config.types import HostPort
-from protocol.errors import ErrorCode
-from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.metadata import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from minibroker_protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from protocol.registry import ApiKey
-from protocol.schema import Message
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Message
 
 RETRY_BACKOFF_S: Final = 0.1
 

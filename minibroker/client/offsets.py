@@ -13,14 +13,14 @@ from typing import Final
 
 from minibroker.client.errors import check
 from minibroker.client.kafka_client import KafkaClient
-from protocol.messages.list_offsets import (
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.messages.metadata import MetadataResponseTopic
-from protocol.messages.offset_fetch import (
+from minibroker_protocol.messages.metadata import MetadataResponseTopic
+from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,

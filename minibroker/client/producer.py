@@ -14,15 +14,15 @@ from typing import Final, NamedTuple
 from minibroker.client.errors import InvalidArgument, check
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.partitioner import partition_of
-from protocol.compression import Compression
-from protocol.messages.metadata import MetadataResponseTopic
-from protocol.messages.produce import (
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.messages.metadata import MetadataResponseTopic
+from minibroker_protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from protocol.records import Record, build_batch
+from minibroker_protocol.records import Record, build_batch
 
 PRODUCE_TIMEOUT_MS: Final = 10_000
 

@@ -16,7 +16,13 @@ import re
 from collections.abc import Generator
 from typing import Final, TypeAlias
 
-from minibroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, credential, salted
+from minibroker.broker.security.scram import (
+    HASHES,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    credential,
+    salted,
+)
 
 SaslExchange: TypeAlias = Generator[bytes, bytes, None]
 

@@ -13,10 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from minibroker.activity.schema import TOPIC
-from minibroker.config.settings import ConfigError, SettingEntry
-from minibroker.pipeline.errors import BadInput
-from minibroker.security.client_properties import (
+from minibroker.broker.security.client_properties import (
     CHECKS_HOST,
     JAAS,
     KEY_PASSWORD,
@@ -31,6 +28,9 @@ from minibroker.security.client_properties import (
     read_client_properties,
     tls_context,
 )
+from minibroker.broker.settings.settings import ConfigError, SettingEntry
+from minibroker.lab.activity.schema import TOPIC
+from minibroker.pipeline.errors import BadInput
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from minibroker.activity.arrow_format import (
+from minibroker.lab.activity.arrow_format import (
     SCHEMA,
     NoEventBatch,
     is_batch,
     parts_of,
     read_batch,
 )
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, ActivityField, ActivityType
+from minibroker.lab.activity.schema import CHECK_FIELDS, FIELDS, ActivityField, ActivityType
 from minibroker.pipeline.events import MalformedEvent, malformed_rows, parse_event, reason_of
 
 OBJECTS_MAX: Final = 4096

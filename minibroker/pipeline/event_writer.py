@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from minibroker.activity.arrow_format import SCHEMA, event_of
+from minibroker.lab.activity.arrow_format import SCHEMA, event_of
 from minibroker.pipeline.decoding import (
     Batch,
     Value,

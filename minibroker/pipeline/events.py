@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.activity.arrow_format import parts_of
-from minibroker.activity.schema import (
+from minibroker.lab.activity.arrow_format import parts_of
+from minibroker.lab.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
     VERSION,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, ActivityType
+from minibroker.lab.activity.schema import CHECK_FIELDS, FIELDS, ActivityType
 from minibroker.pipeline.errors import RUN_AGAIN, BadInput
 
 TEXTS: Final = tuple(field.name for field in FIELDS if field.type is ActivityType.TEXT)

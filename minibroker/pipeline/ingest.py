@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from minibroker.activity.schema import TOPIC
+from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.errors import PipelineError
 from minibroker.pipeline.event_writer import OUTPUT_DDL, EventWriter, Where
@@ -27,7 +27,7 @@ from minibroker.pipeline.segments import Damaged, SegmentPiece, pieces, read, to
 from minibroker.pipeline.session import connector_missing
 from minibroker.pipeline.table import Counts, Table
 from minibroker.pipeline.topic_lookup import ReachableTopic
-from protocol.types import uuid_text
+from minibroker_protocol.types import uuid_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minibroker.activity.arrow_format import COLUMNS, parts_of
-from minibroker.activity.schema import FIELDS, ActivityType
+from minibroker.lab.activity.arrow_format import COLUMNS, parts_of
+from minibroker.lab.activity.schema import FIELDS, ActivityType
 
 GROUP_ROWS: Final = 1 << 16
 """Rows of a row group."""

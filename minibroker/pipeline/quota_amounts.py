@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.activity.schema import ActivityKind, ConnectionStep
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
+from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
 from minibroker.pipeline.quota_units import (
     CHECKS,
     CLIENT,
@@ -29,7 +30,6 @@ from minibroker.pipeline.quota_units import (
     USER,
     USER_AND_CLIENT,
 )
-from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -10,6 +10,10 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Final
 
+from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS, Entities
+from minibroker.broker.quotas.file import QuotaLine
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
+from minibroker.broker.quotas.values import integer_max
 from minibroker.pipeline.quota_units import (
     CLIENT,
     IP,
@@ -21,10 +25,6 @@ from minibroker.pipeline.quota_units import (
 )
 from minibroker.pipeline.recommend import BrokerNeed, Policy, QuotaDecision, Recommendation
 from minibroker.pipeline.report import formats
-from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
-from minibroker.quotas.file import QuotaLine
-from minibroker.quotas.types import CONNECTION_CREATION_RATE
-from minibroker.quotas.values import integer_max
 
 DIGITS: Final = 3
 """Significant digits of a quota, which is rounded up."""

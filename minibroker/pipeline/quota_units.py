@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from minibroker.broker.quotas.types import BY_KEY, CLIENT_QUOTA_KEYS, QuotaType
 from minibroker.pipeline.report import formats
-from minibroker.quotas.types import BY_KEY, CLIENT_QUOTA_KEYS, QuotaType
 
 BROKER, USER, CLIENT, USER_AND_CLIENT, IP = "broker", "user", "client", "user+client", "ip"
 LEVELS: Final[dict[str, tuple[str, ...]]] = {

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from minibroker.config import (
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
+from minibroker.broker.settings import (
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     NUM_IO_THREADS,
@@ -29,7 +30,6 @@ from minibroker.config import (
 )
 from minibroker.pipeline import busy_rates
 from minibroker.pipeline.quota_units import CLIENT, FETCH, MUTATION, PRODUCE, REQUEST, USER
-from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from minibroker.activity.schema import ActivityKind
+from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.layout import BUCKETS, HOUR_US, bucket_of, place_of
 from minibroker.pipeline.ordering import ordered, pairs_of, spans_of
 from minibroker.pipeline.sequence_spans import spans_overlap

@@ -23,7 +23,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from minibroker.activity.schema import CHECK_FIELDS, FIELDS, VERSION, ActivityField, ActivityType
+from minibroker.lab.activity.schema import (
+    CHECK_FIELDS,
+    FIELDS,
+    VERSION,
+    ActivityField,
+    ActivityType,
+)
 from minibroker.pipeline.errors import BadInput, WrongSchema
 from minibroker.pipeline.files import files_of, footer_of
 

@@ -14,20 +14,20 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise, zip_longest
 from typing import Any, Final, NamedTuple
 
-from minibroker.activity.schema import TOPIC
-from minibroker.config.activity_definitions import ACTIVITY_ENABLE
+from minibroker.broker.log.checkpoint import read_topic_id
+from minibroker.broker.log.paths import LOG, offset_file, offsets_of, parse_directory
+from minibroker.broker.settings.activity_definitions import ACTIVITY_ENABLE
+from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.errors import BadInput
-from minibroker.storage.checkpoint import read_topic_id
-from minibroker.storage.paths import LOG, offset_file, offsets_of, parse_directory
-from protocol.errors import DecodeError
-from protocol.records import (
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.records import (
     BatchHeader,
     iter_batches,
     iter_records,
     parse_batch_header,
     verify_crc,
 )
-from protocol.types import Uuid
+from minibroker_protocol.types import Uuid
 
 PIECE_BYTES: Final = 16 << 20
 """Read into memory at once; a larger batch is a piece of its own."""

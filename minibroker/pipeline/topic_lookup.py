@@ -13,8 +13,8 @@ import subprocess
 import sys
 from typing import Final, NamedTuple
 
-from minibroker.activity.schema import TOPIC
-from minibroker.config.activity_definitions import ACTIVITY_ENABLE
+from minibroker.broker.settings.activity_definitions import ACTIVITY_ENABLE
+from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.cluster_access import OPTION, ClusterAccess, explain
 from minibroker.pipeline.errors import BadInput
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, NoReturn
 
-from minibroker.config import ConfigError, SettingEntry, Settings
+from minibroker.broker.settings import ConfigError, SettingEntry, Settings
 from minibroker.testing.spares import SpareRule
 
 REQUEST_BYTES_MAX: Final = 1024 * 1024
@@ -37,10 +37,10 @@ DEFAULTS: Final = {"listeners": "PLAINTEXT://127.0.0.1:0", "control.listener": "
 
 LATE: Final = (
     "encodings.utf_16_le",
-    "minibroker.control.http",
-    "minibroker.control.server",
-    "minibroker.controller.backend",
-    "protocol.codecs",
+    "minibroker.lab.control.http",
+    "minibroker.lab.control.server",
+    "minibroker.broker.controller.backend",
+    "minibroker_protocol.codecs",
 )
 """Modules that every broker imports by itself, when it starts or at its first control request."""
 
@@ -317,13 +317,13 @@ def send(lease: BrokerLease, line: bytes) -> None:
 def main() -> None:
     """Serve leases on the listening socket whose descriptor is the argument."""
     with importing():
-        from minibroker import broker
+        from minibroker import launch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
     ForkServer(
         listener,
         parent=0,
-        start=lambda settings: broker.start(settings, json_ready=True),
+        start=lambda settings: launch.start(settings, json_ready=True),
         when_idle=import_late_modules,
     ).run()
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from minibroker.checker.checking import check_lines
-from minibroker.checker.client_history import Consumers, HistorySettings, IsolationLevel
-from minibroker.checker.history_format import INVOKE, LINE_CHARS_MAX, header_line
-from minibroker.checker.history_reader import check_size
-from minibroker.checker.report import CheckReport
+from minibroker.lab.checker.checking import check_lines
+from minibroker.lab.checker.client_history import Consumers, HistorySettings, IsolationLevel
+from minibroker.lab.checker.history_format import INVOKE, LINE_CHARS_MAX, header_line
+from minibroker.lab.checker.history_reader import check_size
+from minibroker.lab.checker.report import CheckReport
 
 __all__ = ["Consumers", "HistorySettings", "HistoryWriter", "IsolationLevel", "check"]
 

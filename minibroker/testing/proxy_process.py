@@ -13,11 +13,11 @@ import sys
 
 import trio
 
+from minibroker.broker.controller.journal import journal_of_one_process
+from minibroker.broker.settings.types import BadValueError, parse_plaintext_listener
 from minibroker.client.bootstrap import parse_bootstrap
 from minibroker.client.errors import ClientError
-from minibroker.config.types import BadValueError, parse_plaintext_listener
-from minibroker.controller.journal import journal_of_one_process
-from minibroker.proxy.running import ProxyOptions, ProxyStartError, run_proxy
+from minibroker.lab.proxy.running import ProxyOptions, ProxyStartError, run_proxy
 from minibroker.ready import ProxyReady, as_json
 
 

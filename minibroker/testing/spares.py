@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minibroker.config.persona_definitions import PERSONA
-from minibroker.config.setting import BROKER_SETTINGS
-from minibroker.config.types import Kind
+from minibroker.broker.settings.persona_definitions import PERSONA
+from minibroker.broker.settings.setting import BROKER_SETTINGS
+from minibroker.broker.settings.types import Kind
 
 NUMBERS: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.SHORT, Kind.LONG, Kind.DOUBLE})
 

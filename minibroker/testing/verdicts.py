@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, Protocol
 
-from minibroker.journal.entries import JournalEntry
-from minibroker.verdicts.judging import ClientReport, judge
-from minibroker.verdicts.report import report_text
-from minibroker.verdicts.saved_journal import entry_of_json
+from minibroker.lab.journal.entries import JournalEntry
+from minibroker.lab.verdicts.judging import ClientReport, judge
+from minibroker.lab.verdicts.report import report_text
+from minibroker.lab.verdicts.saved_journal import entry_of_json
 
 PAGE_ENTRIES: Final = 5000
 """Entries that are read at once."""

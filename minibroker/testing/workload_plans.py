@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from minibroker.checker.client_history import Consumers, HistorySettings, IsolationLevel
-from minibroker.checker.history_format import INVOKE
+from minibroker.lab.checker.client_history import Consumers, HistorySettings, IsolationLevel
+from minibroker.lab.checker.history_format import INVOKE
 
 STEPS_MAX: Final = 4
 """Steps of one operation."""

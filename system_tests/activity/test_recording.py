@@ -16,18 +16,18 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from minibroker.activity.events import UNWRITTEN_MAX
-from minibroker.activity.schema import TOPIC
-from minibroker.config import FORMAT_ARROW, FORMAT_JSON
-from minibroker.network.activity_sender import PENDING_MAX
+from minibroker.broker.network.activity_sender import PENDING_MAX
+from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON
+from minibroker.lab.activity.events import UNWRITTEN_MAX
+from minibroker.lab.activity.schema import TOPIC
 from minibroker.runtime.restarts import RESTARTS_MAX
-from protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from system_tests.faults.conftest import Starter
 from system_tests.faults.killing import kill
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask, processes, wait_ready
 from system_tests.harness.waiting import PATIENCE_S, wait_until
-from tests.activity.decoding import events_in
+from tests.lab.activity.decoding import events_in
 from tests.simulation.client import frame
 
 pytestmark = pytest.mark.minibroker

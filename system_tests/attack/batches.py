@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from protocol.compression import Compression, compress
-from protocol.records import HEADER_BYTES, Record, build_batch, varint
+from minibroker_protocol.compression import Compression, compress
+from minibroker_protocol.records import HEADER_BYTES, Record, build_batch, varint
 from system_tests.harness.batches import FIRST_MS, sealed, with_section
 
 INT32_MAX: Final = 2**31 - 1

@@ -12,10 +12,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from protocol import registry
-from protocol.compiler import encode
-from protocol.headers import RequestHeader, encode_request_header
-from protocol.registry import ApiKey, ApiSchema
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.headers import RequestHeader, encode_request_header
+from minibroker_protocol.registry import ApiKey, ApiSchema
 from system_tests.attack.mutations import frame, mutated, wrong_length
 from system_tests.attack.values import Words, message
 

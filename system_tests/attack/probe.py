@@ -22,15 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.offset_commit import (
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.records import Record, build_batch
-from protocol.schema import Message
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.schema import Message
 from system_tests.attack.stalls import SLOW_S, Sample
 from system_tests.attack.targets import ask_control
 from system_tests.connections.dialling import Client

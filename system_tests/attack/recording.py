@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from protocol import registry
-from protocol.compiler import decode
-from protocol.errors import DecodeError, UnsupportedVersion
-from protocol.headers import decode_request_header
-from protocol.schema import Struct
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import decode
+from minibroker_protocol.errors import DecodeError, UnsupportedVersion
+from minibroker_protocol.headers import decode_request_header
+from minibroker_protocol.schema import Struct
 from system_tests.attack.values import Words
 from system_tests.clients.adapters.aio import AiokafkaClient
 from system_tests.clients.adapters.confluent import ConfluentClient

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.compiler import encode
-from protocol.headers import RequestHeader, encode_request_header
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.headers import RequestHeader, encode_request_header
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from system_tests.attack.mutations import frame
 from system_tests.attack.recording import FRAMES_OF_A_KIND_MAX, Recorder, split_frames, words_of
 

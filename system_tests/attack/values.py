@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from protocol.schema import Array, Field, Message, Struct
-from protocol.types import Type
+from minibroker_protocol.schema import Array, Field, Message, Struct
+from minibroker_protocol.types import Type
 from system_tests.attack.batches import hostile_batch
 
 STRINGS: Final = (

@@ -24,12 +24,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
-from minibroker.config import FORMAT_ARROW, FORMAT_JSON
-from protocol.compiler import encode
-from protocol.headers import RequestHeader, encode_request_header
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
+from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.headers import RequestHeader, encode_request_header
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import pids_by_name

@@ -14,8 +14,8 @@ import os
 import sys
 from typing import Final
 
-from minibroker.connections.counts import ConnectionCountLimits, ConnectionCounts
-from minibroker.connections.rates import IP_EXPIRES_MS, ConnectionRateLimits, ConnectionRates
+from minibroker.broker.connections.counts import ConnectionCountLimits, ConnectionCounts
+from minibroker.broker.connections.rates import IP_EXPIRES_MS, ConnectionRateLimits, ConnectionRates
 from system_tests.harness.processes import pss_bytes
 
 ADDRESSES: Final = 100_000

@@ -30,8 +30,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
 from system_tests.benchmarks.client import PATIENCE_S, RunFailed, compiled, run
 from system_tests.benchmarks.fairness_timelines import (
     BEFORE_S,

@@ -16,14 +16,18 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from minibroker.testing import MiniBroker
-from protocol import registry
-from protocol.compiler import decode, encode
-from protocol.headers import RequestHeader, decode_response_header, encode_request_header
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
-from protocol.schema import Message
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import decode, encode
+from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.schema import Message
 from system_tests.benchmarks.measures import Figures, topic_of
 from system_tests.benchmarks.peers import Peer
 from system_tests.harness.waiting import wait_until

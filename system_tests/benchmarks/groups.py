@@ -10,17 +10,17 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.offset_commit import (
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.schema import Message
+from minibroker_protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from minibroker_protocol.schema import Message
 from system_tests.benchmarks.frames import Versioned, repeat, versioned
 from system_tests.benchmarks.measures import Figures, topic_of
 from system_tests.benchmarks.peers import Peer

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
 from system_tests.benchmarks.frames import Versioned, repeat, versioned
 from system_tests.benchmarks.measures import SMALL_RECORD_BYTES, Figures, topic_of
 from system_tests.benchmarks.peers import Peer

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from protocol.compression import Compression
-from protocol.messages.list_offsets import (
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.records import Record, build_batch
-from protocol.schema import Message
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.schema import Message
 from system_tests.benchmarks.client import RunFailed
 from system_tests.benchmarks.frames import repeat, versioned
 from system_tests.benchmarks.measures import Figures, topic_of

@@ -35,7 +35,7 @@ from system_tests.harness.brokers import (
     start_minibroker,
     wait_for_port,
 )
-from system_tests.harness.jars import ToolchainMissing
+from system_tests.harness.jars import ToolchainMissing, import_path
 from system_tests.harness.processes import pss_bytes, tree
 from system_tests.harness.waiting import wait_until
 
@@ -123,7 +123,7 @@ def use_compiled_tree(tree: Path) -> None:
     """
     if not (tree / ".built").exists():
         raise ToolchainMissing(f"{tree} is not there: `make compiled` or `make bench` builds it")
-    os.environ["PYTHONPATH"] = str(tree)
+    os.environ["PYTHONPATH"] = import_path(tree)
     os.environ["PYTHONSAFEPATH"] = "1"  # Not from the current folder.
 
 
@@ -299,7 +299,7 @@ def fixture_start(folder: Path, checkout: Path = COMPILED_TREE) -> Figures:
     (project / "conftest.py").write_text(CONFTEST)
     (project / "test_start.py").write_text(TEST)
     figures = project / "figures"
-    environment = {**os.environ, "FIGURES": str(figures), "PYTHONPATH": str(checkout)}
+    environment = {**os.environ, "FIGURES": str(figures), "PYTHONPATH": import_path(checkout)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", str(project)]
     if not _plugin_is_installed():
         command += ["-p", "minibroker.testing.plugin"]

@@ -18,13 +18,13 @@ from typing import IO
 
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.harness.compiling import built_with_go
-from system_tests.harness.jars import PROJECT, ToolchainMissing, kafka_jars
+from system_tests.harness.jars import PROJECT, ToolchainMissing, import_path, kafka_jars
 
 MINIBROKER, INTERPRETED = "minibroker", "interpreted"
 KAFKA, MOCK, KFAKE = "kafka", "librdkafka mock", "kfake"
 COMPILED_TREE = PROJECT / "build" / "compiled"
 """The checkout with compiled modules: all brokers but one are started from there."""
-FROM_SOURCES = {"PYTHONPATH": str(PROJECT)}
+FROM_SOURCES = {"PYTHONPATH": import_path(PROJECT)}
 # librdkafka's mock lives inside a client; this client does nothing else.
 MOCK_HOST = """
 import sys

@@ -21,16 +21,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import construct as cs
 
-from protocol import compiler, headers
-from protocol.compiler import decoding, encoding
-from protocol.messages.metadata import (
+from minibroker_protocol import compiler, headers
+from minibroker_protocol.compiler import decoding, encoding
+from minibroker_protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.schema import construct_for
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.schema import construct_for
 
 RUNS = 9
 TOPICS, PARTITIONS = 50, 6
@@ -172,9 +176,9 @@ def measure_imports() -> None:
     print("\nImporting, in a fresh interpreter")
     for first, module in (
         ("sys", "construct"),
-        ("construct", "protocol.registry"),
-        ("protocol.registry", "protocol.compiler"),
-        ("protocol.compiler", "protocol.messages.fetch"),
+        ("construct", "minibroker_protocol.registry"),
+        ("minibroker_protocol.registry", "minibroker_protocol.compiler"),
+        ("minibroker_protocol.compiler", "minibroker_protocol.messages.fetch"),
     ):
         code = (
             f"import {first}, time\nt = time.perf_counter()\nimport {module}\n"

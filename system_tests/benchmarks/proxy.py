@@ -20,9 +20,13 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from minibroker.testing import MiniProxy
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.schema import Message
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.schema import Message
 from system_tests.benchmarks.fetch_sessions import BATCH, FETCH_VERSION, Connection
 from system_tests.harness.brokers import start_kafka
 from system_tests.harness.waiting import PATIENCE_S

@@ -32,16 +32,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from minibroker.quotas.entity import DEFAULT, USER_AND_CLIENT, Entity, QuotaTable
-from minibroker.quotas.ledger import QuotaLedger
-from minibroker.quotas.manager import PRODUCE as BYTES_PRODUCED
-from minibroker.quotas.manager import ClientQuotaManager, QuotaUser
-from minibroker.quotas.types import CLIENT_QUOTA_TYPES
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
+from minibroker.broker.quotas.entity import DEFAULT, USER_AND_CLIENT, Entity, QuotaTable
+from minibroker.broker.quotas.ledger import QuotaLedger
+from minibroker.broker.quotas.manager import PRODUCE as BYTES_PRODUCED
+from minibroker.broker.quotas.manager import ClientQuotaManager, QuotaUser
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.control import pids_by_name, processes

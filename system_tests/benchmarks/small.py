@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from system_tests.benchmarks.client import SMALL, many_producers, run
 from system_tests.benchmarks.frames import Versioned, repeat, versioned
 from system_tests.benchmarks.measures import (

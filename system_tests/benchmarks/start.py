@@ -22,7 +22,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from system_tests.benchmarks.measures import Figures, fixture_start, keep_bytecode
-from system_tests.harness.jars import PROJECT
+from system_tests.harness.jars import PROJECT, import_path
 from system_tests.harness.processes import tree
 
 REST_S = 6.0
@@ -40,7 +40,7 @@ COMMAND = (
 
 def start(checkout: Path, rest_s: float) -> Figures:
     """Start a broker, leave it alone for a while, and stop it."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment = {**os.environ, "PYTHONPATH": import_path(checkout)}
     began = time.perf_counter()
     broker = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, cwd=checkout, env=environment)
     assert broker.stdout is not None

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minibroker.storage.config import LogConfig
-from minibroker.storage.log import Log
-from minibroker.storage.paths import rename_directory
-from protocol.records import Record, build_batch, iter_batches, verify_crc
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.paths import rename_directory
+from minibroker_protocol.records import Record, build_batch, iter_batches, verify_crc
 
 NOW_MS = 1_700_000_000_000
 RUNS = 7

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.compiler import decode
-from protocol.headers import decode_request_header
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.offset_commit import (
+from minibroker_protocol.compiler import decode
+from minibroker_protocol.headers import decode_request_header
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from minibroker_protocol.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,

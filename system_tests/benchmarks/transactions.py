@@ -10,15 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from protocol.messages.add_partitions_to_txn import (
+from minibroker_protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
+from minibroker_protocol.messages.end_txn import EndTxnRequest
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
 from system_tests.benchmarks.client import TRANSACTIONS, run
 from system_tests.benchmarks.frames import Versioned, repeat, versioned
 from system_tests.benchmarks.measures import SMALL_RECORD_BYTES, Figures, cpu_seconds, topic_of

@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from minibroker.quotas.arguments import CLIENTS, IPS, USERS, Entities
-from minibroker.quotas.file import QuotaLine, render
+from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS, Entities
+from minibroker.broker.quotas.file import QuotaLine, render
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import PATIENCE_S
 

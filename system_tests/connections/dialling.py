@@ -14,17 +14,17 @@ import socket
 import urllib.request
 from typing import Any, Self
 
-from protocol import registry
-from protocol.compiler import decode, encode
-from protocol.headers import RequestHeader, decode_response_header, encode_request_header
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import decode, encode
+from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.schema import Message
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.schema import Message
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.control import ask
 from system_tests.harness.waiting import PATIENCE_S, wait_until

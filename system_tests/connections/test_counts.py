@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from protocol.messages.incremental_alter_configs import (
+from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

@@ -7,14 +7,14 @@ import signal
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.incremental_alter_configs import (
+from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

@@ -11,7 +11,7 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from minibroker_protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from system_tests.connections.conftest import as_settings
 from system_tests.connections.dialling import Client
 from system_tests.console.conftest import Dial, Limited, OpenPage

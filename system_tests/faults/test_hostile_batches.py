@@ -11,16 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.storage.validation import STEP_RECORDS_MAX
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.list_offsets import (
+from minibroker.broker.log.validation import STEP_RECORDS_MAX
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import HEADER_BYTES, Record, build_batch
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import HEADER_BYTES, Record, build_batch
 from system_tests.clients.adapters.confluent import ConfluentClient
 from system_tests.clients.model import Record as Sent
 from system_tests.clients.model import drain

@@ -6,13 +6,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from minibroker.telemetry.otlp import FIELDS_MAX
-from protocol.compression import Compression, compress
-from protocol.errors import ErrorCode
-from protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
-from protocol.messages.list_transactions import ListTransactionsRequest
-from protocol.messages.push_telemetry import PushTelemetryRequest
-from protocol.types import ZERO_UUID
+from minibroker.broker.telemetry.otlp import FIELDS_MAX
+from minibroker_protocol.compression import Compression, compress
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+)
+from minibroker_protocol.messages.list_transactions import ListTransactionsRequest
+from minibroker_protocol.messages.push_telemetry import PushTelemetryRequest
+from minibroker_protocol.types import ZERO_UUID
 from system_tests.connections.dialling import Client
 from system_tests.faults.conftest import Starter
 from system_tests.harness.brokers import RunningBroker

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from protocol.errors import ErrorCode
-from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from system_tests.connections.dialling import Client
 from system_tests.faults.conftest import Starter
 from system_tests.faults.killing import kill, kill_all, names_of

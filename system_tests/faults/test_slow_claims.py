@@ -17,15 +17,15 @@ from typing import Final, NamedTuple
 import pytest
 import trustme
 
-from minibroker.observability.definitions import CLOSED, CloseReason
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.produce import (
+from minibroker.broker.metrics.definitions import CLOSED, CloseReason
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from protocol.records import Record, build_batch
+from minibroker_protocol.records import Record, build_batch
 from system_tests.connections.dialling import Client, change_clock, gauge
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until

@@ -11,8 +11,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from protocol.compression import Compression, compress
-from protocol.records import HEADER_BYTES, MAGIC
+from minibroker_protocol.compression import Compression, compress
+from minibroker_protocol.records import HEADER_BYTES, MAGIC
 
 FIRST_MS: Final = 1_700_000_000_000
 

@@ -26,6 +26,11 @@ FETCH_PATIENCE_S = 800
 FETCH_TRIES = 3  # A network may fail once; registries are not what is tested.
 
 
+def import_path(checkout: Path) -> str:
+    """Return the PYTHONPATH with which programs import both packages of a checkout."""
+    return f"{checkout}:{checkout / 'protocol'}"
+
+
 class ToolchainMissing(Exception):
     """Something outside Python is not installed or could not be fetched; the text says what."""
 

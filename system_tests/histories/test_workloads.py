@@ -16,8 +16,8 @@ import pytest
 from minibroker.testing import check
 from minibroker.testing.workload import run_workload
 from minibroker.testing.workload_plans import WORKLOADS
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.histories.conftest import NAMES, command_of

@@ -17,24 +17,34 @@ import time
 import uuid
 from typing import Any, Final
 
-from minibroker.checker.checking import check_lines
-from minibroker.checker.client_history import HistorySettings
-from minibroker.checker.history_format import header_line
-from minibroker.checker.report import CheckReport
-from protocol.errors import ErrorCode
-from protocol.messages.add_partitions_to_txn import (
+from minibroker.lab.checker.checking import check_lines
+from minibroker.lab.checker.client_history import HistorySettings
+from minibroker.lab.checker.history_format import header_line
+from minibroker.lab.checker.report import CheckReport
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from protocol.records import Record, build_batch, iter_batches, iter_records, parse_batch_header
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.end_txn import EndTxnRequest
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from minibroker_protocol.records import (
+    Record,
+    build_batch,
+    iter_batches,
+    iter_records,
+    parse_batch_header,
+)
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import start_minibroker
 from system_tests.harness.waiting import wait_until

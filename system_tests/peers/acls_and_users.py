@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from protocol.messages.alter_user_scram_credentials import (
+from minibroker_protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from protocol.messages.describe_acls import DescribeAclsRequest
-from protocol.messages.describe_user_scram_credentials import (
+from minibroker_protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from minibroker_protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from minibroker_protocol.messages.describe_acls import DescribeAclsRequest
+from minibroker_protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )

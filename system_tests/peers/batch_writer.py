@@ -11,11 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
-from protocol.schema import Message
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Record,
+    build_batch,
+)
+from minibroker_protocol.schema import Message
 from system_tests.connections.dialling import Client
 from system_tests.harness.waiting import wait_until
 from system_tests.peers.transactions import add, end, find, init

@@ -22,10 +22,16 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.records import NO_PRODUCER_ID, BatchHeader, Record, iter_batches, iter_records
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.records import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    Record,
+    iter_batches,
+    iter_records,
+)
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until

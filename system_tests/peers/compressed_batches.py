@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.compression import Compression
-from protocol.records import HEADER_BYTES, Record, build_batch
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.records import HEADER_BYTES, Record, build_batch
 from system_tests.harness.batches import FIRST_MS, sealed
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.records import fetch, produce

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.messages.alter_configs import AlterableConfig as WholeConfig
-from protocol.messages.alter_configs import AlterConfigsRequest
-from protocol.messages.alter_configs import AlterConfigsResource as WholeResource
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.incremental_alter_configs import (
+from minibroker_protocol.messages.alter_configs import AlterableConfig as WholeConfig
+from minibroker_protocol.messages.alter_configs import AlterConfigsRequest
+from minibroker_protocol.messages.alter_configs import AlterConfigsResource as WholeResource
+from minibroker_protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

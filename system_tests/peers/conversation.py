@@ -13,37 +13,42 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.messages.alter_client_quotas import AlterClientQuotasRequest
-from protocol.messages.alter_configs import AlterConfigsRequest
-from protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
-from protocol.messages.create_acls import CreateAclsRequest
-from protocol.messages.create_delegation_token import CreateDelegationTokenRequest
-from protocol.messages.create_partitions import CreatePartitionsRequest
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_acls import DeleteAclsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.describe_transactions import DescribeTransactionsRequest
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.incremental_alter_configs import (
+from minibroker_protocol.errors import ErrorCode, ProtocolError
+from minibroker_protocol.messages.alter_client_quotas import AlterClientQuotasRequest
+from minibroker_protocol.messages.alter_configs import AlterConfigsRequest
+from minibroker_protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+)
+from minibroker_protocol.messages.create_acls import CreateAclsRequest
+from minibroker_protocol.messages.create_delegation_token import CreateDelegationTokenRequest
+from minibroker_protocol.messages.create_partitions import CreatePartitionsRequest
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.delete_acls import DeleteAclsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
+from minibroker_protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from minibroker_protocol.messages.describe_groups import DescribeGroupsRequest
+from minibroker_protocol.messages.describe_transactions import DescribeTransactionsRequest
+from minibroker_protocol.messages.end_txn import EndTxnRequest
+from minibroker_protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.list_offsets import (
+from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
-from protocol.records import iter_batches
-from protocol.schema import Message, Struct
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from minibroker_protocol.records import iter_batches
+from minibroker_protocol.schema import Message, Struct
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import wait_until

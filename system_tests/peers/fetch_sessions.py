@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from protocol.messages.delete_records import (
+from minibroker_protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from protocol.messages.delete_topics import DeleteTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.records import build_batch
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
+from minibroker_protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.records import build_batch
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.records import produce, records
 from system_tests.peers.topics import create, topic

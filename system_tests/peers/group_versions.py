@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.offset_fetch import (
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.delete_groups import DeleteGroupsRequest
+from minibroker_protocol.messages.describe_cluster import DescribeClusterRequest
+from minibroker_protocol.messages.describe_groups import DescribeGroupsRequest
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.list_groups import ListGroupsRequest
+from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from protocol.registry import ApiKey
+from minibroker_protocol.registry import ApiKey
 from system_tests.peers.conversation import DISCONNECTED, SendRequest
 from system_tests.peers.groups import commit, heartbeat, join, leave, sync
 from system_tests.peers.topics import create, topic

@@ -5,20 +5,20 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any, Final
 
-from protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from protocol.messages.describe_quorum import (
+from minibroker_protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from minibroker_protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
-from protocol.messages.list_transactions import ListTransactionsRequest
-from protocol.messages.produce import ProduceRequest
-from protocol.messages.write_txn_markers import (
+from minibroker_protocol.messages.list_transactions import ListTransactionsRequest
+from minibroker_protocol.messages.produce import ProduceRequest
+from minibroker_protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from protocol.records import build_batch
+from minibroker_protocol.records import build_batch
 from system_tests.peers.configs import BROKER, SET, THIS, alter
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.records import fetch, produce, records

@@ -8,30 +8,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.messages.alter_partition_reassignments import (
+from minibroker_protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.messages.alter_replica_log_dirs import (
+from minibroker_protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from protocol.messages.describe_topic_partitions import (
+from minibroker_protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
+from minibroker_protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.messages.list_config_resources import ListConfigResourcesRequest
-from protocol.messages.list_partition_reassignments import (
+from minibroker_protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from minibroker_protocol.messages.list_config_resources import ListConfigResourcesRequest
+from minibroker_protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from protocol.messages.unregister_broker import UnregisterBrokerRequest
-from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from minibroker_protocol.messages.unregister_broker import UnregisterBrokerRequest
+from minibroker_protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.topics import create, topic
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from minibroker_protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+)
 from system_tests.peers.conversation import SendRequest
 
 BYTES: Final = "producer_byte_rate"

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from protocol.compression import Compression
-from protocol.messages.delete_records import (
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.list_offsets import (
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.messages.offset_for_leader_epoch import (
+from minibroker_protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import HEADER_BYTES, Record, TimestampType, build_batch
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import HEADER_BYTES, Record, TimestampType, build_batch
 from system_tests.harness.batches import FIRST_MS, with_section
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.topics import TIMEOUT_MS, create, topic

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.messages.alter_configs import AlterableConfig as WholeConfig
-from protocol.messages.alter_configs import AlterConfigsRequest
-from protocol.messages.alter_configs import AlterConfigsResource as WholeResource
-from protocol.messages.list_config_resources import ListConfigResourcesRequest
+from minibroker_protocol.messages.alter_configs import AlterableConfig as WholeConfig
+from minibroker_protocol.messages.alter_configs import AlterConfigsRequest
+from minibroker_protocol.messages.alter_configs import AlterConfigsResource as WholeResource
+from minibroker_protocol.messages.list_config_resources import ListConfigResourcesRequest
 from system_tests.peers.configs import APPEND, DELETE, SET, SUBTRACT, THIS, alter, describe
 from system_tests.peers.conversation import SendRequest
 

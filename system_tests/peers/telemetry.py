@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
-from protocol.messages.push_telemetry import PushTelemetryRequest
-from protocol.types import Uuid
+from minibroker_protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+)
+from minibroker_protocol.messages.push_telemetry import PushTelemetryRequest
+from minibroker_protocol.types import Uuid
 from system_tests.peers.configs import SET, alter
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.resources import METRICS

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.registry import ApiKey
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.registry import ApiKey
 from system_tests.clients.adapters.java import JavaClient
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from protocol.compression import Compression
+from minibroker_protocol.compression import Compression
 from system_tests.harness.brokers import RunningBroker, start_kafka, start_minibroker
 from system_tests.peers.compacted_topic import (
     CLEANER_SETTINGS,

@@ -12,14 +12,20 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from minibroker.security.acl import CLUSTER_NAME, Operation, PatternType, Permission, Resource
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.describe_acls import DescribeAclsRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from protocol.messages.sasl_handshake import SaslHandshakeRequest
+from minibroker.broker.security.acl import (
+    CLUSTER_NAME,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+)
+from minibroker_protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from minibroker_protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker_protocol.messages.describe_acls import DescribeAclsRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import (
     RunningBroker,

@@ -16,7 +16,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from protocol.errors import ErrorCode
+from minibroker_protocol.errors import ErrorCode
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import (
     RunningBroker,

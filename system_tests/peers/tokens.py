@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from protocol.messages.create_delegation_token import (
+from minibroker_protocol.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
 )
-from protocol.messages.describe_delegation_token import (
+from minibroker_protocol.messages.describe_delegation_token import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
 )
-from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from minibroker_protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from minibroker_protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from system_tests.peers.conversation import SendRequest
 
 NOW: Final = -1

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.messages.create_partitions import (
+from minibroker_protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from protocol.messages.create_topics import (
+from minibroker_protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.types import Uuid
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker_protocol.messages.describe_cluster import DescribeClusterRequest
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.types import Uuid
 from system_tests.peers.conversation import SendRequest
 
 TIMEOUT_MS: Final = 10_000

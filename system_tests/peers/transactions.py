@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.add_partitions_to_txn import (
+from minibroker_protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from minibroker_protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from protocol.messages.describe_transactions import DescribeTransactionsRequest
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.list_transactions import ListTransactionsRequest
-from protocol.messages.offset_fetch import (
+from minibroker_protocol.messages.describe_transactions import DescribeTransactionsRequest
+from minibroker_protocol.messages.end_txn import EndTxnRequest
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
+from minibroker_protocol.messages.list_transactions import ListTransactionsRequest
+from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from protocol.messages.txn_offset_commit import (
+from minibroker_protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from minibroker.apis.registry import APIS
-from protocol import registry
-from protocol.messages.metadata import MetadataRequestTopic
-from protocol.registry import ApiKey
-from protocol.schema import Array, Message, Struct
+from minibroker.broker.apis.registry import APIS
+from minibroker_protocol import registry
+from minibroker_protocol.messages.metadata import MetadataRequestTopic
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Array, Message, Struct
 from system_tests.peers.conversation import SendRequest
 from system_tests.peers.topics import TIMEOUT_MS, create, topic
 

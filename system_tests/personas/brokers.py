@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, StartFailed, free_port, wait_for_port
 from system_tests.harness.jars import classpath, kafka_broker_jars

@@ -12,23 +12,30 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from minibroker.config import BROKER_SETTINGS
-from minibroker.personas.persona import ALL, DELAYED, MUTED, NONE, OWN
-from protocol.compiler import decode
-from protocol.errors import ErrorCode
-from protocol.headers import decode_response_header
-from protocol.messages.alter_client_quotas import (
+from minibroker.broker.settings import BROKER_SETTINGS
+from minibroker.lab.personas.persona import ALL, DELAYED, MUTED, NONE, OWN
+from minibroker_protocol.compiler import decode
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.headers import decode_response_header
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
-from protocol.registry import ApiKey
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker_protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.registry import ApiKey
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.harness.waiting import wait_until

@@ -10,8 +10,8 @@ import re
 import subprocess
 from typing import Any, Final
 
-from minibroker.personas.persona import ALL, MUTED
-from protocol.registry import ApiKey
+from minibroker.lab.personas.persona import ALL, MUTED
+from minibroker_protocol.registry import ApiKey
 
 HANDLERS: Final = "src/v/kafka/server/handlers"
 _HANDLER: Final = re.compile(r"(?:single_stage|two_phase)_handler<\s*(\w+)_api,\s*(\d+),\s*(\d+)")

@@ -13,29 +13,32 @@ from typing import Any, Final
 
 import pytest
 
-from minibroker.apis.serving import serving
-from minibroker.config import Settings
-from minibroker.personas.persona import NAMES, load
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.describe_transactions import DescribeTransactionsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.list_offsets import (
+from minibroker.broker.apis.serving import serving
+from minibroker.broker.settings import Settings
+from minibroker.lab.personas.persona import NAMES, load
+from minibroker_protocol.errors import ErrorCode, ProtocolError
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
+from minibroker_protocol.messages.describe_cluster import DescribeClusterRequest
+from minibroker_protocol.messages.describe_groups import DescribeGroupsRequest
+from minibroker_protocol.messages.describe_transactions import DescribeTransactionsRequest
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.update_features import UpdateFeaturesRequest
-from protocol.schema import Message
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.messages.update_features import UpdateFeaturesRequest
+from minibroker_protocol.schema import Message
 from system_tests.conftest import without_toolchain
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import confluent_kafka
 import kafka
 
-from protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
 from system_tests.quotas.saturating_clients import FILLED_TOPIC, PATIENCE_S, TOPIC

@@ -17,10 +17,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.quotas import saturating_clients

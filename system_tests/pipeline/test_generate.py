@@ -9,12 +9,12 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.activity.schema import FIELDS, TOPIC, ActivityKind
-from minibroker.quotas.rate import Rate
-from protocol.records import iter_batches, iter_records
+from minibroker.broker.quotas.rate import Rate
+from minibroker.lab.activity.schema import FIELDS, TOPIC, ActivityKind
+from minibroker_protocol.records import iter_batches, iter_records
 from system_tests.benchmarks.pipeline import generate
 from system_tests.benchmarks.pipeline.clients import SAMPLES, WINDOW_MS
-from tests.activity.decoding import events_in
+from tests.lab.activity.decoding import events_in
 
 EVENTS = 40_000
 EVERYTHING = "read_parquet('{}/*/*/*.parquet', hive_partitioning=true)"

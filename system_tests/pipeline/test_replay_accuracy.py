@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from minibroker.activity.schema import ActivityKind, ConnectionStep
-from minibroker.config import Settings
-from minibroker.observability.close_reason import CloseReason
+from minibroker.broker.metrics.close_reason import CloseReason
+from minibroker.broker.settings import Settings
+from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
 from system_tests.pipeline import fixed_workload, recorded_broker
 from system_tests.pipeline.recorded_broker import FAST_IP
 

@@ -22,19 +22,23 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 
-from minibroker.activity.schema import TOPIC, ActivityKind
-from minibroker.config import Settings
+from minibroker.broker.settings import Settings
+from minibroker.lab.activity.schema import TOPIC, ActivityKind
 from minibroker.pipeline.whatif import inputs
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.replay_accuracy import Comparison, compare_decisions
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch, iter_batches, iter_records
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.waiting import PATIENCE_S, wait_until
-from tests.activity.decoding import events_in
+from tests.lab.activity.decoding import events_in
 from tests.pipeline.whatif.activity import table
 
 pytestmark = pytest.mark.minibroker

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from protocol.compiler import encode
-from protocol.headers import RequestHeader, encode_request_header
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.headers import RequestHeader, encode_request_header
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.registry import ApiKey
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.registry import ApiKey
 from system_tests.connections.dialling import Client
 
 VERSION = 9

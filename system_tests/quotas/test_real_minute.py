@@ -26,13 +26,17 @@ from typing import NamedTuple
 
 import pytest
 
-from protocol.compiler import encode
-from protocol.headers import RequestHeader, encode_request_header
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
-from protocol.registry import ApiKey
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.headers import RequestHeader, encode_request_header
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.registry import ApiKey
 from system_tests.connections.conftest import Dial, Limited
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker
@@ -76,8 +80,8 @@ CROWD_MAX = 4
 """Runnable processes per processor of the machine.
 
 With more, broker and client are seconds late to use their quota, of which Kafka's formula gives
-back only a part (`tests/quotas/test_rate.py` says how much: 200 ms late each fourth time is 1.2 %);
-and interrupted work takes longer than one throttle can compensate for.
+back only a part (`tests/broker/quotas/test_rate.py` says how much: 200 ms late each fourth time is
+1.2 %); and interrupted work takes longer than one throttle can compensate for.
 """
 CROWDED_ERROR_MAX = 0.5
 
@@ -88,7 +92,7 @@ PRODUCED, FETCHED, WORKED = "producer_byte_rate", "consumer_byte_rate", "request
 QUOTAS = {PRODUCED: 154_000.0, FETCHED: 462_000.0, WORKED: 4.0}
 """A fetch that is held goes out empty, which leaves about one response a window unused. Of time it
 is so little that two clients, each some tens of milliseconds late, can still ask for all of it
-(`tests/quotas/test_rate.py` says what becomes of it where they can't).
+(`tests/broker/quotas/test_rate.py` says what becomes of it where they can't).
 """
 DECOYS = {
     "too little": {PRODUCED: 30_000.0, FETCHED: 30_000.0, WORKED: 0.5},
@@ -221,7 +225,7 @@ class Feeder:
 
 def together(case: Case) -> int:
     """How many clients share a case's quota: one cannot send ahead, or not use at once all that it
-    may. More of them would get too much by sharing; see `tests/quotas/test_rate.py`.
+    may. More of them would get too much by sharing; see `tests/broker/quotas/test_rate.py`.
     """
     return 1 if case.quota == PRODUCED else 2
 

@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from minibroker.storage.config import LogConfig
-from minibroker.storage.log import Log
-from minibroker.storage.partition import Partition
-from minibroker.storage.validation import prepare_batch
-from protocol.compression import Compression
-from protocol.control_records import EndTransactionMarker
-from protocol.records import Record, build_batch, iter_batches, iter_records
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.validation import prepare_batch
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.control_records import EndTransactionMarker
+from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
 from system_tests.harness.brokers import format_kafka, launch_kafka, wait_for_port
 from system_tests.harness.waiting import PATIENCE_S
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from system_tests.harness.jars import PROJECT
+from system_tests.harness.jars import PROJECT, import_path
 from system_tests.suites.expectations import Result
 from system_tests.suites.outcomes import from_junit
 
@@ -41,7 +41,7 @@ def run_pytest(
                 [*command, f"--junitxml={report}", *arguments],
                 check=False,
                 cwd=folder,
-                env={**environment, "PYTHONPATH": f"{folder}:{PROJECT}"},
+                env={**environment, "PYTHONPATH": f"{folder}:{import_path(PROJECT)}"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

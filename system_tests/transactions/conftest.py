@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from protocol.errors import ErrorCode
-from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from system_tests.conftest import without_toolchain
 from system_tests.connections.dialling import Client
 from system_tests.harness.brokers import RunningBroker, start_minibroker

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from minibroker.storage.config import LogConfig
-from minibroker.storage.log import Log
-from minibroker.storage.validation import prepare_batch
-from protocol.records import Record, build_batch
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.validation import prepare_batch
+from minibroker_protocol.records import Record, build_batch
 from system_tests.harness.brokers import RunningBroker, start_minibroker
 from system_tests.harness.kafka_tools import Done, KafkaTools
 from system_tests.harness.waiting import PATIENCE_S, wait_until

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.journal.entries import EntryKind, JournalEntry
-from minibroker.verdicts.all_rules import RULES
-from minibroker.verdicts.judging import Finding, Verdict
-from minibroker.verdicts.report import escaped
-from minibroker.verdicts.situations import BehaviorRule
+from minibroker.lab.journal.entries import EntryKind, JournalEntry
+from minibroker.lab.verdicts.all_rules import RULES
+from minibroker.lab.verdicts.judging import Finding, Verdict
+from minibroker.lab.verdicts.report import escaped
+from minibroker.lab.verdicts.situations import BehaviorRule
 from system_tests.verdicts.causes import SCENARIO_CAUSES
 from system_tests.verdicts.known_issues import KNOWN_ISSUES
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+from minibroker.lab.verdicts.all_rules import RULE_OF, RULES
+from minibroker.lab.verdicts.judging import judge
+from minibroker.lab.verdicts.situations import BehaviorRule
 from minibroker.testing import MiniBroker
 from minibroker.testing.verdicts import journal_entries
 from minibroker.testing.workload import ClientProgram
-from minibroker.verdicts.all_rules import RULE_OF, RULES
-from minibroker.verdicts.judging import judge
-from minibroker.verdicts.situations import BehaviorRule
 from system_tests.verdicts.page import JudgedJournal, ScenarioRun
 
 TOPIC: Final = "verdicts"

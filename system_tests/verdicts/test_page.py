@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from minibroker.journal.entries import EntryKind, JournalEntry
-from minibroker.verdicts.all_rules import RULE_OF, RULES
-from minibroker.verdicts.judging import judge
+from minibroker.lab.journal.entries import EntryKind, JournalEntry
+from minibroker.lab.verdicts.all_rules import RULE_OF, RULES
+from minibroker.lab.verdicts.judging import judge
 from system_tests.verdicts.causes import SCENARIO_CAUSES
 from system_tests.verdicts.known_issues import KNOWN_ISSUES
 from system_tests.verdicts.page import ClientResult, JudgedJournal, page

@@ -13,10 +13,10 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from minibroker.cli.app import app
+from minibroker.lab.verdicts.judging import RuleOutcome
 from minibroker.testing import ClientMisbehaved, MiniBroker, assert_well_behaved
 from minibroker.testing.verdicts import judge_client
 from minibroker.testing.workload import CLIENTS
-from minibroker.verdicts.judging import RuleOutcome
 from system_tests.conftest import without_toolchain
 from system_tests.harness.compiling import installed_with_npm
 from system_tests.harness.jars import ToolchainMissing

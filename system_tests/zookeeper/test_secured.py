@@ -12,10 +12,10 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from minibroker.cluster.store.tree import StoreError, StoreEvent, StoreEventKind
-from minibroker.cluster.store.zookeeper import ZooKeeperStore
-from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess, access_from
-from minibroker.config import Settings
+from minibroker.broker.metadata.store.tree import StoreError, StoreEvent, StoreEventKind
+from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
+from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess, access_from
+from minibroker.broker.settings import Settings
 from system_tests.conftest import without_toolchain
 from system_tests.harness.brokers import free_port
 from system_tests.harness.jars import ToolchainMissing

@@ -11,7 +11,7 @@ import trio
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 
-from minibroker.cluster.store.tree import (
+from minibroker.broker.metadata.store.tree import (
     Create,
     EventsLostError,
     Set,
@@ -22,7 +22,7 @@ from minibroker.cluster.store.tree import (
     StoreNode,
     UnavailableError,
 )
-from minibroker.cluster.store.zookeeper import ZooKeeperStore
+from minibroker.broker.metadata.store.zookeeper import ZooKeeperStore
 from system_tests.harness.waiting import PATIENCE_S, wait_until
 from system_tests.harness.zookeeper import ZooKeeper, addresses, start_ensemble
 from system_tests.zookeeper.conftest import access

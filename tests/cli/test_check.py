@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from minibroker.checker.history_format import LINE_CHARS_MAX
 from minibroker.cli.app import app
 from minibroker.cli.check import read_lines
 from minibroker.cli.errors import ExitCode, InvalidUsage
-from tests.checker.written import Line, header, poll, send
+from minibroker.lab.checker.history_format import LINE_CHARS_MAX
+from tests.lab.checker.written import Line, header, poll, send
 
 A = "orders-0"
 CLEAN = [header(), *send(0, (A, 1, 0)), *poll(1, {A: [(0, 1)]})]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from minibroker.broker.settings.types import HostPort
 from minibroker.cli import connections as command_module
 from minibroker.cli.connections import CLEAR, HIDE_CURSOR, HOME, SHOW_CURSOR
 from minibroker.cli.control import ControlClient
 from minibroker.cli.errors import CliError
-from minibroker.config.types import HostPort
 from tests.cli.test_connections_view import answer
 
 Command = Callable[..., Any]

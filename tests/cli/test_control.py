@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager, closing
 import pytest
 import trio
 
+from minibroker.broker.settings.types import HostPort
 from minibroker.cli import control as module
 from minibroker.cli.control import ControlClient, find_control
 from minibroker.cli.errors import CliError, ExitCode, InvalidUsage, Unreachable
 from minibroker.client.bootstrap import BootstrapServers
-from minibroker.config.types import HostPort
 from minibroker.control_url import split
 from minibroker.testing import MiniBroker
 

@@ -18,7 +18,7 @@ from minibroker.client.errors import (
     InvalidClientConfig,
     Remedy,
 )
-from protocol.errors import ErrorCode
+from minibroker_protocol.errors import ErrorCode
 
 
 def test_error_message_of_missing_topic_names_the_command_that_helps() -> None:

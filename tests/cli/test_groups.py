@@ -11,8 +11,11 @@ from minibroker.cli.groups import assigned, lag_rows
 from minibroker.client.errors import BrokerError
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.testing import MiniBroker
-from protocol.compiler import encode
-from protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    TopicPartition,
+)
 
 
 def consume(command: Any, topic: str, group: str, count: int) -> list[str]:

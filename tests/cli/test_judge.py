@@ -11,10 +11,10 @@ from minibroker.cli import judge as command
 from minibroker.cli.app import app
 from minibroker.cli.errors import CliError, ExitCode, InvalidUsage
 from minibroker.cli.judge import write_page
-from minibroker.verdicts.all_rules import RULES
-from protocol.registry import ApiKey
-from tests.verdicts.test_saved_journal import saved
-from tests.verdicts.written import CLIENT, WrittenJournal
+from minibroker.lab.verdicts.all_rules import RULES
+from minibroker_protocol.registry import ApiKey
+from tests.lab.verdicts.test_saved_journal import saved
+from tests.lab.verdicts.written import CLIENT, WrittenJournal
 
 
 def good_journal() -> WrittenJournal:

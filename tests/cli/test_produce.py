@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.produce import read_codec, read_header, read_lines, split_line
-from protocol.compression import Compression
+from minibroker_protocol.compression import Compression
 
 
 class Pipe(io.RawIOBase):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from minibroker.broker.settings.types import HostPort
 from minibroker.cli import quotas as command_module
 from minibroker.cli.control import ControlClient
-from minibroker.config.types import HostPort
 
 USE = {
     "type": "produce",

@@ -10,8 +10,8 @@ import pytest
 
 from minibroker.cli.errors import InvalidUsage, Unreachable
 from minibroker.testing import MiniBroker
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.replay.recording import CaptureWriter, RecordedClient
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tests.lab.replay.recording import CaptureWriter, RecordedClient
 
 
 def write_capture(path: Path, *, error: int = 0) -> Path:

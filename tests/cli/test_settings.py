@@ -5,10 +5,10 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from minibroker.broker.settings.known import KNOWN_UNSERVED
 from minibroker.cli.app import app
 from minibroker.cli.errors import InvalidUsage
-from minibroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from minibroker.config.known import KNOWN_UNSERVED
 
 
 def run(*arguments: str) -> str:

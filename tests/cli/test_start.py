@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.broker.settings import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS, Listener, Settings
 from minibroker.cli.app import LATE
 from minibroker.cli.errors import BadConfig, InvalidUsage
 from minibroker.cli.start import read_settings, start
-from minibroker.config import LISTENERS, NUM_IO_THREADS, NUM_PARTITIONS, Listener, Settings
 
 
 def read(**changes: object) -> Settings:
@@ -89,7 +89,7 @@ HEAVY = {"trio", "starlette", "h11", "kazoo", "prometheus_client", "asyncio", "r
 
 def test_help_imports_no_command() -> None:
     loaded = loaded_by("--help")
-    assert not loaded & {*HEAVY, "construct", "minibroker.config"}
+    assert not loaded & {*HEAVY, "construct", "minibroker.broker.settings"}
     assert not loaded & {late.module for late in LATE.values()}
 
 
@@ -115,7 +115,7 @@ from minibroker.cli.app import app
 
 class Watch:
     def find_spec(self, name, *_):
-        if name == "minibroker.broker.layout":
+        if name == "minibroker.launch.layout":
             print("loading", gc.isenabled())
 
 sys.meta_path.insert(0, Watch())

@@ -9,7 +9,7 @@ from minibroker.cli.errors import InvalidUsage
 from minibroker.cli.topics import read_pair
 from minibroker.client.errors import BrokerError
 from minibroker.testing import MiniBroker
-from protocol.types import uuid_from_text
+from minibroker_protocol.types import uuid_from_text
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from minibroker.testing import MiniBroker
-from protocol.messages.heartbeat import HeartbeatRequest
-from tests.network.raw_client import RawClient
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from tests.broker.network.raw_client import RawClient
 
 HEARTBEAT = HeartbeatRequest(group_id="g", member_id="m")
 MINUTE_S = 60

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from minibroker.cli.trace_lines import LOSS_REASONS, TraceLines
-from minibroker.control.journal_views import view_of
-from minibroker.control.schema import to_json
-from minibroker.journal.entries import Loss, LossReason
-from tests.journal.entries_of_tests import entry_of, request_entry, response_entry
+from minibroker.lab.control.journal_views import view_of
+from minibroker.lab.control.schema import to_json
+from minibroker.lab.journal.entries import Loss, LossReason
+from tests.lab.journal.entries_of_tests import entry_of, request_entry, response_entry
 
 STAGES = {"queue": 0.04, "execution": 1.0, "network": 2.0, "send": 0.5, "total": 4.25}
 

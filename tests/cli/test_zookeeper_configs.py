@@ -10,20 +10,20 @@ from random import Random
 
 import pytest
 
+from minibroker.broker.metadata.controller import ClusterController
+from minibroker.broker.metadata.store import zookeeper_client
+from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
+from minibroker.broker.metadata.store.tree import Store
+from minibroker.broker.metadata.store.zookeeper_client import ZooKeeperAccess
+from minibroker.broker.metadata.topics import NewTopic
+from minibroker.broker.quotas.arguments import ArgumentMistake, Entities
+from minibroker.broker.security.scram import credential, parse_credential, salted
+from minibroker.broker.settings import ZOOKEEPER_CONNECTION_TIMEOUT_MS, Settings
+from minibroker.broker.settings.types import parse_connect_string
 from minibroker.cli.errors import CliError, InvalidUsage, Unreachable
 from minibroker.cli.zookeeper_configs import alter, describe, in_zookeeper
 from minibroker.client.connection import REQUEST_TIMEOUT_S
 from minibroker.client.errors import BrokerError
-from minibroker.cluster.controller import ClusterController
-from minibroker.cluster.store import zookeeper_client
-from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import Store
-from minibroker.cluster.store.zookeeper_client import ZooKeeperAccess
-from minibroker.cluster.topics import NewTopic
-from minibroker.config import ZOOKEEPER_CONNECTION_TIMEOUT_MS, Settings
-from minibroker.config.types import parse_connect_string
-from minibroker.quotas.arguments import ArgumentMistake, Entities
-from minibroker.security.scram import credential, parse_credential, salted
 
 RATE = "connection_creation_rate"
 

@@ -9,11 +9,15 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
-from protocol.compiler import decoder, encode
-from protocol.headers import decode_request_header, encode_response_header
-from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from protocol.registry import ApiKey, schema
-from protocol.schema import Message
+from minibroker_protocol.compiler import decoder, encode
+from minibroker_protocol.headers import decode_request_header, encode_response_header
+from minibroker_protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Message
 
 T = TypeVar("T")
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from minibroker.broker.settings import HostPort
 from minibroker.client.bootstrap import (
     DEFAULT_BOOTSTRAP,
     PLAINTEXT,
@@ -12,7 +13,6 @@ from minibroker.client.bootstrap import (
     parse_bootstrap,
 )
 from minibroker.client.errors import InvalidArgument
-from minibroker.config import HostPort
 
 
 def test_bootstrap_servers_default_to_local_plaintext() -> None:

@@ -17,11 +17,11 @@ from minibroker.client.errors import (
 )
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.sasl import plain, scram
-from protocol.errors import ErrorCode
-from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from protocol.messages.sasl_authenticate import SaslAuthenticateResponse
-from protocol.messages.sasl_handshake import SaslHandshakeResponse
-from protocol.registry import ApiKey
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from minibroker_protocol.messages.sasl_handshake import SaslHandshakeResponse
+from minibroker_protocol.registry import ApiKey
 from tests.client.fake_broker import in_thread
 
 

@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 from minibroker.client.consumer_coordinator import ConsumerCoordinator, assign_range
 from minibroker.client.errors import BrokerError
 from minibroker.client.kafka_client import KafkaClient
-from protocol.errors import ErrorCode
-from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from protocol.messages.heartbeat import HeartbeatResponse
-from protocol.messages.join_group import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from minibroker_protocol.messages.heartbeat import HeartbeatResponse
+from minibroker_protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
 )
-from protocol.messages.metadata import (
+from minibroker_protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.messages.offset_commit import (
+from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from protocol.registry import ApiKey
+from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from minibroker_protocol.registry import ApiKey
 
 Work = Callable[[ConsumerCoordinator], Any]
 

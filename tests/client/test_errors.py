@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.client.errors import BrokerError, check
-from protocol.errors import ErrorCode
+from minibroker_protocol.errors import ErrorCode
 
 
 def test_check_without_error_code_does_not_raise() -> None:

@@ -8,22 +8,22 @@ import trio
 from minibroker.client.errors import BrokerError
 from minibroker.client.fetcher import ConsumerRecord, Fetcher
 from minibroker.client.kafka_client import KafkaClient
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
-from protocol.messages.metadata import (
+from minibroker_protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.records import Record, build_batch
-from protocol.registry import ApiKey
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.registry import ApiKey
 
 RECORDS = [Record(offset, 0, None, b"%d" % offset) for offset in range(10, 14)]
 

@@ -4,23 +4,23 @@ from typing import Any
 
 import pytest
 
+from minibroker.broker.settings import HostPort
 from minibroker.client.errors import (
     BrokerError,
     BrokerUnreachable,
 )
 from minibroker.client.kafka_client import KafkaClient
-from minibroker.config import HostPort
-from protocol.errors import ErrorCode
-from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from protocol.messages.metadata import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from minibroker_protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from minibroker_protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.messages.produce import ProduceRequest, ProduceResponse
-from protocol.registry import ApiKey
+from minibroker_protocol.messages.produce import ProduceRequest, ProduceResponse
+from minibroker_protocol.registry import ApiKey
 from tests.client.fake_broker import in_thread
 
 

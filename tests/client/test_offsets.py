@@ -9,11 +9,11 @@ from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
 from minibroker.client.producer import RecordProducer
 from minibroker.testing import MiniBroker
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from protocol.messages.metadata import MetadataResponsePartition
-from protocol.messages.offset_fetch import (
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from minibroker_protocol.messages.metadata import MetadataResponsePartition
+from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -21,8 +21,8 @@ from protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from protocol.records import Record
-from protocol.registry import ApiKey
+from minibroker_protocol.records import Record
+from minibroker_protocol.registry import ApiKey
 from tests.client.fake_broker import in_thread
 
 

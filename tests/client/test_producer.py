@@ -10,22 +10,22 @@ from minibroker.client.errors import BrokerError, InvalidArgument
 from minibroker.client.kafka_client import KafkaClient
 from minibroker.client.partitioner import partition_of
 from minibroker.client.producer import BatchAcknowledgement, RecordProducer
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import (
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.messages.produce import (
+from minibroker_protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from protocol.records import Record, iter_records
-from protocol.registry import ApiKey
+from minibroker_protocol.records import Record, iter_records
+from minibroker_protocol.registry import ApiKey
 
 PARTITIONS = 3
 

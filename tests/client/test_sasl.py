@@ -8,6 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.broker.security.mechanism import AuthenticatedUser, AuthenticationFailed, Mechanism
+from minibroker.broker.security.oauth import OAuthBearer, TokenRules, unsecured
+from minibroker.broker.security.plain import Plain
+from minibroker.broker.security.scram import HASHES, Scram, credential, salted
 from minibroker.client.sasl import (
     SaslExchange,
     ServerNotVerified,
@@ -16,10 +20,6 @@ from minibroker.client.sasl import (
     scram,
     unsecured_token,
 )
-from minibroker.security.mechanism import AuthenticatedUser, AuthenticationFailed, Mechanism
-from minibroker.security.oauth import OAuthBearer, TokenRules, unsecured
-from minibroker.security.plain import Plain
-from minibroker.security.scram import HASHES, Scram, credential, salted
 
 NOW_S = 1_700_000_000.0
 names = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text)

@@ -15,8 +15,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minibroker.cluster.store.sqlite import MEMORY, SqliteStore
-from minibroker.cluster.store.tree import (
+from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
+from minibroker.broker.metadata.store.tree import (
     NODE_MAX_BYTES,
     WATCH_MAX_EVENTS,
     BadPathError,

@@ -14,7 +14,7 @@ import trio
 import trustme
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.network.tls import TlsStream
+from minibroker.broker.network.tls import TlsStream
 from minibroker.runtime.stream import (
     LOW_WATER_FROM_BYTES,
     ByteStream,

@@ -15,14 +15,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.apis.registry import APIS
-from minibroker.network.sasl import ALLOWED
+from minibroker.broker.apis.registry import APIS
+from minibroker.broker.network.sasl import ALLOWED
+from minibroker.broker.security.principal import ANONYMOUS
 from minibroker.runtime.stream import StreamClosed
-from minibroker.security.principal import ANONYMOUS
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from protocol.messages.sasl_handshake import SaslHandshakeRequest
-from protocol.registry import schema
-from tests.network.secured import HELLO, SecuredBroker, secured
+from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest
+from minibroker_protocol.registry import schema
+from tests.broker.network.secured import HELLO, SecuredBroker, secured
 from tests.simulation.client import frame
 from tests.simulation.world import logged_errors
 

@@ -15,26 +15,32 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.apis.registry import APIS
+from minibroker.broker.apis.registry import APIS
+from minibroker.broker.security.acl import Operation, Resource
 from minibroker.runtime.stream import StreamClosed
-from minibroker.security.acl import Operation, Resource
-from protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
-from protocol.messages.create_acls import CreateAclsRequest
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.describe_acls import DescribeAclsRequest
-from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.list_offsets import (
+from minibroker_protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+)
+from minibroker_protocol.messages.create_acls import CreateAclsRequest
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.describe_acls import DescribeAclsRequest
+from minibroker_protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
+from minibroker_protocol.messages.list_groups import ListGroupsRequest
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
-from protocol.registry import schema
-from tests.apis.authorization.test_groups import commit
-from tests.apis.authorization.test_table import (
+from minibroker_protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.registry import schema
+from tests.broker.apis.authorization.test_groups import commit
+from tests.broker.apis.authorization.test_table import (
     ADMIN,
     ANY_RULE,
     CREDENTIAL,
@@ -44,8 +50,8 @@ from tests.apis.authorization.test_table import (
     caller,
     rule,
 )
+from tests.broker.network.secured import SecuredBroker, secured
 from tests.fuzz.test_network import attacks
-from tests.network.secured import SecuredBroker, secured
 from tests.simulation.client import SimulatedClient
 from tests.simulation.world import logged_errors
 

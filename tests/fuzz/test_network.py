@@ -17,20 +17,24 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.apis.registry import APIS
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
-from minibroker.observability.definitions import CLOSED, QUEUE_USED, CloseReason
+from minibroker.broker.apis.registry import APIS
+from minibroker.broker.metrics.definitions import CLOSED, QUEUE_USED, CloseReason
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
-from protocol.errors import EncodeError
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
-from protocol.registry import schema
-from protocol.schema import Array, Struct
-from protocol.types import Type
+from minibroker_protocol.errors import EncodeError
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.registry import schema
+from minibroker_protocol.schema import Array, Struct
+from minibroker_protocol.types import Type
 from tests.simulation.client import SimulatedClient, frame
 from tests.simulation.surroundings import LISTENER, TWO_OF_EACH
 from tests.simulation.world import logged_errors

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import compiler, framing, headers
-from protocol.dissect import dissect
-from protocol.errors import DecodeError, UnsupportedVersion
-from protocol.registry import ApiKey, schema
-from protocol.schema import Message
+from minibroker_protocol import compiler, framing, headers
+from minibroker_protocol.dissect import dissect
+from minibroker_protocol.errors import DecodeError, UnsupportedVersion
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Message
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
 EXTREMES = [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff" * 5 + b"\x0f", b"\0"]

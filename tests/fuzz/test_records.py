@@ -5,9 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.compression import Compression
-from protocol.errors import DecodeError
-from protocol.records import HEADER_BYTES, Record, build_batch, iter_batches, iter_records
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.records import (
+    HEADER_BYTES,
+    Record,
+    build_batch,
+    iter_batches,
+    iter_records,
+)
 
 LIMIT = 100_000
 SEEDS = [

@@ -19,11 +19,11 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from minibroker.network.tls import TlsHandshakeFailed
+from minibroker.broker.network.tls import TlsHandshakeFailed
 from minibroker.runtime.stream import StreamClosed
-from protocol.messages.metadata import MetadataRequest
-from tests.network.certificates import client_context, truststore
-from tests.network.secured import HELLO, SecuredBroker, secured
+from minibroker_protocol.messages.metadata import MetadataRequest
+from tests.broker.network.certificates import client_context, truststore
+from tests.broker.network.secured import HELLO, SecuredBroker, secured
 from tests.simulation.client import SimulatedClient, frame
 from tests.simulation.world import logged_errors
 

@@ -26,11 +26,11 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from protocol import compiler
-from protocol.messages.api_versions import ApiVersionsResponse
-from protocol.registry import ApiKey, schema
-from protocol.schema import Array, Field, Message, Struct
-from protocol.types import Type, uuid_text
+from minibroker_protocol import compiler
+from minibroker_protocol.messages.api_versions import ApiVersionsResponse
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Array, Field, Message, Struct
+from minibroker_protocol.types import Type, uuid_text
 from tests.oracle.test_schemas import KAFKA_4_4
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]

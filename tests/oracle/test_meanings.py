@@ -16,9 +16,9 @@ from typing import Any, Final
 import pytest
 from kio.schema.index import api_key_map, schema_name_map
 
-from protocol.meanings import Meaning
-from protocol.registry import ApiKey
-from protocol.schema import Array, Message, Struct
+from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Array, Message, Struct
 from tests.oracle.test_schemas import (
     KIO_KEYS,
     kio_class,

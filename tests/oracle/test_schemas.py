@@ -29,11 +29,11 @@ import pytest
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
-from protocol.messages import consumer_protocol
-from protocol.registry import ApiKey, schema
-from protocol.schema import Array, Message, Struct
-from protocol.types import Type
-from protocol.versions import Versions
+from minibroker_protocol.messages import consumer_protocol
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Array, Message, Struct
+from minibroker_protocol.types import Type
+from minibroker_protocol.versions import Versions
 
 # (oracle, message, path of the field) -> why it differs. No more than these may differ.
 NULL_BY_DEFAULT = "null in Kafka's own schema file; kio gives arrays of structs no default"

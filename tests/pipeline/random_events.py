@@ -9,8 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from minibroker.activity.arrow_format import SCHEMA
-from minibroker.activity.schema import (
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log import Log
+from minibroker.lab.activity.arrow_format import SCHEMA
+from minibroker.lab.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
     TOPIC,
@@ -21,10 +23,8 @@ from minibroker.activity.schema import (
 )
 from minibroker.pipeline.decoding import OBJECT_SCHEMA, Batch, decode, flattened
 from minibroker.pipeline.events import needed
-from minibroker.storage.config import LogConfig
-from minibroker.storage.log import Log
-from protocol.compression import Compression
-from protocol.records import Record, build_batch
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.records import Record, build_batch
 
 HOUR_US = 3_600_000_000
 START_US = 490_000 * HOUR_US

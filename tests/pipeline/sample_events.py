@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from minibroker.activity.schema import FIELDS, VERSION
+from minibroker.lab.activity.schema import FIELDS, VERSION
 from minibroker.pipeline.schemas import ACTIVITY
 
 START_S: Final = 1_793_577_600

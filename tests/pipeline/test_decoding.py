@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minibroker.activity.arrow_format import SCHEMA, event_of
+from minibroker.lab.activity.arrow_format import SCHEMA, event_of
 from minibroker.pipeline import decoding
 from minibroker.pipeline.decoding import Batch, MalformedValue, decode, valid_events, values_of
 from minibroker.pipeline.events import MalformedEvent, parse_event

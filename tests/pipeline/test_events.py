@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.activity.arrow_format import COLUMNS, SCHEMA, event_of
-from minibroker.activity.schema import ActivityField, ActivityType
+from minibroker.lab.activity.arrow_format import COLUMNS, SCHEMA, event_of
+from minibroker.lab.activity.schema import ActivityField, ActivityType
 from minibroker.pipeline.events import (
     REASON_MAX,
     MalformedEvent,

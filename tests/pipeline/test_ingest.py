@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from minibroker.activity.schema import TOPIC
+from minibroker.broker.log.checkpoint import write_topic_id
+from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline import ingest
 from minibroker.pipeline.cluster_access import ClusterAccess
 from minibroker.pipeline.errors import PipelineError
@@ -16,7 +17,6 @@ from minibroker.pipeline.schemas import read_activity
 from minibroker.pipeline.segments import SegmentPiece
 from minibroker.pipeline.table import Counts, Table
 from minibroker.pipeline.topic_lookup import ReachableTopic
-from minibroker.storage.checkpoint import write_topic_id
 from tests.pipeline.random_events import append, events
 
 if TYPE_CHECKING:

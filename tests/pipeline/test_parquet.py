@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.activity.arrow_format import SCHEMA
-from minibroker.activity.schema import FIELDS
+from minibroker.lab.activity.arrow_format import SCHEMA
+from minibroker.lab.activity.schema import FIELDS
 from minibroker.pipeline import parquet, schemas
 from minibroker.pipeline.decoding import OBJECT_SCHEMA
 from minibroker.pipeline.events import parse_event

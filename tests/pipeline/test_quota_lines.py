@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.broker.quotas.file import parse, render
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
 from minibroker.pipeline.quota_lines import decision, head, quota_lines, rounded_to_set
 from minibroker.pipeline.quota_units import (
     CLIENT,
@@ -19,8 +21,6 @@ from minibroker.pipeline.quota_units import (
     USER_AND_CLIENT,
 )
 from minibroker.pipeline.recommend import BrokerNeed, Policy, QuotaDecision, Recommendation
-from minibroker.quotas.file import parse, render
-from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 PLAIN = QuotaDecision(
     PRODUCE, "alice", None, None, False, 1, 3412, 838_860.0, 1.2e6, 0, 1_048_575.0

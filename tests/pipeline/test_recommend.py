@@ -12,6 +12,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from minibroker.broker.quotas.rate import Rate
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
 from minibroker.pipeline.quota_units import CLIENT, PRODUCE, REQUEST, USER
 from minibroker.pipeline.recommend import (
     Policy,
@@ -22,8 +24,6 @@ from minibroker.pipeline.recommend import (
     valued,
 )
 from minibroker.pipeline.scan import Function, scan_frame
-from minibroker.quotas.rate import Rate
-from minibroker.quotas.types import CONNECTION_CREATION_RATE
 from tests.pipeline.duckdb_rates import ORACLE
 from tests.pipeline.sample_events import (
     Event,

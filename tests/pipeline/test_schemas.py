@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.activity.schema import FIELDS, VERSION
+from minibroker.lab.activity.schema import FIELDS, VERSION
 from minibroker.pipeline import schemas
 from minibroker.pipeline.errors import BadInput, WrongSchema
 from minibroker.pipeline.schemas import ACTIVITY, ACTIVITY_TABLE, read_activity

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from minibroker.activity.schema import TOPIC
+from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.segments import Damaged, SegmentBatch, SegmentPiece, pieces
 from minibroker.pipeline.segments import read as read_piece
-from protocol.checksum import crc32c
-from protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, compress
-from protocol.records import HEADER_BYTES, Record, build_batch
+from minibroker_protocol.checksum import crc32c
+from minibroker_protocol.compression import DECOMPRESSED_MAX_BYTES, Compression, compress
+from minibroker_protocol.records import HEADER_BYTES, Record, build_batch
 from tests.pipeline.random_events import append
 
 

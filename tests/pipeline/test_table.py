@@ -9,7 +9,7 @@ import duckdb
 import pytest
 from pyarrow import RecordBatch
 
-from minibroker.activity.schema import FIELDS
+from minibroker.lab.activity.schema import FIELDS
 from minibroker.pipeline import hadoop
 from minibroker.pipeline.event_writer import write_events
 from minibroker.pipeline.layout import SORTED_BY

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from protocol.compression import Compression
+from minibroker_protocol.compression import Compression
 from tests.protocol.xxhash import xxh32, xxh64
 
 _MASK: Final = 0xFFFFFFFF

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import strategies as st
 
-from protocol.schema import Array, Field, Message, Struct
-from protocol.types import Type
+from minibroker_protocol.schema import Array, Field, Message, Struct
+from minibroker_protocol.types import Type
 
 Draw: TypeAlias = "Callable[[type[Struct]], st.SearchStrategy[Any]]"
 Project: TypeAlias = "Callable[[Message, int], Message]"

@@ -7,7 +7,7 @@ import sys
 
 import crc32c as package
 
-from protocol.checksum import crc32c
+from minibroker_protocol.checksum import crc32c
 
 
 def test_crc32c_has_known_check_values() -> None:
@@ -23,5 +23,7 @@ def test_crc32c_of_views_and_parts_matches_package() -> None:
 
 
 def test_checksum_import_does_not_load_importlib_metadata() -> None:
-    program = "import sys, protocol.checksum; sys.exit('importlib.metadata' in sys.modules)"
+    program = (
+        "import sys, minibroker_protocol.checksum; sys.exit('importlib.metadata' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -14,10 +14,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import codecs
-from protocol.compression import Compression, compress, decompress
-from protocol.errors import DecodeError
-from protocol.records import HEADER_BYTES, Record, build_batch
+from minibroker_protocol import codecs
+from minibroker_protocol.compression import Compression, compress, decompress
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.records import HEADER_BYTES, Record, build_batch
 from tests.protocol.compressed_frames import (
     CompressedFrame,
     compressed_frames,

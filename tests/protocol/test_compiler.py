@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import compiler
-from protocol.errors import UnsupportedVersion
-from protocol.messages.metadata import (
+from minibroker_protocol import compiler
+from minibroker_protocol.errors import UnsupportedVersion
+from minibroker_protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
 )
-from protocol.messages.produce import ProduceRequest
-from protocol.registry import ApiKey, schema
-from protocol.schema import Message, construct_for
+from minibroker_protocol.messages.produce import ProduceRequest
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Message, construct_for
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
 Draw = Callable[[type[Message]], st.SearchStrategy[Any]]

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from protocol.compression import Compression, compress, decompress
-from protocol.errors import DecodeError
+from minibroker_protocol.compression import Compression, compress, decompress
+from minibroker_protocol.errors import DecodeError
 
 
 def test_codec_numbers_match_batch_attributes() -> None:
@@ -37,9 +37,9 @@ def test_library_errors_become_decode_errors(codec: Compression) -> None:
 
 def test_codec_libraries_are_loaded_on_first_compression() -> None:
     program = (
-        "import sys; from protocol.records import build_batch; "
+        "import sys; from minibroker_protocol.records import build_batch; "
         "loaded = 'cramjam' in sys.modules; "
-        "from protocol.compression import compress, Compression; "
+        "from minibroker_protocol.compression import compress, Compression; "
         "compress(Compression.ZSTD, b'x'); "
         "sys.exit(loaded or 'cramjam' not in sys.modules)"
     )

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.control_records import EndTransactionMarker, build_marker, parse_marker
-from protocol.errors import DecodeError
-from protocol.records import Record, build_batch, parse_batch_header
+from minibroker_protocol.control_records import EndTransactionMarker, build_marker, parse_marker
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.records import Record, build_batch, parse_batch_header
 
 MARKER = EndTransactionMarker(committed=True, coordinator_epoch=3)
 

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from protocol import registry
-from protocol.entities import MessageEntity, Step, entities, frozen, selectable
-from protocol.meanings import Meaning
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.offset_fetch import (
+from minibroker_protocol import registry
+from minibroker_protocol.entities import MessageEntity, Step, entities, frozen, selectable
+from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from minibroker_protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from minibroker_protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.registry import ApiKey
-from tests.faults.messages import keys_in, request_of, served_versions
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.registry import ApiKey
+from tests.lab.faults.messages import keys_in, request_of, served_versions
 
 TOPIC, PARTITION, GROUP, MEMBER = (
     Meaning.TOPIC,

@@ -7,7 +7,7 @@ import pickle
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from protocol.errors import DecodeError, ErrorCode
+from minibroker_protocol.errors import DecodeError, ErrorCode
 
 NEWER = {
     ("GROUP_DELETION_FAILED", 134),

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import compiler, framing, headers
-from protocol.errors import DecodeError, EncodeError
-from protocol.framing import FrameDecoder
-from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.registry import ApiKey
+from minibroker_protocol import compiler, framing, headers
+from minibroker_protocol.errors import DecodeError, EncodeError
+from minibroker_protocol.framing import FrameDecoder
+from minibroker_protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.registry import ApiKey
 
 
 def framed(*bodies: bytes) -> bytes:

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import pytest
 
-from protocol import compiler, framing, headers, records
-from protocol.dissect import dissect
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.join_group import JoinGroupRequest
-from protocol.messages.produce import ProduceRequest
-from protocol.registry import ApiKey, schema
-from protocol.schema import construct_for
+from minibroker_protocol import compiler, framing, headers, records
+from minibroker_protocol.dissect import dissect
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.join_group import JoinGroupRequest
+from minibroker_protocol.messages.produce import ProduceRequest
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import construct_for
 
 
 class Golden(NamedTuple):

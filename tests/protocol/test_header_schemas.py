@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.header_schemas import RequestHeaderSchema, ResponseHeaderSchema
-from protocol.schema import construct_for
+from minibroker_protocol.header_schemas import RequestHeaderSchema, ResponseHeaderSchema
+from minibroker_protocol.schema import construct_for
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol import headers
-from protocol.errors import DecodeError, EncodeError, UnsupportedVersion
-from protocol.header_schemas import RequestHeaderSchema, ResponseHeaderSchema
-from protocol.headers import RequestHeader
-from protocol.registry import ApiKey, schema
-from protocol.schema import construct_for
+from minibroker_protocol import headers
+from minibroker_protocol.errors import DecodeError, EncodeError, UnsupportedVersion
+from minibroker_protocol.header_schemas import RequestHeaderSchema, ResponseHeaderSchema
+from minibroker_protocol.headers import RequestHeader
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import construct_for
 
 TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 

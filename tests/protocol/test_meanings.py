@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from protocol import messages
-from protocol.meanings import COORDINATOR_KEY, Meaning
-from protocol.messages.find_coordinator import FindCoordinatorResponse
-from protocol.messages.heartbeat import HeartbeatResponse
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from protocol.schema import Array, Field, Struct
-from protocol.types import BOOLEAN
-from protocol.versions import Versions
+from minibroker_protocol import messages
+from minibroker_protocol.meanings import COORDINATOR_KEY, Meaning
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorResponse
+from minibroker_protocol.messages.heartbeat import HeartbeatResponse
+from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from minibroker_protocol.schema import Array, Field, Struct
+from minibroker_protocol.types import BOOLEAN
+from minibroker_protocol.versions import Versions
 
 _NAMES: Final = """
     acceptable_recovery_lag accepted_compression_types acknowledge_types acks
@@ -85,7 +85,7 @@ NOT_SECRET: Final = {
 
 def structs() -> Iterator[type[Struct]]:
     for module in pkgutil.iter_modules(messages.__path__):
-        found = vars(importlib.import_module(f"protocol.messages.{module.name}"))
+        found = vars(importlib.import_module(f"minibroker_protocol.messages.{module.name}"))
         yield from (
             each
             for each in found.values()

@@ -6,10 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol.compression import Compression
-from protocol.plain_batch import read_plain_batch
-from protocol.record_scan import scan_records
-from protocol.records import HEADER_BYTES, Record, build_batch, parse_batch_header, verify_crc
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.plain_batch import read_plain_batch
+from minibroker_protocol.record_scan import scan_records
+from minibroker_protocol.records import (
+    HEADER_BYTES,
+    Record,
+    build_batch,
+    parse_batch_header,
+    verify_crc,
+)
 
 FIELDS = st.none() | st.binary(max_size=80) | st.binary(min_size=60, max_size=200)
 TIMES = st.integers(0, 2**60)
@@ -53,7 +59,7 @@ def test_changed_batch_is_read_as_none_or_as_by_the_general_functions(
 
 
 def with_new_checksum(data: bytes) -> bytes:
-    from protocol.checksum import crc32c
+    from minibroker_protocol.checksum import crc32c
 
     return data[:17] + crc32c(data[21:]).to_bytes(4, "big") + data[21:]
 

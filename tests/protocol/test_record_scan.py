@@ -8,9 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol.errors import DecodeError
-from protocol.record_scan import RUN_MAX, TooManyReadsError, scan_records
-from protocol.records import HEADER_BYTES, Record, build_batch, iter_records, parse_batch_header
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.record_scan import RUN_MAX, TooManyReadsError, scan_records
+from minibroker_protocol.records import (
+    HEADER_BYTES,
+    Record,
+    build_batch,
+    iter_records,
+    parse_batch_header,
+)
 
 BASE = 1_700_000_000_000
 

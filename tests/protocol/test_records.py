@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.compression import Compression
-from protocol.errors import DecodeError
-from protocol.records import (
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.records import (
     HEADER_BYTES,
     Record,
     TimestampType,

@@ -15,8 +15,8 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
-from protocol.compression import Compression
-from protocol.records import (
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.records import (
     Record,
     build_batch,
     iter_batches,

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from protocol.errors import UnsupportedVersion
-from protocol.registry import ApiKey, schema
+from minibroker_protocol.errors import UnsupportedVersion
+from minibroker_protocol.registry import ApiKey, schema
 
 
 @pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
@@ -43,11 +43,11 @@ def test_header_version_depends_on_flexible_encoding() -> None:
 
 def test_registry_import_loads_no_messages() -> None:
     code = (
-        "import sys, protocol.registry as r\n"
-        "loaded = [m for m in sys.modules if m.startswith('protocol.messages.')]\n"
+        "import sys, minibroker_protocol.registry as r\n"
+        "loaded = [m for m in sys.modules if m.startswith('minibroker_protocol.messages.')]\n"
         "assert not loaded, loaded\n"
         "r.schema(r.ApiKey.PRODUCE)\n"
-        "loaded = [m for m in sys.modules if m.startswith('protocol.messages.')]\n"
-        "assert loaded == ['protocol.messages.produce'], loaded\n"
+        "loaded = [m for m in sys.modules if m.startswith('minibroker_protocol.messages.')]\n"
+        "assert loaded == ['minibroker_protocol.messages.produce'], loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,13 +6,13 @@ import pickle
 
 import pytest
 
-from protocol import compiler
-from protocol.errors import UnsupportedVersion
-from protocol.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.schema import Array, Message, Struct, array, construct_for, field
-from protocol.types import INT16, INT32, NULLABLE_STRING, STRING
-from protocol.versions import Versions
+from minibroker_protocol import compiler
+from minibroker_protocol.errors import UnsupportedVersion
+from minibroker_protocol.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.schema import Array, Message, Struct, array, construct_for, field
+from minibroker_protocol.types import INT16, INT32, NULLABLE_STRING, STRING
+from minibroker_protocol.versions import Versions
 
 
 class Inner(Struct):

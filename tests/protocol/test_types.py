@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.types import (
+from minibroker_protocol.types import (
     BYTES,
     INT32,
     NULLABLE_STRING,

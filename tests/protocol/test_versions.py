@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.versions import HIGHEST, NONE, Versions
+from minibroker_protocol.versions import HIGHEST, NONE, Versions
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import wire
-from protocol.errors import DecodeError
-from protocol.types import UNSIGNED_VARINT, VARINT, VARLONG
+from minibroker_protocol import wire
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.types import UNSIGNED_VARINT, VARINT, VARLONG
 
 UNSIGNED, SIGNED, LONG = (
     kind.node(flexible=True, nullable=False) for kind in (UNSIGNED_VARINT, VARINT, VARLONG)

@@ -18,20 +18,24 @@ from zlib import crc32
 import trio
 
 from minibroker.runtime.stream import StreamClosed
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.list_offsets import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch, iter_batches, iter_records
-from protocol.schema import Message
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
+from minibroker_protocol.schema import Message
 from tests.simulation.client import SimulatedClient
 from tests.simulation.fair_errors import ERRORS
 from tests.simulation.history import Partition

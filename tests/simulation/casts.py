@@ -12,12 +12,12 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from protocol.messages.create_topics import (
+from minibroker_protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.simulation.actors import Actor, Admin, Consumer, OffsetObserver, Producer, fetch_request
 from tests.simulation.actors import values as values_of
 from tests.simulation.fair_errors import DATA_ERRORS, GROUP_ERRORS, TRANSACTION_ERRORS

@@ -1,9 +1,9 @@
 """The history of a transactional run, for the checker of client histories.
 
 Owns the order of the operations' invocations and completions. It must never judge: the checker of
-``minibroker.checker`` does. Invariant: an operation is in the history as soon as it is invoked, so
-one that never ends is of unknown result. Compacted topics are left out, because their old records
-disappear.
+``minibroker.lab.checker`` does. Invariant: an operation is in the history as soon as it is invoked,
+so one that never ends is of unknown result. Compacted topics are left out, because their old
+records disappear.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import count
 
-from minibroker.checker.checking import check_history
-from minibroker.checker.client_history import (
+from minibroker.lab.checker.checking import check_history
+from minibroker.lab.checker.client_history import (
     ClientHistory,
     ClientOperation,
     HistorySettings,

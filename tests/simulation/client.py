@@ -10,10 +10,10 @@ import socket
 from typing import Any
 
 from minibroker.runtime.stream import ByteStream, MemoryStream, SocketStream, StreamClosed
-from protocol import registry
-from protocol.compiler import decode, encode
-from protocol.headers import RequestHeader, decode_response_header, encode_request_header
-from protocol.schema import Message
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import decode, encode
+from minibroker_protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from minibroker_protocol.schema import Message
 
 
 def api_key(request: Message) -> int:

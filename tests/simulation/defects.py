@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from minibroker.coordinator import group_state_machine
-from minibroker.coordinator.classic_group import ClassicGroup
-from minibroker.coordinator.group_manager import GroupManager
-from minibroker.coordinator.offsets import OffsetTable
-from minibroker.coordinator.transactions.manager import TransactionManager
-from minibroker.coordinator.transactions.service import TransactionService
-from minibroker.storage.appended import Appended
-from minibroker.storage.cleaner.cleaned_transactions import CleanedTransactions
-from minibroker.storage.log import Log
-from minibroker.storage.producers import ProducerTable
-from minibroker.storage.transactions import NO_OFFSET, UnstableTransactions
-from protocol.errors import ErrorCode
-from protocol.records import Record, build_batch, iter_records, parse_batch_header
+from minibroker.broker.groups import group_state_machine
+from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.group_manager import GroupManager
+from minibroker.broker.groups.offsets import OffsetTable
+from minibroker.broker.log.appended import Appended
+from minibroker.broker.log.cleaner.cleaned_transactions import CleanedTransactions
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.producers import ProducerTable
+from minibroker.broker.log.transactions import NO_OFFSET, UnstableTransactions
+from minibroker.broker.transactions.manager import TransactionManager
+from minibroker.broker.transactions.service import TransactionService
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.records import Record, build_batch, iter_records, parse_batch_header
 
 BATCHES: Final = 10
 """One of so many batches of producers is lost, doubled or reordered."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from minibroker.process.environment import WORKER
+from minibroker.broker.process.environment import WORKER
 from tests.simulation.actors import Actor
 
 SHARE: Final = 0.12

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.process.messages import ApiPart
+from minibroker.broker.process.messages import ApiPart
 from minibroker.runtime.addressing import ChannelListener, MemoryTransport
 from minibroker.runtime.channel import (
     Channel,
@@ -20,7 +20,7 @@ from minibroker.runtime.channel import (
     ChannelStatistics,
     MemoryChannel,
 )
-from protocol.registry import ApiKey
+from minibroker_protocol.registry import ApiKey
 
 LAG_S: Final = 0.02
 """The longest delay of one message; the shares below say how many are delayed."""

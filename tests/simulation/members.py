@@ -13,24 +13,24 @@ from typing import Any, Final
 
 import trio
 
-from protocol.errors import ErrorCode
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.offset_commit import (
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.describe_groups import DescribeGroupsRequest
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from minibroker_protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.offset_fetch import (
+from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.simulation.actors import Consumer, Producer, fetch_request
 from tests.simulation.history import Partition
 from tests.simulation.rare_paths import KILLED_AT_COMMIT, KILLED_AT_SYNC, LATE_COMMIT

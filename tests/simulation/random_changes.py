@@ -9,47 +9,54 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from protocol.messages.add_partitions_to_txn import (
+from minibroker_protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.alter_user_scram_credentials import (
+from minibroker_protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.delete_records import (
+from minibroker_protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from minibroker_protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from minibroker_protocol.messages.delete_groups import DeleteGroupsRequest
+from minibroker_protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from protocol.messages.delete_topics import DeleteTopicsRequest
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.incremental_alter_configs import (
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
+from minibroker_protocol.messages.end_txn import EndTxnRequest
+from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.offset_commit import (
+from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
+from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from minibroker_protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.records import Record, build_batch
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from minibroker_protocol.records import Record, build_batch
 from tests.simulation.client import SimulatedClient
 
 TOPICS = ("a", "b", "c")

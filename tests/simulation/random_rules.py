@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.control.backend import BackendError
-from minibroker.control.fault_shapes import FaultPoint, FaultRule
+from minibroker.lab.control.backend import BackendError
+from minibroker.lab.control.fault_shapes import FaultPoint, FaultRule
 from tests.simulation.actors import Actor
 from tests.simulation.fair_errors import ERRORS, GROUP_ERRORS, TRANSACTION_ERRORS
 from tests.simulation.rare_paths import KILLED_WHILE_HELD

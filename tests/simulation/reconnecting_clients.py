@@ -11,9 +11,9 @@ from typing import Final
 
 import trio
 
-from minibroker.broker.tasks import TaskBroker
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.stream import StreamClosed
-from protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from tests.simulation.client import SimulatedClient
 from tests.simulation.surroundings import LISTENER
 

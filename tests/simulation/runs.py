@@ -25,10 +25,10 @@ from typing import Final
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
+from minibroker.broker.log.cleaner.checkpoint import CLEANER_CHECKPOINT
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
-from minibroker.storage.cleaner.checkpoint import CLEANER_CHECKPOINT
 from tests.simulation.actors import IMPATIENT_S, Actor, FaultInjector
 from tests.simulation.casts import Cast, make_casts
 from tests.simulation.kills import MomentKiller

@@ -14,21 +14,21 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final, NamedTuple
 
-from minibroker.apis.fetch_sessions import FetchSessionCache
-from minibroker.coordinator import group_state_machine
-from minibroker.coordinator.classic_group import ClassicGroup
-from minibroker.coordinator.group_manager import GroupManager
-from minibroker.coordinator.pending_offsets import PendingOffsets
-from minibroker.coordinator.states import GroupState
-from minibroker.coordinator.transactions import service
-from minibroker.coordinator.transactions.manager import TransactionManager
-from minibroker.coordinator.transactions.service import TransactionService
-from minibroker.faults.actions import AFTER, BEFORE
-from minibroker.faults.register import FaultRegister
-from minibroker.storage.cleaner.cleaned_transactions import CleanedTransactions
-from minibroker.storage.producers import ProducerTable
-from minibroker.storage.transactions import UnstableTransactions
-from protocol.errors import ErrorCode
+from minibroker.broker.apis.fetch_sessions import FetchSessionCache
+from minibroker.broker.groups import group_state_machine
+from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.group_manager import GroupManager
+from minibroker.broker.groups.pending_offsets import PendingOffsets
+from minibroker.broker.groups.states import GroupState
+from minibroker.broker.log.cleaner.cleaned_transactions import CleanedTransactions
+from minibroker.broker.log.producers import ProducerTable
+from minibroker.broker.log.transactions import UnstableTransactions
+from minibroker.broker.transactions import service
+from minibroker.broker.transactions.manager import TransactionManager
+from minibroker.broker.transactions.service import TransactionService
+from minibroker.lab.faults.actions import AFTER, BEFORE
+from minibroker.lab.faults.register import FaultRegister
+from minibroker_protocol.errors import ErrorCode
 from tests.simulation.rare_paths import (
     COMMITTED,
     CONCURRENT,

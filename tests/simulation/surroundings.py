@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from minibroker.broker.tasks import TaskBroker
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.checked_history import OperationLog
 from tests.simulation.client import SimulatedClient

@@ -17,19 +17,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.activity.schema import TOPIC
-from minibroker.apis.registry import APIS
-from minibroker.network import activity_sender
-from minibroker.observability.definitions import ACTIVITY_DROPPED, ACTIVITY_EVENTS
-from minibroker.quotas.rate import Rate, throttle_ms
+from minibroker.broker.apis.registry import APIS
+from minibroker.broker.metrics.definitions import ACTIVITY_DROPPED, ACTIVITY_EVENTS
+from minibroker.broker.network import activity_sender
+from minibroker.broker.quotas.rate import Rate, throttle_ms
+from minibroker.lab.activity.schema import TOPIC
 from minibroker.runtime.stream import StreamClosed
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.records import Record, build_batch, iter_batches, iter_records
-from protocol.registry import ApiKey
-from protocol.types import ZERO_UUID
-from tests.activity.decoding import events_in
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.types import ZERO_UUID
+from tests.lab.activity.decoding import events_in
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient, frame
 from tests.simulation.test_quotas import (

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.simulation.test_quotas import MUTATION, Open, serve
 
 __all__ = ["serve"]

@@ -13,9 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
-from minibroker.observability.definitions import COUNTED, OPEN
+from minibroker.broker.metrics.definitions import COUNTED, OPEN
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.client import SimulatedClient
 from tests.simulation.lag import LaggingTransport

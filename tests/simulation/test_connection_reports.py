@@ -15,18 +15,18 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
-from minibroker.control.backend import Connection, ConnectionsView
+from minibroker.broker.settings import Settings
+from minibroker.lab.control.backend import Connection, ConnectionsView
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
 from tests.simulation.client import SimulatedClient
 from tests.simulation.surroundings import LISTENER, TWO_OF_EACH
 

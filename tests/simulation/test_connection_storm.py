@@ -16,19 +16,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
-from minibroker.connections.counts import ConnectionCounts
-from minibroker.observability.definitions import COUNTED, OPEN
+from minibroker.broker.connections.counts import ConnectionCounts
+from minibroker.broker.metrics.definitions import COUNTED, OPEN
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from tests.simulation.client import SimulatedClient
 from tests.simulation.rate_model import one_after_the_other
 from tests.simulation.surroundings import TWO_OF_EACH

@@ -14,17 +14,21 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.fetch import FetchRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
-from tests.apis.session_client import SessionClient, forgotten_of, partitions_of, topics_of
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.fetch import FetchRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
+from tests.broker.apis.session_client import SessionClient, forgotten_of, partitions_of, topics_of
 from tests.simulation.client import SimulatedClient
 from tests.simulation.surroundings import LISTENER, TWO_OF_EACH
 

@@ -11,32 +11,39 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.apis.base import ServedApi
-from minibroker.apis.registry import APIS
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
-from minibroker.network.client_connection import ClientConnection
-from minibroker.network.quota_stage import QuotaStage
+from minibroker.broker.apis.base import ServedApi
+from minibroker.broker.apis.registry import APIS
+from minibroker.broker.network.client_connection import ClientConnection
+from minibroker.broker.network.quota_stage import QuotaStage
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
-from protocol import registry
-from protocol.errors import ErrorCode
-from protocol.messages.alter_client_quotas import (
+from minibroker_protocol import registry
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
     EntityData,
     OpData,
 )
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
-from protocol.registry import ApiKey
-from protocol.schema import Message
-from protocol.types import ZERO_UUID
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker_protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.records import Record, build_batch
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Message
+from minibroker_protocol.types import ZERO_UUID
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient, frame
 from tests.simulation.surroundings import LISTENER
@@ -380,7 +387,7 @@ async def test_every_api_throttles_in_every_version(
 
 ALLOWED, REFUSED = "10.0.0.1", "10.0.0.2"
 BROKERS_ONLY = (
-    "principal.builder.class=tests.network.secured:by_host",
+    "principal.builder.class=tests.broker.network.secured:by_host",
     "authorizer.class.name=kafka.security.authorizer.AclAuthorizer",
     f"super.users=User:127.0.0.1;User:{ALLOWED}",
 )
@@ -409,7 +416,7 @@ async def test_inter_broker_requests_are_throttled_only_for_clients(
 
 def _has_field(response: Message, version: int) -> bool:
     """Whether a throttle time comes through in this version."""
-    from protocol.compiler import decode, encode
+    from minibroker_protocol.compiler import decode, encode
 
     if not hasattr(response, "throttle_time_ms"):
         return False  # SASL requests, whose clients should only notice that they wait

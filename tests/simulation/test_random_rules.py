@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from minibroker.control.fault_shapes import FaultRule
-from minibroker.faults.rules import check_rule
-from tests.faults.messages import SERVED
+from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.rules import check_rule
+from tests.lab.faults.messages import SERVED
 from tests.simulation.fair_errors import ERRORS
 from tests.simulation.random_rules import ACTIONS, LATE, LATE_SINCE, RuleTargets, draw_rule
 

@@ -15,11 +15,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.admission.rejected_connections import QUEUE
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
-from minibroker.connections.delayed_close import AT_ONCE, PER_S, TICK_S
-from minibroker.observability.definitions import COUNTED, QUEUE_USED
+from minibroker.broker.admission.rejected_connections import QUEUE
+from minibroker.broker.connections.delayed_close import AT_ONCE, PER_S, TICK_S
+from minibroker.broker.metrics.definitions import COUNTED, QUEUE_USED
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from tests.simulation.client import SimulatedClient
 from tests.simulation.reconnecting_clients import HELLO

@@ -16,12 +16,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
-from minibroker.observability.definitions import COUNTED, OPEN
+from minibroker.broker.metrics.definitions import COUNTED, OPEN
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
-from protocol.messages.incremental_alter_configs import (
+from minibroker_protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

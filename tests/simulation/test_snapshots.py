@@ -16,15 +16,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
-from minibroker.control.backend import Unavailable
-from minibroker.control.snapshot_shapes import SnapshotCreation
+from minibroker.broker.settings import Settings
+from minibroker.lab.control.backend import Unavailable
+from minibroker.lab.control.snapshot_shapes import SnapshotCreation
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
 from tests.simulation.client import SimulatedClient
 from tests.simulation.lag import LaggingTransport
 from tests.simulation.random_changes import RandomChanges

@@ -8,14 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.stream import StreamClosed
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.schema import Message
-from protocol.types import ZERO_UUID
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from minibroker_protocol.schema import Message
+from minibroker_protocol.types import ZERO_UUID
 from tests.simulation.actors import fetch_request
 from tests.simulation.client import SimulatedClient
 from tests.simulation.surroundings import LISTENER

@@ -7,10 +7,10 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.tasks import TaskBroker
-from minibroker.config import Settings
+from minibroker.broker.settings import Settings
+from minibroker.launch.tasks import TaskBroker
 from minibroker.runtime.clock import SimulatedClock
-from protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from tests.simulation.client import SimulatedClient, frame
 from tests.simulation.surroundings import LISTENER
 

@@ -14,26 +14,30 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.checker.client_history import ClientOperation, OperationKind, OperationResult
-from protocol.control_records import parse_marker
-from protocol.errors import ErrorCode
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.add_partitions_to_txn import (
+from minibroker.lab.checker.client_history import ClientOperation, OperationKind, OperationResult
+from minibroker_protocol.control_records import parse_marker
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from minibroker_protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.txn_offset_commit import (
+from minibroker_protocol.messages.end_txn import EndTxnRequest
+from minibroker_protocol.messages.init_producer_id import InitProducerIdRequest
+from minibroker_protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from protocol.records import Record, build_batch, iter_batches, iter_records
-from protocol.schema import Message
-from tests.apis.session_client import SessionClient
+from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
+from minibroker_protocol.schema import Message
+from tests.broker.apis.session_client import SessionClient
 from tests.simulation.actors import STUCK_S, TICK_S, Actor, fetch_request
 from tests.simulation.checked_history import acknowledge, add_polls, add_sends
 from tests.simulation.history import Partition

@@ -8,27 +8,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.messages.describe_acls import DescribeAclsRequest
-from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from protocol.messages.describe_transactions import DescribeTransactionsRequest
-from protocol.messages.describe_user_scram_credentials import (
+from minibroker_protocol.messages.describe_acls import DescribeAclsRequest
+from minibroker_protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
+from minibroker_protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from minibroker_protocol.messages.describe_groups import DescribeGroupsRequest
+from minibroker_protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from minibroker_protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from minibroker_protocol.messages.describe_transactions import DescribeTransactionsRequest
+from minibroker_protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
 )
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.list_offsets import (
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.list_groups import ListGroupsRequest
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from protocol.messages.list_transactions import ListTransactionsRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.schema import Message, Struct
+from minibroker_protocol.messages.list_transactions import ListTransactionsRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from minibroker_protocol.schema import Message, Struct
 from tests.simulation.client import SimulatedClient
 
 State = dict[str, Any]

@@ -19,7 +19,7 @@ PATIENCE_S = 120.0
 FAKE_FORK_SERVER = """
 import json, os, select, signal, socket, sys, time
 from contextlib import suppress
-from minibroker.config import NUM_PARTITIONS
+from minibroker.broker.settings import NUM_PARTITIONS
 from minibroker.testing.fork_server import ForkServer
 
 def start(settings):

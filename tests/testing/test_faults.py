@@ -13,8 +13,8 @@ import trio
 from minibroker.testing import ControlError, FaultNeverFired, MiniBroker
 from minibroker.testing.control import CALL_SECONDS_MAX
 from minibroker.testing.faults import FaultHandle, Faults, SharedFaultError
-from protocol.messages.heartbeat import HeartbeatRequest
-from tests.network.raw_client import RawClient
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from tests.broker.network.raw_client import RawClient
 
 WITHOUT_RANDOM = ("-p", "no:randomly", "-p", "no:cacheprovider")
 

@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from minibroker.config import LISTENERS, NUM_IO_THREADS, ConfigError, Listener
+from minibroker.broker.settings import LISTENERS, NUM_IO_THREADS, ConfigError, Listener
 from minibroker.testing.fork_server import (
     LATE,
     LOG_BYTES_MAX,

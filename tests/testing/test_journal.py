@@ -12,8 +12,8 @@ import trio
 from minibroker.testing import ControlError, DidNotHappen, MiniBroker
 from minibroker.testing.broker import AsyncJournal
 from minibroker.testing.journal import RecordedJournal
-from protocol.messages.heartbeat import HeartbeatRequest
-from tests.network.raw_client import RawClient
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from tests.broker.network.raw_client import RawClient
 
 
 @pytest.fixture(scope="module")

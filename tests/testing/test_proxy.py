@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from minibroker.testing import ControlError, MiniBroker, MiniProxy, ProxyNotStarted
-from protocol.errors import ErrorCode
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.metadata import MetadataRequest
-from tests.network.raw_client import RawClient
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.describe_cluster import DescribeClusterRequest
+from minibroker_protocol.messages.find_coordinator import FindCoordinatorRequest
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
+from tests.broker.network.raw_client import RawClient
 
 
 @pytest.fixture(scope="module")

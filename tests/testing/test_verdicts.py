@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from minibroker.journal.entries import Loss, LossReason
+from minibroker.lab.journal.entries import Loss, LossReason
+from minibroker.lab.verdicts.judging import UnknownClient
 from minibroker.testing import ClientMisbehaved, JournalIncomplete, assert_well_behaved
 from minibroker.testing import verdicts as module
 from minibroker.testing.verdicts import judge_client
-from minibroker.verdicts.judging import UnknownClient
-from protocol.registry import ApiKey
-from tests.verdicts.test_saved_journal import saved
-from tests.verdicts.written import CLIENT, WrittenJournal
+from minibroker_protocol.registry import ApiKey
+from tests.lab.verdicts.test_saved_journal import saved
+from tests.lab.verdicts.written import CLIENT, WrittenJournal
 
 
 class FakeBroker:

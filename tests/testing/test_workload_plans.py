@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.checker.client_history import Consumers
+from minibroker.lab.checker.client_history import Consumers
 from minibroker.testing.workload_plans import WORKLOADS, WorkloadGenerator
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/check-a-history.md"

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from minibroker.config import (
+from minibroker.broker.quotas.types import BY_KEY
+from minibroker.broker.settings import (
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
     NUM_IO_THREADS,
@@ -31,7 +32,6 @@ from minibroker.pipeline.commands.base import (
 )
 from minibroker.pipeline.commands.columns import columns
 from minibroker.pipeline.commands.report import write
-from minibroker.quotas.types import BY_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -152,12 +152,12 @@ def recommend(
         settings = settings_of(pairs)
         check_table_exists(table, master, conf)
     with running("recommend", master, conf) as spark:
+        from minibroker.broker.quotas.file import render
         from minibroker.pipeline.quota_lines import head, quota_lines
         from minibroker.pipeline.recommend import Policy, level_of_clients, observed
         from minibroker.pipeline.recommend import recommend as decide
         from minibroker.pipeline.scan import scan_of
         from minibroker.pipeline.schemas import read_activity
-        from minibroker.quotas.file import render
 
         click.echo(f"reading {table}", err=True)
         events = read_activity(spark, table)

@@ -26,10 +26,10 @@ from minibroker.pipeline.commands.base import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from minibroker.config import Settings
+    from minibroker.broker.quotas.file import QuotaFile
+    from minibroker.broker.settings import Settings
     from minibroker.pipeline.report.figures import Figures
     from minibroker.pipeline.whatif.proposal import Proposal
-    from minibroker.quotas.file import QuotaFile
 
 EXAMPLES = """Examples:
 
@@ -139,8 +139,8 @@ def quarantined(spark: SparkSession, table: str) -> int | None:
 
 def quota_file(path: Path) -> QuotaFile:
     """Parse a quota file; raises BadInput."""
+    from minibroker.broker.quotas.file import QuotaFileError, parse
     from minibroker.pipeline.errors import BadInput
-    from minibroker.quotas.file import QuotaFileError, parse
 
     try:
         return parse(path.read_text(encoding="utf-8"), str(path))

@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.activity.schema import ActivityKind, ConnectionStep
+from minibroker.lab.activity.schema import ActivityKind, ConnectionStep
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.report.figures import (
     BROKERS_MAX,

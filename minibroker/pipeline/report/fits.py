@@ -14,14 +14,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
+from minibroker.broker.quotas.arguments import CLIENTS, IPS, USERS
+from minibroker.broker.quotas.entity import sanitize
+from minibroker.broker.quotas.file import QuotaFile, QuotaLine
 from minibroker.pipeline.quota_units import CHECKS, CLIENT, IP, USER, USER_AND_CLIENT
 from minibroker.pipeline.recommend import Policy, rates
 from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import FITS_MAX, Fit
 from minibroker.pipeline.scan import Scan
-from minibroker.quotas.arguments import CLIENTS, IPS, USERS
-from minibroker.quotas.entity import sanitize
-from minibroker.quotas.file import QuotaFile, QuotaLine
 
 _LEVELS: Final = {
     frozenset({USERS}): USER,

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import vl_convert
 
+from minibroker.broker.quotas.types import BY_KEY
 from minibroker.pipeline.report import formats
 from minibroker.pipeline.report.figures import (
     HEAT_MAX,
@@ -25,7 +26,6 @@ from minibroker.pipeline.report.figures import (
     Point,
     ReportedClient,
 )
-from minibroker.quotas.types import BY_KEY
 
 Spec = dict[str, Any]
 

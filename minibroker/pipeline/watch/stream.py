@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minibroker.activity.schema import TOPIC
+from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.cluster_access import ClusterAccess, why
 from minibroker.pipeline.decoding import valid_events, values_of
 from minibroker.pipeline.errors import BadInput, PipelineError

@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from minibroker.connections.rates import ConnectionRateLimits, ConnectionRates
+from minibroker.broker.connections.rates import ConnectionRateLimits, ConnectionRates
 from minibroker.pipeline.whatif.arrivals import Arrival
 from minibroker.pipeline.whatif.decisions import MS_PER_MINUTE
 from minibroker.pipeline.whatif.proposal import COLD, Counting, Proposal

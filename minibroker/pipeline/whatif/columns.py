@@ -16,7 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from minibroker.activity.schema import ActivityKind
+from minibroker.broker.quotas.counter import ORDINALS_PER_MS
+from minibroker.broker.quotas.manager import NS_PER_PERCENT_SECOND
+from minibroker.broker.quotas.types import QuotaType
+from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.quota_amounts import (
     FETCH_KEY,
     LENGTH_BYTES,
@@ -42,9 +45,6 @@ from minibroker.pipeline.whatif.events import (
     Requests,
 )
 from minibroker.pipeline.whatif.proposal import Sender
-from minibroker.quotas.counter import ORDINALS_PER_MS
-from minibroker.quotas.manager import NS_PER_PERCENT_SECOND
-from minibroker.quotas.types import QuotaType
 
 COMMON: Final = ("kind", "broker", "started_us", "sequence", "time_us", "clock_ms", "sample")
 OF_REQUESTS: Final = ("user", "client_id", "api_key", "exempt", "ordinal")

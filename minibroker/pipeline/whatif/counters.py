@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from minibroker.quotas.types import INT_MAX
+from minibroker.broker.quotas.types import INT_MAX
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

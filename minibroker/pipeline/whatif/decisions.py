@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from minibroker.broker.quotas.types import INT_MAX
 from minibroker.pipeline.whatif.counters import (
     TOKENS,
     Floats,
@@ -40,7 +41,6 @@ from minibroker.pipeline.whatif.events import (
     Minutes,
     Tally,
 )
-from minibroker.quotas.types import INT_MAX
 
 MS_PER_MINUTE: Final = 60_000
 

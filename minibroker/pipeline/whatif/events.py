@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
 from minibroker.pipeline.whatif.counters import Floats
-from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
 KINDS: Final = tuple(kind for kind in CLIENT_QUOTA_TYPES if kind.row.check_field)
 """The quota types whose checks are in activity events, by their index here."""

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from minibroker.cluster.effective_quotas import defaults
-from minibroker.config import (
+from minibroker.broker.metadata.effective_quotas import defaults
+from minibroker.broker.quotas.file import QuotaFileError, parse
+from minibroker.broker.settings import (
     CONNECTION_IP_THROTTLE_RECHECK,
     CONTROLLER_QUOTA_WINDOW_NUM,
     CONTROLLER_QUOTA_WINDOW_SIZE_SECONDS,
@@ -22,10 +23,9 @@ from minibroker.config import (
     ConfigError,
     Settings,
 )
-from minibroker.config.quota_definitions import DELAY
+from minibroker.broker.settings.quota_definitions import DELAY
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
-from minibroker.quotas.file import QuotaFileError, parse
 
 
 def settings_of(pairs: Sequence[str]) -> Settings:

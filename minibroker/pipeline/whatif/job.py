@@ -17,7 +17,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from minibroker.activity.schema import ActivityKind
+from minibroker.broker.quotas.counter import ORDINALS_PER_MS
+from minibroker.broker.quotas.entity import USER_AND_CLIENT
+from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
+from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.files import Bucket, buckets_of, read
 from minibroker.pipeline.schemas import BUCKET
@@ -41,9 +44,6 @@ from minibroker.pipeline.whatif.replay_accuracy import (
 )
 from minibroker.pipeline.whatif.rows import DDL, KEY_COLUMNS, LEAST, MOST, OUTCOME, SUMS, merged
 from minibroker.pipeline.workers import freeze_loaded_objects
-from minibroker.quotas.counter import ORDINALS_PER_MS
-from minibroker.quotas.entity import USER_AND_CLIENT
-from minibroker.quotas.types import CLIENT_QUOTA_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, Row, SparkSession

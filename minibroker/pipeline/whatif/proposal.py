@@ -14,9 +14,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from minibroker.broker.quotas.entity import (
+    Bound,
+    QuotaTable,
+    Tags,
+    bound_of,
+    sanitize,
+    sharing_group,
+)
+from minibroker.broker.quotas.types import INT_MAX, QuotaType
 from minibroker.pipeline.whatif.events import KINDS, NONE, Sharing, Terms
-from minibroker.quotas.entity import Bound, QuotaTable, Tags, bound_of, sanitize, sharing_group
-from minibroker.quotas.types import INT_MAX, QuotaType
 
 COLD: Final = -(2**62)
 """Earlier than any recorded time."""

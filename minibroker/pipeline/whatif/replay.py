@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from minibroker.activity.schema import ActivityKind
+from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.addresses import Addresses
 from minibroker.pipeline.whatif.arrivals import Arrival, Arrivals
 from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minibroker.activity.schema import ActivityKind
+from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.addresses import ConnectionDecision, RecheckDecision
 from minibroker.pipeline.whatif.columns import CHECKS, check_field, longs, of_kind
 from minibroker.pipeline.whatif.counters import Floats

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from minibroker.broker.quotas.types import CONNECTION_CREATION_RATE
 from minibroker.pipeline.whatif.addresses import Addresses
 from minibroker.pipeline.whatif.decisions import MS_PER_MINUTE
 from minibroker.pipeline.whatif.events import (
@@ -33,7 +34,6 @@ from minibroker.pipeline.whatif.events import (
     Tally,
 )
 from minibroker.pipeline.whatif.proposal import Proposal, Sender, Shares
-from minibroker.quotas.types import CONNECTION_CREATION_RATE
 
 OPEN, CLOSED = "open", "closed"
 ROWS_MAX: Final = 65_536

@@ -11,14 +11,14 @@ import time
 from collections import Counter
 from typing import Final
 
-from protocol.messages.create_topics import (
+from minibroker_protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.list_offsets import (
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker_protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

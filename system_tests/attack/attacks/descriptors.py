@@ -13,9 +13,9 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from typing import Final
 
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.records import Record, build_batch
+from minibroker_protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from minibroker_protocol.records import Record, build_batch
 from system_tests.attack.targets import Target
 from system_tests.connections.dialling import Client
 from system_tests.faults.hostile import api_versions_request

@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from typing import Any, Final
 
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from protocol.messages.sasl_handshake import SaslHandshakeRequest
+from minibroker_protocol.messages.api_versions import ApiVersionsRequest
+from minibroker_protocol.messages.metadata import MetadataRequest
+from minibroker_protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from minibroker_protocol.messages.sasl_handshake import SaslHandshakeRequest
 from system_tests.attack.targets import Target
 from system_tests.connections.dialling import Client
 from system_tests.security.conftest import PASSWORDS

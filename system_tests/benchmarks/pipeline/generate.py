@@ -23,8 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minibroker.activity import schema
-from minibroker.activity.schema import (
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log import Log
+from minibroker.lab.activity import schema
+from minibroker.lab.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
     ActivityKind,
@@ -33,10 +35,8 @@ from minibroker.activity.schema import (
 )
 from minibroker.pipeline.decoding import OBJECT_SCHEMA, flattened
 from minibroker.pipeline.layout import bucket_of
-from minibroker.storage.config import LogConfig
-from minibroker.storage.log import Log
-from protocol.compression import Compression
-from protocol.records import Record, build_batch
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.records import Record, build_batch
 from system_tests.benchmarks.pipeline import clients
 from system_tests.benchmarks.pipeline.clients import (
     ACCEPTED,

@@ -51,7 +51,7 @@ class Task(NamedTuple):
 
     def proposal(self) -> Proposal:
         """Every client of every user has quotas of its own, so that all requests are looked at."""
-        from minibroker.config import Settings
+        from minibroker.broker.settings import Settings
         from minibroker.pipeline.whatif.inputs import proposal_of
 
         line = f"--alter --user-defaults --client-defaults --add-config {self.quotas}"
@@ -108,7 +108,7 @@ def kernel(task: Task) -> Runs:
     """Run the compiled loop over requests alone, which are in memory and in order."""
     import numpy as np
 
-    from minibroker.activity.schema import ActivityKind
+    from minibroker.lab.activity.schema import ActivityKind
     from minibroker.pipeline.whatif.columns import Senders, of_kind, requests_of
     from minibroker.pipeline.whatif.counters import new_counters
     from minibroker.pipeline.whatif.events import (

@@ -1,4 +1,4 @@
-module minibroker/security/franz
+module minibroker/broker/security/franz
 
 go 1.26.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minibroker.activity.schema import CHECK_FIELDS, VERSION
+from minibroker.lab.activity.schema import CHECK_FIELDS, VERSION
 from minibroker.pipeline.schemas import ACTIVITY
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from minibroker.broker.quotas.file import parse
 from minibroker.pipeline.report.fits import fits
 from minibroker.pipeline.scan import scan_frame
-from minibroker.quotas.file import parse
 from tests.pipeline.report.sample_events import check, connection, request, table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from minibroker.activity.schema import VERSION
+from minibroker.lab.activity.schema import VERSION
 from minibroker.pipeline.hadoop import Files
 from minibroker.pipeline.schemas import ACTIVITY
 from minibroker.pipeline.watch.alerts import Alert, Rule, State

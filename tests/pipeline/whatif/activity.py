@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from minibroker.activity.schema import (
+from minibroker.lab.activity.schema import (
     CHECK_FIELDS,
     FIELDS,
     VERSION,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
+from minibroker.broker.quotas.controller_mutation import MutationQuota
+from minibroker.broker.quotas.manager import ClientQuotaManager, Throttle, larger
+from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
-from minibroker.quotas.controller_mutation import MutationQuota
-from minibroker.quotas.manager import ClientQuotaManager, Throttle, larger
-from minibroker.quotas.types import QuotaType
-from tests.quotas.oracle import OracleLedger
+from tests.broker.quotas.oracle import OracleLedger
 
 LENGTH_BYTES = 4
 

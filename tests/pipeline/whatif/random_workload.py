@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
 from minibroker.pipeline.whatif.events import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
 from tests.pipeline.whatif.activity import requests_table
 from tests.pipeline.whatif.oracle import Decision, Event
 

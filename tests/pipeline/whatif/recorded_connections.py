@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from minibroker.activity.schema import ConnectionStep
-from minibroker.connections.rates import ConnectionRateLimits, ConnectionRates
+from minibroker.broker.connections.rates import ConnectionRateLimits, ConnectionRates
+from minibroker.lab.activity.schema import ConnectionStep
 from tests.pipeline.whatif.activity import connection_row
 
 IP = "10.0.0.1"

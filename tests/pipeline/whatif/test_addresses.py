@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.activity.schema import ConnectionStep
+from minibroker.lab.activity.schema import ConnectionStep
 from minibroker.pipeline.whatif.addresses import Addresses, AddressTally
 from minibroker.pipeline.whatif.arrivals import Arrivals
 from minibroker.pipeline.whatif.columns import Lives

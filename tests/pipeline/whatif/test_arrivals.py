@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.activity.schema import ConnectionStep
+from minibroker.lab.activity.schema import ConnectionStep
 from minibroker.pipeline.whatif.arrivals import Arrival, Arrivals, OtherLimit, Recheck
 from minibroker.pipeline.whatif.columns import Lives
 from tests.pipeline.whatif.activity import connection_row, table

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from minibroker.activity.schema import ActivityKind
+from minibroker.lab.activity.schema import ActivityKind
 from minibroker.pipeline.whatif.columns import Lives, Senders, codes, longs, of_kind, requests_of
 from minibroker.pipeline.whatif.events import (
     EXEMPT,

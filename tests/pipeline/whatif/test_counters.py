@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minibroker.broker.quotas import rate
+from minibroker.broker.quotas.rate import Rate
+from minibroker.broker.quotas.types import INT_MAX
 from minibroker.pipeline.whatif.counters import (
     Floats,
     add,
@@ -17,10 +20,7 @@ from minibroker.pipeline.whatif.counters import (
     surely_below,
     throttle_ms,
 )
-from minibroker.quotas import rate
-from minibroker.quotas.rate import Rate
-from minibroker.quotas.types import INT_MAX
-from tests.quotas.oracle import OracleCounter
+from tests.broker.quotas.oracle import OracleCounter
 
 
 def record(
@@ -112,11 +112,11 @@ def test_throttle_time_is_capped_for_tiny_bound() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_bucket_is_that_of_the_broker(strict: bool) -> None:
-    from minibroker.quotas.controller_mutation import MutationQuota
-    from minibroker.quotas.entity import Entity, QuotaTable
-    from minibroker.quotas.manager import ClientQuotaManager
-    from minibroker.quotas.types import QuotaType
-    from tests.quotas.oracle import OracleLedger
+    from minibroker.broker.quotas.controller_mutation import MutationQuota
+    from minibroker.broker.quotas.entity import Entity, QuotaTable
+    from minibroker.broker.quotas.manager import ClientQuotaManager
+    from minibroker.broker.quotas.types import QuotaType
+    from tests.broker.quotas.oracle import OracleLedger
 
     chance, words, now_ms = random.Random(1), new_counters(1, 11), 0
     quotas = ClientQuotaManager(OracleLedger(11, 1000))

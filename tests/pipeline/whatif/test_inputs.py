@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.whatif.inputs import counting_of, proposals_of, settings_of
 from minibroker.pipeline.whatif.proposal import Counting
-from minibroker.quotas.types import QuotaType
 
 LINE = "--alter --entity-type users --entity-name alice --add-config producer_byte_rate=10\n"
 IP = "--alter --entity-type ips --entity-default --add-config connection_creation_rate=3\n"

@@ -10,22 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
+from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.errors import BadInput
 from minibroker.pipeline.files import buckets_of
 from minibroker.pipeline.schemas import ACTIVITY, read_activity
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
-from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import connection_row, request_row, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+from minibroker.broker.quotas.types import CLIENT_QUOTA_KEYS
 from minibroker.pipeline.whatif.job import decision_batches
-from minibroker.quotas.types import CLIENT_QUOTA_KEYS
 from tests.pipeline.whatif.activity import requests_table
 
 CHANCE = random.Random(11)

@@ -4,13 +4,13 @@ import random
 
 import pytest
 
+from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
+from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.whatif.events import KINDS, NONE
 from minibroker.pipeline.whatif.proposal import Components, Counting, Proposal, Sender, Shares
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
-from minibroker.quotas.manager import ClientQuotaManager
-from minibroker.quotas.types import QuotaType
+from tests.broker.quotas.oracle import OracleLedger
 from tests.pipeline.whatif import random_workload
-from tests.quotas.oracle import OracleLedger
 
 PRODUCE = QuotaType.PRODUCE
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from trio.testing import MockClock
 
+from minibroker.broker.quotas.entity import Entity, QuotaTable
+from minibroker.broker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
 from minibroker.pipeline.whatif import job
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
@@ -23,8 +25,6 @@ from minibroker.pipeline.whatif.replay_accuracy import (
     compare_decisions,
 )
 from minibroker.pipeline.whatif.summary import accuracy_lines
-from minibroker.quotas.entity import Entity, QuotaTable
-from minibroker.quotas.types import CLIENT_QUOTA_KEYS, CLIENT_QUOTA_TYPES, QuotaType
 from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import SCHEMA, request_row, table
 from tests.pipeline.whatif.oracle import Event

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from minibroker.broker.quotas.entity import DEFAULT, Entity, QuotaTable
+from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.whatif.addresses import Addresses
 from minibroker.pipeline.whatif.arrivals import Arrivals
 from minibroker.pipeline.whatif.columns import Lives
@@ -7,8 +9,6 @@ from minibroker.pipeline.whatif.events import new_minutes
 from minibroker.pipeline.whatif.proposal import Counting, Proposal, Sender
 from minibroker.pipeline.whatif.replay import Replay
 from minibroker.pipeline.whatif.rows import DDL, OUTCOME, OutcomeRows, merged
-from minibroker.quotas.entity import DEFAULT, Entity, QuotaTable
-from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif.activity import connection_row, request_row, requests_table, table
 from tests.pipeline.whatif.oracle import Event
 

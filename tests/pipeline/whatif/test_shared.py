@@ -13,12 +13,18 @@ from itertools import count
 
 import pytest
 
+from minibroker.broker.quotas.entity import Entity, QuotaTable
+from minibroker.broker.quotas.ledger import QuotaLedger
+from minibroker.broker.quotas.manager import (
+    FETCH,
+    PRODUCE,
+    ClientQuotaManager,
+    QuotaCheck,
+    Throttle,
+)
+from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.whatif.events import KINDS
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
-from minibroker.quotas.entity import Entity, QuotaTable
-from minibroker.quotas.ledger import QuotaLedger
-from minibroker.quotas.manager import FETCH, PRODUCE, ClientQuotaManager, QuotaCheck, Throttle
-from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import random_workload
 from tests.pipeline.whatif.oracle import Decision, Event
 

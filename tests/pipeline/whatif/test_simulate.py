@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minibroker.broker.quotas.entity import Entity, QuotaTable
+from minibroker.broker.quotas.manager import larger
+from minibroker.broker.quotas.types import QuotaType
 from minibroker.pipeline.whatif.proposal import Counting, Proposal
 from minibroker.pipeline.whatif.replay import Replay
-from minibroker.quotas.entity import Entity, QuotaTable
-from minibroker.quotas.manager import larger
-from minibroker.quotas.types import QuotaType
 from tests.pipeline.whatif import oracle, random_workload
 from tests.pipeline.whatif.activity import requests_table
 from tests.pipeline.whatif.oracle import Event

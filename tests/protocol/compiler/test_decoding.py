@@ -10,24 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import compiler
-from protocol.compiler import decoding
-from protocol.errors import DecodeError
-from protocol.messages.delete_topics import DeleteTopicsRequest
-from protocol.messages.fetch import FetchResponse
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.metadata import (
+from minibroker_protocol import compiler
+from minibroker_protocol.compiler import decoding
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.messages.delete_topics import DeleteTopicsRequest
+from minibroker_protocol.messages.fetch import FetchResponse
+from minibroker_protocol.messages.list_groups import ListGroupsRequest
+from minibroker_protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.registry import ApiKey, schema
-from protocol.schema import Message, construct_for, field
-from protocol.types import UNSIGNED_VARINT, UUID, VARINT, VARLONG
-from protocol.wire import REQUEST_ELEMENTS_MAX, tagged_section, uvarint
+from minibroker_protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Message, construct_for, field
+from minibroker_protocol.types import UNSIGNED_VARINT, UUID, VARINT, VARLONG
+from minibroker_protocol.wire import REQUEST_ELEMENTS_MAX, tagged_section, uvarint
 
 MESSAGES = [cls for key in ApiKey for cls in (schema(key).request, schema(key).response)]
 Draw = Callable[[type[Message]], st.SearchStrategy[Any]]

@@ -5,8 +5,19 @@ from __future__ import annotations
 import construct as cs
 import pytest
 
-from protocol.compiler.emit import WIDTHS, Slot, Source, fixed_code
-from protocol.types import BOOLEAN, FLOAT64, INT8, INT16, INT32, INT64, STRING, UINT16, UINT32, UUID
+from minibroker_protocol.compiler.emit import WIDTHS, Slot, Source, fixed_code
+from minibroker_protocol.types import (
+    BOOLEAN,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    UINT16,
+    UINT32,
+    UUID,
+)
 
 
 def test_source_lines_are_compiled_to_function() -> None:

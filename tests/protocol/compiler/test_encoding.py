@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import compiler
-from protocol.compiler import encoding
-from protocol.errors import EncodeError
-from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from protocol.messages.metadata import (
+from minibroker_protocol import compiler
+from minibroker_protocol.compiler import encoding
+from minibroker_protocol.errors import EncodeError
+from minibroker_protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from minibroker_protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
 )
-from protocol.messages.produce import ProduceRequest
-from protocol.schema import Message, construct_for, field
-from protocol.types import INT32, UNSIGNED_VARINT, VARINT, VARLONG
+from minibroker_protocol.messages.produce import ProduceRequest
+from minibroker_protocol.schema import Message, construct_for, field
+from minibroker_protocol.types import INT32, UNSIGNED_VARINT, VARINT, VARLONG
 
 
 class Slice:

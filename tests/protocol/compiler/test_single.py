@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.coordinator.records import OffsetCommitKey, OffsetCommitValue
-from protocol import compiler
-from protocol.compiler.single import (
+from minibroker.broker.groups.records import OffsetCommitKey, OffsetCommitValue
+from minibroker_protocol import compiler
+from minibroker_protocol.compiler.single import (
     LIST_MAX,
     Shape,
     leaves,
@@ -19,22 +19,25 @@ from protocol.compiler.single import (
     single_encoder,
     versioned_encoder,
 )
-from protocol.headers import encode_response_header
-from protocol.messages.fetch import FetchRequest, FetchResponse
-from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from protocol.messages.offset_fetch import (
+from minibroker_protocol.headers import encode_response_header
+from minibroker_protocol.messages.fetch import FetchRequest, FetchResponse
+from minibroker_protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from minibroker_protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from minibroker_protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from minibroker_protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from protocol.messages.produce import ProduceRequest, ProduceResponse
-from protocol.registry import schema
-from protocol.schema import Array, Kind, Message, Struct
-from protocol.types import Type
+from minibroker_protocol.messages.produce import ProduceRequest, ProduceResponse
+from minibroker_protocol.registry import schema
+from minibroker_protocol.schema import Array, Kind, Message, Struct
+from minibroker_protocol.types import Type
 
 SINGLES = frozenset({"topic_data", "partition_data", "topics", "responses", "partition_responses"})
 SINGLES |= {"groups", "coordinators", "coordinator_keys"}

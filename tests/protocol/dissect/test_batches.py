@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from protocol import records
-from protocol.compression import Compression
-from protocol.dissect import batches
-from protocol.dissect.tree import Node
+from minibroker_protocol import records
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.dissect import batches
+from minibroker_protocol.dissect.tree import Node
 
 RECORDS = [
     records.Record(0, 1_700_000_000_000, b"k", b"v", (("h", b"x"), ("n", None))),

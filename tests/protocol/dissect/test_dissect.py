@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import compiler, framing, headers, records
-from protocol.dissect import Direction, Dissection, Node, api_named, dissect, render
-from protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.registry import ApiKey, schema
-from protocol.schema import Message
+from minibroker_protocol import compiler, framing, headers, records
+from minibroker_protocol.dissect import Direction, Dissection, Node, api_named, dissect, render
+from minibroker_protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from minibroker_protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Message
 
 
 def joined(chunks: list[Any]) -> bytes:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.dissect.pieces import dissect_segment, frames, is_segment
-from protocol.records import Record, build_batch
+from minibroker_protocol.dissect.pieces import dissect_segment, frames, is_segment
+from minibroker_protocol.records import Record, build_batch
 
 SEGMENT = build_batch([Record(timestamp=1, value=b"a")] * 2) + build_batch(
     [Record(timestamp=2, value=b"b")], base_offset=2

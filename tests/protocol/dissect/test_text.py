@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.dissect.text import lines, render
-from protocol.dissect.tree import Dissection, Node
+from minibroker_protocol.dissect.text import lines, render
+from minibroker_protocol.dissect.tree import Dissection, Node
 
 DATA = bytes(range(20))
 TREE = Node(

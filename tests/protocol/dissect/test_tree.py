@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.dissect.tree import Node
+from minibroker_protocol.dissect.tree import Node
 
 TREE = Node("root", 0, children=[Node("a", 0, children=[Node("x", 0)]), Node("x", 1, text="later")])
 

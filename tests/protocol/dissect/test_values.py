@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.dissect.values import describe, moment, preview
+from minibroker_protocol.dissect.values import describe, moment, preview
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import construct as cs
 import pytest
 
-from protocol import compiler
-from protocol.dissect.tree import Node
-from protocol.dissect.walk import Broken, Walker
-from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
-from protocol.messages.fetch import EpochEndOffset, PartitionData
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.schema import Message, construct_for, field
+from minibroker_protocol import compiler
+from minibroker_protocol.dissect.tree import Node
+from minibroker_protocol.dissect.walk import Broken, Walker
+from minibroker_protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from minibroker_protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+)
+from minibroker_protocol.messages.fetch import EpochEndOffset, PartitionData
+from minibroker_protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from minibroker_protocol.schema import Message, construct_for, field
 
 
 class OnePartition(Message, versions="12", flexible="12+"):

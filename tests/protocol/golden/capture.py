@@ -18,9 +18,9 @@ from typing import Any
 
 import trio
 
-from protocol import compiler, framing, headers, records
-from protocol.errors import ErrorCode
-from protocol.messages import (
+from minibroker_protocol import compiler, framing, headers, records
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages import (
     api_versions,
     create_topics,
     describe_cluster,
@@ -37,8 +37,8 @@ from protocol.messages import (
     produce,
     sync_group,
 )
-from protocol.registry import ApiKey, schema
-from protocol.schema import Message
+from minibroker_protocol.registry import ApiKey, schema
+from minibroker_protocol.schema import Message
 
 HERE = Path(__file__).parent
 TOPIC, TOPIC_ID, GROUP, MEMBER = "golden", bytes(range(16)), "golden-group", "member-1"

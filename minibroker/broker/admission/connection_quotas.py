@@ -1,0 +1,332 @@
+"""Checks each new connection against the limits of connections.
+
+Owns counts and rates (``connections.counts``, ``connections.rates``) and the connections that wait
+for a limit. It must never know processors. The order is Kafka's: Redpanda's limits first, then the
+rates of broker and listener, a free slot, the rate of the address, and the number of its
+connections. Invariant: a new connection is admitted, rejected or delayed; an admitted one is
+counted until ``left``. Kafka's ``ConnectionQuotas.inc`` and ``Acceptor.accept``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, NoReturn
+
+import trio
+
+from minibroker.broker.admission.acceptor_messages import AcceptedConnection, OpenConnection
+from minibroker.broker.admission.blocked_time import BlockedTime
+from minibroker.broker.admission.connection_events import (
+    ActivityListener,
+    ConnectionEvents,
+    ConnectionFacts,
+    ExceededLimit,
+)
+from minibroker.broker.admission.connection_figures import (
+    ConnectionFigures,
+    read_connection_figures,
+)
+from minibroker.broker.admission.connection_limits import count_limits, hosts_of, rate_limits
+from minibroker.broker.admission.host_addresses import HostAddresses
+from minibroker.broker.admission.limit_names import (
+    count_limit,
+    override_hosts,
+    quota_hosts,
+    rate_limit,
+    rate_setting,
+    slot_setting,
+)
+from minibroker.broker.connections.address import client_ip
+from minibroker.broker.connections.counts import (
+    ConnectionCountLimits,
+    ConnectionCounts,
+    ExceededCount,
+)
+from minibroker.broker.connections.rates import ConnectionRates
+from minibroker.broker.metadata.image import Image
+from minibroker.broker.metrics.definitions import (
+    ACCEPT_RATE,
+    ACCEPT_THROTTLE,
+    BROKER_ACCEPT_RATE,
+    COUNTED,
+    IP_ACCEPT_THROTTLE,
+    IPS_SHOWN_MAX,
+    CloseReason,
+)
+from minibroker.broker.metrics.log import EventLog
+from minibroker.broker.metrics.metrics import Series
+from minibroker.broker.process.environment import Environment
+from minibroker.broker.settings import (
+    CONNECTION_IP_THROTTLE_RECHECK,
+    MAX_CONNECTIONS_PER_IP_OVERRIDES,
+    QUOTA_WINDOW_NUM,
+    QUOTA_WINDOW_SIZE_SECONDS,
+    Settings,
+)
+from minibroker.broker.settings.dynamic import Configs, effective
+from minibroker.runtime.clock import now_ms, whole_ms
+from minibroker.runtime.stream import Address
+
+DELAYED_MAX: Final = 1000
+"""Connections delayed by the rate of their address; further ones are closed at once."""
+
+
+class ConnectionRejected(Exception):
+    """A new connection is rejected, and no longer counted."""
+
+    def __init__(
+        self, reason: CloseReason, limit: ExceededLimit | None = None, at: float | None = None
+    ) -> None:
+        """``at`` is the time of the decision, if it was read from the clock already."""
+        super().__init__(reason.value)
+        self.reason = reason
+        self.limit = limit
+        self.at = at
+
+
+class NewConnection(NamedTuple):
+    """A new connection, as far as limits need it."""
+
+    number: int
+    listener: str
+    ip: str
+    peer: Address
+
+
+def new_connection(accepted: AcceptedConnection) -> NewConnection:
+    """Return the facts that limits need of an accepted connection."""
+    return NewConnection(
+        accepted.number, accepted.listener, client_ip(accepted.peer[0]), accepted.peer
+    )
+
+
+class ConnectionQuotas:
+    """The limits of a broker's connections, for its acceptor."""
+
+    def __init__(
+        self, env: Environment, log: EventLog, on_event: ActivityListener | None = None
+    ) -> None:
+        """``on_event`` as for ``ConnectionEvents``."""
+        self._env = env
+        self._log = log
+        self._listeners = list(env.listeners)
+        settings = env.settings
+        self.hosts = HostAddresses(self._update_limits, self._log_unknown_host)
+        self.counts = ConnectionCounts(ConnectionCountLimits())
+        self._rates = ConnectionRates(
+            self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
+        )
+        self.events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
+        self._slot_waiters = trio.lowlevel.ParkingLot()
+        """New connections that wait for a slot."""
+        self._blocked_time = BlockedTime(self._listeners)
+        self.changed = trio.Event()
+        """Set, and replaced, when there may be too many connections."""
+        self._apply(settings, {})
+        env.metrics.watch_gauges(self._gauges)
+
+    def on_image(self, before: Image, after: Image) -> Awaitable[None] | None:
+        """Apply changed configs; return an awaitable until all hosts with limits are resolved."""
+        if after.configs is not before.configs:
+            self._apply(effective(self._env.settings, after.configs), after.configs)
+        return None if self.hosts.are_resolved else self.hosts.wait_resolved()
+
+    def _apply(self, settings: Settings, configs: Configs) -> None:
+        self._settings, self._configs = settings, configs
+        self.hosts.set_hosts(hosts_of(settings, configs))
+        self._update_limits()
+
+    def _update_limits(self) -> None:
+        """Apply the limits; those of a host only if its addresses are known."""
+        settings, find = self._settings, self.hosts.addresses
+        self.counts.limits = count_limits(settings, self._listeners, find)
+        self._rates.limits = rate_limits(settings, self._configs, self._listeners, find)
+        self._override_hosts = override_hosts(settings, find)
+        self._quota_hosts = quota_hosts(self._configs, find)
+        self.notify()
+
+    async def unknown_host(self) -> str:
+        """Return an error text about hosts in the start settings that cannot be resolved, or "".
+
+        Waits until all hosts were looked up.
+        """
+        await self.hosts.wait_resolved()
+        overrides, started = MAX_CONNECTIONS_PER_IP_OVERRIDES, self._env.settings
+        unknown = self.hosts.unknown([limit.host for limit in started[overrides]])
+        if not unknown or self._settings[overrides] != started[overrides]:
+            return ""
+        return (
+            f"{overrides.name}={started.text(overrides.name)} ({started.where(overrides)}): cannot "
+            f"resolve {', '.join(unknown)}; name hosts that can be looked up, or their addresses"
+        )
+
+    def _log_unknown_host(self, host: str, error: OSError) -> None:
+        self._log.warning(
+            "a limit is not applied, as its host cannot be resolved", host=host, reason=error
+        )
+
+    def notify(self) -> None:
+        """Wake connections that wait for a slot, and the task that closes excess connections."""
+        self._slot_waiters.unpark_all()
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def restore(self, processor: int, connections: Iterable[OpenConnection]) -> None:
+        """Count connections that a processor had before the acceptor restarted."""
+        for number, listener, host in connections:
+            self.counts.restore(number, listener, client_ip(host), processor)
+        self.notify()
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Stop counting closed connections."""
+        for number in numbers:
+            self.counts.remove(number)
+        self._slot_waiters.unpark_all()
+
+    def processor_died(self, processor: int) -> None:
+        """Stop counting the connections of a dead processor."""
+        self.counts.processor_died(processor)
+        self.notify()
+
+    async def admit(self, connection: NewConnection) -> float | None:
+        """Admit a connection: return None when it is counted.
+
+        If the rate of its address is exceeded, return at once the time until which it must be
+        delayed; then call ``admit_delayed``. Raises ``ConnectionRejected``. The result is a time,
+        not a duration: the clock may be advanced between the return and the wait.
+        """
+        now = self._env.clock.now()
+        self.events.note("accepted", connection, at=now)
+        exceeded = self.counts.arrive(connection.number, connection.listener, connection.ip)
+        if exceeded is not None:
+            limit = self._count_limit(exceeded, connection)
+            raise ConnectionRejected(CloseReason(exceeded.value), limit)
+        rate_delay_ms = self._rates.record(connection.listener, whole_ms(now))
+        must_wait = rate_delay_ms > 0 or not self.counts.has_slot(connection.listener)
+        if must_wait:
+            await self._wait_rate_and_slot(connection, now, rate_delay_ms)
+            now = self._env.clock.now()
+        delay_ms = self._rates.record_ip(connection.listener, connection.ip, whole_ms(now))
+        if delay_ms == 0:
+            if must_wait:
+                self.events.admit(connection, now)
+            self._admit(connection)
+            return None
+        if self._blocked_time.all_delayed() >= DELAYED_MAX:
+            self._reject_rate(connection, now)
+        self._blocked_time.start_delay(connection.listener)
+        self.events.note("held", connection, at=now, delay_ms=delay_ms)
+        return now + delay_ms / 1000
+
+    async def admit_delayed(self, connection: NewConnection) -> None:
+        """Admit a delayed connection if the rate of its address allows it now.
+
+        Raises ``ConnectionRejected``.
+        """
+        self._blocked_time.end_delay(connection.listener)
+        recheck = self._settings[CONNECTION_IP_THROTTLE_RECHECK]
+        now = self._env.clock.now()
+        if not recheck or not self._rates.admit_delayed(
+            connection.listener, connection.ip, whole_ms(now)
+        ):
+            self._reject_rate(connection, now)
+        self.events.admit(connection, now)
+        if not self.counts.has_slot(connection.listener):
+            with self._waiting(connection, self._reason(connection.listener, 0), blocks=False):
+                await self._wait_slot(connection.listener)
+        self._admit(connection)
+
+    async def _wait_rate_and_slot(
+        self, connection: NewConnection, now: float, delay_ms: int
+    ) -> None:
+        listener = connection.listener
+        with self.blocked(connection, self._reason(listener, delay_ms), delay_ms):
+            # The rate was recorded, so both are needed: the delay and a free slot.
+            await trio.sleep_until(now + delay_ms / 1000)
+            await self._wait_slot(listener)
+
+    def _reason(self, listener: str, delay_ms: int) -> str:
+        if delay_ms > 0:
+            own = self._rates.exceeds_listener_limit(listener, self._now_ms())
+            return rate_setting(self._settings, listener, own=own)
+        return slot_setting(self._settings, listener, own=self.counts.is_full(listener))
+
+    @contextmanager
+    def blocked(
+        self, connection: ConnectionFacts, reason: str, delay_ms: int = 0
+    ) -> Iterator[None]:
+        """Context in which a connection waits, and later ones of its listener wait too."""
+        started = self._env.clock.now()
+        try:
+            with self._waiting(connection, reason, delay_ms, blocks=True):
+                yield
+        finally:
+            blocked_s = self._env.clock.now() - started
+            self._env.metrics.acceptor_blocked(connection.listener, blocked_s)
+
+    @contextmanager
+    def _waiting(
+        self, connection: ConnectionFacts, reason: str, delay_ms: int = 0, *, blocks: bool
+    ) -> Iterator[None]:
+        now = self._env.clock.now
+        self.events.note("waiting", connection, reason=reason, delay_ms=delay_ms)
+        self._blocked_time.begin(connection.listener, now(), blocks=blocks)
+        try:
+            yield
+        finally:
+            self._blocked_time.end(connection.listener, now(), blocks=blocks)
+
+    async def _wait_slot(self, listener: str) -> None:
+        while not self.counts.has_slot(listener):
+            await self._slot_waiters.park()
+
+    def _admit(self, connection: NewConnection) -> None:
+        exceeded: ExceededCount | None = self.counts.admit(connection.number)
+        if exceeded is not None:
+            limit = self._count_limit(exceeded, connection)
+            self._reject(connection, CloseReason(exceeded.value), limit)
+        if self.counts.excess():
+            self.notify()
+
+    def _reject_rate(self, connection: NewConnection, at: float) -> NoReturn:
+        limit = rate_limit(self._rates.limits, connection.ip, self._quota_hosts)
+        self._reject(connection, CloseReason.IP_RATE, limit, at)
+
+    def _count_limit(self, exceeded: ExceededCount, connection: NewConnection) -> ExceededLimit:
+        return count_limit(self.counts.limits, exceeded, connection.ip, self._override_hosts)
+
+    def _reject(
+        self,
+        connection: NewConnection,
+        reason: CloseReason,
+        limit: ExceededLimit,
+        at: float | None = None,
+    ) -> NoReturn:
+        self.remove((connection.number,))
+        raise ConnectionRejected(reason, limit, at)
+
+    def _now_ms(self) -> int:
+        return now_ms(self._env.clock)
+
+    def figures(self) -> ConnectionFigures:
+        """Return the figures for the control API."""
+        now = self._env.clock.now()
+        return read_connection_figures(
+            self.counts, self._rates, self._blocked_time, now, self._now_ms()
+        )
+
+    def _gauges(self) -> dict[Series, float]:
+        figures = self._rates.figures(self._now_ms(), IPS_SHOWN_MAX)
+        counted = self.counts.by_listener()
+        gauges: dict[Series, float] = {(BROKER_ACCEPT_RATE.name, ()): figures.broker}
+        for listener in self._listeners:
+            gauges[COUNTED.name, (listener,)] = counted.get(listener, 0)
+            gauges[ACCEPT_RATE.name, (listener, "")] = figures.listeners[listener]
+        gauges.update({(ACCEPT_RATE.name, ("", ip)): rate for ip, rate in figures.ips.items()})
+        for metric, times in (
+            (ACCEPT_THROTTLE, figures.throttle_ms),
+            (IP_ACCEPT_THROTTLE, figures.ip_throttle_ms),
+        ):
+            gauges.update({(metric.name, (listener,)): ms for listener, ms in times.items()})
+        return gauges

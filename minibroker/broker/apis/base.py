@@ -1,0 +1,463 @@
+"""The three steps of an API, and the process that runs each of them.
+
+``split`` and ``merge`` run at the network processor that read the request; they see the cluster
+image but own no state. ``execute`` runs at the owner of the state: at an I/O worker (partitions,
+groups, producer ids) or at the controller (topics, configs). An API never knows about sockets,
+processes or channels. Invariant: a part and a reply are plain picklable data; record bytes travel
+as an ``ArenaRef`` on the way in and as a ``FileSlice`` on the way out. Kafka's ``KafkaApis`` is
+the same thing as one class; here it is one file per API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from minibroker.broker.metadata.placement import group_owner, partition_owner, transaction_owner
+from minibroker.broker.security.acl import CLUSTER_NAME
+from minibroker.broker.security.principal import ANONYMOUS, Principal
+from minibroker.broker.settings import (
+    OFFSETS_TOPIC_NUM_PARTITIONS,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+)
+from minibroker.broker.settings.types import INT_MAX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from minibroker.broker.apis.fetch_sessions import FetchSessionCache
+    from minibroker.broker.apis.fetch_watches import FetchWatches
+    from minibroker.broker.apis.unserved import Unserved
+    from minibroker.broker.groups.service import GroupService
+    from minibroker.broker.log.partition import Partition
+    from minibroker.broker.log.slices import FileSlice
+    from minibroker.broker.metadata.controller import ClusterController
+    from minibroker.broker.metadata.image import Image, Update
+    from minibroker.broker.quotas.controller_mutation import Mutated
+    from minibroker.broker.quotas.manager import ClientQuotaManager
+    from minibroker.broker.security.acl import Authorizer, Operation, Resource
+    from minibroker.broker.settings import Settings
+    from minibroker.broker.settings.dynamic import Configs, DynamicSettings
+    from minibroker.broker.telemetry.instances import ClientInstances
+    from minibroker.broker.transactions.service import TransactionService
+    from minibroker.runtime.arena import ArenaRef
+    from minibroker_protocol.compiler.single import Shape
+    from minibroker_protocol.headers import RequestHeader
+    from minibroker_protocol.registry import ApiKey
+    from minibroker_protocol.types import Uuid
+
+Owner = int
+"""Index of an I/O worker, or ``CONTROLLER``."""
+
+CONTROLLER: Final[Owner] = -1
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Part = TypeVar("Part")
+Reply = TypeVar("Reply")
+T = TypeVar("T")
+
+ServedVersions = Mapping["ApiKey", tuple[int, int]]
+
+
+class CloseConnection(Exception):
+    """Close the connection instead of responding; the text is the reason in the log."""
+
+
+class Caller(NamedTuple):
+    """The client of a request, as known from its connection."""
+
+    connection_id: str
+    listener: str
+    client_host: str
+    client_port: int
+    principal: Principal = ANONYMOUS
+    by_token: bool = False
+    """Whether the client has authenticated with a delegation token."""
+    software: tuple[str, str] = ("", "")
+    """Name and version of the client software, from ApiVersions."""
+
+
+def _ignore_denial(_operation: Operation, _resource: Resource, _name: str) -> None:
+    """Ignore a denied operation; the default where denials are not logged."""
+
+
+class Denied:
+    """The whole request is denied; ``response`` carries the error."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+
+
+@dataclass(slots=True)
+class Context:
+    """Inputs of ``split``, ``next_round`` and ``merge``.
+
+    ``image`` and ``now`` are updated at the start of each step, so ``merge`` sees the changes that
+    ``execute_at_controller`` has made. ``received`` (monotonic seconds) does not change.
+    """
+
+    header: RequestHeader
+    caller: Caller
+    image: Image
+    settings: Settings
+    """Settings that the broker was started with."""
+    dynamic_settings: DynamicSettings
+    """Settings after dynamic changes: call it with ``image.configs``."""
+    workers: int
+    received: float
+    now: float
+    wall_ms: int
+    served: ServedVersions
+    reference: Callable[[object], ArenaRef]
+    """Turns a records field of the request into a reference that an owner can resolve.
+
+    The request's memory is then kept until all owners have replied.
+    """
+    fetch_bytes_max: int = INT_MAX
+    """Largest fetch that the caller's quota permits."""
+    authorizer: Authorizer | None = None
+    """None if authorization is off."""
+    denied: Callable[[Operation, Resource, str], None] = _ignore_denial
+    """Logs a denied operation."""
+    fetch_sessions: FetchSessionCache | None = None
+    """Fetch sessions of the processor; without them every fetch is a full one."""
+    fetch_context: Any = None
+    """The fetch session of the request, or an error (`apis.incremental_fetch`)."""
+    refused_topics: Sequence[Any] = ()
+    """Topics that the authorization check has removed from a fetch that starts a session."""
+    finish: Any = None
+    """Result of the authorization check (`apis.authorization`), which completes the response."""
+    mutated: Mutated | None = None
+    """Controller mutations of the request, for the activity event."""
+    unserved: Unserved | None = None
+    """Set by an API that rejects a request because its protocol is not served."""
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+    def mutator(self, *, strict_from: int) -> Mutator:
+        """The caller; clients understand a quota error from version ``strict_from`` on."""
+        strict = self.version >= strict_from
+        return Mutator(self.caller.principal.name, self.header.client_id or "", strict)
+
+    def allows(
+        self,
+        operation: Operation,
+        resource: Resource,
+        name: str = CLUSTER_NAME,
+        *,
+        quietly: bool = False,
+    ) -> bool:
+        """Whether the caller is authorized for an operation on a resource or the cluster.
+
+        With ``quietly`` a denial is not logged, because the caller did not request the operation.
+        """
+        if self.authorizer is None:
+            return True
+        principal, host = self.caller.principal, self.caller.client_host
+        if self.authorizer.allows(principal, host, operation, resource, name):
+            return True
+        if not quietly:
+            self.denied(operation, resource, name)
+        return False
+
+    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+        """Whether the caller is authorized for the operation on any resource of this type."""
+        if self.authorizer is None:
+            return True
+        principal, host = self.caller.principal, self.caller.client_host
+        return self.authorizer.allows_any(principal, host, operation, resource)
+
+    def partition_owner(self, topic: str, partition: int) -> Owner:
+        return partition_owner(topic, partition, self.workers)
+
+    def group_owner(self, group_id: str) -> Owner:
+        return group_owner(group_id, self.settings[OFFSETS_TOPIC_NUM_PARTITIONS], self.workers)
+
+    def transaction_owner(self, transactional_id: str) -> Owner:
+        partitions = self.settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS]
+        return transaction_owner(transactional_id, partitions, self.workers)
+
+
+class WorkerScope(Protocol):
+    """Interface to the I/O worker that runs ``execute``."""
+
+    index: int
+    settings: Settings
+    groups: GroupService
+    transactions: TransactionService
+    random: Random
+
+    @property
+    def image(self) -> Image: ...
+
+    def now(self) -> float:
+        """Monotonic seconds of the broker's clock."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Epoch milliseconds of the broker's clock."""
+        ...
+
+    def records(self, ref: ArenaRef) -> memoryview:
+        """The bytes behind a reference; valid until ``execute`` returns."""
+        ...
+
+    def open_partition(self, topic: str, index: int) -> Partition | None:
+        """A partition that this worker owns and whose log is open, else None."""
+        ...
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """A partition that this worker owns and that is in the image, else None.
+
+        Raises ``LogError`` if its log cannot be opened.
+        """
+        ...
+
+    @property
+    def data_dir(self) -> Path:
+        """The directory of the logs."""
+        ...
+
+    def log_size(self, topic: str, index: int) -> int:
+        """Bytes of a partition's log; 0 if no log was created yet."""
+        ...
+
+    def appended(self, topic: str, partition: int, size_bytes: int, records: int) -> None:
+        """Count the appended records and wake the fetches that wait for them."""
+        ...
+
+    def partition_owner(self, topic: str, partition: int) -> Owner:
+        """The I/O worker that owns a partition now."""
+        ...
+
+    async def request_owner(self, owner: Owner, key: ApiKey, part: Any) -> Any:
+        """The reply of another API to a part, executed by the I/O worker ``owner``.
+
+        Raises ``PeerLost`` if the owner dies before it answers, and ``PeerFailed`` if it cannot
+        execute the part.
+        """
+        ...
+
+    async def sleep_real(self, seconds: float) -> None:
+        """Sleep in real time, also while the broker's clock is frozen."""
+        ...
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread, one at a time, while the worker serves other requests.
+
+        Its processor time is charged to the request. It must not use the state of the worker.
+        """
+        ...
+
+    @property
+    def fetch_watches(self) -> FetchWatches:
+        """The partitions that fetch sessions watch here."""
+        ...
+
+    async def wait_fetch_watch(self, session_id: int, deadline: float) -> None:
+        """Return when a partition of the session has changed or the deadline has passed."""
+        ...
+
+    async def wait_appended(self, partitions: frozenset[tuple[str, int]], deadline: float) -> None:
+        """Return when one of the partitions has grown or the deadline has passed."""
+        ...
+
+    def watch_appended(self, partitions: Collection[tuple[str, int]], waiter: Waiter) -> None:
+        """Wake a waiter whenever one of the partitions may have grown, until `unwatch_appended`."""
+        ...
+
+    def unwatch_appended(self, partitions: Collection[tuple[str, int]], waiter: Waiter) -> None:
+        """Remove a waiter that was added with these partitions."""
+        ...
+
+    async def next_producer_id(self) -> int | None:
+        """A unique producer id, from a block that the controller handed out.
+
+        None while the controller has no block to give, because it is being restarted or the config
+        store rejects writes.
+        """
+        ...
+
+
+class Mutator(NamedTuple):
+    """User and client-id that change the cluster; ``strict`` if excess changes are rejected."""
+
+    user: str
+    client_id: str
+    strict: bool
+
+
+class Mutations(Protocol):
+    """Controller mutation quota of one request."""
+
+    def take(self, permits: int) -> bool:
+        """Record the partitions of a topic; return False if the quota rejects its change."""
+        ...
+
+    def mutated(self) -> Mutated:
+        """The recorded mutations and the throttle time of the caller."""
+        ...
+
+
+class ControllerScope(Protocol):
+    """Interface to the controller that runs ``execute_at_controller``.
+
+    Methods of ``cluster`` return updates. ``publish`` must be called before anything else is
+    awaited. It broadcasts the updates and returns when every process has applied them, so any later
+    request on any connection sees them.
+    """
+
+    cluster: ClusterController
+    directory_id: Uuid
+    """Id of the data directory; zero if it is not known."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def image(self) -> Image: ...
+
+    @property
+    def quotas(self) -> ClientQuotaManager:
+        """Current quotas of users and clients."""
+        ...
+
+    @property
+    def telemetry(self) -> ClientInstances:
+        """Clients that push metrics."""
+        ...
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run ``work``, which must not use the state of the controller, in a thread."""
+        ...
+
+    def mutations(self, mutator: Mutator) -> Mutations: ...
+
+    def unusable_keys(self, configs: Configs) -> Sequence[str]:
+        """Reasons why listeners cannot load the keys or certificates of these configs."""
+        ...
+
+    async def publish(self, updates: Sequence[Update]) -> None: ...
+
+
+class Round(NamedTuple):
+    """A further round of parts that a response needs, such as a fetch that has to wait.
+
+    With ``first_only`` the first reply ends the round and the other parts are cancelled.
+    """
+
+    parts: Mapping[Owner, Any]
+    first_only: bool = False
+
+
+class SingleScope(Protocol):
+    """What a request about one partition or group may use in its single step."""
+
+    @property
+    def image(self) -> Image: ...
+
+    @property
+    def worker(self) -> WorkerScope:
+        """The I/O worker in this process."""
+        ...
+
+    @property
+    def listener(self) -> str:
+        """The listener of the client's connection."""
+        ...
+
+    def fetch_bytes_max(self) -> int:
+        """The largest fetch that the client's quota permits."""
+        ...
+
+    def read(self, records: FileSlice) -> bytes | None:
+        """The bytes of records in a file; None if it cannot be read."""
+        ...
+
+
+class Waiter(Protocol):
+    """Something that is woken, such as an event of the loop; waking it again is harmless."""
+
+    def set(self) -> object:
+        """Wake it."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+class Delayed(Protocol):
+    """A single step that waits until a partition has grown, or for its deadline.
+
+    ``deadline`` is in seconds of the broker's clock. Kafka's ``DelayedOperation``.
+    """
+
+    partitions: Collection[tuple[str, int]]
+    deadline: float
+
+    def attempt(self, *, is_over: bool) -> tuple[Any, ...] | Delayed | None:
+        """Try again, when a partition may have grown and when the wait ``is_over``.
+
+        Return this object to wait longer, otherwise what ``SingleForm.execute`` returns.
+        """
+
+
+class SingleForm(NamedTuple):
+    """The single step of an API: for a request about one partition or group of this process.
+
+    ``shape`` are the arrays that such a request and its response have, and their sizes. ``execute``
+    gets the version and the leaves of the request (`minibroker_protocol.compiler.single`) and
+    returns those of the response, whose throttle time is 0 and which has no error, or says what it
+    waits for. They are None, and there was no effect, if the request is another one: then the three
+    steps are taken.
+    """
+
+    shape: Shape
+    execute: Callable[[SingleScope, int, tuple[Any, ...]], tuple[Any, ...] | Delayed | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[Request, Part, Reply, Response]):
+    """One API as registered.
+
+    ``versions`` are advertised, and served from ``served_from`` on if that is set. ``merge``
+    returns None where the protocol has no response (Produce with acks=0). ``next_round`` may return
+    another round, given the newest reply of each owner.
+    """
+
+    key: ApiKey
+    versions: tuple[int, int]
+    split: Callable[[Context, Request], Mapping[Owner, Part]]
+    merge: Callable[[Context, Request, Mapping[Owner, Reply]], Response | None]
+    execute: Callable[[WorkerScope, Part], Reply | Awaitable[Reply]] | None = None
+    execute_at_controller: Callable[[ControllerScope, Part], Awaitable[Reply]] | None = None
+    next_round: Callable[[Context, Request, Mapping[Owner, Reply]], Round | None] | None = None
+    served_from: int | None = None
+    """Lowest served version where the lowest advertised version is not served (Produce)."""
+    may_wait: bool = False
+    """Whether ``execute`` may wait for other clients or for a deadline. The wait is cancelled when
+    the broker stops. A waiting request holds neither memory nor a request handler, so its API must
+    not read records in place."""
+    cluster_action: bool = False
+    """Whether brokers send it: authorized callers are exempt from the request quota."""
+    is_cacheable: bool = False
+    """Whether a response depends only on the image, the listener and the request if no owner was
+    asked and authorization is off.
+    """
+    single: SingleForm | None = None
+    """The single step for the requests that make up most of the traffic."""
+    left_out: tuple[str, ...] = ()
+    """Parts of the API that are not served, each with its reason; listed in the reference."""
+
+    def serves(self, version: int) -> bool:
+        """Whether requests of a version are answered."""
+        low, high = self.versions
+        return (low if self.served_from is None else self.served_from) <= version <= high
+
+
+ServedApi = Api[Any, Any, Any, Any]
+"""An API with messages of any type."""

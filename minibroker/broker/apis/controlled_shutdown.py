@@ -1,0 +1,65 @@
+"""ControlledShutdown (7): ask the controller to move the leaders away from a stopping broker.
+
+Versions 0-3; the header of version 0 has no client id. The cluster has one broker, so no leader can
+move. As in Kafka, the response lists the partitions with several replicas that the broker still
+leads; there usually are none. The request stops nothing: the sender stops itself. The id of another
+broker gets BROKER_NOT_AVAILABLE, also with a broker epoch, where Kafka answers
+UNKNOWN_SERVER_ERROR. In Kafka: ``KafkaController.doControlledShutdown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minibroker.broker.apis.base import Api, Context, Owner
+from minibroker.broker.apis.control_requests import broker_epoch_problem
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+from minibroker_protocol.registry import ApiKey
+
+
+def split(_ctx: Context, _request: ControlledShutdownRequest) -> Mapping[Owner, None]:
+    """No owner is involved."""
+    return {}
+
+
+def merge(
+    ctx: Context, request: ControlledShutdownRequest, _replies: Mapping[Owner, None]
+) -> ControlledShutdownResponse:
+    """List the partitions that the broker still leads."""
+    image = ctx.image
+    if request.broker_id not in image.brokers:
+        return error_response(request, ErrorCode.BROKER_NOT_AVAILABLE)
+    stale = broker_epoch_problem(image, request.broker_epoch)
+    if stale:
+        return error_response(request, stale)
+    return ControlledShutdownResponse(
+        error_code=ErrorCode.NONE,
+        remaining_partitions=[
+            RemainingPartition(topic_name=topic.name, partition_index=partition.index)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            if partition.leader == request.broker_id and len(partition.replicas) > 1
+        ],
+    )
+
+
+def error_response(
+    _request: ControlledShutdownRequest, error: ErrorCode
+) -> ControlledShutdownResponse:
+    """An error, and no partitions."""
+    return ControlledShutdownResponse(error_code=error)
+
+
+API: Api[ControlledShutdownRequest, None, None, ControlledShutdownResponse] = Api(
+    key=ApiKey.CONTROLLED_SHUTDOWN,
+    versions=(0, 3),
+    split=split,
+    merge=merge,
+    cluster_action=True,
+    left_out=("moving leaders: there is no other broker to lead",),
+)

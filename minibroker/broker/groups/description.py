@@ -1,0 +1,147 @@
+"""Descriptions of groups, as plain values that are sent between processes.
+
+Owns the description types and builds them from a group; it must never change a group. Metadata,
+assignments and the chosen protocol are included only while the group is stable, as in Kafka's
+``ClassicGroup.asListedGroup`` and ``describe``. Invariant: descriptions are immutable, picklable
+and bounded by the named limits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.member import ClassicMember
+from minibroker.broker.groups.states import GroupState
+from minibroker.broker.groups.subscription import assigned_partitions
+
+
+class GroupOverview(NamedTuple):
+    """One entry in a list of groups. ``state`` is Kafka's name of the state."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    generation: int
+    members: int
+    offsets: int
+    group_type: str
+
+
+class MemberDescription(NamedTuple):
+    """A member; ``metadata`` and ``assignment`` are empty unless the group is stable.
+
+    ``partitions`` is the assignment by topic, if it was requested and can be decoded.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    metadata: bytes
+    assignment: bytes
+    partitions: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class OffsetDescription(NamedTuple):
+    """The offset committed for one partition. The lag is the log end offset minus ``offset``."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+
+
+class GroupDescription(NamedTuple):
+    """A group with its members and offsets. ``protocol`` is empty unless the group is stable."""
+
+    group_id: str
+    state: str
+    state_since_ms: int
+    protocol_type: str
+    protocol: str
+    generation: int
+    leader: str | None
+    members: tuple[MemberDescription, ...]
+    offsets: tuple[OffsetDescription, ...]
+
+
+class GroupStatistics(NamedTuple):
+    """Counts of the coordinator of one I/O worker."""
+
+    groups: int
+    groups_max: int
+    members: int
+    offsets: int
+    by_state: dict[str, int]
+    waiting: int
+    """JoinGroup and SyncGroup requests that wait for their response."""
+    offsets_logs: int
+    offsets_log_bytes: int
+
+
+def overview(group: Group) -> GroupOverview:
+    """Summarize a group for a list."""
+    return GroupOverview(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type_name,
+        state=group.state_name,
+        generation=group.epoch,
+        members=group.members_count,
+        offsets=len(group.offsets),
+        group_type=group.type,
+    )
+
+
+def describe(group: ClassicGroup, *, full: bool) -> GroupDescription:
+    """Describe a classic group and its members; ``full`` adds offsets and decoded assignments."""
+    name = group.protocol_name if group.state is GroupState.STABLE else None
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.state.value,
+        state_since_ms=group.state_since_ms,
+        protocol_type=group.protocol_type or "",
+        protocol=name or "",
+        generation=group.generation,
+        leader=group.membership.leader,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_timeout_ms=member.session_timeout_ms,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                metadata=b"" if name is None else member.metadata(name),
+                assignment=b"" if name is None else member.assignment,
+                partitions=_partitions(group, member) if full and name is not None else (),
+            )
+            for member in group.membership
+        ),
+        offsets=_offsets(group) if full else (),
+    )
+
+
+def _partitions(
+    group: ClassicGroup, member: ClassicMember
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return assigned_partitions(member.assignment) if group.is_consumer_group else ()
+
+
+def _offsets(group: ClassicGroup) -> tuple[OffsetDescription, ...]:
+    return tuple(
+        OffsetDescription(
+            topic=topic,
+            partition=partition,
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            commit_ms=committed.commit_ms,
+        )
+        for topic, partition, committed in group.offsets
+    )

@@ -1,0 +1,293 @@
+"""Events that a group handles, and the decisions that it returns.
+
+Owns the messages between the rules and the shell around them. The shell carries out decisions in
+order. Nothing here waits or reads a clock. Invariant: every ``waiter`` passed to a group in
+an event is returned in exactly one ``GroupAnswer``, possibly later; a ``Persist`` is the last
+decision of its list, and the next event must be its ``Persisted``. Kafka's counterpart is the
+callbacks and purgatories of ``GroupCoordinator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from minibroker_protocol.errors import ErrorCode
+
+Waiter = int
+"""Identifies a waiting request. ``GroupAnswer`` contains the same number."""
+
+NO_WAITER: Final[Waiter] = 0
+"""The waiter of a request that is answered at once, or has not reached the shell yet."""
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""A member's protocols in order of preference, each with the member's metadata."""
+
+
+class Moment(NamedTuple):
+    """The time of an event: monotonic seconds for timeouts, epoch milliseconds for ages."""
+
+    now: float
+    wall_ms: int
+
+
+# ------------------------------------------------------------------------------------- events
+
+
+class JoinRequested(NamedTuple):
+    """A client joins or rejoins the group. An empty ``member_id`` requests a new id."""
+
+    member_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    reason: str | None = None
+    require_known_member_id: bool = False
+    """The client handles MEMBER_ID_REQUIRED by joining again with its new id (JoinGroup 4+)."""
+    can_skip_assignment: bool = False
+    """The client supports ``skip_assignment`` (JoinGroup 9+)."""
+    waiter: Waiter = NO_WAITER
+
+
+class SyncRequested(NamedTuple):
+    """A member requests its assignment. The leader's request carries all assignments."""
+
+    member_id: str
+    generation: int
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+    waiter: Waiter = NO_WAITER
+
+
+class HeartbeatReceived(NamedTuple):
+    """A member sent a heartbeat."""
+
+    member_id: str
+    generation: int
+    group_instance_id: str | None = None
+    waiter: Waiter = NO_WAITER
+
+
+class CommitRequested(NamedTuple):
+    """A client commits offsets. ``generation`` is negative outside group management."""
+
+    member_id: str
+    generation: int
+    group_instance_id: str | None = None
+    transactional: bool = False
+    waiter: Waiter = NO_WAITER
+
+
+class LeavingMember(NamedTuple):
+    """A member that leaves. An administrator may identify it by instance id alone."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str | None = None
+
+
+class LeaveRequested(NamedTuple):
+    """One or more members leave."""
+
+    members: tuple[LeavingMember, ...]
+    waiter: Waiter = NO_WAITER
+
+
+class TimePassed(NamedTuple):
+    """A deadline may have passed. Deadlines are also checked after every other event."""
+
+
+class Persisted(NamedTuple):
+    """The result of the last ``Persist``."""
+
+    error: ErrorCode = ErrorCode.NONE
+
+
+class RebalanceReleased(NamedTuple):
+    """A rebalance that was held may complete."""
+
+
+class RebalanceRequested(NamedTuple):
+    """A test requests a rebalance."""
+
+
+class AssignmentPlanned(NamedTuple):
+    """A test sets the assignment of members in the next generation."""
+
+    assignment: Mapping[str, bytes]
+
+
+class MemberExpired(NamedTuple):
+    """A test ends the session of a member."""
+
+    member_id: str
+
+
+class MemberFenced(NamedTuple):
+    """A test gives the place of a static member to another id."""
+
+    member_id: str
+
+
+class Restored(NamedTuple):
+    """The group was loaded from the log. Each member's session timeout restarts."""
+
+
+class Removed(NamedTuple):
+    """The group was deleted or unloaded. Waiting requests are answered with an error."""
+
+
+Event = (
+    JoinRequested
+    | SyncRequested
+    | HeartbeatReceived
+    | CommitRequested
+    | LeaveRequested
+    | TimePassed
+    | Persisted
+    | RebalanceReleased
+    | RebalanceRequested
+    | AssignmentPlanned
+    | MemberExpired
+    | MemberFenced
+    | Restored
+    | Removed
+)
+
+# ---------------------------------------------------------------------------------- decisions
+
+
+class JoinedMember(NamedTuple):
+    """A member of the new generation, as listed in the leader's join response."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinResult(NamedTuple):
+    """Answer to ``JoinRequested``. ``members`` is empty except for the leader."""
+
+    error: ErrorCode = ErrorCode.NONE
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+class SyncResult(NamedTuple):
+    """Answer to ``SyncRequested``."""
+
+    error: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class HeartbeatResult(NamedTuple):
+    """Answer to ``HeartbeatReceived``."""
+
+    error: ErrorCode
+
+
+class CommitResult(NamedTuple):
+    """Answer to ``CommitRequested``: whether the offsets may be written."""
+
+    error: ErrorCode
+
+
+class LeaveResult(NamedTuple):
+    """Answer to ``LeaveRequested``: one error per member, in the order of the request."""
+
+    error: ErrorCode
+    members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
+
+
+class ActionTaken(NamedTuple):
+    """Answer to what a test requests; ``affected`` is the number of members."""
+
+    error: ErrorCode = ErrorCode.NONE
+    text: str = ""
+    affected: int = 0
+
+
+Result = JoinResult | SyncResult | HeartbeatResult | CommitResult | LeaveResult | ActionTaken
+
+GroupAction = RebalanceRequested | AssignmentPlanned | MemberExpired | MemberFenced
+
+
+class MemberImage(NamedTuple):
+    """A member as stored in the log."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupImage(NamedTuple):
+    """A group as stored in the log. It survives the crash of its worker."""
+
+    protocol_type: str
+    generation: int
+    protocol_name: str | None
+    leader: str | None
+    state_since_ms: int
+    members: tuple[MemberImage, ...]
+
+
+class GroupAnswer(NamedTuple):
+    """Send a result to a waiter. Each waiter is answered once."""
+
+    waiter: Waiter
+    result: Result
+
+
+class GroupRecord(Protocol):
+    """A record of a group in the log, other than an offset. A record replaces the earlier records
+    with the same key; a tombstone has no value.
+    """
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def group_type(self) -> str: ...
+
+    def encode_key(self) -> bytes: ...
+
+    def encode_value(self) -> bytes | None: ...
+
+    def tombstone(self) -> GroupRecord: ...
+
+
+class Persist(NamedTuple):
+    """Write records of the group to its log, then pass ``Persisted`` to the group."""
+
+    records: tuple[GroupRecord, ...]
+
+
+class LogLine(NamedTuple):
+    """Write a line to the broker's own log."""
+
+    text: str
+
+
+class HoldRebalance(NamedTuple):
+    """A rebalance has started that is held: pass ``RebalanceReleased`` when it may complete."""
+
+
+Decision = GroupAnswer | Persist | LogLine | HoldRebalance

@@ -1,0 +1,81 @@
+"""The interface of a group, whatever its type.
+
+The group manager, the offsets log and the service use groups only through this interface, except in
+the requests of one group type, such as JoinGroup. It must never contain a rule of one type.
+Invariant: a group changes only in the handler of an event, which its ``GroupType`` names. Kafka's
+counterpart is the interface ``Group`` of its group coordinator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from minibroker.broker.groups.offsets import OffsetTable
+from minibroker_protocol.errors import ErrorCode
+
+
+class Group(ABC):
+    """One group. The service adds and removes committed ``offsets`` of any group.
+
+    Commits are events (``CommitRequested``), because a commit may also extend a session.
+    """
+
+    type: ClassVar[str]
+    """Kafka's name of the group type, as in ListGroups."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.holds_rebalances = False
+        """Whether a rebalance that starts now is held."""
+        self.offsets = OffsetTable()
+
+    @property
+    @abstractmethod
+    def state_name(self) -> str:
+        """Kafka's name of the state."""
+
+    @property
+    @abstractmethod
+    def protocol_type_name(self) -> str:
+        """The protocol type in ListGroups; empty if there is none yet."""
+
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """The generation of a classic group, or the group epoch."""
+
+    @property
+    @abstractmethod
+    def members_count(self) -> int:
+        """Number of members."""
+
+    @property
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Whether the group has no members and no member is about to join."""
+
+    @property
+    @abstractmethod
+    def next_deadline(self) -> float | None:
+        """The latest time for the next ``TimePassed``; never after the earliest deadline."""
+
+    @abstractmethod
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member may consume the topic."""
+
+    @abstractmethod
+    def validate_offset_fetch(self, member_id: str | None, member_epoch: int, /) -> ErrorCode:
+        """The error for a client that fetches the offsets of the group."""
+
+    @abstractmethod
+    def validate_offset_delete(self) -> ErrorCode:
+        """The error for a client that deletes offsets of the group."""
+
+    @abstractmethod
+    def validate_delete(self) -> ErrorCode:
+        """The error for a client that deletes the group."""
+
+    @abstractmethod
+    def expired_offsets(self, wall_ms: int) -> list[tuple[str, int]]:
+        """Topic and partition of each expired offset."""

@@ -1,0 +1,315 @@
+"""All groups that one I/O worker coordinates, and the offsets logs that store them.
+
+Owns the set of groups, and writes each change to an offsets log before it is acknowledged. It must
+never know waiting requests or a clock. Invariant: replaying the offsets logs gives the current
+groups, except for rebalances in progress and members that have not received an assignment. Kafka's
+counterpart is ``GroupMetadataManager`` (3.x), which also loads and cleans up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from minibroker.broker.groups.events import GroupRecord, Moment
+from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group_types import GROUP_TYPES
+from minibroker.broker.groups.limits import GROUPS_MAX, OFFSETS_PER_GROUP_MAX, GroupLimits
+from minibroker.broker.groups.offsets import CommittedOffset
+from minibroker.broker.groups.offsets_log import (
+    OffsetsLog,
+    OffsetsTransaction,
+    StoredGroup,
+    apply_entries,
+    commit_error,
+    group_error,
+)
+from minibroker.broker.groups.pending_offsets import PendingOffsets
+from minibroker.broker.groups.records import CLASSIC, Entry, OffsetEntry
+from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.partition import Partition
+from minibroker.broker.metadata.placement import offsets_partition
+from minibroker_protocol.errors import ErrorCode
+
+_logger = logging.getLogger(__name__)
+
+GroupT = TypeVar("GroupT", bound=Group)
+
+
+class GroupManager:
+    """Groups by id. Every change that must survive a restart is made by a method of this class.
+
+    ``open_partition`` returns a partition of ``__consumer_offsets``. It is called once per
+    partition, on first use. ``random_bits`` returns the given number of random bits.
+    """
+
+    def __init__(
+        self,
+        limits: GroupLimits,
+        *,
+        partitions: int,
+        open_partition: Callable[[int], Partition],
+        random_bits: Callable[[int], int],
+    ) -> None:
+        self.limits = limits
+        self.groups: dict[str, Group] = {}
+        self.offsets_logs: dict[int, OffsetsLog] = {}
+        self.unloaded: dict[int, str] = {}
+        """Partitions whose log could not be opened, each with the error. Their groups are unknown.
+        """
+        self._partitions = partitions
+        self._open_partition = open_partition
+        self._random_bits = random_bits
+        self._stored: dict[str, StoredGroup] = {}
+        self._pending: defaultdict[int, PendingOffsets] = defaultdict(PendingOffsets)
+
+    def _make_id(self) -> str:
+        return str(UUID(int=self._random_bits(128), version=4))
+
+    def offsets_log(self, group_id: str) -> OffsetsLog:
+        return self._offsets_log(offsets_partition(group_id, self._partitions))
+
+    def _offsets_log(self, partition: int) -> OffsetsLog:
+        offsets_log = self.offsets_logs.get(partition)
+        if offsets_log is None:
+            offsets_log = self.offsets_logs[partition] = OffsetsLog(self._open_partition(partition))
+        return offsets_log
+
+    # ------------------------------------------------------- loading, creating and deleting
+
+    def load(self, partitions: Iterable[int], time: Moment) -> list[Group]:
+        """Load the groups of the partitions. The caller must pass ``Restored`` to each of them.
+
+        A partition whose log cannot be opened remains in ``unloaded``.
+        """
+        loaded = []
+        for partition in partitions:
+            try:
+                offsets_log = self._offsets_log(partition)
+            except LogError as error:
+                self.unloaded[partition] = error.text
+                continue
+            pending = self._pending[partition] = PendingOffsets()
+            for group_id, stored in apply_entries(offsets_log.replay(), pending).items():
+                loaded.append(self._restore(group_id, stored, time))
+            self.unloaded.pop(partition, None)
+        return loaded
+
+    def is_loaded(self, group_id: str) -> bool:
+        """Whether the partition of this group is loaded."""
+        if not self.unloaded:
+            return True
+        return offsets_partition(group_id, self._partitions) not in self.unloaded
+
+    def _restore(self, group_id: str, stored: StoredGroup, time: Moment) -> Group:
+        group_type = GROUP_TYPES[stored.group_type]
+        if not stored.records:
+            group = group_type.create(group_id, self.limits, self._make_id, time)
+        else:
+            records = tuple(stored.records.values())
+            group = group_type.restore(group_id, records, self.limits, self._make_id, time)
+            self._stored[group_id] = stored
+        group.offsets = stored.offsets
+        self.groups[group_id] = group
+        return group
+
+    def find(self, group_id: str, kind: type[GroupT]) -> GroupT | None:
+        """The group, or None if it does not exist or is of another type."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, kind) else None
+
+    def with_prefix(self, prefix: str) -> list[Group]:
+        """The groups whose ids have a prefix."""
+        return [group for group in self.groups.values() if group.group_id.startswith(prefix)]
+
+    def create(self, group_id: str, time: Moment, group_type: str = CLASSIC) -> Group | None:
+        """Create an empty group; None if there are too many. It is stored on its first change."""
+        if len(self.groups) >= GROUPS_MAX:
+            _logger.warning(
+                "group %r is rejected: this worker coordinates the maximum of %d groups",
+                group_id,
+                GROUPS_MAX,
+            )
+            return None
+        group = self.groups[group_id] = GROUP_TYPES[group_type].create(
+            group_id, self.limits, self._make_id, time
+        )
+        return group
+
+    def delete(self, group: Group, now_ms: int) -> ErrorCode:
+        """Delete a group and its offsets. On an error, the group remains."""
+        entries = list(self._stored_group(group).tombstones(group.group_id))
+        pending = list(self.pending_of(group.group_id).of_group(group.group_id))
+        entries += [
+            OffsetEntry(group.group_id, *each, None)
+            for each in pending
+            if group.offsets.get(*each) is None
+        ]
+        error = self._write(group, entries, now_ms)
+        if error is ErrorCode.NONE:
+            self._discard_pending(group, pending)
+            self.groups.pop(group.group_id, None)
+            self._stored.pop(group.group_id, None)
+        return group_error(error)
+
+    def unload(self) -> dict[int, OffsetsLog]:
+        """Remove all groups and release the logs, which are returned unchanged."""
+        self.groups.clear()
+        self.unloaded.clear()
+        self._stored.clear()
+        self._pending.clear()
+        logs, self.offsets_logs = self.offsets_logs, {}
+        return logs
+
+    def clear(self) -> None:
+        """Remove all groups and clear and release the logs."""
+        for partition, offsets_log in self.unload().items():
+            try:
+                offsets_log.clear()
+            except OSError as error:
+                _logger.warning("__consumer_offsets-%d cannot be cleared: %s", partition, error)
+
+    # ----------------------------------------------------------------------------- changes
+
+    def store(self, group: Group, records: Sequence[GroupRecord], now_ms: int) -> ErrorCode:
+        """Write records of the group; return the error for its members."""
+        error = self._write(group, records, now_ms)
+        if error is ErrorCode.NONE:
+            stored = self._stored.setdefault(group.group_id, StoredGroup())
+            for record in records:
+                stored.apply(record)
+        return group_error(error)
+
+    def commit(
+        self, group: Group, offsets: Mapping[tuple[str, int], CommittedOffset], now_ms: int
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Write all offsets in one batch, or none; return an error for each."""
+        if not self._has_room(group, offsets):
+            return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
+        entries = [OffsetEntry(group.group_id, *key, value) for key, value in offsets.items()]
+        error = commit_error(self._write(group, entries, now_ms))
+        if error is ErrorCode.NONE:
+            pending = self.pending_of(group.group_id)
+            for (topic, partition), committed in offsets.items():
+                group.offsets.put(topic, partition, committed)
+                pending.committed((group.group_id, topic, partition))
+        return dict.fromkeys(offsets, error)
+
+    def commit_pending(
+        self,
+        group: Group,
+        offsets: Mapping[tuple[str, int], CommittedOffset],
+        transaction: OffsetsTransaction,
+        now_ms: int,
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Write offsets that are in force when the transaction commits; an error for each."""
+        if not self._has_room(group, offsets):
+            return dict.fromkeys(offsets, ErrorCode.POLICY_VIOLATION)
+        entries = [OffsetEntry(group.group_id, *key, value) for key, value in offsets.items()]
+        error = commit_error(self._write(group, entries, now_ms, transaction))
+        if error is ErrorCode.NONE:
+            pending = self.pending_of(group.group_id)
+            for key, committed in offsets.items():
+                pending.add(transaction.producer_id, (group.group_id, *key), committed)
+        return dict.fromkeys(offsets, error)
+
+    def end_transaction(
+        self, partition: int, producer_id: int, time: Moment, *, committed: bool
+    ) -> None:
+        """Put the pending offsets of a producer in force, or remove them; the marker is written."""
+        pending = self._pending[partition]
+        if not committed:
+            pending.abort(producer_id)
+            return
+        for (group_id, topic, index), offset in pending.commit(producer_id):
+            group = self.groups.get(group_id) or self.create(group_id, time)
+            if group is not None:
+                group.offsets.put(topic, index, offset)
+
+    def pending_of(self, group_id: str) -> PendingOffsets:
+        """The pending offsets of the group's partition."""
+        return self._pending[offsets_partition(group_id, self._partitions)]
+
+    def _discard_pending(self, group: Group, keys: Iterable[tuple[str, int]]) -> None:
+        pending = self.pending_of(group.group_id)
+        for key in keys:
+            pending.discard((group.group_id, *key))
+
+    def _has_room(self, group: Group, offsets: Collection[tuple[str, int]]) -> bool:
+        pending = self.pending_of(group.group_id)
+        count = len(group.offsets) + pending.count(group.group_id)
+        if count + len(offsets) <= OFFSETS_PER_GROUP_MAX:
+            return True
+        if count + sum(group.offsets.get(*key) is None for key in offsets) <= OFFSETS_PER_GROUP_MAX:
+            return True
+        _logger.warning(
+            "group %r may not have more than %d offsets", group.group_id, OFFSETS_PER_GROUP_MAX
+        )
+        return False
+
+    def delete_offsets(
+        self, group: Group, keys: Iterable[tuple[str, int]], now_ms: int
+    ) -> ErrorCode:
+        """Delete the offsets that exist."""
+        pending = self.pending_of(group.group_id)
+        existing = [
+            key
+            for key in keys
+            if group.offsets.get(*key) is not None or pending.is_pending((group.group_id, *key))
+        ]
+        entries = [OffsetEntry(group.group_id, *key, None) for key in existing]
+        error = commit_error(self._write(group, entries, now_ms))
+        if error is ErrorCode.NONE:
+            for topic, partition in existing:
+                group.offsets.remove(topic, partition)
+            self._discard_pending(group, existing)
+        return error
+
+    def expire(self, group: Group, now_ms: int) -> bool:
+        """Delete the expired offsets of a group; False if the group itself can be deleted."""
+        pending = self.pending_of(group.group_id)
+        expired = [
+            key
+            for key in group.expired_offsets(now_ms)
+            if not pending.is_pending((group.group_id, *key))
+        ]
+        if expired:
+            self.delete_offsets(group, expired, now_ms)
+            _logger.info("group %r: %d offsets have expired", group.group_id, len(expired))
+        has_offsets = len(group.offsets) > 0 or pending.has_group(group.group_id)
+        return not group.is_idle or has_offsets
+
+    # ------------------------------------------------------------------------------ writing
+
+    def _write(
+        self,
+        group: Group,
+        entries: Sequence[Entry],
+        now_ms: int,
+        transaction: OffsetsTransaction | None = None,
+    ) -> ErrorCode:
+        if not entries:
+            return ErrorCode.NONE
+        try:
+            offsets_log = self.offsets_log(group.group_id)
+            if transaction is None:
+                offsets_log.write(entries, now_ms=now_ms)
+            else:
+                offsets_log.write_pending(entries, transaction, now_ms=now_ms)
+        except LogError as error:
+            _logger.warning("group %r could not be written: %s", group.group_id, error)
+            return error.code
+        except Exception:
+            # Without an error code, the members would wait for this generation until a timeout.
+            _logger.exception("group %r could not be written", group.group_id)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.NONE
+
+    def _stored_group(self, group: Group) -> StoredGroup:
+        """The group as the offsets log must store it, without a rebalance in progress."""
+        stored = self._stored.get(group.group_id) or StoredGroup()
+        stored.offsets = group.offsets
+        return stored

@@ -1,0 +1,250 @@
+"""Records of ``__consumer_offsets``, in Kafka's format.
+
+Owns the four record schemas and converts between them and the types of the rules; it must never
+know files or log offsets. Keys and values start with their version (int16); a value of None is a
+tombstone. Invariant: Kafka's ``OffsetsMessageFormatter`` and ``GroupMetadataMessageFormatter`` read
+the records written here, and decoding an encoded entry returns an equal entry. The versions written
+are those of Kafka 4's ``GroupCoordinatorRecordHelpers``: group values 3, offset values 3, or 1 if a
+client set an expiry time (that format has no leader epoch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
+
+from minibroker.broker.groups.events import GroupImage, GroupRecord, MemberImage
+from minibroker.broker.groups.offsets import CommittedOffset
+from minibroker_protocol.compiler import decoder, encode
+from minibroker_protocol.compiler.single import versioned_encoder
+from minibroker_protocol.errors import DecodeError
+from minibroker_protocol.schema import Message, Struct, array, field
+from minibroker_protocol.types import BYTES, INT32, INT64, NULLABLE_STRING, STRING
+
+CLASSIC: Final = "classic"
+"""Kafka's name of the type of the groups that ``GroupEntry`` stores."""
+
+VERSION_BYTES: Final = 2
+OFFSET_KEY_VERSION: Final = 1
+GROUP_KEY_VERSION: Final = 2
+OFFSET_VALUE_VERSION: Final = 3
+EXPIRING_OFFSET_VALUE_VERSION: Final = 1
+GROUP_VALUE_VERSION: Final = 3
+NO_EXPIRY: Final = -1
+
+
+class OffsetCommitKey(Message, versions="0-1"):
+    """Key of a committed offset: group, topic and partition."""
+
+    group: str = field(STRING)
+    topic: str = field(STRING)
+    partition: int = field(INT32)
+
+
+class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
+    """Value of a committed offset."""
+
+    offset: int = field(INT64)
+    leader_epoch: int = field(INT32, versions="3+", default=-1)
+    metadata: str = field(STRING)
+    commit_timestamp: int = field(INT64)
+    expire_timestamp: int = field(INT64, versions="1", default=NO_EXPIRY)
+
+
+_OFFSET_KEY: Final = versioned_encoder(OffsetCommitKey, OFFSET_KEY_VERSION)
+_OFFSET_VALUE: Final = versioned_encoder(OffsetCommitValue, OFFSET_VALUE_VERSION)
+_EXPIRING_OFFSET_VALUE: Final = versioned_encoder(OffsetCommitValue, EXPIRING_OFFSET_VALUE_VERSION)
+
+
+class GroupMetadataKey(Message, versions="2"):
+    """Key of a group's metadata."""
+
+    group: str = field(STRING)
+
+
+class MemberMetadata(Struct):
+    """A member, with its subscription and assignment."""
+
+    member_id: str = field(STRING)
+    group_instance_id: str | None = field(NULLABLE_STRING, versions="3+", default=None)
+    client_id: str = field(STRING)
+    client_host: str = field(STRING)
+    rebalance_timeout: int = field(INT32, versions="1+", default=-1)
+    session_timeout: int = field(INT32)
+    subscription: bytes = field(BYTES)
+    assignment: bytes = field(BYTES)
+
+
+class GroupMetadataValue(Message, versions="0-4", flexible="4+"):
+    """Value of a group's metadata: one generation."""
+
+    protocol_type: str = field(STRING)
+    generation: int = field(INT32)
+    protocol: str | None = field(NULLABLE_STRING)
+    leader: str | None = field(NULLABLE_STRING)
+    current_state_timestamp: int = field(INT64, versions="2+", default=-1)
+    members: list[MemberMetadata] = field(array(MemberMetadata))
+
+
+class OffsetEntry(NamedTuple):
+    """A committed offset; ``committed`` is None if it was deleted."""
+
+    group_id: str
+    topic: str
+    partition: int
+    committed: CommittedOffset | None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.group_id, self.topic, self.partition
+
+    def encode_key(self) -> bytes:
+        return _OFFSET_KEY(self.group_id, self.topic, self.partition)
+
+    def encode_value(self) -> bytes | None:
+        return _offset_value(self.committed)
+
+
+class GroupEntry(NamedTuple):
+    """The generation of a classic group; ``image`` is None if the group was deleted."""
+
+    group_id: str
+    image: GroupImage | None
+
+    @property
+    def group_type(self) -> str:
+        return CLASSIC
+
+    def encode_key(self) -> bytes:
+        return versioned(GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
+
+    def encode_value(self) -> bytes | None:
+        return _group_value(self.image)
+
+    def tombstone(self) -> GroupEntry:
+        return GroupEntry(self.group_id, None)
+
+
+Entry = OffsetEntry | GroupRecord
+
+
+def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
+    """Encode an entry as the key and value of a record."""
+    return entry.encode_key(), entry.encode_value()
+
+
+def decode_entry(key: bytes, value: bytes | None) -> Entry | None:
+    """Decode a record by the version of its key; return None if the version is unknown.
+
+    Raises ``DecodeError`` or ``UnsupportedVersion`` if the record can't be decoded.
+    """
+    decode = RECORD_DECODERS.get(int.from_bytes(key[:VERSION_BYTES], "big", signed=True))
+    return None if decode is None else decode(key, value)
+
+
+def _decode_offset(key: bytes, value: bytes | None) -> OffsetEntry:
+    offset_key = read_versioned(OffsetCommitKey, key)
+    committed = None if value is None else _committed(read_versioned(OffsetCommitValue, value))
+    return OffsetEntry(offset_key.group, offset_key.topic, offset_key.partition, committed)
+
+
+def _decode_classic_group(key: bytes, value: bytes | None) -> GroupEntry:
+    image = None if value is None else _image(read_versioned(GroupMetadataValue, value))
+    return GroupEntry(read_versioned(GroupMetadataKey, key).group, image)
+
+
+RECORD_DECODERS: Final[dict[int, Callable[[bytes, bytes | None], Entry]]] = {
+    0: _decode_offset,
+    OFFSET_KEY_VERSION: _decode_offset,
+    GROUP_KEY_VERSION: _decode_classic_group,
+}
+"""Decoders of records, by key version. The decoders raise the errors of ``decode_entry``."""
+
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+def versioned(message: Message, version: int) -> bytes:
+    """Encode a key or value of a record, with its version in front."""
+    return version.to_bytes(VERSION_BYTES, "big") + encode(message, version)
+
+
+def read_versioned(cls: type[MessageT], data: bytes) -> MessageT:
+    """Decode a key or value of a record by the version in front of it.
+
+    Raises ``DecodeError`` or ``UnsupportedVersion``.
+    """
+    if len(data) < VERSION_BYTES:
+        raise DecodeError(f"{cls.__name__} of {len(data)} bytes has no version", 0)
+    version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+    return decoder(cls, version)(data, VERSION_BYTES)[0]
+
+
+def _offset_value(committed: CommittedOffset | None) -> bytes | None:
+    if committed is None:
+        return None
+    encode_value = _OFFSET_VALUE if committed.expire_ms is None else _EXPIRING_OFFSET_VALUE
+    return encode_value(*committed)
+
+
+def _committed(value: OffsetCommitValue) -> CommittedOffset:
+    return CommittedOffset(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_ms=value.commit_timestamp,
+        expire_ms=None if value.expire_timestamp == NO_EXPIRY else value.expire_timestamp,
+    )
+
+
+def _group_value(image: GroupImage | None) -> bytes | None:
+    if image is None:
+        return None
+    value = GroupMetadataValue(
+        protocol_type=image.protocol_type,
+        generation=image.generation,
+        protocol=image.protocol_name,
+        leader=image.leader,
+        current_state_timestamp=image.state_since_ms,
+        members=[
+            MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.subscription,
+                assignment=member.assignment,
+            )
+            for member in image.members
+        ],
+    )
+    return versioned(value, GROUP_VALUE_VERSION)
+
+
+def _image(value: GroupMetadataValue) -> GroupImage:
+    members = (
+        MemberImage(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            # Version 0 has one timeout for both.
+            rebalance_timeout_ms=(
+                member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
+            ),
+            session_timeout_ms=member.session_timeout,
+            subscription=member.subscription,
+            assignment=member.assignment,
+        )
+        for member in value.members
+    )
+    return GroupImage(
+        protocol_type=value.protocol_type,
+        generation=value.generation,
+        protocol_name=value.protocol,
+        leader=value.leader,
+        state_since_ms=value.current_state_timestamp,
+        members=tuple(members),
+    )

@@ -1,0 +1,500 @@
+"""The group coordinator of an I/O worker: waiting requests, the timer and writes.
+
+Owns the waiting requests, the timer, and the order of writing before answering. The rules are in
+``group_state_machine``, storage is in ``group_manager``. It must never make decisions about a group
+itself. Invariant: a request is answered once, and only after the changes that it acknowledges are
+in an offsets log; the answer to a cancelled request is discarded. Kafka's counterpart is
+``GroupCoordinatorService``, but without its threads and purgatories.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from minibroker.broker.groups.classic_group import ClassicGroup
+from minibroker.broker.groups.description import (
+    GroupDescription,
+    GroupOverview,
+    GroupStatistics,
+    describe,
+    overview,
+)
+from minibroker.broker.groups.events import (
+    NO_WAITER,
+    ActionTaken,
+    CommitRequested,
+    CommitResult,
+    Decision,
+    Event,
+    GroupAction,
+    GroupAnswer,
+    HeartbeatReceived,
+    HeartbeatResult,
+    HoldRebalance,
+    JoinRequested,
+    JoinResult,
+    LeaveRequested,
+    LeaveResult,
+    LogLine,
+    Moment,
+    Persist,
+    Persisted,
+    RebalanceReleased,
+    Removed,
+    Restored,
+    Result,
+    SyncRequested,
+    SyncResult,
+    TimePassed,
+    Waiter,
+)
+from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group_manager import GroupManager
+from minibroker.broker.groups.group_state_machine import validate_join
+from minibroker.broker.groups.group_types import GROUP_TYPES
+from minibroker.broker.groups.holds import NO_HOLD_POINTS, REBALANCE, HoldPoints
+from minibroker.broker.groups.limits import GROUPS_MAX, LOG_LINE_CHARACTERS_MAX, GroupLimits
+from minibroker.broker.groups.offsets import CommittedOffset, OffsetTable
+from minibroker.broker.groups.offsets_log import OffsetsTransaction
+from minibroker.broker.groups.state_changes import OnState, last_transition, report_transitions
+from minibroker.broker.groups.timers import GroupTimers
+from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.partition import Partition
+from minibroker.broker.metadata.placement import OFFSETS_TOPIC
+from minibroker_protocol.errors import ErrorCode
+
+_logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT", bound=Result)
+
+
+class GroupService:
+    """Groups of one I/O worker. Call ``load`` first, then start ``run``.
+
+    ``now`` returns monotonic seconds of the trio clock, ``wall_ms`` epoch milliseconds.
+    ``open_partition`` opens a partition of ``__consumer_offsets`` on first use.
+    """
+
+    def __init__(
+        self,
+        limits: GroupLimits,
+        *,
+        partitions: int,
+        open_partition: Callable[[int], Partition],
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
+        random: Random,
+        hold_points: HoldPoints = NO_HOLD_POINTS,
+    ) -> None:
+        self.limits = limits
+        self.on_state: OnState | None = None
+        self._manager = GroupManager(
+            limits,
+            partitions=partitions,
+            open_partition=open_partition,
+            random_bits=random.getrandbits,
+        )
+        self._now = now
+        self._wall_ms = wall_ms
+        self._hold_points = hold_points
+        self._waiter = 0
+        self._parked: dict[Waiter, trio.Event] = {}
+        self._answers: dict[Waiter, Result] = {}
+        self._timers = GroupTimers()
+        self._cleanup_at = now() + limits.retention_check_interval_s
+        self._wakeup = trio.Event()
+        self.can_store = True
+        """Whether the storage accepts writes. If not, joins get COORDINATOR_LOAD_IN_PROGRESS, after
+        which clients wait: members of a generation that cannot be stored would rejoin in a loop.
+        """
+
+    # ------------------------------------------------------------------- loading and unloading
+
+    def load(self, partitions: Iterable[int]) -> int:
+        """Load the groups of the partitions; return the number of groups.
+
+        A partition whose log cannot be opened remains in ``unloaded``. ``load`` it again later.
+        """
+        groups = self._manager.load(partitions, self._moment())
+        for group in groups:
+            self._handle_event(group, Restored())
+        return len(groups)
+
+    @property
+    def unloaded(self) -> Mapping[int, str]:
+        """Partitions that could not be loaded, each with the error. Until they are loaded, requests
+        for their groups are answered with COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        return self._manager.unloaded
+
+    def has(self, group_id: str) -> bool:
+        """Whether the group exists here."""
+        return group_id in self._manager.groups
+
+    def missing_group_error(self, group_id: str) -> ErrorCode:
+        """The error for a group that was not found."""
+        if self._manager.is_loaded(group_id):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    async def run(self) -> None:
+        """Run the timers of all groups until cancelled."""
+        while True:
+            with trio.move_on_at(min(self._timers.next, self._cleanup_at)):
+                await self._wakeup.wait()
+            self._wakeup = trio.Event()
+            self._run_due()
+
+    def reset(self, *, keep_logs: bool = False) -> int:
+        """Remove all groups and release the logs, cleared or kept; return the number of groups.
+
+        Waiting requests are answered with NOT_COORDINATOR, so clients look up their coordinator.
+        """
+        groups = list(self._manager.groups.values())
+        for group in groups:
+            self._handle_event(group, Removed())
+        (self._manager.unload if keep_logs else self._manager.clear)()
+        self._timers.clear()
+        return len(groups)
+
+    # ------------------------------------------------------------------------ member requests
+
+    def join(self, group_id: str, event: JoinRequested) -> JoinResult | Awaitable[JoinResult]:
+        """Join the group. Returns an awaitable if the member must wait for the next generation.
+
+        This and the following methods set the waiter of the event.
+        """
+        error = validate_join(self.limits, group_id, event)
+        loaded = self._manager.is_loaded(group_id)
+        if error is ErrorCode.NONE and not (loaded and self.can_store):
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        group = self._manager.groups.get(group_id)
+        if error is ErrorCode.NONE and group is None:
+            if event.member_id != "":
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            else:
+                group = self._manager.create(group_id, self._moment())
+                error = ErrorCode.POLICY_VIOLATION if group is None else error
+        elif error is ErrorCode.NONE and not isinstance(group, ClassicGroup):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if error is not ErrorCode.NONE or group is None:
+            return JoinResult(error=error, member_id=event.member_id)
+        return self._request(group, event, JoinResult)
+
+    def sync(self, group_id: str, event: SyncRequested) -> SyncResult | Awaitable[SyncResult]:
+        """The member's assignment, or an awaitable that waits for it."""
+        group, error = self._find(group_id)
+        if group is None:
+            return SyncResult(error=error)
+        return self._request(group, event, SyncResult)
+
+    def heartbeat(self, group_id: str, event: HeartbeatReceived) -> HeartbeatResult:
+        """Handle a heartbeat. There is no error while the group is not loaded, as in Kafka."""
+        group, error = self._find(group_id)
+        if group is None:
+            loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return HeartbeatResult(ErrorCode.NONE if loading else error)
+        return self._request_immediate(group, event, HeartbeatResult)
+
+    def leave(self, group_id: str, event: LeaveRequested) -> LeaveResult:
+        group, error = self._find(group_id)
+        if group is None and error is ErrorCode.UNKNOWN_MEMBER_ID:
+            return LeaveResult(ErrorCode.NONE, tuple((member, error) for member in event.members))
+        if group is None:
+            return LeaveResult(error)
+        return self._request_immediate(group, event, LeaveResult)
+
+    def _find(self, group_id: str) -> tuple[ClassicGroup | None, ErrorCode]:
+        if not group_id:
+            return None, ErrorCode.INVALID_GROUP_ID
+        if not self._manager.is_loaded(group_id):
+            return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self._manager.find(group_id, ClassicGroup), ErrorCode.UNKNOWN_MEMBER_ID
+
+    # ------------------------------------------------------------------------------- offsets
+
+    def commit(
+        self,
+        group_id: str,
+        event: CommitRequested,
+        offsets: Mapping[tuple[str, int], CommittedOffset],
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Commit offsets by topic and partition; return an error for each.
+
+        All errors are GROUP_ID_NOT_FOUND if a member commits to a group that does not exist. A
+        commit without group management (a negative generation) creates the group.
+        """
+        group = self._validate_commit(group_id, event)
+        if isinstance(group, ErrorCode):
+            return dict.fromkeys(offsets, group)
+        accepted = self._with_valid_metadata(offsets)
+        errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        return errors | self._manager.commit(group, accepted, self._wall_ms())
+
+    def commit_pending(
+        self,
+        group_id: str,
+        event: CommitRequested,
+        offsets: Mapping[tuple[str, int], CommittedOffset],
+        transaction: OffsetsTransaction,
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """Commit offsets in a transaction, like ``commit``; they are in force when it commits."""
+        group = self._validate_commit(group_id, event)
+        if isinstance(group, ErrorCode):
+            return dict.fromkeys(offsets, group)
+        accepted = self._with_valid_metadata(offsets)
+        errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        committed = self._manager.commit_pending(group, accepted, transaction, self._wall_ms())
+        return errors | committed
+
+    def _validate_commit(self, group_id: str, event: CommitRequested) -> Group | ErrorCode:
+        """The group, created if the client is in no group, or the error of the commit."""
+        group = self._manager.groups.get(group_id)
+        if group is None and (event.generation >= 0 or not self._manager.is_loaded(group_id)):
+            return self.missing_group_error(group_id)
+        group = group or self._manager.create(group_id, self._moment())
+        if group is None:
+            return ErrorCode.POLICY_VIOLATION
+        error = self._request_immediate(group, event, CommitResult).error
+        return group if error is ErrorCode.NONE else error
+
+    def accepts(self, metadata: str) -> bool:
+        """Whether metadata of a committed offset is not too large."""
+        return len(metadata) <= self.limits.offset_metadata_bytes_max
+
+    def _with_valid_metadata(
+        self, offsets: Mapping[tuple[str, int], CommittedOffset]
+    ) -> dict[tuple[str, int], CommittedOffset]:
+        return {key: value for key, value in offsets.items() if self.accepts(value.metadata)}
+
+    def pending_offsets(self, group_id: str) -> frozenset[tuple[str, int]]:
+        """Topic and partition of the offsets that open transactions commit."""
+        return frozenset(self._manager.pending_of(group_id).of_group(group_id))
+
+    def complete_transaction(
+        self,
+        partition: int,
+        producer_id: int,
+        *,
+        committed: bool,
+        append: Callable[[], None],
+    ) -> None:
+        """Append the marker of a transaction to a partition of ``__consumer_offsets``.
+
+        The producer's pending offsets are then in force, or removed. Raises LogError
+        NOT_LEADER_OR_FOLLOWER if the groups of the partition are not loaded.
+        """
+        if partition in self._manager.unloaded:
+            raise LogError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"the groups of {OFFSETS_TOPIC}-{partition} are not loaded",
+            )
+        append()
+        self._manager.end_transaction(partition, producer_id, self._moment(), committed=committed)
+
+    def committed(
+        self, group_id: str, member_id: str | None = None, member_epoch: int = -1
+    ) -> OffsetTable | ErrorCode:
+        """A group's offsets, read-only, or the error. A group that does not exist has none."""
+        group = self._manager.groups.get(group_id)
+        if group is None:
+            loaded = self._manager.is_loaded(group_id)
+            return OffsetTable() if loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        error = group.validate_offset_fetch(member_id, member_epoch)
+        return group.offsets if error is ErrorCode.NONE else error
+
+    def delete_offsets(
+        self, group_id: str, keys: Iterable[tuple[str, int]]
+    ) -> tuple[ErrorCode, dict[tuple[str, int], ErrorCode]]:
+        """Delete offsets of topics that no member consumes. Returns the group's error, and an
+        error for each offset.
+        """
+        group = self._manager.groups.get(group_id)
+        if not group_id or group is None:
+            error = self.missing_group_error(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+            return error, {}
+        error = group.validate_offset_delete()
+        if error is not ErrorCode.NONE:
+            return error, {}
+        errors = {
+            key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if group.is_subscribed(key[0])
+            else ErrorCode.NONE
+            for key in keys
+        }
+        deletable = [key for key, error in errors.items() if error is ErrorCode.NONE]
+        error = self._manager.delete_offsets(group, deletable, self._wall_ms())
+        return ErrorCode.NONE, errors | dict.fromkeys(deletable, error)
+
+    def on_topics_deleted(self, names: Iterable[str]) -> None:
+        """Delete the offsets of deleted topics."""
+        deleted = frozenset(names)
+        for group in self._manager.groups.values():
+            keys = {(topic, partition) for topic, partition, _ in group.offsets if topic in deleted}
+            pending = self.pending_offsets(group.group_id)
+            keys |= {each for each in pending if each[0] in deleted}
+            self._manager.delete_offsets(group, keys, self._wall_ms())
+
+    # ------------------------------------------------------------------------- administration
+
+    def list_groups(self) -> list[GroupOverview]:
+        return [overview(group) for group in self._manager.groups.values()]
+
+    def describe(self, group_id: str, *, full: bool = False) -> GroupDescription | None:
+        """Describe a classic group with its members; None if there is none with this id."""
+        group = self._manager.find(group_id, ClassicGroup)
+        return None if group is None else describe(group, full=full)
+
+    def delete_group(self, group_id: str) -> ErrorCode:
+        """Delete a group that has no members, with its offsets."""
+        group = self._manager.groups.get(group_id)
+        if group is None:
+            return self.missing_group_error(group_id)
+        error = group.validate_delete()
+        return self._drop(group) if error is ErrorCode.NONE else error
+
+    def act(self, group_id: str, event: GroupAction) -> ActionTaken:
+        """Change a classic group as a test requests."""
+        group = self._manager.find(group_id, ClassicGroup)
+        if group is None:
+            error = self.missing_group_error(group_id)
+            return ActionTaken(error, f"there is no group {group_id!r} with members")
+        return self._request_immediate(group, event, ActionTaken)
+
+    def drop_groups(self, prefix: str) -> None:
+        """Delete the groups whose ids have a prefix, even with members."""
+        for group in self._manager.with_prefix(prefix):
+            self._drop(group)
+
+    def statistics(self) -> GroupStatistics:
+        groups = self._manager.groups.values()
+        return GroupStatistics(
+            groups=len(groups),
+            groups_max=GROUPS_MAX,
+            members=sum(group.members_count for group in groups),
+            offsets=sum(len(group.offsets) for group in groups),
+            by_state=dict(Counter(group.state_name for group in groups)),
+            waiting=len(self._parked),
+            offsets_logs=len(self._manager.offsets_logs),
+            offsets_log_bytes=sum(
+                offsets_log.log.size for offsets_log in self._manager.offsets_logs.values()
+            ),
+        )
+
+    # ---------------------------------------------------------------------- events and answers
+
+    def _moment(self) -> Moment:
+        return Moment(self._now(), self._wall_ms())
+
+    def _request(
+        self, group: Group, event: JoinRequested | SyncRequested, kind: type[ResultT]
+    ) -> ResultT | Awaitable[ResultT]:
+        waiter = self._next_waiter()
+        ready = self._parked[waiter] = trio.Event()
+        self._handle_event(group, event._replace(waiter=waiter))
+        if not ready.is_set():
+            return self._wait(waiter, ready, kind)
+        return self._take_answer(waiter, kind)
+
+    async def _wait(self, waiter: Waiter, ready: trio.Event, kind: type[ResultT]) -> ResultT:
+        try:
+            await ready.wait()
+        except trio.Cancelled:
+            del self._parked[waiter]
+            self._answers.pop(waiter, None)
+            raise
+        return self._take_answer(waiter, kind)
+
+    def _request_immediate(
+        self,
+        group: Group,
+        event: HeartbeatReceived | CommitRequested | LeaveRequested | GroupAction,
+        kind: type[ResultT],
+    ) -> ResultT:
+        """Pass an event to the group that it answers immediately."""
+        self._handle_event(group, event)
+        result = self._answers.pop(NO_WAITER)
+        assert isinstance(result, kind)
+        return result
+
+    def _take_answer(self, waiter: Waiter, kind: type[ResultT]) -> ResultT:
+        del self._parked[waiter]
+        result = self._answers.pop(waiter)
+        assert isinstance(result, kind)
+        return result
+
+    def _next_waiter(self) -> Waiter:
+        self._waiter += 1
+        return self._waiter
+
+    def _handle_event(self, group: Group, event: Event) -> None:
+        """Pass an event to a group and carry out its decisions."""
+        since = last_transition(group)
+        next_event: Event | None = event
+        group.holds_rebalances = self._hold_points.may_hold(REBALANCE, group.group_id)
+        while next_event is not None:
+            decisions = GROUP_TYPES[group.type].handle(group, next_event, self._moment())
+            next_event = None
+            for decision in decisions:
+                next_event = self._execute(group, decision)
+        report_transitions(self.on_state, group, since)
+        self._schedule(group)
+
+    def _execute(self, group: Group, decision: Decision) -> Event | None:
+        if isinstance(decision, GroupAnswer):
+            ready = self._parked.get(decision.waiter)
+            if decision.waiter == NO_WAITER:
+                self._answers[NO_WAITER] = decision.result
+            elif ready is not None:
+                self._answers[decision.waiter] = decision.result
+                ready.set()
+        elif isinstance(decision, Persist):
+            return Persisted(self._manager.store(group, decision.records, self._wall_ms()))
+        elif isinstance(decision, LogLine):
+            text = decision.text[:LOG_LINE_CHARACTERS_MAX]
+            _logger.info("%s", text if text.isprintable() else repr(text))
+        elif isinstance(decision, HoldRebalance):
+            self._hold_points.hold(REBALANCE, group.group_id, partial(self._release, group))
+        return None
+
+    def _release(self, group: Group) -> None:
+        """Let the rebalance of a group continue that was held."""
+        if self._manager.groups.get(group.group_id) is group:
+            self._handle_event(group, RebalanceReleased())
+
+    # ------------------------------------------------------------------------------- time
+
+    def _schedule(self, group: Group) -> None:
+        """Schedule the group's next deadline."""
+        if self._timers.schedule(group.group_id, group.next_deadline):
+            self._wakeup.set()
+
+    def _run_due(self) -> None:
+        now = self._now()
+        while (group_id := self._timers.take_due(now)) is not None:
+            group = self._manager.groups.get(group_id)
+            if group is not None:
+                self._handle_event(group, TimePassed())
+        if self._cleanup_at <= now:
+            self._cleanup_at = now + self.limits.retention_check_interval_s
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        wall_ms = self._wall_ms()
+        for group in list(self._manager.groups.values()):
+            if not self._manager.expire(group, wall_ms):
+                self._drop(group)
+
+    def _drop(self, group: Group) -> ErrorCode:
+        error = self._manager.delete(group, self._wall_ms())
+        if error is ErrorCode.NONE:
+            self._handle_event(group, Removed())
+            self._timers.forget(group.group_id)
+        return error

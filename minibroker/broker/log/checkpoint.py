@@ -1,0 +1,179 @@
+"""The checkpoint and the topic id of a partition, in files next to its segments.
+
+Owns ``checkpoint.json`` (log start offset, recovery point, clean shutdown, last batches of the
+producers) and ``partition.metadata`` (topic id). It must never know segments. Invariant: a file is
+replaced completely or not at all. Kafka has ``log-start-offset-checkpoint``,
+``recovery-point-offset-checkpoint`` and ``.kafka_cleanshutdown``, one per data directory. Here,
+there is one file per partition, so each worker writes its own. Kafka ignores unknown files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.paths import (
+    PARTITION_METADATA,
+    TEMPORARY,
+    read_small_file,
+    replace_file,
+)
+from minibroker.broker.log.producers import BatchMetadata, Producer, ProducerTable
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.types import Uuid, uuid_from_text, uuid_text
+
+_CHECKPOINT: Final = "checkpoint.json"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The content of the file. ``clean`` is None unless the log was closed in order.
+
+    ``recovery_point`` is the base offset of the first segment that may not be completely on disk.
+    ``clean`` is (log end offset, bytes of the last segment).
+    """
+
+    log_start_offset: int
+    recovery_point: int
+    clean: tuple[int, int] | None
+    producers: ProducerTable
+
+
+def write_checkpoint(directory: str, checkpoint: Checkpoint, *, sync: bool) -> None:
+    """Replace the checkpoint; with ``sync`` it is on disk first. Raises OSError."""
+    table = checkpoint.producers
+    document = {
+        "version": _VERSION,
+        "log_start_offset": checkpoint.log_start_offset,
+        "recovery_point": checkpoint.recovery_point,
+        "clean": checkpoint.clean,
+        "producers": {
+            "end_offset": table.end_offset,
+            "entries": [
+                [producer_id, *producer] for producer_id, producer in table.producers.items()
+            ],
+        },
+    }
+    replace_file(os.path.join(directory, _CHECKPOINT), json.dumps(document), sync=sync)
+
+
+def read_checkpoint(directory: str) -> Checkpoint | None:
+    """The checkpoint, or None if it is missing or can't be read."""
+    try:
+        with open(os.path.join(directory, _CHECKPOINT), encoding="utf-8") as file:
+            return _parse(json.load(file))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _parse(document: dict[str, Any]) -> Checkpoint:
+    if document["version"] != _VERSION:
+        raise ValueError(document["version"])
+    entries = document["producers"]["entries"]
+    table = ProducerTable(
+        (
+            (
+                int(key),
+                Producer(
+                    int(epoch),
+                    int(last),
+                    tuple(BatchMetadata(*batch) for batch in batches),
+                    *map(int, transaction),
+                ),
+            )
+            for key, epoch, last, batches, *transaction in entries
+        ),
+        int(document["producers"]["end_offset"]),
+    )
+    clean = document["clean"]
+    return Checkpoint(
+        int(document["log_start_offset"]),
+        int(document["recovery_point"]),
+        None if clean is None else (int(clean[0]), int(clean[1])),
+        table,
+    )
+
+
+def has_checkpoint(directory: str) -> bool:
+    """Whether a minibroker used the partition's directory. Kafka does not write this file."""
+    return os.path.lexists(os.path.join(directory, _CHECKPOINT))
+
+
+def write_topic_id(directory: str, topic_id: Uuid) -> None:
+    """Write ``partition.metadata``, as Kafka does; it is on disk when this returns."""
+    text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
+    replace_file(os.path.join(directory, PARTITION_METADATA), text, sync=True)
+
+
+def read_topic_id(directory: str) -> Uuid | None:
+    """The topic id in ``partition.metadata``, or None if it cannot be read."""
+    try:
+        text = read_small_file(os.path.join(directory, PARTITION_METADATA)).decode()
+        fields = dict(line.split(": ", 1) for line in text.splitlines() if line.strip())
+        return uuid_from_text(fields["topic_id"].strip())
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def create_directory(directory: str, topic_id: Uuid | None) -> None:
+    """Create a partition's directory if needed, and claim it for a topic.
+
+    Raises as ``claim_directory``, and OSError.
+    """
+    is_new = not os.path.lexists(directory)
+    os.makedirs(directory, exist_ok=True)
+    if topic_id is None:
+        return
+    try:
+        claim_directory(directory, topic_id)
+    except OSError:
+        if is_new:  # Without a topic id no broker would ever remove it.
+            with suppress(OSError):
+                os.rmdir(directory)
+        raise
+
+
+def claim_directory(directory: str, topic_id: Uuid) -> None:
+    """Write the topic id to a new directory, or check the id in an existing one.
+
+    Raises LogError if the directory belongs to another topic, has files that no broker wrote, or is
+    or contains a symbolic link, through which recovery could change files elsewhere.
+    """
+    names = _names_without_links(directory)
+    existing_id = read_topic_id(directory)
+    if existing_id is None:
+        if PARTITION_METADATA in names:
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory}/{PARTITION_METADATA} cannot be read: restore it, or move the"
+                " directory elsewhere",
+            )
+        if names - {PARTITION_METADATA + TEMPORARY}:
+            raise LogError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory} was not created by a broker, as it has files and no"
+                f" {PARTITION_METADATA}; move it elsewhere",
+            )
+        write_topic_id(directory, topic_id)
+    elif existing_id != topic_id:
+        raise LogError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"{directory} belongs to an earlier topic of this name; remove it or delete the topic",
+        )
+
+
+def _names_without_links(directory: str) -> set[str]:
+    entries = list(os.scandir(directory))
+    links = [entry.path for entry in entries if entry.is_symlink()]
+    if os.path.islink(directory) or links:
+        raise LogError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{links[0] if links else directory} is a symbolic link, which is not followed; remove"
+            " the link",
+        )
+    return {entry.name for entry in entries}

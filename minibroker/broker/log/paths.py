@@ -1,0 +1,171 @@
+"""Names of a partition's directory and of the files in it.
+
+Owns Kafka's names, and the removal of a directory, which is renamed first and removed later. It
+must never know what is in the files. Invariant: every name that is created here can be parsed here,
+and only a directory with a topic id is ever removed. Echoes ``LogFileUtils`` and ``LocalLog``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from typing import Final
+
+from minibroker.broker.log.failures import NO_SPACE_ERRNOS
+
+LOG: Final = ".log"
+OFFSET_INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TRANSACTION_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+PARTITION_METADATA: Final = "partition.metadata"
+"""Contains the topic id of a partition's directory."""
+
+DELETED: Final = "-delete"
+STRAY: Final = "-stray"
+"""Kafka's suffixes of directories that will be removed, and of those that belong to no topic."""
+
+TEMPORARY: Final = ".tmp"
+"""Suffix of a file that is about to replace another."""
+
+SMALL_FILE_BYTES_MAX: Final = 64 * 1024
+"""Bytes that are read of a file with a few lines."""
+
+PARTITION_NUMBER_MAX: Final = 2**31 - 1
+_NUMBER_DIGITS_MAX: Final = len(str(PARTITION_NUMBER_MAX))
+_DELETED_DIRECTORY: Final = re.compile(rf".+\.[0-9a-f]{{32}}{DELETED}")
+_OFFSET_DIGITS: Final = 20
+_NAME_MAX: Final = 255
+
+
+def partition_directory(data_dir: str | os.PathLike[str], topic: str, partition: int) -> str:
+    """The path of a partition's directory."""
+    return os.path.join(data_dir, f"{topic}-{partition}")
+
+
+def parse_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a directory with this name, or None for any other name."""
+    topic, dash, digits = name.rpartition("-")
+    if not (topic and dash and digits.isascii() and digits.isdigit()):
+        return None
+    if len(digits) > _NUMBER_DIGITS_MAX:
+        return None
+    number = int(digits)
+    return (topic, number) if str(number) == digits and number <= PARTITION_NUMBER_MAX else None
+
+
+def offset_file(directory: str, offset: int, suffix: str) -> str:
+    """The path of a file that is named after an offset: 20 digits, then the suffix."""
+    return f"{directory}/{offset:0{_OFFSET_DIGITS}d}{suffix}"
+
+
+def offsets_of(directory: str, suffix: str) -> list[int]:
+    """The offsets in the names of the directory's files with this suffix, ascending."""
+    offsets = []
+    for name in os.listdir(directory):
+        stem, dot, rest = name.partition(".")
+        if dot + rest == suffix and len(stem) == _OFFSET_DIGITS and stem.isdigit():
+            offsets.append(int(stem))
+    return sorted(offsets)
+
+
+def _open_nofollow(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+
+
+def read_small_file(path: str | os.PathLike[str], size: int = SMALL_FILE_BYTES_MAX) -> bytes:
+    """The first ``size`` bytes of a regular file. Raises OSError, also for a symbolic link."""
+    with open(path, "rb", opener=_open_nofollow) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        return file.read(size)
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write a whole file, in fewer steps than ``open`` takes. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        if os.write(fd, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: str, text: str, *, sync: bool) -> None:
+    """Replace a file completely or not at all; with ``sync`` its content is on disk first.
+
+    Raises OSError.
+    """
+    temporary = path + TEMPORARY
+    try:
+        with open(temporary, "w", encoding="utf-8", opener=_open_nofollow) as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if (
+            error.errno in NO_SPACE_ERRNOS
+        ):  # The incomplete file takes space that is needed elsewhere.
+            with suppress(OSError):
+                os.unlink(temporary)
+        raise
+
+
+def remove_files(directory: str, offset: int, suffixes: tuple[str, ...]) -> None:
+    """Remove the files of one offset that exist."""
+    for suffix in suffixes:
+        try:
+            os.unlink(offset_file(directory, offset, suffix))
+        except FileNotFoundError:
+            continue
+
+
+def rename_directory(directory: str, suffix: str = DELETED) -> str:
+    """Rename a partition's directory so that its name can be used again; returns the new path.
+
+    ``remove_renamed`` removes a DELETED directory. A STRAY one remains until the user removes it.
+    Echoes ``LocalLog.logDirNameWithSuffixCap``.
+    """
+    parent, name = os.path.split(directory)
+    full_suffix = f".{secrets.token_hex(16)}{suffix}"
+    renamed = os.path.join(parent, name[: _NAME_MAX - len(full_suffix)] + full_suffix)
+    os.rename(directory, renamed)
+    return renamed
+
+
+def remove_renamed(path: str) -> bool:
+    """Remove a renamed directory; returns False if a file could not be removed.
+
+    The topic id is removed last, so that an interrupted removal can be continued. Subdirectories
+    were not created by the broker and remain.
+    """
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name != PARTITION_METADATA and not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, PARTITION_METADATA))
+        os.rmdir(path)
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTEMPTY)
+    return True
+
+
+def list_deleted(data_dir: str | os.PathLike[str]) -> list[str]:
+    """Directories that were renamed to be removed and still exist, for example after a crash."""
+    return [
+        entry.path
+        for entry in os.scandir(data_dir)
+        if _DELETED_DIRECTORY.fullmatch(entry.name)
+        and entry.is_dir(follow_symlinks=False)
+        and os.path.lexists(os.path.join(entry.path, PARTITION_METADATA))
+    ]

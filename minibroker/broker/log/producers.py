@@ -1,0 +1,346 @@
+"""The state of a partition's idempotent and transactional producers.
+
+Owns epochs, the last five batches and the open transaction of each producer, and Kafka's snapshot
+file of them. It must never know files or clocks: bytes and times are arguments. Invariant: an
+appended batch is recognized as a duplicate while it is among its producer's last five, no sequence
+number is skipped or accepted twice within an epoch, and a transactional batch is accepted only into
+an open or verified transaction. Echoes ``ProducerStateManager``, ``ProducerStateEntry`` and
+``ProducerAppendInfo`` (KIP-98, KIP-360, KIP-890, KIP-1228).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final, NamedTuple
+
+from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.transactions import NO_OFFSET, CompletedTransaction, UnstableTransactions
+from minibroker.broker.log.validation import Origin
+from minibroker.broker.log.verification import NO_GUARD, Guard, Verifications
+from minibroker_protocol.checksum import crc32c
+from minibroker_protocol.control_records import EndTransactionMarker
+from minibroker_protocol.errors import DecodeError, ErrorCode
+from minibroker_protocol.records import (
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
+
+BATCHES_RETAINED: Final = 5
+
+_SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEAD: Final = Struct(">hI")
+_COUNT: Final = Struct(">i")
+_ENTRY: Final = Struct(">qhiqiqiq")
+_INT32_MAX: Final = 2**31 - 1
+_EPOCH_MAX: Final = 2**15 - 1
+
+NO_COORDINATOR_EPOCH: Final = -1
+EPOCH_BUMP_VERSION: Final = 2
+"""Transaction version since which every transaction has its own epoch."""
+
+
+class BatchMetadata(NamedTuple):
+    """One appended batch; ``offset_delta`` is its last offset less its first."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & _INT32_MAX
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer(NamedTuple):
+    """A producer's state; ``batches`` are of ``epoch``, oldest first, at most BATCHES_RETAINED.
+
+    ``transaction_offset`` is the first offset of the open transaction, NO_OFFSET without one.
+    ``coordinator_epoch`` is that of the last marker.
+    """
+
+    epoch: int = NO_PRODUCER_EPOCH
+    last_timestamp: int = NO_TIMESTAMP
+    batches: tuple[BatchMetadata, ...] = ()
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    transaction_offset: int = NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def has_transaction(self, epoch: int) -> bool:
+        """Whether a transaction is open that was started with this epoch."""
+        return self.transaction_offset != NO_OFFSET and self.epoch == epoch
+
+
+_UNKNOWN: Final = Producer()
+_NO_BATCH: Final = BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+
+
+class ProducerTable:
+    """All producers of one partition, as of ``end_offset`` (the next offset to be appended)."""
+
+    def __init__(self, producers: Iterable[tuple[int, Producer]] = (), end_offset: int = 0) -> None:
+        self.producers: dict[int, Producer] = {}
+        self.transactions = UnstableTransactions()
+        self.verifications = Verifications()
+        self.end_offset = end_offset
+        for producer_id, producer in producers:
+            self.add(producer_id, producer)
+
+    def add(self, producer_id: int, producer: Producer) -> None:
+        """Add a producer that was read from a file."""
+        self.producers[producer_id] = producer
+        if producer.transaction_offset != NO_OFFSET:
+            self.transactions.start(producer.transaction_offset)
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, adds: bool, now_ms: int
+    ) -> Guard:
+        """Begin to verify that a producer's transaction includes the partition.
+
+        Returns NO_GUARD if a transaction is open, which needs no verification. Raises LogError
+        INVALID_PRODUCER_EPOCH.
+        """
+        current = self.producers.get(producer_id, _UNKNOWN)
+        if epoch < current.epoch:
+            raise _fenced(producer_id, epoch, current.epoch)
+        if current.has_transaction(epoch):
+            return NO_GUARD
+        return self.verifications.begin(producer_id, sequence, epoch, adds=adds, now_ms=now_ms)
+
+    def check(
+        self, header: BatchHeader, origin: Origin = Origin.CLIENT, guard: Guard = NO_GUARD
+    ) -> BatchMetadata | None:
+        """Return the batch that ``header`` repeats, or None when it is the next in order.
+
+        Raises LogError: INVALID_PRODUCER_EPOCH for a fenced producer,
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, INVALID_TXN_STATE for a transactional batch outside
+        a transaction and for another one inside. A producer that is not known (expired, or its
+        records deleted) may continue with any sequence number, as in Kafka since KIP-360.
+        Coordinators' batches have no sequence numbers.
+        """
+        current = self.producers.get(header.producer_id, _UNKNOWN)
+        epoch = header.producer_epoch
+        if epoch == current.epoch:
+            if origin is not Origin.COORDINATOR:
+                last, first = header.last_sequence, header.base_sequence
+                for batch in current.batches:
+                    if batch.last_sequence == last and batch.first_sequence == first:
+                        return batch
+        elif epoch < current.epoch:
+            raise _fenced(header.producer_id, epoch, current.epoch)
+        is_transactional = header.attributes & TRANSACTIONAL_BIT
+        if is_transactional:
+            if not current.has_transaction(epoch):
+                self._check_verified(header, guard)
+            if origin is not Origin.COORDINATOR:
+                self._check_first_sequence(header, current)
+        if origin is not Origin.COORDINATOR and current.epoch != NO_PRODUCER_EPOCH:
+            expected = 0 if epoch != current.epoch else current.last_sequence + 1 & _INT32_MAX
+            if header.base_sequence != expected:
+                raise _out_of_order(header, expected)
+        if current.transaction_offset != NO_OFFSET and not is_transactional:
+            raise LogError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has an open transaction since offset"
+                f" {current.transaction_offset}, and the batch is not transactional",
+            )
+        return None
+
+    def check_known(self, header: BatchHeader, error: int) -> None:
+        """Raise LogError for a batch in the middle of the sequence of an unknown producer.
+
+        Kafka returned an error before KIP-360; `check` accepts the batch.
+        """
+        if header.base_sequence > 0 and header.producer_id not in self.producers:
+            raise LogError(
+                ErrorCode(error),
+                f"producer {header.producer_id} is not known, and its batch starts with sequence"
+                f" number {header.base_sequence}",
+            )
+
+    def _check_verified(self, header: BatchHeader, guard: Guard) -> None:
+        if not self.verifications.is_verified(header.producer_id, guard):
+            raise LogError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the batch of producer {header.producer_id} belongs to no transaction that is"
+                " under way",
+            )
+
+    def _check_first_sequence(self, header: BatchHeader, current: Producer) -> None:
+        """Check the sequence number of the first batch of a transaction."""
+        verification = self.verifications.get(header.producer_id)
+        if verification is None:
+            return
+        if verification.adds and header.base_sequence and not current.batches:
+            raise _out_of_order(header, 0)
+        if header.base_sequence > verification.lowest_sequence:
+            raise _out_of_order(header, verification.lowest_sequence)
+
+    def check_marker(
+        self, producer_id: int, epoch: int, marker: EndTransactionMarker, version: int
+    ) -> None:
+        """Raise LogError if a marker is not accepted at this transaction version.
+
+        INVALID_PRODUCER_EPOCH for a marker of an earlier transaction: below version 2 that is one
+        with a smaller epoch. From version 2 on the epoch must be larger, or the same without an
+        open transaction, which repeats a marker. TRANSACTION_COORDINATOR_FENCED for a marker of a
+        former coordinator.
+        """
+        current = self.producers.get(producer_id, _UNKNOWN)
+        is_repeated = epoch == current.epoch and (
+            version < EPOCH_BUMP_VERSION
+            or current.transaction_offset == NO_OFFSET
+            or epoch == _EPOCH_MAX
+        )
+        if epoch <= current.epoch and not is_repeated:
+            raise _fenced(producer_id, epoch, current.epoch)
+        if marker.coordinator_epoch < current.coordinator_epoch:
+            raise LogError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"the marker for producer {producer_id} has coordinator epoch"
+                f" {marker.coordinator_epoch}; the last one had {current.coordinator_epoch}",
+            )
+
+    def record(
+        self,
+        header: BatchHeader,
+        last_offset: int,
+        timestamp: int,
+        marker: EndTransactionMarker | None = None,
+    ) -> CompletedTransaction | None:
+        """Record an appended batch that has a producer id, with its largest timestamp.
+
+        Returns the transaction that a marker completes, or None if it has no records on this
+        partition: such a marker has no effect on the last stable offset.
+        """
+        if header.is_control:
+            return (
+                None if marker is None else self._complete(header, marker, last_offset, timestamp)
+            )
+        producer_id = header.producer_id
+        batch = BatchMetadata(
+            header.last_sequence, last_offset, header.last_offset_delta, timestamp
+        )
+        current = self.producers.get(producer_id, _UNKNOWN)
+        earlier = current.batches if current.epoch == header.producer_epoch else ()
+        transaction_offset = current.transaction_offset
+        if header.attributes & TRANSACTIONAL_BIT:
+            self.verifications.end(producer_id)
+            if transaction_offset == NO_OFFSET:
+                transaction_offset = batch.first_offset
+                self.transactions.start(transaction_offset)
+        self.producers[producer_id] = Producer(
+            header.producer_epoch,
+            timestamp,
+            (*earlier[1 - BATCHES_RETAINED :], batch),
+            current.coordinator_epoch,
+            transaction_offset,
+        )
+        return None
+
+    def _complete(
+        self, header: BatchHeader, marker: EndTransactionMarker, offset: int, timestamp: int
+    ) -> CompletedTransaction | None:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        verification = self.verifications.get(producer_id)
+        # With its own epoch, a verification belongs to the transaction after the marker.
+        if verification is not None and not (verification.adds and verification.epoch == epoch):
+            self.verifications.end(producer_id)
+        current = self.producers.get(producer_id, _UNKNOWN)
+        batches = current.batches if current.epoch == epoch else ()
+        self.producers[producer_id] = Producer(
+            epoch, timestamp, batches, marker.coordinator_epoch, NO_OFFSET
+        )
+        first_offset = current.transaction_offset
+        if first_offset == NO_OFFSET:
+            return None
+        stable = self.transactions.complete(first_offset, offset)
+        return CompletedTransaction(producer_id, first_offset, offset, stable, marker.committed)
+
+    def expire(self, now_ms: int, idle_ms: int) -> int:
+        """Remove producers whose last batch is at least ``idle_ms`` old; returns their number.
+
+        A producer with an open transaction remains.
+        """
+        idle = [
+            producer_id
+            for producer_id, producer in self.producers.items()
+            if now_ms - producer.last_timestamp >= idle_ms
+            and producer.transaction_offset == NO_OFFSET
+        ]
+        for producer_id in idle:
+            del self.producers[producer_id]
+        self.verifications.expire(now_ms, idle_ms)
+        return len(idle)
+
+
+def _fenced(producer_id: int, epoch: int, current_epoch: int) -> LogError:
+    return LogError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer_id} has epoch {epoch}; the last seen epoch is {current_epoch}",
+    )
+
+
+def _out_of_order(header: BatchHeader, expected: int) -> LogError:
+    return LogError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id}, epoch {header.producer_epoch}, sent sequence number"
+        f" {header.base_sequence} where {expected} is expected",
+    )
+
+
+def encode_snapshot(table: ProducerTable) -> bytes:
+    """Kafka's ``.snapshot`` file, version 1: the last batch of every producer."""
+    parts = [_COUNT.pack(len(table.producers))]
+    for producer_id, producer in table.producers.items():
+        last = producer.batches[-1] if producer.batches else _NO_BATCH
+        parts.append(
+            _ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                producer.transaction_offset,
+            )
+        )
+    body = b"".join(parts)
+    return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes, end_offset: int) -> ProducerTable:
+    """Read a ``.snapshot`` file taken at ``end_offset``. Raises DecodeError when it is damaged."""
+    if len(data) < _SNAPSHOT_HEAD.size + _COUNT.size:
+        raise DecodeError(f"a producer snapshot of {len(data)} bytes is too short", 0)
+    version, crc = _SNAPSHOT_HEAD.unpack_from(data)
+    body = memoryview(data)[_SNAPSHOT_HEAD.size :]
+    if version != _SNAPSHOT_VERSION or crc != crc32c(body):
+        raise DecodeError(f"a producer snapshot (version {version}) has a wrong checksum", 0)
+    (count,) = _COUNT.unpack_from(body)
+    if count * _ENTRY.size != len(body) - _COUNT.size:
+        raise DecodeError(f"a producer snapshot claims {count} producers", _SNAPSHOT_HEAD.size)
+    table = ProducerTable(end_offset=end_offset)
+    for entry in _ENTRY.iter_unpack(body[_COUNT.size :]):
+        producer_id, epoch, last_sequence, last_offset, delta, timestamp, *transaction = entry
+        batches: tuple[BatchMetadata, ...] = ()
+        if last_offset >= 0:
+            batches = (BatchMetadata(last_sequence, last_offset, delta, timestamp),)
+        coordinator_epoch, transaction_offset = transaction
+        table.add(
+            producer_id,
+            Producer(epoch, timestamp, batches, coordinator_epoch, max(transaction_offset, -1)),
+        )
+    return table

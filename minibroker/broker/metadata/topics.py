@@ -1,0 +1,371 @@
+"""Rules for topics: which may be created, grown or deleted, and the result.
+
+Owns the validation of names, counts, replicas and configs, with the error of each rejection. It
+must never change anything or generate an id. Invariant: an accepted plan can be applied to the
+image that it was made from. Kafka's ``ReplicationControlManager`` and
+``org.apache.kafka.common.internals.Topic``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from minibroker.broker.metadata.image import Image, PartitionRegistration, Topic, TopicCreated, Uuid
+from minibroker.broker.metadata.layout import FIRST_LEADER_EPOCH, TopicNode, make_partition
+from minibroker.broker.metadata.placement import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from minibroker.broker.settings import (
+    ACTIVITY_ENABLE,
+    ACTIVITY_RETENTION_BYTES,
+    DEFAULT_REPLICATION_FACTOR,
+    NUM_PARTITIONS,
+    OFFSETS_TOPIC_NUM_PARTITIONS,
+    OFFSETS_TOPIC_SEGMENT_BYTES,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+    TRANSACTION_STATE_LOG_SEGMENT_BYTES,
+    Settings,
+)
+from minibroker.broker.settings.topics import parse_topic_value
+from minibroker.broker.settings.types import INT_MAX, BadValueError
+from minibroker.lab.activity.schema import TOPIC as ACTIVITY_TOPIC
+from minibroker_protocol.errors import ErrorCode
+
+NAME_MAX_CHARACTERS = 249
+ACTIVITY_SEGMENTS = 8
+"""Segments of a full activity topic: a complete segment is deleted at a time."""
+
+PARTITIONS_MAX = 10_000
+"""Maximum number of partitions of a topic, so that its node stays below the size limit."""
+
+INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, ACTIVITY_TOPIC)
+"""Topics that only the broker itself creates and writes."""
+
+INTERNAL_TO_CLIENTS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
+"""Internal topics as reported to clients, which are Kafka's own only: consumers skip internal
+topics in patterns, and Spark's connector silently reads nothing of them.
+"""
+
+RESERVED_TOPICS = ("__cluster_metadata",)
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class ChangeRejected(NamedTuple):
+    """Reason of a rejection: Kafka's error code and a message."""
+
+    code: ErrorCode
+    text: str
+
+
+class NewTopic(NamedTuple):
+    """A requested topic: -1 is the default; assignments map partitions to replicas."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    config: Sequence[tuple[str, str | None]] = ()
+
+
+class NewPartitions(NamedTuple):
+    """Requested partitions: the new ``total``, and the replicas of each added one."""
+
+    name: str
+    total: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+def name_problem(name: str) -> str | None:
+    """Return why a text is not a valid topic name, or None if it is."""
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > NAME_MAX_CHARACTERS:
+        return f"its length of {len(name)} exceeds the {NAME_MAX_CHARACTERS} characters allowed"
+    if not _LEGAL_NAME.fullmatch(name):
+        return "it has characters other than ASCII letters and digits, '.', '_' and '-'"
+    return None
+
+
+def colliding(name: str, existing: Iterable[str]) -> str | None:
+    """Return a topic that differs only in '.' and '_', which metrics could not distinguish."""
+    if "." not in name and "_" not in name:
+        return None
+    unified = name.replace(".", "_")
+    return next(
+        (other for other in existing if other != name and other.replace(".", "_") == unified), None
+    )
+
+
+def plan_creation(
+    image: Image, settings: Settings, new: NewTopic, topic_id: Uuid
+) -> TopicCreated | ChangeRejected:
+    """Return the change that creates a topic, or the reason of its rejection.
+
+    An internal topic is always created as the settings of the broker determine.
+    """
+    rejection = _reject_name(image, new.name) or _reject_config(new)
+    if rejection is not None:
+        return rejection
+    make_internal = internal_topics(settings).get(new.name)
+    if make_internal is not None:
+        return make_internal(settings, image.controller_id, topic_id)
+    partitions = (
+        _place_as_requested(image, new)
+        if new.assignments
+        else _place_by_default(image, settings, new)
+    )
+    if isinstance(partitions, ChangeRejected):
+        return partitions
+    config = {name: value for name, value in new.config if value is not None}
+    return TopicCreated(Topic(new.name, topic_id, partitions), config)
+
+
+def plan_new_partitions(
+    image: Image, request: NewPartitions
+) -> tuple[PartitionRegistration, ...] | ChangeRejected:
+    """Return the partitions to add to a topic, or the reason of the rejection."""
+    topic = image.topics.get(request.name)
+    if topic is None:
+        return ChangeRejected(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{request.name}'."
+        )
+    if topic.internal:
+        return _reject_internal(request.name)
+    present = len(topic.partitions)
+    if request.total <= present:
+        return ChangeRejected(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{request.name}' has {present} partition(s); {request.total} is no increase.",
+        )
+    if request.total > PARTITIONS_MAX:
+        return _reject_count(request.total)
+    indexes = range(present, request.total)
+    factor = len(topic.partitions[0].replicas)
+    if request.assignments is None:
+        return _place_replicas(image, indexes, factor)
+    if len(request.assignments) != len(indexes):
+        return ChangeRejected(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{len(indexes)} partition(s) were to be added, but {len(request.assignments)} "
+            "assignment(s) were given.",
+        )
+    made = []
+    for index, replicas in zip(indexes, request.assignments, strict=True):
+        rejection = _reject_replicas(image, replicas, factor)
+        if rejection is not None:
+            return rejection
+        made.append(make_partition(index, tuple(replicas)))
+    return tuple(made)
+
+
+def plan_deletion(image: Image, name: str) -> Topic | ChangeRejected:
+    """Return the topic to delete, or the reason of the rejection."""
+    topic = image.topics.get(name)
+    if topic is None:
+        return ChangeRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+    return _reject_internal(name) if topic.internal else topic
+
+
+def offsets_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
+    """Return the internal topic of committed offsets, created at the first start."""
+    count = settings[OFFSETS_TOPIC_NUM_PARTITIONS]
+    partitions = tuple(make_partition(index, (broker_id,)) for index in range(count))
+    config = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(settings[OFFSETS_TOPIC_SEGMENT_BYTES]),
+    }
+    return TopicCreated(Topic(OFFSETS_TOPIC, topic_id, partitions, internal=True), config)
+
+
+def transaction_state_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
+    """Return the internal topic of transactional ids, created when a client looks for one."""
+    count = settings[TRANSACTION_STATE_LOG_NUM_PARTITIONS]
+    partitions = tuple(make_partition(index, (broker_id,)) for index in range(count))
+    config = {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "segment.bytes": str(settings[TRANSACTION_STATE_LOG_SEGMENT_BYTES]),
+        "unclean.leader.election.enable": "false",
+    }
+    topic = Topic(TRANSACTION_STATE_TOPIC, topic_id, partitions, internal=True)
+    return TopicCreated(topic, config)
+
+
+def activity_topic(settings: Settings, broker_id: int, topic_id: Uuid) -> TopicCreated:
+    """Return the internal topic of activity events.
+
+    One partition, because all events are in one order.
+    """
+    size = settings[ACTIVITY_RETENTION_BYTES]
+    config = {
+        "cleanup.policy": "delete",
+        "retention.bytes": str(size),
+        "segment.bytes": str(min(size // ACTIVITY_SEGMENTS, INT_MAX)),
+    }
+    partitions = (make_partition(0, (broker_id,)),)
+    return TopicCreated(Topic(ACTIVITY_TOPIC, topic_id, partitions, internal=True), config)
+
+
+MakeTopic = Callable[[Settings, int, Uuid], TopicCreated]
+
+
+def internal_topics(settings: Settings) -> Mapping[str, MakeTopic]:
+    """Return the functions that create the internal topics, by topic name."""
+    return {**topics_at_start(settings), TRANSACTION_STATE_TOPIC: transaction_state_topic}
+
+
+def topics_at_start(settings: Settings) -> Mapping[str, MakeTopic]:
+    """Return those of them that are created at the first start."""
+    made: dict[str, MakeTopic] = {OFFSETS_TOPIC: offsets_topic}
+    return made | ({ACTIVITY_TOPIC: activity_topic} if settings[ACTIVITY_ENABLE] else {})
+
+
+def topic_of(name: str, node: TopicNode, topic_id: Uuid, broker_id: int) -> Topic:
+    """Return the topic that a node describes; this broker leads the partitions it has replicas of.
+
+    All its replicas are in sync: with one broker there is no other state.
+    """
+    partitions = tuple(
+        PartitionRegistration(index, broker_id, FIRST_LEADER_EPOCH, replicas, (broker_id,))
+        if broker_id in replicas
+        else make_partition(index, replicas)
+        for index, replicas in enumerate(node.replicas)
+    )
+    return Topic(name, topic_id, partitions, internal=name in INTERNAL_TOPICS)
+
+
+def _reject_name(image: Image, name: str) -> ChangeRejected | None:
+    problem = name_problem(name)
+    if problem is not None:
+        return ChangeRejected(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name '{name}' is invalid: {problem}."
+        )
+    if name in RESERVED_TOPICS:
+        return ChangeRejected(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is Kafka's own.")
+    if name in image.topics:
+        return ChangeRejected(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = colliding(name, image.topics)
+    if other is not None:
+        return ChangeRejected(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic: {other}",
+        )
+    return None
+
+
+def _reject_config(new: NewTopic) -> ChangeRejected | None:
+    for name, value in new.config:
+        try:
+            parse_topic_value(name, value)
+        except BadValueError as error:
+            return ChangeRejected(ErrorCode.INVALID_CONFIG, str(error))
+    return None
+
+
+def _reject_internal(name: str) -> ChangeRejected:
+    return ChangeRejected(
+        ErrorCode.INVALID_REQUEST,
+        f"Topic '{name}' is internal: the broker keeps its own records in it, so it stays as it "
+        "is.",
+    )
+
+
+def _reject_count(count: int) -> ChangeRejected:
+    return ChangeRejected(
+        ErrorCode.INVALID_PARTITIONS,
+        f"{count} partitions are more than the {PARTITIONS_MAX} that a topic may have.",
+    )
+
+
+def _place_by_default(
+    image: Image, settings: Settings, new: NewTopic
+) -> tuple[PartitionRegistration, ...] | ChangeRejected:
+    count, factor = new.num_partitions, new.replication_factor
+    if factor < -1 or factor == 0:
+        return ChangeRejected(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if count < -1 or count == 0:
+        return ChangeRejected(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions must be larger than 0, or -1 to use the default value.",
+        )
+    count = settings[NUM_PARTITIONS] if count == -1 else count
+    if count > PARTITIONS_MAX:
+        return _reject_count(count)
+    factor = settings[DEFAULT_REPLICATION_FACTOR] if factor == -1 else factor
+    return _place_replicas(image, range(count), factor)
+
+
+def _place_replicas(
+    image: Image, indexes: range, factor: int
+) -> tuple[PartitionRegistration, ...] | ChangeRejected:
+    """Place replicas round robin, so that each broker leads its share of partitions."""
+    ids = sorted(image.brokers)
+    if factor > len(ids):
+        return ChangeRejected(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor "
+            f"of {factor} cannot be reached because only {len(ids)} broker(s) are registered.",
+        )
+    return tuple(
+        make_partition(index, tuple(ids[(index + replica) % len(ids)] for replica in range(factor)))
+        for index in indexes
+    )
+
+
+def _place_as_requested(
+    image: Image, new: NewTopic
+) -> tuple[PartitionRegistration, ...] | ChangeRejected:
+    if new.replication_factor != -1 or new.num_partitions != -1:
+        return ChangeRejected(
+            ErrorCode.INVALID_REQUEST,
+            "With a manual partition assignment, replication factor and number of partitions "
+            "must both be -1.",
+        )
+    replicas_by_index: Mapping[int, Sequence[int]] = dict(new.assignments)
+    if sorted(index for index, _ in new.assignments) != list(range(len(new.assignments))):
+        return ChangeRejected(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence, each assigned once",
+        )
+    if len(replicas_by_index) > PARTITIONS_MAX:
+        return _reject_count(len(replicas_by_index))
+    factor = len(replicas_by_index[0])
+    for replicas in replicas_by_index.values():
+        rejection = _reject_replicas(image, replicas, factor)
+        if rejection is not None:
+            return rejection
+    return tuple(
+        make_partition(index, tuple(replicas_by_index[index]))
+        for index in range(len(replicas_by_index))
+    )
+
+
+def _reject_replicas(image: Image, replicas: Sequence[int], factor: int) -> ChangeRejected | None:
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    if not replicas:
+        return ChangeRejected(
+            code, "The manual partition assignment includes an empty replica list."
+        )
+    for broker_id in replicas:
+        if broker_id not in image.brokers:
+            return ChangeRejected(
+                code,
+                f"The manual partition assignment includes broker {broker_id}, but no such "
+                "broker is registered.",
+            )
+    if len(set(replicas)) != len(replicas):
+        return ChangeRejected(
+            code, "The manual partition assignment includes a broker more than once."
+        )
+    if len(replicas) != factor:
+        return ChangeRejected(
+            code, "The manual partition assignment includes partitions of unequal replication."
+        )
+    return None

@@ -1,0 +1,235 @@
+"""``/metrics``: the broker's totals in Prometheus' text format.
+
+Owns the conversion of totals to metric families. It must never count anything, and only the process
+that answers scrapes may import it, because prometheus-client costs 3 MB. Invariant: every family
+shown is in the catalogue, with the catalogue's labels. Corresponds to Kafka's JMX reporter.
+The multiprocess mode of prometheus-client is not used, because it cannot remove series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from minibroker.broker.metrics.cleaner_definitions import CLEANER_METRICS
+from minibroker.broker.metrics.definitions import (
+    ACCEPT_RATE,
+    ACCEPT_THROTTLE,
+    ACCEPTED,
+    ACCEPTOR_BLOCKED,
+    ACTIVITY_BYTES,
+    ACTIVITY_DROPPED,
+    ACTIVITY_EVENTS,
+    BROKER_ACCEPT_RATE,
+    BUSY,
+    CLIENT_INSTANCES,
+    CLIENT_METRIC,
+    CLOSED,
+    CONDITIONS,
+    COUNTED,
+    ELAPSED,
+    FETCH_SESSION_EVICTIONS,
+    FETCH_SESSION_PARTITIONS,
+    FETCH_SESSIONS,
+    IDLE,
+    IO_TIME,
+    IP_ACCEPT_THROTTLE,
+    LOG_END_OFFSET,
+    LOG_SIZE,
+    LOG_START_OFFSET,
+    MEMORY,
+    METRICS,
+    NETWORK_TIME,
+    OPEN,
+    PURGATORY,
+    QUEUE_CAPACITY,
+    QUEUE_PEAK,
+    QUEUE_TIME,
+    QUEUE_USED,
+    QUEUE_WAITING,
+    QUOTA_BOUND,
+    QUOTA_BYTE_RATE,
+    QUOTA_EXEMPT_TIME,
+    QUOTA_MUTATION_RATE,
+    QUOTA_QUEUE,
+    QUOTA_REQUEST_TIME,
+    QUOTA_THROTTLE,
+    QUOTA_TOKENS,
+    RECORD_BYTES_IN,
+    RECORD_BYTES_OUT,
+    RECORDS_IN,
+    REQUEST_BYTES,
+    REQUESTS,
+    RESPONSE_BYTES,
+    RESTARTS,
+    STORAGE_ERRORS,
+    THROTTLE_TIME,
+    TOTAL_TIME,
+    TRUNCATED_BYTES,
+    TRUNCATED_RECORDS,
+    UP,
+)
+from minibroker.broker.metrics.metric import Metric, MetricKind
+from minibroker.broker.metrics.metrics import ERRORS_AT, HISTOGRAMS, OK_AT, log_gauges
+from minibroker.broker.metrics.totals import Totals
+from minibroker_protocol.registry import ApiKey
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+UNKNOWN: Final = "unknown"
+"""The label of requests whose api key Kafka doesn't have."""
+
+_HISTOGRAMS: Final = {
+    REQUEST_BYTES: "request_bytes",
+    RESPONSE_BYTES: "response_bytes",
+    QUEUE_TIME: "queue",
+    NETWORK_TIME: "network",
+    IO_TIME: "io",
+    TOTAL_TIME: "total",
+    THROTTLE_TIME: "throttle",
+}
+_COUNTERS: Final = (
+    *(ACCEPTED, CLOSED, ACCEPTOR_BLOCKED),
+    *(RECORD_BYTES_IN, RECORDS_IN, RECORD_BYTES_OUT),
+    *(ACTIVITY_EVENTS, ACTIVITY_BYTES, ACTIVITY_DROPPED),
+    *(STORAGE_ERRORS, TRUNCATED_RECORDS, TRUNCATED_BYTES),
+    FETCH_SESSION_EVICTIONS,
+)
+_GAUGES: Final = (
+    *(OPEN, COUNTED, BROKER_ACCEPT_RATE, ACCEPT_RATE, ACCEPT_THROTTLE, IP_ACCEPT_THROTTLE),
+    *(QUEUE_USED, QUEUE_CAPACITY, QUEUE_PEAK, QUEUE_WAITING, PURGATORY),
+    *(FETCH_SESSIONS, FETCH_SESSION_PARTITIONS),
+    *(MEMORY, CONDITIONS),
+    *(CLIENT_INSTANCES, CLIENT_METRIC),
+    *CLEANER_METRICS,
+    *(QUOTA_BYTE_RATE, QUOTA_REQUEST_TIME, QUOTA_EXEMPT_TIME, QUOTA_MUTATION_RATE, QUOTA_TOKENS),
+    *(QUOTA_BOUND, QUOTA_THROTTLE, QUOTA_QUEUE),
+)
+_LOG_GAUGES: Final = (LOG_SIZE, LOG_START_OFFSET, LOG_END_OFFSET)
+
+
+def render(totals: Totals, restarts: Mapping[str, int]) -> bytes:
+    """The text of one scrape. ``restarts`` counts by process, as the supervisor knows them."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(BrokerCollector(totals, restarts))
+    return generate_latest(registry)
+
+
+class BrokerCollector(Collector):
+    """Shows every family of the catalogue, those without a value as well."""
+
+    def __init__(self, totals: Totals, restarts: Mapping[str, int]) -> None:
+        self._totals = totals
+        self._restarts = restarts
+
+    def describe(self) -> Iterable[Family]:
+        """The empty families; requested at registration, to find clashes without collecting."""
+        return [_family(metric) for metric in METRICS]
+
+    def collect(self) -> Iterator[Family]:
+        """All families in the order of the catalogue."""
+        families = {metric.name: _family(metric) for metric in METRICS}
+        self._add_requests(families)
+        self._add_counters(families)
+        self._add_gauges(families)
+        self._add_processes(families)
+        yield from families.values()
+
+    def _add_requests(self, families: dict[str, Family]) -> None:
+        by_name: dict[str, list[int]] = {}
+        for api_key, row in self._totals.rows().items():
+            _add_named(by_name, api_name(api_key), row)
+        for api, row in sorted(by_name.items()):
+            _add(families, REQUESTS, (api, "ok"), row[OK_AT])
+            _add(families, REQUESTS, (api, "error"), row[ERRORS_AT])
+            for metric, histogram in _HISTOGRAMS.items():
+                _add_histogram(families[metric.name], metric, api, row, histogram)
+
+    def _add_counters(self, families: dict[str, Family]) -> None:
+        counters = self._totals.counters()
+        for metric in _COUNTERS:
+            if not metric.labels:
+                _add(families, metric, (), counters.get((metric.name, ()), 0))
+        by_name = {metric.name: metric for metric in _COUNTERS if metric.labels}
+        for (name, labels), value in sorted(counters.items()):
+            if name in by_name:
+                _add(families, by_name[name], labels, value)
+
+    def _add_gauges(self, families: dict[str, Family]) -> None:
+        by_name = {metric.name: metric for metric in (*_GAUGES, *_LOG_GAUGES)}
+        for process, gauges in sorted(self._totals.gauges().items()):
+            for (name, labels), value in gauges.items():
+                metric = by_name[name]
+                # Values of the broker as a whole are reported by one process, without its name.
+                whose = (process,) if "process" in metric.labels else ()
+                _add(families, metric, (*whose, *labels), value)
+        for (name, labels), value in log_gauges(self._totals.logs()).items():
+            _add(families, by_name[name], labels, value)
+
+    def _add_processes(self, families: dict[str, Family]) -> None:
+        for process, (busy, elapsed) in sorted(self._totals.worked().items()):
+            _add(families, BUSY, (process,), busy)
+            _add(families, ELAPSED, (process,), elapsed)
+        for process, idle in sorted(self._totals.idle().items()):
+            _add(families, IDLE, (process,), idle)
+        for process in sorted({*self._totals.up(), *self._restarts}):
+            _add(families, UP, (process,), self._totals.up().get(process, False))
+            _add(families, RESTARTS, (process,), self._restarts.get(process, 0))
+
+
+@cache
+def api_name(api_key: int) -> str:
+    """Kafka's name of the API, e.g. ``ApiVersions``; ``unknown`` where it has none."""
+    try:
+        return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
+    except ValueError:
+        return UNKNOWN
+
+
+def _family(metric: Metric) -> Family:
+    match metric.kind:
+        case MetricKind.COUNTER:
+            return CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+        case MetricKind.GAUGE:
+            return GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+        case MetricKind.HISTOGRAM:
+            return HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+
+
+def _add(
+    families: Mapping[str, Family], metric: Metric, labels: tuple[str, ...], value: float
+) -> None:
+    family = families[metric.name]
+    assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+    family.add_metric(labels, value / metric.divisor if metric.divisor > 1 else value)
+
+
+def _add_histogram(family: Family, metric: Metric, api: str, row: list[int], name: str) -> None:
+    assert isinstance(family, HistogramMetricFamily)
+    at = HISTOGRAMS[name]
+    count = 0
+    buckets = []
+    for bound, in_bucket in zip(at.bounds, row[at.buckets_at :], strict=False):
+        count += in_bucket
+        buckets.append((_bound_text(bound, metric.divisor), float(count)))
+    buckets.append(("+Inf", float(count + row[at.buckets_at + len(at.bounds)])))
+    family.add_metric((api,), buckets, row[at.sum_at] / metric.divisor)
+
+
+@cache
+def _bound_text(bound: int, divisor: int) -> str:
+    return str(bound / divisor) if divisor > 1 else str(bound)
+
+
+def _add_named(rows: dict[str, list[int]], name: str, row: list[int]) -> None:
+    known = rows.get(name)
+    rows[name] = row if known is None else [a + b for a, b in zip(known, row, strict=True)]

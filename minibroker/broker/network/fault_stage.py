@@ -1,0 +1,174 @@
+"""The fault rules on the connections of a processor.
+
+Owns the connections as rules act on them, and the questions to the controller which of the matching
+rules fire. It must never decide that, or know what a rule does. Invariant: it exists only while
+rules are set, so a broker without rules does nothing for them; a connection that a rule closes is
+counted with a reason of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from minibroker.broker.metrics.definitions import CloseReason
+from minibroker.broker.network.client_connection import ClientConnection
+from minibroker.broker.process.fault_requests import decide, hold
+from minibroker.broker.process.messages import FaultAct, FaultHeld, FaultRules
+from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
+from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
+from minibroker.lab.faults.rulebook import Firing
+from minibroker.runtime.arena import Block
+from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
+
+if TYPE_CHECKING:
+    from minibroker.broker.metadata.image import Image
+    from minibroker.lab.control.fault_shapes import FaultHold
+    from minibroker.lab.faults.rules import ActiveRule
+    from minibroker_protocol.headers import RequestHeader
+
+_SCRATCH_BYTES: Final = 4096
+
+
+NoteFault: TypeAlias = "Callable[[ClientConnection, RequestHeader | None, ActiveRule], object]"
+"""Records that a rule fired: for a request with this header, or for the connection."""
+
+
+class FaultStage:
+    """The fault rules of one processor."""
+
+    def __init__(
+        self, link: Link, process: str, note_fault: NoteFault, *, delays_throttled: bool
+    ) -> None:
+        """``link`` leads to the controller, which decides which rules fire.
+
+        ``process`` is the name of this one; ``note_fault`` records that a rule fired;
+        ``delays_throttled`` is as in ``FaultExecutor``.
+        """
+        self._note_fault = note_fault
+        self._executor = FaultExecutor(
+            ControllerDecisions(link, process), delays_throttled=delays_throttled
+        )
+
+    @property
+    def forbids_fetch_sessions(self) -> bool:
+        """Whether fetches must name all their partitions."""
+        return self._executor.forbids_fetch_sessions
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rule is set."""
+        return self._executor.is_empty
+
+    def change_rules(self, rules: FaultRules) -> None:
+        """Add and remove rules, or replace all."""
+        self._executor.change_rules(rules.added, rules.removed, replaces=rules.replaces)
+
+    def concerns(self, body: bytes | Block) -> bool:
+        """Whether a rule may match a request, by its API and client id."""
+        return self._executor.concerns(body if isinstance(body, bytes) else body.view)
+
+    async def execute(
+        self,
+        client: ClientConnection,
+        header: RequestHeader,
+        request: Any,
+        image: Image,
+        run: Callable[[], Awaitable[Any]],
+    ) -> tuple[Any, RequestFaults | None]:
+        """Return the response to a request, and what rules do when it is sent.
+
+        ``run`` executes the request.
+
+        Raises ``FaultDisconnect``, or ``CloseConnection`` for an error that has no response.
+        """
+        connection = FaultedClient(client, self._note_fault)
+        matches = self._executor.match(
+            connection.attributes(), header, request, image.topic_names.get
+        )
+        return await self._executor.execute(connection, header, request, matches, run)
+
+    async def meet(self, client: ClientConnection) -> None:
+        """Apply the rules to a new connection. Raises ``FaultDisconnect``."""
+        await self._executor.meet(FaultedClient(client, self._note_fault))
+
+    async def close_matching(self, rules: FaultRules, clients: Iterable[ClientConnection]) -> None:
+        """Close the connections that new rules are about, if they are rules to close them."""
+        for active in () if rules.replaces else rules.added:
+            if active.rule.action == "close":
+                connections = [FaultedClient(client, self._note_fault) for client in clients]
+                await self._executor.close_matching(active, connections)
+
+
+class ControllerDecisions:
+    """Implements ``faults.execution.FaultDecisions`` by questions to the controller."""
+
+    def __init__(self, link: Link, process: str) -> None:
+        self._link = link
+        self._process = process
+
+    async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+        """The rules that fire of those that match."""
+        return await decide(self._link, candidates)
+
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
+        """Return when a rule has been released more often than that, or is removed."""
+        held = FaultHeld(rule_id, releases, what._replace(process=self._process))
+        await hold(self._link, held)
+
+    async def act(self, rule_id: str) -> None:
+        """Carry out a rule that acts on the broker, or on another request."""
+        with suppress(PeerLost, PeerFailed):  # It may be the controller that is killed.
+            await self._link.request(FaultAct(rule_id), may_wait=True)
+
+
+class FaultedClient:
+    """Implements ``faults.execution.FaultedConnection`` for a connection of a processor."""
+
+    __slots__ = ("_client", "_note_fault")
+
+    def __init__(self, client: ClientConnection, note_fault: NoteFault) -> None:
+        self._client = client
+        self._note_fault = note_fault
+
+    def attributes(self) -> ConnectionAttributes:
+        """What rules can select about it."""
+        caller = self._client.caller
+        return ConnectionAttributes(
+            self._client.number,
+            caller.listener,
+            caller.client_host,
+            str(caller.principal),
+            self._client.client_id,
+        )
+
+    def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
+        """Record that a rule fired: for a request with this header, or for the connection."""
+        self._note_fault(self._client, header, active)
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        await self._client.stream.send_all(data)
+
+    def reset_on_close(self) -> None:
+        """Let its close send a TCP reset."""
+        self._client.stream.reset_on_close()
+
+    def close_for(self, rule_id: str) -> None:
+        """Close it for a rule, whatever it does now."""
+        self._client.close(CloseReason.FAULT_RULE, f"rule {rule_id}")
+
+    async def discard_requests(self) -> None:
+        """Read and drop requests until the client disconnects."""
+        reader = self._client.reader
+        assert reader is not None
+        while (body := await reader.next_body()) is not None:
+            if isinstance(body, Block):
+                body.release()
+
+    async def discard_bytes(self) -> None:
+        """Read and drop bytes until the client disconnects."""
+        scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        while await self._client.stream.receive_into(scratch):
+            pass

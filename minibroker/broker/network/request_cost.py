@@ -1,0 +1,138 @@
+"""What one request costs: times, bytes and work, from its reception to its response.
+
+Owns the only record of these figures; quotas, metrics and activity read it. It must never decide
+about a request. Invariant: work is counted once; ``late_ns`` is what quotas had not recorded before
+the response. Kafka's ``RequestChannel.Request``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minibroker.broker.quotas.types import QuotaType
+
+if TYPE_CHECKING:
+    from minibroker.broker.apis.base import Context
+    from minibroker.broker.network.client_connection import ClientConnection
+    from minibroker.broker.quotas.controller_mutation import Mutated
+    from minibroker.broker.quotas.manager import DeferredRecord, QuotaCheck, QuotaUser
+    from minibroker.lab.activity.events import LaterTime
+    from minibroker.lab.faults.execution import RequestFaults
+    from minibroker.runtime.arena import Block
+    from minibroker_protocol.headers import RequestHeader
+
+# Used by every request: attribute access of an enumeration takes ten times as long.
+_REQUEST, _PRODUCE = QuotaType.REQUEST, QuotaType.PRODUCE
+
+
+class QuotaChecks:
+    """Results of the quota checks of one request, for its activity event."""
+
+    # Defaults in the class: setting them for each request would take longer.
+    produce: QuotaCheck | None = None
+    fetch: QuotaCheck | None = None
+    request: QuotaCheck | None = None
+    throttle_ms = 0
+    taken_back: int | None = None
+    """Ordinal of the record that subtracts bytes that were not fetched."""
+
+    def note(self, check: QuotaCheck) -> None:
+        """Keep the result of a check."""
+        # A dictionary by type would take twice the time, because the hash of a type is Python code.
+        if check.kind is _REQUEST:
+            self.request = check
+        elif check.kind is _PRODUCE:
+            self.produce = check
+        else:
+            self.fetch = check
+
+
+class RequestCost:
+    """One request of a client and its cost so far. Times in nanoseconds of ``perf_counter_ns``."""
+
+    # Defaults in the class: setting them for each request would take longer.
+    header: RequestHeader
+    now: float
+    """Time when the response was known, in seconds of the broker's clock."""
+    is_direct = False
+    """Whether the request was answered without the three steps of its API, and has no context."""
+    ctx: Context
+    request: Any
+    """The decoded request."""
+    response: Any
+    """The response of the API, without throttle time; None if there is none."""
+    owners_ns = 0
+    """Time spent waiting for the processes that execute the request, including their work."""
+    io_ns = 0
+    """Work of those processes."""
+    worked_ns = 0
+    """Work that quotas record before the response, by network and I/O."""
+    network_ns = 0
+    """Work of this process on the request, known when the response is sent."""
+    total_ns = 0
+    response_bytes = 0
+    sent_bytes = 0
+    """Size of the response with length and header; 0 if none was sent."""
+    records: int | None = None
+    """Number of produced records, if activity is recorded."""
+    deferred: DeferredRecord | None = None
+    """Set if quotas may record the request after its response."""
+    is_recorded = False
+    """Whether quotas record the request, or its activity event needs what they would record."""
+    exempt = False
+    """See `quota_stage.is_exempt`."""
+    quota_user: QuotaUser
+    """The user and client id whose quotas the request counts for."""
+    checks: QuotaChecks | None = None
+    """Results of quota checks, if activity is recorded."""
+    faults: RequestFaults | None = None
+    """The fault rules that fired for the request."""
+    journal_ns = 0
+    """When the response was ready to be sent, if the journal is on."""
+    journal_body: bytes | Block | None
+    """The request while it is not recorded; it is recorded with its response if that is quick."""
+    journal_record: list[Any] | None = None
+    """The record of the response, if that was recorded before it was sent."""
+    error = 0
+    """The first error code of the response."""
+    mutated: Mutated | None = None
+    """Controller mutations of the request."""
+    later_time: LaterTime | None = None
+    """Work after the quota check in ns, the time in ms of its record, and its ordinal."""
+
+    def __init__(
+        self, client: ClientConnection, request_bytes: int, received_ns: int, worked_from_ns: int
+    ) -> None:
+        """``worked_from_ns`` is the connection's work when the request was received."""
+        self.client = client
+        self.request_bytes = request_bytes
+        self.received_ns = received_ns
+        self._worked_from_ns = worked_from_ns
+        # Not in the class: a compiled class only has defaults of simple types.
+        self.request = None
+        self.response = None
+        self.journal_body = None
+
+    @property
+    def queue_ns(self) -> int:
+        """Time in the queues of the processes that execute the request."""
+        return max(self.owners_ns - self.io_ns, 0)
+
+    @property
+    def late_ns(self) -> int:
+        """Work that ``worked_ns`` does not contain: reading the request, sending the response."""
+        reading_ns = self._worked_from_ns - self.client.accounted_ns
+        return reading_ns + self.network_ns + self.io_ns - self.worked_ns
+
+    def executed(self, worked_ns: int) -> None:
+        """Set the work before the response; ``worked_ns`` is the connection's work by now."""
+        self.worked_ns = self.io_ns + worked_ns - self._worked_from_ns
+
+    def sent(self, worked_ns: int, now_ns: int) -> None:
+        """Set the work and time until the response was sent."""
+        self.network_ns = worked_ns - self._worked_from_ns
+        self.total_ns = now_ns - self.received_ns
+
+    def failed(self, now_ns: int) -> None:
+        """Set the time until the connection was closed without a response."""
+        self.total_ns = now_ns - self.received_ns

@@ -1,0 +1,131 @@
+"""The environment of a role: its name, its tools, and its access to the other roles.
+
+Owns the names of the roles. It must never create what it holds; ``minibroker.launch`` does, for
+roles that run as processes or as tasks. Invariant: an ``Environment`` is all that a role needs, so
+a role does not know which of the two it is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from minibroker.broker.metrics.conditions import Conditions
+
+if TYPE_CHECKING:
+    from minibroker.broker.metrics.metrics import ProcessMetrics
+    from minibroker.broker.process.local_worker import LocalWorker
+    from minibroker.broker.quotas.ledger import QuotaLedger
+    from minibroker.broker.settings import Settings
+    from minibroker.lab.control.backend import Backend
+    from minibroker.lab.journal.buffer import JournalBuffer
+    from minibroker.lab.journal.counts import JournalCounts
+    from minibroker.runtime.addressing import Transport
+    from minibroker.runtime.arena import Arena
+    from minibroker.runtime.clock import ControlledClock
+    from minibroker.runtime.listening import ConnectionSource
+    from minibroker.runtime.roles import RoleStatus
+    from minibroker.runtime.worktime import WorkTime
+
+ACCEPTOR: Final = "acceptor"
+PROCESSOR: Final = "processor"
+WORKER: Final = "worker"
+CONTROLLER: Final = "controller"
+RECORDER: Final = "recorder"
+
+FIRST_INCARNATION: Final = 1
+"""The first incarnation of a role: its failures are failures of the start."""
+
+
+class RoleRefusedError(Exception):
+    """A role cannot serve with its environment; the text says why and what to do."""
+
+
+def role_name(role: str, index: int) -> str:
+    """Name of a process, and the address at which it listens."""
+    return role if role in (ACCEPTOR, CONTROLLER, RECORDER) else f"{role}-{index}"
+
+
+def handoff_name(processor: int) -> str:
+    """Address at which a processor receives accepted connections."""
+    return f"{PROCESSOR}-{processor}.connections"
+
+
+def tokens_name(processor: int) -> str:
+    """Address at which a processor exchanges tokens with the others in the sharded mode."""
+    return f"{PROCESSOR}-{processor}.tokens"
+
+
+def _ignore_backend(_: Callable[[], Backend]) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Environment:
+    """Everything that one incarnation of a role receives.
+
+    ``started_us`` is the start of the broker in real microseconds since 1970: the same for all its
+    roles and incarnations, and different for every start on this data directory.
+    The role calls ``ready`` when it serves; ``stopping`` is set when it must finish and return.
+    ``listeners`` are the sources of connections by listener name, for roles that accept;
+    ``endpoints`` are the advertised addresses. ``control`` is the listening socket of the control
+    API and ``statuses`` returns the states of all processes, both for the controller.
+    ``offer_backend`` takes the factory of the control API's operations, from the controller.
+    ``rebuild_topics`` tells the controller to rebuild the topics of a lost config store.
+    ``conditions`` are what is wrong in this process, for ``/v1/health``.
+    ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
+    ``starts_processes`` permits processes of the role's own, which a simulation cannot control.
+    ``secret`` is shared by all roles of one run and by nothing else.
+    ``journal`` takes the role's records for the journal, if that is on; ``journal_counts`` count
+    the entries of all roles, and ``journal_buffers`` are those of this process by role.
+    """
+
+    role: str
+    index: int
+    incarnation: int
+    processors: int
+    workers: int
+    settings: Settings
+    transport: Transport
+    clock: ControlledClock
+    arena: Arena
+    ledger: QuotaLedger
+    started_us: int
+    metrics: ProcessMetrics
+    work_time: WorkTime
+    random: Random
+    data_dir: Path
+    journal_counts: JournalCounts
+    ready: Callable[[], None]
+    rebuild_topics: bool = False
+    starts_processes: bool = False
+    conditions: Conditions = field(default_factory=Conditions)
+    control: socket.socket | None = None
+    statuses: Callable[[], Sequence[RoleStatus]] = tuple
+    offer_backend: Callable[[Callable[[], Backend]], None] = _ignore_backend
+    listeners: Mapping[str, ConnectionSource] = field(default_factory=dict)
+    endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    secret: bytes = field(default_factory=partial(os.urandom, 32), repr=False)
+    stopping: trio.Event = field(default_factory=trio.Event)
+    local_worker: LocalWorker | None = None
+    journal: JournalBuffer | None = None
+    journal_buffers: dict[str, JournalBuffer] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return role_name(self.role, self.index)
+
+    def busy_ns(self) -> int:
+        """Return how long the role has worked so far."""
+        local = self.local_worker
+        if local is None:
+            return self.work_time.busy_ns()
+        return local.worker_busy_ns() if self.role == WORKER else local.processor_busy_ns()

@@ -1,0 +1,267 @@
+"""The log cleaner of an I/O worker: cleans the dirtiest log, again and again.
+
+Owns which logs are being cleaned, and those that cannot be. It must never know the rules of
+compaction. Invariant: one log is cleaned at a time, outside the worker's loop; a log whose cleaning
+failed is not cleaned again until its topic is deleted or the broker restarts, and the others are.
+Without disk space, cleanings are tried again.
+Kafka's ``LogCleaner`` and ``LogCleanerManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+import trio
+
+from minibroker.broker.log.cleaner.log_cleaning import Buffers, LogCleaning
+from minibroker.broker.log.cleaner.offset_map import entries_max
+from minibroker.broker.log.cleaner.plan import CleanableRange
+from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult
+from minibroker.broker.log.errors import LogError
+from minibroker.broker.log.failures import NO_SPACE_ERRNOS
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.segment import Segment
+from minibroker.broker.metadata.image import Image
+from minibroker.broker.metrics.cleaner_definitions import CleanerFigures
+from minibroker.broker.metrics.conditions import ConditionKind
+from minibroker.broker.metrics.log import EventLog
+from minibroker.broker.process.cleaner_runner import CleanerEndedError, LoopRunner, ProcessRunner
+from minibroker.broker.process.environment import Environment
+from minibroker.broker.process.journal_notes import note_state
+from minibroker.broker.settings import (
+    LOG_CLEANER_BACKOFF_MS,
+    LOG_CLEANER_DEDUPE_BUFFER_SIZE,
+    LOG_CLEANER_ENABLE,
+    LOG_CLEANER_IO_BUFFER_LOAD_FACTOR,
+    LOG_CLEANER_IO_BUFFER_SIZE,
+    LOG_CLEANER_IO_MAX_BYTES_PER_SECOND,
+    Settings,
+)
+from minibroker.broker.settings.dynamic import effective
+
+BUFFER_BYTES_MIN: Final = 64 * 1024
+"""The smallest buffer; a larger batch is read as a whole."""
+
+PASSES_MAX: Final = 1000
+"""Cleanings of one log for one request: each continues where the map of the previous was full."""
+
+BACKOFF_MIN_S: Final = 0.1
+"""The shortest pause, so that a backoff of 0 does not keep the worker busy."""
+
+PartitionKey = tuple[str, int]
+
+
+class CleanedWorker(Protocol):
+    """What the cleaner uses of its worker."""
+
+    @property
+    def image(self) -> Image:
+        """The newest image."""
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition of an open log. Raises LogError."""
+
+
+class LogCleaner:
+    """Cleans the logs of one worker; ``run`` must be running."""
+
+    def __init__(
+        self,
+        env: Environment,
+        logs: LogManager,
+        flush: Callable[[Log], Awaitable[None]],
+        worker: CleanedWorker,
+    ) -> None:
+        """``flush`` writes a log to the disk and raises LogError."""
+        self._env = env
+        self._log = EventLog(env.name)
+        self._logs = logs
+        self._worker = worker
+        self._flush = flush
+        self._runner = ProcessRunner() if env.starts_processes else LoopRunner()
+        self._cleanings: dict[PartitionKey, LogCleaning] = {}
+        self._failed: dict[PartitionKey, str] = {}
+        self._waits_for_space = False
+        self._lock = trio.Lock()
+        self._figures = CleanerFigures()
+        env.metrics.watch_gauges(self._gauges)
+
+    async def run(self) -> None:
+        """Clean dirty logs until cancelled."""
+        try:
+            while True:
+                async with self._lock:
+                    enabled = self._settings()[LOG_CLEANER_ENABLE]
+                    cleaned = enabled and await self._clean_dirtiest()
+                    if not cleaned:  # Not outside the lock: a request may be compacting a topic.
+                        await self._runner.close()
+                if not cleaned:
+                    backoff_s = self._settings()[LOG_CLEANER_BACKOFF_MS] / 1000
+                    await trio.sleep(max(BACKOFF_MIN_S, backoff_s))
+        finally:
+            await self._runner.close()
+
+    def paused(self) -> trio.Lock:
+        """Wait until no log is being cleaned; none is inside of this context."""
+        return self._lock
+
+    def _settings(self) -> Settings:
+        return effective(self._env.settings, self._worker.image.configs)
+
+    def _partitions(self) -> Iterator[tuple[PartitionKey, Partition]]:
+        """The open partitions of compacted topics."""
+        for key, log in list(self._logs.items()):
+            if log.config.compact:
+                with suppress(LogError):  # The topic is being deleted.
+                    partition = self._worker.partition(*key)
+                    if partition is not None:
+                        yield key, partition
+
+    async def compact(self, topic: str) -> str:
+        """Compact the logs of a topic as far as possible now; returns what failed, or nothing."""
+        failures = []
+        async with self._lock:
+            for key, partition in list(self._partitions()):
+                if key[0] == topic:
+                    failures.append(await self._compact(key, partition))
+        return "; ".join(filter(None, failures))
+
+    async def _compact(self, key: PartitionKey, partition: Partition) -> str:
+        self._failed.pop(key, None)
+        cleaning = self._cleaning(key, partition)
+        try:
+            partition.log.roll(now_ms=self._env.clock.wall_ms())
+            await self._flush(partition.log)
+        except LogError as error:
+            return error.text
+        for _ in range(PASSES_MAX):
+            found = cleaning.range(self._env.clock.wall_ms())
+            if found.clean_bytes + found.cleanable_bytes:
+                failure = await self._clean(key, cleaning, found)
+                if failure:
+                    return failure
+            if not cleaning.range(self._env.clock.wall_ms()).cleanable_bytes:
+                break
+        return ""
+
+    async def _clean_dirtiest(self) -> bool:
+        """Clean the log with the largest share of dirty bytes; returns False if none is due."""
+        now_ms = self._env.clock.wall_ms()
+        self._figures.last_run_ms = now_ms
+        ranges: dict[PartitionKey, CleanableRange] = {}
+        due: list[PartitionKey] = []
+        self._forget_closed()
+        for key, partition in self._partitions():
+            if key in self._failed:
+                continue
+            try:
+                found = ranges[key] = self._cleaning(key, partition).range(now_ms)
+            except OSError as error:
+                self._fail(key, f"{error}")
+                continue
+            if found.is_due(partition.log.config):
+                due.append(key)
+        self._figures.max_dirty_ratio = max((each.ratio for each in ranges.values()), default=0.0)
+        delays = (each.delay_ms for each in ranges.values())
+        self._figures.max_delay_ms = max(delays, default=0)
+        if not due:
+            return False
+        dirtiest = max(due, key=lambda key: ranges[key].ratio)
+        return not await self._clean(dirtiest, self._cleanings[dirtiest], ranges[dirtiest])
+
+    def _forget_closed(self) -> None:
+        for key, cleaning in list(self._cleanings.items()):
+            if not cleaning.log.is_open:
+                del self._cleanings[key]
+                self._recovered(key)
+
+    def _cleaning(self, key: PartitionKey, partition: Partition) -> LogCleaning:
+        cleaning = self._cleanings.get(key)
+        if cleaning is None or cleaning.partition is not partition:
+            cleaning = self._cleanings[key] = LogCleaning(partition)
+            self._recovered(key)
+        return cleaning
+
+    async def _clean(self, key: PartitionKey, cleaning: LogCleaning, found: CleanableRange) -> str:
+        """Clean a part of a log; returns what failed, or nothing."""
+        settings, workers = self._settings(), self._env.workers
+        clock = self._env.clock
+        map_bytes = settings[LOG_CLEANER_DEDUPE_BUFFER_SIZE] / workers
+        load_factor = settings[LOG_CLEANER_IO_BUFFER_LOAD_FACTOR]
+        # Half for reading and half for writing.
+        buffer_bytes = settings[LOG_CLEANER_IO_BUFFER_SIZE] // (2 * workers)
+        buffers = Buffers(
+            entries_max(int(map_bytes * load_factor)), max(BUFFER_BYTES_MIN, buffer_bytes)
+        )
+        rate = max(1.0, settings[LOG_CLEANER_IO_MAX_BYTES_PER_SECOND] / workers)
+        started_ms = clock.real_us() // 1000
+        sources: list[list[Segment]] = []
+        try:
+            task = cleaning.task(found, buffers, clock.wall_ms())
+            sources = cleaning.sources(task)
+            result = await self._runner.run(task, rate)
+            cleaning.apply(result, sources, clock.wall_ms())
+        except (CleanerEndedError, CleaningFailedError, OSError) as error:
+            cleaning.discard()
+            return self._note_failure(key, error, is_current=cleaning.is_current(sources))
+        self._waits_for_space = False
+        self._recovered(key)
+        self._figures.add(
+            result.bytes_read,
+            result.bytes_written,
+            result.map_utilization,
+            clock.real_us() // 1000 - started_ms,
+        )
+        self._report(key, found.first_dirty, result)
+        return ""
+
+    def _note_failure(self, key: PartitionKey, error: Exception, *, is_current: bool) -> str:
+        """Note a failed cleaning; returns what failed, or nothing if the log has changed."""
+        if isinstance(error, CleanerEndedError):
+            self._log.error("the log cleaner ended; retrying later", reason=error)
+        elif isinstance(error, OSError) and error.errno in NO_SPACE_ERRNOS:
+            if not self._waits_for_space:
+                self._log.warning("the log cleaner waits for disk space", reason=error)
+            self._waits_for_space = True
+        elif is_current:
+            self._fail(key, f"{error}")
+        else:
+            return ""
+        return f"{error}"
+
+    def _report(self, key: PartitionKey, first_dirty: int, result: CleaningResult) -> None:
+        name, end = f"{key[0]}-{key[1]}", str(result.end_offset)
+        note_state(self._env, "compacted", name, str(first_dirty), end)
+        self._log.info(
+            "a log was compacted",
+            topic=key[0],
+            partition=key[1],
+            end_offset=result.end_offset,
+            records=result.records_read,
+            kept=result.records_kept,
+        )
+
+    def _fail(self, key: PartitionKey, why: str) -> None:
+        """Mark a partition as one that cannot be cleaned."""
+        self._failed[key] = why
+        topic, partition = key
+        now_ms = self._env.clock.wall_ms()
+        text = f"{topic}-{partition} can't be compacted: {why}"
+        if self._env.conditions.set(
+            ConditionKind.LOG_UNCLEANABLE, f"{topic}-{partition}", text, now_ms
+        ):
+            self._log.error(
+                "a log can't be compacted; others are", topic=topic, partition=partition, reason=why
+            )
+
+    def _recovered(self, key: PartitionKey) -> None:
+        self._failed.pop(key, None)
+        self._env.conditions.clear(ConditionKind.LOG_UNCLEANABLE, f"{key[0]}-{key[1]}")
+
+    def _gauges(self) -> Mapping[tuple[str, tuple[str, ...]], float]:
+        self._figures.uncleanable_partitions = len(self._failed)
+        return self._figures.gauges(self._env.clock.wall_ms())

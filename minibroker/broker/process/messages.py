@@ -1,0 +1,276 @@
+"""The requests that roles send each other.
+
+Owns the shapes of all messages between processes. It must never know how they are handled.
+Invariant: plain data that can be pickled, and every request is answered exactly once. ``ApiPart``
+and ``ApiReply`` carry the parts of client requests; the others introduce roles to each other and
+keep their images up to date. The controller also sends every ``Update`` of the image, which is
+answered with None when it is applied.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from minibroker_protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from minibroker.broker.metadata.image import Image
+    from minibroker.lab.control.action_shapes import BrokerAction
+    from minibroker.lab.control.fault_shapes import FaultHold
+    from minibroker.lab.faults.matching import Candidate
+    from minibroker.lab.faults.rules import ActiveRule
+
+
+class RegisterRole(NamedTuple):
+    """The first request on every link: the role that connects.
+
+    The controller answers ``RoleRegistered``.
+
+    An I/O worker answers a processor when it has dropped all requests of the processor's previous
+    incarnation: until then the new one must not write to the shared memory that they refer to.
+    """
+
+    role: str
+    number: int
+    incarnation: int
+
+
+class RoleRegistered(NamedTuple):
+    """The controller's answer: the current image. Later changes follow in order."""
+
+    image: Image
+    faults: FaultRules | None = None
+    """None if no fault rule is set."""
+    records_journal: bool = False
+    """Whether the role must record for the journal."""
+
+
+class ImageApplied(NamedTuple):
+    """The role has applied the image of ``RoleRegistered``. Answered with None."""
+
+
+class FaultRules(NamedTuple):
+    """A change of the fault rules, for processors and workers. Answered with None when applied.
+
+    ``number`` is one more than that of the change before.
+    """
+
+    number: int
+    added: tuple[ActiveRule, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Ids, of rules that were there before."""
+    replaces: bool = False
+    """Whether all rules are replaced by ``added``, of which none is new then."""
+
+
+class FaultMatched(NamedTuple):
+    """A request or connection matches fault rules.
+
+    Answered with a tuple of ``faults.rulebook.Firing``: the rules that fire, in order.
+    """
+
+    candidates: tuple[Candidate, ...]
+
+
+class FaultHeld(NamedTuple):
+    """A fault rule holds something. Answered with None when the rule is released or removed.
+
+    ``releases`` is that of its ``Firing``.
+    """
+
+    rule_id: str
+    releases: int
+    what: FaultHold
+    again: bool = False
+    """Whether a controller that died has held it already."""
+
+
+class ActionRequest(NamedTuple):
+    """An action for the worker that owns what it changes. Answered with ``ActionReply``."""
+
+    action: BrokerAction
+
+
+class ActionReply(NamedTuple):
+    """What an action has done at a worker, or why nothing."""
+
+    error: ErrorCode = ErrorCode.NONE
+    text: str = ""
+    affected: int = 0
+
+
+class FaultAct(NamedTuple):
+    """A fault rule that acts on the broker. Answered with None when that is done."""
+
+    rule_id: str
+
+
+class JournalSwitch(NamedTuple):
+    """Record for the journal from now on, or stop. Answered with None."""
+
+    is_on: bool
+
+
+class JournalRequest(NamedTuple):
+    """Request for records of the journal.
+
+    Answered with a ``JournalChunk``; None if the journal was never on. ``received`` is the number
+    of the last chunk of the process that arrived, or 0.
+    """
+
+    received: int
+
+
+class KillProcess(NamedTuple):
+    """Request to a process to save what all its roles have recorded for the journal, and to end as
+    by SIGKILL. Never answered.
+    """
+
+
+class ApiPart(NamedTuple):
+    """One owner's part of a client request. Answered with ``ApiReply``."""
+
+    api_key: int
+    part: Any
+
+
+class ApiReply(NamedTuple):
+    """The result of ``execute`` and the nanoseconds that it took."""
+
+    reply: Any
+    worked_ns: int
+
+
+class ClockAdvanced(NamedTuple):
+    """The clock was changed, so deadlines must be checked again. Answered with None."""
+
+
+class MetricsRequest(NamedTuple):
+    """Request for the metrics of a process. Answered with a ``Snapshot``."""
+
+
+class ConditionsRequest(NamedTuple):
+    """Request for the conditions that degrade a process. Answered with a tuple of ``Condition``."""
+
+
+class DetailsRequest(NamedTuple):
+    """Request for the details that a role reports in addition to its metrics."""
+
+
+class LogsRequest(NamedTuple):
+    """Request for the partitions of a topic that an I/O worker owns.
+
+    Answered with ``{partition: LogView}``.
+    """
+
+    topic: str
+
+
+class CompactRequest(NamedTuple):
+    """Request to compact the partitions of a topic that an I/O worker owns, as far as possible now.
+
+    Answered when that is done, with what failed or an empty text.
+    """
+
+    topic: str
+
+
+class LogView(NamedTuple):
+    """Bounds and size (bytes) of one partition's log."""
+
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+
+
+class PauseRequests(NamedTuple):
+    """Request to a processor to execute no request of a client until ``ResumeRequests``, and to an
+    I/O worker to send no markers. Answered when none is being executed or sent.
+
+    With ``disconnect`` a processor closes the connections with a request in flight.
+    """
+
+    disconnect: bool = False
+
+
+class ResumeRequests(NamedTuple):
+    """The end of ``PauseRequests``. Answered with None."""
+
+
+class SaveLogs(NamedTuple):
+    """Request to an I/O worker to save its logs below a directory.
+
+    Answered with ``storage.manager.SavedLogs``, or a text if that failed.
+    """
+
+    snapshot: str
+    directory: str
+
+
+class RestoreLogs(NamedTuple):
+    """Request to an I/O worker to return to the logs that were saved below a directory.
+
+    Answered with a text if that failed, otherwise an empty one.
+    """
+
+    snapshot: str
+    directory: str
+
+
+class DeleteGroups(NamedTuple):
+    """Request to an I/O worker to delete the groups whose ids have a prefix, even with members.
+
+    Answered with None.
+    """
+
+    prefix: str
+
+
+class GroupsRequest(NamedTuple):
+    """Request for the groups of an I/O worker, or for the details of one group."""
+
+    group_id: str | None = None
+
+
+class ProducerIdsRequest(NamedTuple):
+    """Request for a block of producer ids. Answered with ``(first, count)``, or None if the config
+    store cannot be written now.
+    """
+
+
+class ActivityAppend(NamedTuple):
+    """Request to append a batch of the broker itself to a partition. Answered with the reason of a
+    failure, or an empty string. A batch that is already in the log is not appended again.
+    """
+
+    topic: str
+    partition: int
+    batch: bytes
+
+
+class TailRequest(NamedTuple):
+    """Request for the last batch of a partition. Answered with its bytes, which are empty if the
+    partition is.
+    """
+
+    topic: str
+    partition: int
+
+
+class ActivityBatch(NamedTuple):
+    """A chunk of events (``activity.events``) for the recorder, and how many events the process has
+    dropped since the last chunk. Not a request: ``ActivityWritten`` is sent later, on its own.
+    """
+
+    chunk: bytes
+    dropped: int
+
+
+class ActivityWritten(NamedTuple):
+    """The recorder's receipt: the number of events that are written, and the number of drops that
+    are recorded in the topic.
+    """
+
+    events: int
+    dropped: int

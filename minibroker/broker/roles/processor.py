@@ -1,0 +1,506 @@
+"""The processor role: serves connections passed by the acceptor or accepted by itself.
+
+Owns connections until they are closed, the memory that requests are received into, and the links to
+the processes that execute them. It must never own partitions, groups or metadata. Invariant: each
+connection is closed with one counted reason, and a request closes at most its own connection.
+Kafka's ``SocketServer.Processor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from minibroker.broker.admission.acceptor_messages import (
+    LEAST_RECENTLY_USED_MAX,
+    PROCESSOR_CONNECTIONS_MAX,
+    AcceptedConnection,
+    CloseConnections,
+    LeastRecentlyUsed,
+    LeastRecentlyUsedRequest,
+    OpenConnection,
+    ProcessorConnections,
+)
+from minibroker.broker.admission.acceptor_notices import AcceptorNotices
+from minibroker.broker.admission.connection_events import ConnectionEvents, ExceededLimit
+from minibroker.broker.admission.descriptor_health import DescriptorHealth
+from minibroker.broker.admission.new_connection_pacer import NewConnectionPacer
+from minibroker.broker.apis.base import CONTROLLER as CONTROLLER_OWNER
+from minibroker.broker.apis.unserved import unserved_request
+from minibroker.broker.connections.counts import LastUse
+from minibroker.broker.metadata.image import Image
+from minibroker.broker.metrics.definitions import CloseReason
+from minibroker.broker.metrics.log import ConnectionCloses, EventLog
+from minibroker.broker.metrics.metrics import Fill
+from minibroker.broker.network.activity_sender import activity_sender
+from minibroker.broker.network.authenticator import Authenticator, record_request
+from minibroker.broker.network.client_connection import ClientConnection
+from minibroker.broker.network.close_reasons import (
+    AUTHENTICATION_FAILURES,
+    close_reason,
+    leaf_error,
+)
+from minibroker.broker.network.connection_state import ChannelEvent
+from minibroker.broker.network.eviction import evict_slow_claims
+from minibroker.broker.network.idle_connections import IdleConnections
+from minibroker.broker.network.open_files import OpenFiles
+from minibroker.broker.network.quota_stage import QuotaStage
+from minibroker.broker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport
+from minibroker.broker.network.request_handler import RequestHandler
+from minibroker.broker.network.request_loop import RequestLoop
+from minibroker.broker.network.request_pause import RequestPause
+from minibroker.broker.network.unserved_clients import UnservedClients
+from minibroker.broker.process.environment import Environment, handoff_name
+from minibroker.broker.process.messages import PauseRequests, ResumeRequests
+from minibroker.broker.process.metadata_client import MetadataClient
+from minibroker.broker.process.worker_peers import WorkerPeers
+from minibroker.broker.settings import (
+    ACCEPTOR_MODE,
+    CONNECTIONS_MAX_IDLE_MS,
+    MAX_CONNECTIONS,
+    QUEUED_MAX_REQUEST_BYTES_PER_IP,
+    SHARDED,
+)
+from minibroker.runtime.channel import ChannelClosed
+from minibroker.runtime.descriptors import descriptors_max
+from minibroker.runtime.handoff import Connection, Handoff, as_stream
+from minibroker.runtime.rpc import PeerFailed
+from minibroker.runtime.stream import SocketStream
+
+if TYPE_CHECKING:
+    from minibroker.broker.admission.sharded_acceptor import ShardedAcceptor
+    from minibroker.broker.network.fault_stage import FaultStage
+    from minibroker.broker.process.messages import FaultRules
+
+TAKEN_BEFORE_YIELD: Final = 8
+"""New connections taken in a row before requests of other connections are served."""
+
+TAKEN_BEFORE_YIELD_IF_BUSY: Final = 2
+"""The same if requests of other connections were served recently."""
+
+TRIM_INTERVAL_S: Final = 30.0
+"""How often unused request memory and deleted files are released."""
+
+DRAIN_S: Final = 1.0
+"""How long clients may take to read their last responses when the broker stops."""
+
+
+async def processor(env: Environment) -> None:
+    """Run until ``env.stopping``, then complete the requests in flight."""
+    await _Processor(env).run()
+
+
+class _Processor:
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._log = EventLog(env.name)
+        self._closes = ConnectionCloses(env.metrics, self._log)
+        self._descriptor_health = DescriptorHealth(env, self._log)
+        self._activity = activity_sender(env)
+        on_event = None if self._activity is None else self._activity.report_connection
+        self._events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
+        per_ip = env.settings[QUEUED_MAX_REQUEST_BYTES_PER_IP]
+        self._part = env.arena.open_part(env.index, None if per_ip < 0 else per_ip)
+        self._unserved = UnservedClients(self._log, env.clock.now)
+        self._files = OpenFiles(descriptors_max())
+        self._clients: dict[int, ClientConnection] = {}
+        self._all_closed = trio.Event()
+        self._connections_max = env.settings[MAX_CONNECTIONS]
+        """The acceptor's limit: it may apply a change before this process does."""
+        self._serving: trio.Nursery | None = None
+        self._idle: IdleConnections[int] = IdleConnections()
+        self._notices = AcceptorNotices(())
+        self._pacer = NewConnectionPacer(lambda: env.work_time.turns)
+        self._sharded_acceptor = self._create_sharded_acceptor()
+        self._quota_stage = QuotaStage(env)
+        self._faults: FaultStage | None = None
+        self._metadata_client = MetadataClient(
+            env,
+            on_image=self._on_image,
+            on_faults=self._on_faults,
+            on_request=self._on_request,
+            details=self._report,
+        )
+        self._workers = WorkerPeers(env)
+        owners = {**self._workers.peers(), CONTROLLER_OWNER: self._metadata_client.link}
+        self._request_handler = RequestHandler(
+            env,
+            self._metadata_client,
+            owners,
+            self._files,
+            self._quota_stage,
+            activity=self._activity,
+            on_use=self._note_use,
+            on_unserved=self._unserved.note,
+        )
+        self._authenticator = self._create_authenticator()
+        self._request_loop = RequestLoop(
+            env,
+            self._part,
+            self._pacer,
+            self._authenticator,
+            self._request_handler,
+            start_task=self._start_task,
+            on_use=self._note_use,
+            on_end=self._end,
+        )
+        self._pause = RequestPause(env, self._clients, self._request_handler)
+        env.metrics.watch_queue("request-memory", self._memory_fill)
+        env.metrics.watch_busy(env.busy_ns)
+
+    def _create_authenticator(self) -> Authenticator:
+        return Authenticator(
+            self._env.settings,
+            self._env.clock,
+            lambda: self._metadata_client.image,
+            self._request_handler.context,
+            secret=self._env.secret,
+            faults=lambda: self._request_handler.faults,
+            record=partial(record_request, self._env),
+        )
+
+    def _memory_fill(self) -> Fill:
+        part = self._part.statistics()
+        return Fill(part.used, part.size, part.peak, part.waiting)
+
+    def _create_sharded_acceptor(self) -> ShardedAcceptor | None:
+        if self._env.settings[ACCEPTOR_MODE] != SHARDED:
+            return None
+        # Imported in this mode only: each module prolongs the start of a broker.
+        from minibroker.broker.admission.sharded_acceptor import ShardedAcceptor
+
+        return ShardedAcceptor(
+            self._env,
+            self._events,
+            self._closes,
+            self._log,
+            self._start_connection,
+            descriptor_health=self._descriptor_health,
+        )
+
+    async def _on_request(self, request: object) -> None:
+        if isinstance(request, PauseRequests):
+            await self._pause.start(disconnect=request.disconnect)
+            if request.disconnect:
+                self._files.forget()
+        elif isinstance(request, ResumeRequests):
+            self._pause.end()
+        else:
+            raise TypeError(f"a processor cannot handle {type(request).__name__}")
+
+    def _on_image(self, before: Image, after: Image) -> None:
+        if before.controller_epoch != after.controller_epoch:
+            self._pause.end()  # The controller that paused them has ended.
+        if self._sharded_acceptor is not None:
+            self._sharded_acceptor.on_image(after)
+        # The path of a deleted topic may be reused by a new topic.
+        if before.topic_names != after.topic_names:
+            self._files.forget()
+        self._quota_stage.follow(after)
+        self._authenticator.on_image(after)
+
+    def _on_faults(self, rules: FaultRules) -> Awaitable[None]:
+        if self._faults is None:
+            # Loaded with the first rule: most brokers get none.
+            from minibroker.broker.network.fault_stage import FaultStage
+            from minibroker.broker.network.journal_recorder import note_fault
+            from minibroker.broker.settings.quota_definitions import DELAY, QUOTA_THROTTLE_MODE
+
+            link = self._metadata_client.link
+            self._faults = FaultStage(
+                link,
+                self._env.name,
+                partial(note_fault, self._env),
+                delays_throttled=self._env.settings[QUOTA_THROTTLE_MODE] == DELAY,
+            )
+        self._faults.change_rules(rules)
+        self._request_handler.faults = None if self._faults.is_empty else self._faults
+        return self._faults.close_matching(rules, self._clients.values())
+
+    def _report(self) -> ProcessorReport:
+        views = (
+            client.view(self._idle.last_use(number) or client.opened)
+            for number, client in islice(self._clients.items(), CONNECTIONS_SHOWN_MAX)
+        )
+        figures = None if self._sharded_acceptor is None else self._sharded_acceptor.figures()
+        return ProcessorReport(
+            tuple(views),
+            len(self._clients),
+            self._events.recent(),
+            figures,
+            self._unserved.all(),
+        )
+
+    async def run(self) -> None:
+        sharded = self._sharded_acceptor
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._metadata_client.run)
+            self._workers.start(nursery)
+            await self._metadata_client.wait_image()
+            await self._workers.wait_connected()
+            nursery.start_soon(self._pacer.run)
+            nursery.start_soon(self._request_loop.selector.run)
+            nursery.start_soon(self._request_handler.delayed.run)
+            nursery.start_soon(self._trim)
+            nursery.start_soon(self._descriptor_health.run)
+            if self._activity is not None:
+                nursery.start_soon(self._activity.run)
+            nursery.start_soon(self._quota_stage.run)
+            nursery.start_soon(self._close_idle)
+            nursery.start_soon(self._authenticator.close_overdue)
+            nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
+            try:
+                async with trio.open_nursery() as serving:
+                    self._serving = serving
+                    serving.start_soon(self._serve_acceptor if sharded is None else sharded.run)
+                    self._env.ready()
+                    await self._env.stopping.wait()
+                    await self._drain()
+                    serving.cancel_scope.cancel()
+            finally:
+                for client in self._clients.values():  # Those without a task, if the role failed.
+                    client.stream.close()
+            if self._activity is not None:
+                await self._activity.finish()
+            nursery.cancel_scope.cancel()
+
+    async def _drain(self) -> None:
+        """Close all connections, after the responses to requests that need not wait."""
+        for client in list(self._clients.values()):
+            if client.in_flight is None or client.interruptible:
+                client.close(CloseReason.STOPPING)
+        if not self._clients:
+            return
+        async with trio.open_nursery() as nursery:
+            # In real time: with a frozen clock one client could delay the shutdown forever.
+            nursery.start_soon(self._cancel_after_drain_limit, nursery.cancel_scope)
+            await self._wait_all_closed()
+            nursery.cancel_scope.cancel()
+        for client in list(self._clients.values()):
+            client.close(CloseReason.STOPPING, "it did not read its last response")
+        await self._wait_all_closed()
+
+    async def _cancel_after_drain_limit(self, scope: trio.CancelScope) -> None:
+        await self._env.clock.sleep_real(DRAIN_S)
+        scope.cancel()
+
+    async def _wait_all_closed(self) -> None:
+        while self._clients:
+            self._all_closed = trio.Event()
+            await self._all_closed.wait()
+
+    async def _serve_acceptor(self) -> None:
+        listener = self._env.transport.listen_handoff(handoff_name(self._env.index))
+        while True:
+            handoff = await listener.accept()
+            self._notices = AcceptorNotices(self._connections())
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._notices.deliver, handoff)
+                    await self._receive_connections(handoff)
+                    nursery.cancel_scope.cancel()
+            finally:
+                handoff.close()
+
+    def _connections(self) -> Iterator[ProcessorConnections]:
+        connections = [
+            OpenConnection(client.number, client.caller.listener, client.caller.client_host)
+            for client in self._clients.values()
+        ]
+        for start in range(0, max(1, len(connections)), PROCESSOR_CONNECTIONS_MAX):
+            end = start + PROCESSOR_CONNECTIONS_MAX
+            yield ProcessorConnections(tuple(connections[start:end]), end < len(connections))
+
+    async def _receive_connections(self, handoff: Handoff) -> None:
+        """Take connections until the acceptor dies; a restarted acceptor connects again."""
+        in_a_row = 0
+        while True:
+            try:
+                message, connection = await handoff.receive()
+            except ChannelClosed:
+                return
+            if isinstance(message, LeastRecentlyUsedRequest):
+                self._notices.report(LeastRecentlyUsed(tuple(self._least_recently_used(message))))
+            elif isinstance(message, CloseConnections):
+                self._close_excess(message)
+            else:
+                self._start_received(message, connection)
+            in_a_row += 1
+            is_busy = self._pacer.others_served_recently
+            if in_a_row >= (TAKEN_BEFORE_YIELD_IF_BUSY if is_busy else TAKEN_BEFORE_YIELD):
+                in_a_row = 0
+                await trio.lowlevel.checkpoint()
+
+    def _start_received(self, accepted: AcceptedConnection, connection: Connection | None) -> None:
+        self._notices.taken()
+        if connection is None:
+            self._descriptor_health.exhausted()
+            self._closes.refused(
+                accepted.listener,
+                CloseReason.LIMIT,
+                client=accepted.peer,
+                reason="no descriptor was left to receive it",
+            )
+            self._events.reject(accepted, CloseReason.LIMIT.value, processor=self._env.index)
+            self._notices.closed(accepted.number)
+            return
+        self._start_connection(accepted, connection)
+
+    def _start_connection(self, accepted: AcceptedConnection, connection: Connection) -> None:
+        now = self._env.clock.now()
+        client = ClientConnection(
+            accepted, as_stream(connection, accepted.local, accepted.peer), now
+        )
+        client.stream.before_waiting = self._quota_stage.quotas.complete_deferred
+        client.is_sampled = self._activity is not None and self._activity.samples(client.number)
+        # Added before its task starts: an acceptor that restarts meanwhile must learn of it.
+        self._clients[client.number] = client
+        self._idle.use(client.number, now)
+        self._env.metrics.connection_opened(client.caller.listener)
+        if self._needs_task(client):
+            assert self._serving is not None
+            self._serving.start_soon(self._serve, client, self._serve_new)
+        else:
+            self._request_loop.attend(client)
+
+    def _needs_task(self, client: ClientConnection) -> bool:
+        """Whether a connection may have to wait before its first request."""
+        env = self._env
+        return (
+            not isinstance(client.stream, SocketStream)
+            or self._authenticator.has_steps(client.caller.listener)
+            or self._request_handler.faults is not None
+            or env.journal is not None
+            or env.stopping.is_set()
+        )
+
+    def _start_task(self, client: ClientConnection) -> None:
+        """Start the task of a connection that had none."""
+        assert self._serving is not None
+        self._serving.start_soon(self._serve, client, self._request_loop.take_over)
+
+    def _least_recently_used(self, request: LeastRecentlyUsedRequest) -> Iterator[LastUse]:
+        candidates = (
+            LastUse(last_used, number)
+            for number, last_used in self._idle.in_order()
+            if self._clients[number].caller.listener != request.protected
+        )
+        return islice(candidates, min(request.count_max, LEAST_RECENTLY_USED_MAX))
+
+    def _close_excess(self, request: CloseConnections) -> None:
+        self._connections_max = request.limit
+        for number in request.numbers:
+            client = self._clients.get(number)
+            if client is not None:
+                client.close(CloseReason.MAX_CONNECTIONS)
+
+    async def _serve_new(self, client: ClientConnection) -> None:
+        if self._env.journal is not None:
+            self._note_connection(client)
+        if self._env.stopping.is_set():  # Passed to this process after the others were closed.
+            client.close(CloseReason.STOPPING)
+        await self._pacer.wait_turn()
+        if self._request_handler.faults is not None:
+            await self._request_handler.faults.meet(client)
+        await self._authenticator.begin(client)
+        await self._request_loop.run(client)
+
+    async def _serve(
+        self, client: ClientConnection, serve: Callable[[ClientConnection], Awaitable[None]]
+    ) -> None:
+        """Serve a connection to its end, and close it."""
+        try:
+            with client.scope, self._env.work_time.charge(client.account):
+                await serve(client)
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self._failed(client, error)
+        except BaseExceptionGroup as group:
+            # Cancellations of the role are propagated.
+            errors, others = group.split(Exception)
+            if errors is not None:
+                self._failed(client, errors)
+            if others is not None:
+                raise others from None
+        finally:
+            self._end(client)
+
+    def _end(self, client: ClientConnection) -> None:
+        """Close a connection that is not served any more, and record that."""
+        number = client.number
+        self._request_loop.selector.forget(client)
+        client.stream.close()
+        client.state.on(ChannelEvent.CLOSE)
+        del self._clients[number]
+        self._idle.forget(number)
+        self._quota_stage.forget(client)
+        if self._sharded_acceptor is None:
+            self._notices.closed(number)
+        else:
+            self._sharded_acceptor.closed(number)
+        if self._env.journal is not None:
+            self._note_connection(client, client.close_reason)
+        self._record_close(client)
+        self._closes.closed(
+            client.caller.listener,
+            client.close_reason,
+            client=f"{client.caller.client_host}:{client.caller.client_port}",
+            client_id=client.client_id,
+            reason=client.close_text,
+        )
+        if not self._clients:
+            self._all_closed.set()
+
+    def _note_connection(self, client: ClientConnection, closed: CloseReason | None = None) -> None:
+        # Loaded when the journal is on: most brokers have none.
+        from minibroker.broker.network.journal_recorder import note_connection
+
+        note_connection(self._env, client, None if closed is None else closed.value)
+
+    def _note_use(self, number: int) -> None:
+        """A response counts as use of a connection, as a request does."""
+        self._idle.use(number, self._env.clock.now())
+
+    def _record_close(self, client: ClientConnection) -> None:
+        reason, processor = client.close_reason, self._env.index
+        if reason is CloseReason.MAX_CONNECTIONS:
+            limit = ExceededLimit(MAX_CONNECTIONS.name, self._connections_max)
+            self._events.evict(client.accepted, reason.value, limit, processor)
+        elif reason in AUTHENTICATION_FAILURES:
+            self._events.fail_authentication(
+                client.accepted, reason.value, client.close_text, processor
+            )
+        else:
+            if reason is CloseReason.UNSUPPORTED_VERSION:
+                unserved = unserved_request(client.in_flight, client.close_text)
+                self._unserved.note(client, unserved)
+            self._events.note("closed", client.accepted, processor, reason.value)
+
+    def _failed(self, client: ClientConnection, error: BaseException) -> None:
+        """Note why a connection is closed, and log what should not have happened."""
+        error = leaf_error(error)
+        client.close_reason, client.close_text = close_reason(error)
+        is_logged = isinstance(error, PeerFailed)  # By the other process.
+        if client.close_reason is CloseReason.INTERNAL_ERROR and not is_logged:
+            self._log.failure("a connection failed", error)
+
+    async def _close_idle(self) -> None:
+        idle_s = self._env.settings[CONNECTIONS_MAX_IDLE_MS] / 1000
+        if idle_s < 0:
+            return
+        while True:
+            now = self._env.clock.now()
+            for number in self._idle.idle_since(now - idle_s):
+                self._clients[number].close(CloseReason.IDLE)
+                self._idle.forget(number)
+            oldest = self._idle.oldest_use()
+            await trio.sleep_until((now if oldest is None else oldest) + idle_s)
+
+    async def _trim(self) -> None:
+        while True:
+            await trio.sleep(TRIM_INTERVAL_S)
+            self._part.trim()
+            self._files.forget_removed()

@@ -1,0 +1,447 @@
+"""Validated, immutable settings from files and options.
+
+Owns the sources of values, their precedence, and the constraints between settings; it must never
+open a socket or a data directory.  The invariant: every `Settings` object is valid as a whole, so
+roles do not validate settings again.  Echoes ``KafkaConfig.validateValues`` and the precedence of
+``DynamicBrokerConfig``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from minibroker.broker.settings import activity_definitions as a
+from minibroker.broker.settings import connection_definitions as c
+from minibroker.broker.settings import definitions as d
+from minibroker.broker.settings import group_definitions as g
+from minibroker.broker.settings import persona_definitions as p
+from minibroker.broker.settings import security_relations
+from minibroker.broker.settings import zookeeper_definitions as z
+from minibroker.broker.settings.admin_definitions import ADVERTISE_CONTROLLER_REQUESTS
+from minibroker.broker.settings.known import is_unsupported_kafka_setting
+from minibroker.broker.settings.listeners import (
+    Listener,
+    client_listeners,
+    listener_problems,
+    security_protocol,
+)
+from minibroker.broker.settings.providers import resolve
+from minibroker.broker.settings.setting import (
+    BROKER_SETTINGS,
+    LISTENER_PREFIX,
+    Setting,
+    broker_setting,
+    listener_name,
+)
+from minibroker.broker.settings.similar_names import similar_names
+from minibroker.broker.settings.types import BadValueError
+
+T = TypeVar("T")
+
+PROFILES = ("laptop", "kafka")
+DEFAULT_SOURCE = "default"
+HIDDEN = "[hidden]"
+"""Replaces sensitive values, as in Kafka."""
+LEADER_AND_ISR = 4
+"""The API key of LeaderAndIsr."""
+SIMILARITY_MIN = 0.6
+"""Least similarity of a name that is suggested."""
+
+
+class SettingEntry(NamedTuple):
+    """A name and an unparsed value, with their source: ``server.properties:12`` or ``--set``."""
+
+    name: str
+    value: str
+    where: str
+
+
+class ConfigError(Exception):
+    """Invalid settings; ``problems`` lists each problem with its source and how to fix it."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+        return ConfigError, (self.problems,)
+
+
+def unknown_name(name: str, valid_names: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the nearest valid name, or an empty text."""
+    suggestions = similar_names(name, valid_names, count_max=1, similarity_min=SIMILARITY_MIN)
+    return f"; did you mean {suggestions[0]}?" if suggestions else ""
+
+
+def read_properties(path: Path | str) -> list[SettingEntry]:
+    """Read a properties file with line numbers; raise `ConfigError` if it is unreadable."""
+    import javaproperties  # The import takes 15 ms, which a start without a file avoids.
+
+    path = Path(path)
+    found: list[SettingEntry] = []
+    line = 1
+    try:
+        with path.open(encoding="utf-8") as file:
+            for entry in javaproperties.parse(file):
+                if isinstance(entry, javaproperties.KeyValue):
+                    found.append(SettingEntry(entry.key, entry.value, f"{path}:{line}"))
+                line += entry.source.count("\n")
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: is not text in UTF-8"]) from None
+    except ValueError as error:
+        raise ConfigError([f"{path}:{line}: {error}"]) from None
+    return found
+
+
+def read_pairs(pairs: Iterable[str], where: str = "--set") -> list[SettingEntry]:
+    """Parse ``name=value`` texts; raise `ConfigError` if one has no equals sign."""
+    found = []
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError([f"{where} {pair}: must be name=value, e.g. num.partitions=3"])
+        found.append(SettingEntry(name.strip(), value.strip(), where))
+    return found
+
+
+class Settings:
+    """Values of all broker settings; ``settings[NUM_IO_THREADS]`` is an int.
+
+    Picklable and immutable.  ``ignored`` are Kafka settings that this broker does not support.
+    """
+
+    __slots__ = ("_values", "_where", "ignored", "profile")
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: Mapping[str, str],
+        ignored: tuple[SettingEntry, ...],
+        profile: str,
+    ) -> None:
+        self._values = dict(values)
+        self._where = dict(where)
+        self.ignored = ignored
+        self.profile = profile
+
+    @classmethod
+    def from_sources(
+        cls,
+        files: Iterable[Path | str] = (),
+        pairs: Iterable[str] = (),
+        profile: str = "laptop",
+    ) -> Settings:
+        """Read settings from properties files and ``name=value`` pairs.
+
+        Later entries take precedence over earlier ones, and pairs over files.  Raise
+        `ConfigError` with all problems.
+        """
+        given = [entry for file in files for entry in read_properties(file)]
+        return cls.from_entries([*given, *read_pairs(pairs)], profile)
+
+    @classmethod
+    def from_entries(
+        cls,
+        entries: Iterable[SettingEntry],
+        profile: str = "laptop",
+        environment: Mapping[str, str] = os.environ,
+    ) -> Settings:
+        """Create settings from entries in order of increasing precedence.
+
+        ``environment`` contains the variables for ``${env:NAME}`` in values.
+        """
+        if profile not in PROFILES:
+            raise ConfigError([f"--profile {profile}: must be one of {', '.join(PROFILES)}"])
+        values = {name: _default(declared, profile) for name, declared in BROKER_SETTINGS.items()}
+        where: dict[str, str] = {}
+        ignored: dict[str, SettingEntry] = {}
+        problems: list[str] = []
+        for entry in {entry.name: entry for entry in entries}.values():
+            declared = broker_setting(entry.name)
+            if declared is not None:
+                try:
+                    values[entry.name] = declared.parse(resolve(entry.value, environment))
+                except BadValueError as error:
+                    shown = entry._replace(value=HIDDEN) if declared.sensitive else entry
+                    problems.append(_problem(shown, str(error)))
+                where[entry.name] = entry.where
+            elif is_unsupported_kafka_setting(entry.name):
+                ignored[entry.name] = entry
+            else:
+                suggestions = unknown_name(entry.name, BROKER_SETTINGS)
+                problems.append(
+                    f"{entry.name} ({entry.where}): there is no such setting{suggestions}"
+                )
+        if problems:
+            raise ConfigError(problems)
+        settings = cls(values, where, tuple(ignored.values()), profile)
+        settings._settle_synonyms()
+        settings._settle_persona()
+        problems = [*settings.problems(), *settings._start_problems()]
+        if problems:
+            raise ConfigError(problems)
+        return settings
+
+    def __getitem__(self, key: Setting[T]) -> T:
+        value: T = self._values[key.name]
+        return value
+
+    def where(self, key: Setting[Any]) -> str:
+        """Return the source of a value, e.g. ``server.properties:12`` or ``default``."""
+        return self._where.get(key.name, DEFAULT_SOURCE)
+
+    def is_given(self, key: Setting[Any]) -> bool:
+        return key.name in self._where
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Return the names that were set, including listener prefixes."""
+        return tuple(self._where)
+
+    def text(self, name: str) -> str | None:
+        """Return the value of a name as text; None if it has no value."""
+        declared = broker_setting(name)
+        value = self._values.get(name)
+        return None if declared is None or value is None else declared.render(value)
+
+    def _shown(self, name: str) -> str | None:
+        declared = broker_setting(name)
+        return HIDDEN if declared is not None and declared.sensitive else self.text(name)
+
+    def value_at(self, name: str, otherwise: T) -> T:
+        """Return the value set under this name for one listener, or ``otherwise``."""
+        value: T = self._values.get(name, otherwise)
+        return value
+
+    def at_listener(self, listener: str, key: Setting[T], mechanism: str = "") -> T:
+        """Return the most specific value for a listener, or for one of its mechanisms."""
+        value = self.value_at(listener_name(listener, key.name), self[key])
+        if mechanism:
+            own = listener_name(listener, f"{mechanism.lower()}.{key.name}")
+            value = self.value_at(own, value)
+        return value
+
+    def replaced(self, values: Mapping[str, Any], where: str) -> Settings:
+        """Return a copy with other parsed values by name; ``where`` is their source."""
+        return Settings(
+            {**self._values, **values},
+            {**self._where, **dict.fromkeys(values, where)},
+            self.ignored,
+            self.profile,
+        )
+
+    def with_actual_values(self, values: Mapping[str, Any]) -> Settings:
+        """Return a copy with actual values by name, for example the bound port instead of 0."""
+        return Settings({**self._values, **values}, self._where, self.ignored, self.profile)
+
+    def problems(self) -> list[str]:
+        """Check the constraints between settings that are valid separately."""
+        return [self._problem_text(name, text) for name, text in _relations(self)]
+
+    def _start_problems(self) -> list[str]:
+        """Check constraints that apply only at startup; the config store may violate them."""
+        relations = chain(_sharded_relations(self), _activity_relations(self))
+        return [self._problem_text(name, text) for name, text in relations]
+
+    def default(self, key: Setting[T]) -> T:
+        """Return the default of a setting in this profile."""
+        return _default(key, self.profile)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return warnings to log at startup, at most two lines."""
+        lines = []
+        if self.ignored:
+            names = ", ".join(sorted(entry.name for entry in self.ignored))
+            lines.append(
+                f"Kafka settings that this broker does not support have no effect: {names}"
+            )
+        if unknown := self._of_no_listener():
+            lines.append(
+                f"settings of unknown listeners have no effect: {', '.join(unknown)} (write the "
+                f"listener's name in lower case)"
+            )
+        return tuple(lines)
+
+    def _of_no_listener(self) -> list[str]:
+        known = {listener.name.lower() for listener in self.client_listeners}
+        prefix = LISTENER_PREFIX
+        mine = [name for name in self.given if name.startswith(prefix)]
+        return [name for name in mine if name.removeprefix(prefix).partition(".")[0] not in known]
+
+    @property
+    def client_listeners(self) -> tuple[Listener, ...]:
+        """Return the listeners to open."""
+        return client_listeners(self[d.LISTENERS], self[d.CONTROLLER_LISTENER_NAMES])
+
+    def security_protocol(self, listener: str) -> str:
+        """Return a listener's security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        protocols = self[d.LISTENER_SECURITY_PROTOCOL_MAP]
+        return security_protocol(listener, dict(protocols))
+
+    @property
+    def data_dir(self) -> str | None:
+        """Return the data directory; None for a temporary one."""
+        dirs = self[d.LOG_DIRS]
+        return dirs[0] if dirs else None
+
+    @property
+    def request_memory_bytes(self) -> int:
+        """Return the size of the shared memory for requests (see `queued.max.request.bytes`)."""
+        wanted = self[d.QUEUED_MAX_REQUEST_BYTES]
+        return wanted if wanted > 0 else _largest_requests(self)
+
+    def _settle_synonyms(self) -> None:
+        """Copy the value of a synonym to the main setting."""
+        broker_id = self[d.BROKER_ID]
+        if broker_id is not None and broker_id >= 0 and not self.is_given(d.NODE_ID):
+            self._values[d.NODE_ID.name] = broker_id
+        if not self.is_given(d.LOG_DIRS) and self[d.LOG_DIR]:
+            self._values[d.LOG_DIRS.name] = (self[d.LOG_DIR],)
+
+    def _settle_persona(self) -> None:
+        """Set what follows from the persona, unless it was given."""
+        persona = self[p.PERSONA]
+        for name, text in p.implied_settings(persona).items() if persona else ():
+            if name not in self._where:
+                self._values[name] = BROKER_SETTINGS[name].parse(text)
+
+    def _problem_text(self, name: str, text: str) -> str:
+        value = self._shown(name)
+        return _problem(
+            SettingEntry(name, value or "", self._where.get(name, DEFAULT_SOURCE)), text
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Settings):
+            return NotImplemented
+        return self._values == other._values and self.profile == other.profile
+
+    def __hash__(self) -> int:
+        return hash((self.profile, tuple(self._where.items())))
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={self._shown(name)}" for name in self._where)
+        return f"<Settings {self.profile}: {given or 'defaults'}>"
+
+
+def _default(declared: Setting[T], profile: str) -> T:
+    return declared.kafka_default if profile == "kafka" else declared.default
+
+
+def _problem(entry: SettingEntry, text: str) -> str:
+    return f"{entry.name}={entry.value} ({entry.where}): {text}"
+
+
+def _largest_requests(settings: Settings) -> int:
+    """Return the bytes of one request of the maximum size per network processor."""
+    return settings[d.SOCKET_REQUEST_MAX_BYTES] * settings[d.NUM_NETWORK_THREADS]
+
+
+def _persona_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    persona = settings[p.PERSONA]
+    if persona is None or LEADER_AND_ISR in persona.versions:
+        return
+    text = f"needs LeaderAndIsr and other requests of controllers, which persona={persona} does "
+    text += "not have; set only one of the two"
+    if settings[ADVERTISE_CONTROLLER_REQUESTS]:
+        yield ADVERTISE_CONTROLLER_REQUESTS.name, text
+    if settings[z.ZOOKEEPER_CONNECT] is not None:
+        yield z.ZOOKEEPER_CONNECT.name, text
+
+
+Relation = Callable[[Settings], Iterable[tuple[str, str]]]
+
+
+def _identity_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    broker_id, node_id = settings[d.BROKER_ID], settings[d.NODE_ID]
+    if broker_id is not None and broker_id >= 0 and broker_id != node_id:
+        yield "broker.id", f"must agree with node.id={node_id}; set only one of the two"
+    if len(settings[d.LOG_DIRS]) > 1:
+        yield "log.dirs", "must be one directory; several are not supported"
+
+
+def _listener_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    controllers = settings[d.CONTROLLER_LISTENER_NAMES]
+    configured = settings[d.ADVERTISED_LISTENERS]
+    advertised = client_listeners(configured or (), controllers)
+    protocols = settings[d.LISTENER_SECURITY_PROTOCOL_MAP]
+    return listener_problems(settings.client_listeners, advertised, dict(protocols))
+
+
+def _bound_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    low, high = settings[g.GROUP_MIN_SESSION_TIMEOUT_MS], settings[g.GROUP_MAX_SESSION_TIMEOUT_MS]
+    if low > high:
+        yield "group.min.session.timeout.ms", f"must not exceed group.max.session.timeout.ms={high}"
+    largest, processors = settings[d.SOCKET_REQUEST_MAX_BYTES], settings[d.NUM_NETWORK_THREADS]
+    needed = _largest_requests(settings)
+    if settings.request_memory_bytes < needed:
+        problem = f"must hold one request of socket.request.max.bytes={largest} for each of "
+        problem += f"num.network.threads={processors}, which is {needed}; raise it or lower those"
+        yield "queued.max.request.bytes", problem
+
+
+def _connection_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    overrides = c.MAX_CONNECTIONS_PER_IP_OVERRIDES
+    if settings[c.MAX_CONNECTIONS_PER_IP] == 0 and not settings[overrides]:
+        problem = f"rejects every connection; set limits for allowed hosts in {overrides.name}"
+        yield c.MAX_CONNECTIONS_PER_IP.name, problem
+    name = settings[c.INTER_BROKER_LISTENER_NAME]
+    names = [listener.name for listener in settings.client_listeners]
+    if name is not None and name.upper() not in names:
+        yield c.INTER_BROKER_LISTENER_NAME.name, f"must be one of listeners: {', '.join(names)}"
+
+
+def _sharded_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    if settings[c.ACCEPTOR_MODE] != c.SHARDED:
+        return
+    for name in settings.given:
+        declared = broker_setting(name)
+        if declared in c.ONE_ACCEPTOR_ONLY and settings.value_at(name, None) != declared.default:
+            yield name, f"not with acceptor.mode={c.SHARDED}: {c.SHARDED_ADVICE}"
+
+
+def _activity_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    if not settings[a.ACTIVITY_ENABLE] or settings[a.ACTIVITY_FORMAT] != a.FORMAT_ARROW:
+        return
+    from importlib.util import find_spec  # Not loaded by brokers without activity.
+
+    if find_spec("pyarrow") is None:
+        problem = f"{a.FORMAT_ARROW} needs pyarrow, which is not installed: pip install "
+        problem += f"'minibroker[activity]', or set it to {a.FORMAT_JSON}"
+        yield a.ACTIVITY_FORMAT.name, problem
+
+
+def _zookeeper_relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    has_user = settings[z.ZOOKEEPER_DIGEST_USERNAME] is not None
+    if has_user != (settings[z.ZOOKEEPER_DIGEST_PASSWORD] is not None):
+        yield "zookeeper.digest.username", "must be given together with zookeeper.digest.password"
+    with_tls = settings[z.ZOOKEEPER_SSL_CLIENT_ENABLE]
+    has_certificate = with_tls and settings[z.ZOOKEEPER_SSL_KEYSTORE_LOCATION] is not None
+    if settings[z.ZOOKEEPER_SET_ACL] and not (has_user or has_certificate):
+        problem = "needs credentials for the ACLs: set zookeeper.digest.username and "
+        problem += "zookeeper.digest.password, or TLS with zookeeper.ssl.keystore.location"
+        yield "zookeeper.set.acl", problem
+
+
+_RELATIONS: tuple[Relation, ...] = (
+    _identity_relations,
+    _listener_relations,
+    security_relations.problems,
+    _bound_relations,
+    _connection_relations,
+    _zookeeper_relations,
+    _persona_relations,
+)
+
+
+def _relations(settings: Settings) -> Iterable[tuple[str, str]]:
+    """Check all constraints between settings: (name, problem) pairs."""
+    for relation in _RELATIONS:
+        yield from relation(settings)

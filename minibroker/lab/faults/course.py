@@ -1,0 +1,352 @@
+"""What the rules that match do to one request and to its response.
+
+Owns the changes of the request before it is executed, and of the response and its bytes. It must
+never wait, send, or decide which rules fire: the shell asks. Invariant: rules act in the order in
+which they were added, an entity gets the error of the first one, and a rule that would leave the
+response as it is does not fire for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from minibroker.lab.faults.actions import (
+    ACTIONS,
+    AFTER,
+    BEFORE,
+    CRC,
+    ENDINGS,
+    MIDDLE,
+    REPLACING_ACTIONS,
+    RESPONSE_ACTIONS,
+    TAGGED_FIELD,
+)
+from minibroker.lab.faults.corruption import add_tagged_field, damage_crc, damage_frame
+from minibroker.lab.faults.error_responses import (
+    ErrorPlan,
+    error_response,
+    fail_everything,
+    plan_error,
+    remove_entities,
+)
+from minibroker.lab.faults.matching import Candidate, RequestMatches, RuleMatch
+from minibroker.lab.faults.points import WAITING
+from minibroker.lab.faults.response_fields import copied, set_fields
+from minibroker.lab.faults.rulebook import Firing
+from minibroker.lab.faults.rules import ActiveRule, error_of, selected_keys
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import encoder
+from minibroker_protocol.entities import Keys, MessageEntity, Step
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.headers import RequestHeader
+from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Message, Struct
+
+LoadRecords: TypeAlias = Callable[[Any], bytes]
+"""Returns the bytes of records."""
+
+NO_EFFECT: Final = object()
+"""What a rule would do to a response that it leaves as it is."""
+
+_FRAME_PARTS: Final = frozenset({"bit", "length", "correlation_id", "truncate"})
+_FROM_ARRIVAL: Final = frozenset({"observe", "reorder"})
+"""Actions that count requests as they arrive, at any place."""
+
+
+class FaultCourse:
+    """The course of one request with the rules that match it."""
+
+    def __init__(self, header: RequestHeader, request: Any, matches: RequestMatches) -> None:
+        self.fired: Final[dict[str, Firing]] = {}
+        self._header = (int(header.api_key), header.api_version)
+        self._matches = matches.matches
+        self._entity_count = matches.entity_count
+        is_produce = header.api_key == ApiKey.PRODUCE
+        self.has_response: Final = not (is_produce and request.acks == 0)
+        self._late = [each for each in self._matches if self._is_late(request, each)]
+        self._late_ids = {each.active.id for each in self._late}
+        self._claimed: set[int] = set()
+        """Positions of entities that final actions have claimed."""
+        self._is_claimed_whole = False
+        self._failing: dict[str, list[MessageEntity]] = {}
+        """The entities that get the error of a rule, by its id."""
+        self._early_errors: list[tuple[ErrorPlan, int]] = []
+        self._late_errors: dict[str, tuple[ErrorPlan | None, int]] = {}
+        self._loses_response = False
+        self._has_ended = False
+        self.has_error = False
+        """Whether a rule puts an error into the response."""
+
+    def _is_late(self, request: Struct, match: RuleMatch) -> bool:
+        """Whether it depends on the response whether a rule acts."""
+        active = match.active
+        if active.rule.action in _FROM_ARRIVAL or active.place == WAITING:
+            return False
+        if active.rule.action == "error" and active.place == BEFORE:
+            return self._plan(request, match, match.found)[0] is None
+        return active.place != BEFORE
+
+    @property
+    def api(self) -> ApiKey:
+        """The API of the request."""
+        return ApiKey(self._header[0])
+
+    # Before the work --------------------------------------------------------------------------
+
+    def candidates(self) -> list[Candidate]:
+        """The rules that fire before the work, and those that claim entities for later."""
+        return [
+            Candidate(match.active.id, match.claims, is_late)
+            for match in self._matches
+            if match.active.place != WAITING
+            and (not (is_late := match.active.id in self._late_ids) or _claims(match.active))
+        ]
+
+    def begin(self, fired: Sequence[Firing]) -> None:
+        """Take note of the rules that fire before the work, and of those that claim for later."""
+        winners = {each.rule_id for each in fired if each.is_late}
+        self.fired.update({each.rule_id: each for each in fired if not each.is_late})
+        failed: set[tuple[Step, ...]] = set()
+        for match in self._matches:
+            rule_id, action = match.active.id, match.active.rule.action
+            if rule_id in self.fired and ACTIONS[action].is_final:
+                self._claim(match)
+            if action == "error" and (rule_id in self.fired or rule_id in self._late_ids):
+                found = [each for each in match.found if each.path not in failed]
+                self._failing[rule_id] = found
+                if rule_id in self.fired or rule_id in winners:
+                    failed.update(each.path for each in found)
+            if rule_id in winners and action in ENDINGS and match.active.place == AFTER:
+                self._loses_response = True
+
+    def _claim(self, match: RuleMatch) -> None:
+        if match.claims is None:
+            self._is_claimed_whole = True
+        else:
+            self._claimed.update(match.claims)
+
+    def prepare(self, request: Struct) -> bool:
+        """Remove from a request what will fail; return whether the rest must be executed."""
+        removed: list[MessageEntity] = []
+        is_answered = any(True for _ in self.rules("replace", place=BEFORE))
+        for match in self._matches:
+            rule_id = match.active.id
+            found = self._failing.get(rule_id)
+            if not found:
+                continue
+            plan, code = self._plan(request, match, found)
+            if rule_id in self._late_ids or plan is None:
+                self._late_errors[rule_id] = plan, code
+                continue
+            self._early_errors.append((plan, code))
+            self.has_error |= code != ErrorCode.NONE
+            removed += found
+            if plan.is_whole or len(removed) == self._entity_count:
+                is_answered = True
+        if is_answered:
+            return False
+        if removed:
+            remove_entities(request, removed)
+            if hasattr(request, "max_wait_ms"):  # A partition with an error ends a long poll.
+                request.max_wait_ms = 0
+        return True
+
+    def _plan(
+        self, request: Struct, match: RuleMatch, found: Sequence[MessageEntity]
+    ) -> tuple[ErrorPlan | None, int]:
+        rule = match.active.rule
+        code = error_of(rule.error or "")
+        assert code is not None
+        plan = plan_error(
+            self._header,
+            request,
+            found,
+            selected_keys(rule),
+            code,
+            all_found=self._entity_count,
+            whole=bool(rule.whole),
+        )
+        return plan, code
+
+    def respond(self, response: Any) -> Any:
+        """The response with what rules have decided before the work.
+
+        ``response`` is that to the rest of the request; None if nothing was executed.
+        """
+        if not self.has_response:
+            return None
+        replacements = list(self.rules("replace", place=BEFORE))
+        if replacements:
+            response = registry.schema(self._header[0]).response()
+        for plan, code in self._early_errors:
+            response = error_response(self._header, plan, code, response)
+        for active in replacements:
+            set_fields(response, active.rule.response or {})
+        return response
+
+    # With the response ------------------------------------------------------------------------
+
+    def late_matches(self) -> Iterator[RuleMatch]:
+        """The rules that may fire now that the response is known, in their order."""
+        for match in self._late:
+            if self._has_ended:
+                return
+            if not (_claims(match.active) and self._is_claimed(match)):
+                yield match
+
+    def _is_claimed(self, match: RuleMatch) -> bool:
+        """Whether other rules have claimed all entities of a match."""
+        claims = match.claims
+        return self._is_claimed_whole or (claims is not None and self._claimed.issuperset(claims))
+
+    def effect(self, match: RuleMatch, response: Any, load: LoadRecords) -> Any:
+        """The response if a rule fires; `NO_EFFECT` if that changes neither it nor its time."""
+        rule = match.active.rule
+        if rule.action not in RESPONSE_ACTIONS and match.active.place != MIDDLE:
+            return response
+        if self._loses_response:
+            return NO_EFFECT
+        if rule.action == "throttle" and rule.mute is not False and response is None:
+            return response
+        if rule.action == "error" and not self.has_response:  # The connection is closed instead.
+            return NO_EFFECT if error_of(rule.error or "") == ErrorCode.NONE else response
+        if response is None:
+            return NO_EFFECT
+        if rule.action in ("slow", "disconnect") or rule.part in _FRAME_PARTS:
+            return response
+        changed = self._change(match, copied(response), load)
+        is_muted = rule.action == "throttle" and rule.mute is not False
+        return changed if is_muted or self._differ(response, changed) else NO_EFFECT
+
+    def _change(self, match: RuleMatch, response: Any, load: LoadRecords) -> Any:
+        """A response as a rule changes it."""
+        rule = match.active.rule
+        if rule.action == "error":
+            return self._fail(match, response)
+        if rule.action == "replace":
+            set_fields(response, rule.response or {})
+        elif rule.action == "throttle":
+            if registry.throttle_versions(self._header[0]).has(self._header[1]):
+                response.throttle_time_ms = rule.throttle_ms
+        elif rule.part == TAGGED_FIELD:
+            add_tagged_field(response)
+        elif isinstance(response, FetchResponse):
+            for partition in _records_of(response, match):
+                partition.records = damage_crc(load(partition.records))
+        return response
+
+    def _fail(self, match: RuleMatch, response: Any) -> Any:
+        if match.active.id not in self._late_errors:
+            return response  # Another rule has claimed its entities.
+        plan, code = self._late_errors[match.active.id]
+        if plan is None:
+            fail_everything(self._header, response, code)
+            return response
+        return error_response(self._header, plan, code, response, is_complete=True)
+
+    def _differ(self, one: Message, other: Message) -> bool:
+        encode = encoder(type(one), self._header[1])
+        return encode(one) != encode(other)
+
+    def fire_late(self, match: RuleMatch, fired: Firing) -> None:
+        """Take note of a rule that fires now that the response is known."""
+        active = match.active
+        self.fired[active.id] = fired
+        if _claims(active):
+            self._claim(match)
+        self.has_error |= active.rule.action == "error" and not self.has_response
+        self._has_ended |= active.rule.action in ENDINGS and active.place == AFTER
+
+    # Waits ------------------------------------------------------------------------------------
+
+    @property
+    def is_about_waits(self) -> bool:
+        """Whether a rule is about a fetch that waits."""
+        return any(match.active.place == WAITING for match in self._matches)
+
+    def wait_candidates(self, request: FetchRequest, response: Any) -> list[Candidate]:
+        """The rules about waits; they are matches only if what is there is not enough."""
+        if not isinstance(response, FetchResponse) or request.max_wait_ms <= 0:
+            return []
+        partitions = [each for topic in response.responses for each in topic.partitions]
+        size = sum(len(each.records or b"") for each in partitions)
+        is_failed = response.error_code or any(each.error_code for each in partitions)
+        if is_failed or size >= request.min_bytes:
+            return []
+        waits = (match.active for match in self._matches if match.active.place == WAITING)
+        return [Candidate(active.id, None) for active in waits]
+
+    def fire(self, fired: Sequence[Firing]) -> None:
+        """Take note of rules that fire while the request waits."""
+        self.fired.update({each.rule_id: each for each in fired})
+
+    # What has fired ---------------------------------------------------------------------------
+
+    def fired_rules(self) -> list[ActiveRule]:
+        """The rules that fired for the request."""
+        return [match.active for match in self._matches if match.active.id in self.fired]
+
+    def rules(self, *actions: str, place: str | None = None) -> Iterator[ActiveRule]:
+        """The rules that fired with one of these actions, at a place or at any."""
+        for active in self.fired_rules():
+            if active.rule.action in actions and place in (None, active.place):
+                yield active
+
+    def keys_of(self, rule_id: str) -> Keys:
+        """The keys of the first entity that a rule matches."""
+        found = (each.found for each in self._matches if each.active.id == rule_id)
+        return next((entities[0].keys for entities in found if entities), {})
+
+    @property
+    def sets_throttle_time(self) -> bool:
+        """Whether rules have set the throttle time of the response."""
+        return any(True for _ in self.rules("throttle")) or any(
+            "throttle_time_ms" in (active.rule.response or {}) for active in self.rules("replace")
+        )
+
+    @property
+    def changes_response(self) -> bool:
+        """Whether rules have changed more of the response than its throttle time."""
+        return any(True for _ in self.rules(*REPLACING_ACTIONS))
+
+    def damage(self, frame: bytes) -> bytes:
+        """The bytes of the response as they are sent."""
+        for active in self.rules("corrupt"):
+            rule = active.rule
+            if rule.part in _FRAME_PARTS:
+                frame = damage_frame(frame, rule.part, rule.bytes)
+        return frame
+
+
+def _claims(active: ActiveRule) -> bool:
+    """Whether a rule claims what it matches; one about records does not: there may be none."""
+    return ACTIONS[active.rule.action].is_final and active.rule.part != CRC
+
+
+def _records_of(response: FetchResponse, match: RuleMatch) -> Iterator[PartitionData]:
+    """The partitions with records that a rule is about."""
+    selects = bool(selected_keys(match.active.rule))
+    for topic in response.responses:
+        for partition in topic.partitions:
+            if partition.records and (
+                not selects
+                or any(_is_of(each, topic, partition.partition_index) for each in match.found)
+            ):
+                yield partition
+
+
+def _is_of(entity: MessageEntity, topic: FetchableTopicResponse, partition: int) -> bool:
+    keys = entity.keys
+    if keys.get(Meaning.PARTITION) != partition:
+        return False
+    if Meaning.TOPIC_ID in keys:
+        return bool(keys[Meaning.TOPIC_ID] == topic.topic_id)
+    return bool(keys.get(Meaning.TOPIC) == topic.topic)

@@ -1,0 +1,387 @@
+"""Carries out fault rules on connections, in a broker and in a proxy.
+
+Owns the waits, disconnects and silences that rules ask for. It must never decide which rules fire,
+know what an error looks like, or how requests are executed: the caller passes that in. Invariant:
+what a rule does to a request is the same wherever the request is executed; a connection that a rule
+closes raises ``FaultDisconnect``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+import trio
+
+from minibroker.broker.apis.base import CloseConnection
+from minibroker.broker.log.slices import FileSlice
+from minibroker.lab.control.fault_shapes import FaultHold
+from minibroker.lab.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, ENTITY_FIELDS, MIDDLE
+from minibroker.lab.faults.course import NO_EFFECT, FaultCourse
+from minibroker.lab.faults.disconnect import FaultDisconnect
+from minibroker.lab.faults.matching import (
+    Candidate,
+    ConnectionAttributes,
+    Matcher,
+    RequestMatches,
+    matches_connection,
+)
+from minibroker.lab.faults.points import WAITING
+from minibroker.lab.faults.rulebook import Firing
+from minibroker.lab.faults.rules import ActiveRule
+from minibroker_protocol.headers import RequestHeader
+from minibroker_protocol.registry import ApiKey
+
+PIECES_PER_S: Final = 20
+"""Pieces of a slow response, unless its rate is lower."""
+
+
+class FaultedConnection(Protocol):
+    """A client's connection, as rules act on it."""
+
+    def attributes(self) -> ConnectionAttributes:
+        """What rules can select about it."""
+
+    def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
+        """Record that a rule fired: for a request with this header, or for the connection."""
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes to the client."""
+
+    def reset_on_close(self) -> None:
+        """Let its close send a TCP reset."""
+
+    def close_for(self, rule_id: str) -> None:
+        """Close it for a rule, whatever it does now."""
+
+    async def discard_requests(self) -> None:
+        """Read and drop requests until the client disconnects."""
+
+    async def discard_bytes(self) -> None:
+        """Read and drop bytes until the client disconnects."""
+
+
+class FaultDecisions(Protocol):
+    """Whatever counts matches, and decides which rules fire."""
+
+    async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+        """The rules that fire of those that match."""
+
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
+        """Return when a rule has been released more often than that, or is removed.
+
+        ``what`` is held until then, in a process that this knows.
+        """
+
+    async def act(self, rule_id: str) -> None:
+        """Carry out a rule that acts on the broker, or on the request that this one overtakes."""
+
+
+class FaultExecutor:
+    """The fault rules that apply to a set of connections."""
+
+    def __init__(self, decisions: FaultDecisions, *, delays_throttled: bool = False) -> None:
+        """``delays_throttled`` says that throttled responses are late, as before Kafka 2.0."""
+        self._decisions = decisions
+        self._delays_throttled = delays_throttled
+        self._matcher = Matcher()
+
+    @property
+    def forbids_fetch_sessions(self) -> bool:
+        """Whether fetches must name all their partitions."""
+        return self._matcher.forbids_fetch_sessions
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rule is set."""
+        return not self._matcher.rules
+
+    def change_rules(
+        self, added: Iterable[ActiveRule], removed: Iterable[str] = (), *, replaces: bool = False
+    ) -> None:
+        """Add and remove rules, or replace all."""
+        if replaces:
+            self._matcher = Matcher()
+        for rule_id in removed:
+            self._matcher.remove(rule_id)
+        for active in added:
+            self._matcher.add(active)
+
+    def concerns(self, data: bytes | memoryview) -> bool:
+        """Whether a rule may match a request, by its API and client id."""
+        return self._matcher.concerns(data)
+
+    # Requests ---------------------------------------------------------------------------------
+
+    def match(
+        self,
+        attributes: ConnectionAttributes,
+        header: RequestHeader,
+        request: Any,
+        topic_of: Callable[[Any], str | None],
+    ) -> RequestMatches | None:
+        """The rules that match a request; None if there are none.
+
+        ``topic_of`` returns the name of a topic id.
+        """
+        if (
+            header.api_key == ApiKey.FETCH
+            and self.forbids_fetch_sessions
+            and request.session_epoch > 0
+        ):
+            return None  # Its session is refused, and the client starts again with a full fetch.
+        return self._matcher.match_request(attributes, header, request, topic_of)
+
+    async def execute(
+        self,
+        connection: FaultedConnection,
+        header: RequestHeader,
+        request: Any,
+        matches: RequestMatches | None,
+        run: Callable[[], Awaitable[Any]],
+    ) -> tuple[Any, RequestFaults | None]:
+        """Return the response to a request, and what rules do when it is sent.
+
+        ``run`` executes the request.
+
+        Raises ``FaultDisconnect``, or ``CloseConnection`` for an error that has no response.
+        """
+        if matches is None:
+            return await run(), None
+        course = FaultCourse(header, request, matches)
+        course.begin(await self._decide(course.candidates()))
+        note_fired = partial(connection.note_fired, header=header)
+        for active in course.fired_rules():
+            note_fired(active)
+        faults = RequestFaults(
+            connection, course, self._decisions, delays_throttled=self._delays_throttled
+        )
+        try:
+            response = await self._follow(course, faults, request, run, note_fired)
+        except BaseException:
+            await faults.end()
+            raise
+        if response is None:
+            await faults.end()
+        return response, faults
+
+    async def _follow(
+        self,
+        course: FaultCourse,
+        faults: RequestFaults,
+        request: Any,
+        run: Callable[[], Awaitable[Any]],
+        note_fired: Callable[[ActiveRule], object],
+    ) -> Any:
+        """Take a request through its course, up to its response."""
+        await faults.stop_at(BEFORE)
+        response = None
+        if course.prepare(request):
+            response = await self._run(course, faults, request, run, note_fired)
+        response = course.respond(response)
+        for match in course.late_matches():
+            changed = course.effect(match, response, _load)
+            if changed is NO_EFFECT:
+                continue
+            for fired in await self._decide([Candidate(match.active.id, None)]):
+                course.fire_late(match, fired)
+                note_fired(match.active)
+                response = changed
+        if course.has_error and not course.has_response:
+            raise CloseConnection("a fault rule put an error into a request with acks=0")
+        await faults.stop_at(AFTER)
+        return response
+
+    async def _run(
+        self,
+        course: FaultCourse,
+        faults: RequestFaults,
+        request: Any,
+        run: Callable[[], Awaitable[Any]],
+        note_fired: Callable[[ActiveRule], object],
+    ) -> Any:
+        """Execute a request; one that would wait for records is held before it does."""
+        if not course.is_about_waits:
+            return await run()
+        wait_ms, request.max_wait_ms = request.max_wait_ms, 0
+        response = await run()
+        request.max_wait_ms = wait_ms
+        candidates = course.wait_candidates(request, response)
+        if not candidates:
+            return response
+        known = course.fired_rules()
+        course.fire(await self._decide(candidates))
+        for active in course.fired_rules():
+            if active not in known:
+                note_fired(active)
+        await faults.stop_at(WAITING)
+        return await run()
+
+    async def _decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+        return await self._decisions.decide(candidates) if candidates else ()
+
+    # Connections ------------------------------------------------------------------------------
+
+    async def meet(self, connection: FaultedConnection) -> None:
+        """Apply the rules to a new connection. Raises ``FaultDisconnect``."""
+        matching = self._matcher.match_new_connection(connection.attributes())
+        for active in await self._fired(matching):
+            connection.note_fired(active, None)
+            if active.rule.action == "refuse":
+                connection.reset_on_close()
+                raise FaultDisconnect(f"rule {active.id}")
+            await connection.discard_bytes()
+            raise FaultDisconnect(f"rule {active.id} left the connection silent")
+
+    async def close_matching(
+        self, active: ActiveRule, connections: Iterable[FaultedConnection]
+    ) -> None:
+        """Close the connections that match a new rule, which is one to close them."""
+        for connection in list(connections):
+            if matches_connection(active.rule, connection.attributes()) and await self._fired(
+                [active]
+            ):
+                connection.note_fired(active, None)
+                connection.close_for(active.id)
+
+    async def _fired(self, matching: Sequence[ActiveRule]) -> list[ActiveRule]:
+        decided = await self._decide([Candidate(active.id, None) for active in matching])
+        fired = {each.rule_id for each in decided}
+        return [active for active in matching if active.id in fired]
+
+
+class RequestFaults:
+    """The rules that fired for one request, where they wait, send and disconnect."""
+
+    def __init__(
+        self,
+        connection: FaultedConnection,
+        course: FaultCourse,
+        decisions: FaultDecisions,
+        *,
+        delays_throttled: bool,
+    ) -> None:
+        self._connection = connection
+        self._course = course
+        self._decisions = decisions
+        self._delays_throttled = delays_throttled
+
+    @property
+    def sets_throttle_time(self) -> bool:
+        """Whether rules have set the throttle time of the response."""
+        return self._course.sets_throttle_time
+
+    @property
+    def changes_response(self) -> bool:
+        """Whether rules have changed more of the response than its throttle time."""
+        return self._course.changes_response
+
+    async def stop_at(self, place: str) -> None:
+        """Delay, hold, disconnect or fall silent at a place. Raises ``FaultDisconnect``."""
+        for active in self._course.rules(*_STOPS, place=place):
+            rule = active.rule
+            if rule.action == "delay":
+                await self._sleep(active, rule.delay_ms)
+            elif rule.action == "throttle":
+                if self._delays_throttled and rule.mute is not False:
+                    await self._sleep(active, rule.throttle_ms)
+            elif rule.action in ("hold", "reorder"):
+                await self._hold(active.id)
+            elif rule.action == "disconnect":
+                self._disconnect(active)
+            elif rule.action in BROKER_ACTIONS:
+                await self._decisions.act(active.id)
+            else:
+                await self._connection.discard_requests()
+                raise FaultDisconnect(f"rule {active.id} left the connection silent")
+
+    async def _hold(self, rule_id: str) -> None:
+        fired = self._course.fired[rule_id]
+        if not fired.overtakes:
+            await self._decisions.hold(rule_id, fired.releases, self._describe(rule_id))
+
+    async def end(self) -> None:
+        """Let the requests go on that this one has overtaken."""
+        for active in self._course.rules("reorder"):
+            if self._course.fired[active.id].overtakes:
+                with trio.CancelScope(shield=True):
+                    await self._decisions.act(active.id)
+
+    def _describe(self, rule_id: str) -> FaultHold:
+        """The request and an entity of it."""
+        attributes, keys = self._connection.attributes(), self._course.keys_of(rule_id)
+        entity = {
+            name: keys[key]
+            for name, key in ENTITY_FIELDS.items()
+            if name in FaultHold._fields and keys.get(key) is not None
+        }
+        api = self._course.api.name
+        request = FaultHold("", api, attributes.client_id, attributes.number)
+        return request._replace(**entity)
+
+    def _disconnect(self, active: ActiveRule) -> None:
+        if active.rule.reset:
+            self._connection.reset_on_close()
+        raise FaultDisconnect(f"rule {active.id}")
+
+    def damaged(self, frame: bytes) -> bytes:
+        """The response as ``send`` sends it."""
+        return self._course.damage(frame)
+
+    async def send(self, frame: bytes) -> int:
+        """Send the response with its length; return the number of bytes.
+
+        Raises ``FaultDisconnect``.
+        """
+        try:
+            return await self._send(frame)
+        finally:
+            await self.end()
+
+    async def _send(self, frame: bytes) -> int:
+        frame = self._course.damage(frame)
+        for active in self._course.rules("disconnect", place=MIDDLE):
+            end = active.rule.bytes
+            await self._connection.send(frame[: len(frame) // 2 if end is None else end])
+            self._disconnect(active)
+        await self._send_slowly(frame)
+        return len(frame)
+
+    async def _send_slowly(self, frame: bytes) -> None:
+        """Send the response, at the lowest rate of the rules if there are any."""
+        slow = min(
+            self._course.rules("slow"), key=lambda each: each.rule.bytes_per_s or 0, default=None
+        )
+        sent = 0
+        if slow is not None:
+            rate, since = slow.rule.bytes_per_s or 1, self._course.fired[slow.id].now
+            piece = max(rate // PIECES_PER_S, 1)
+            while len(frame) - sent > piece:
+                await trio.sleep_until(since + (sent + piece) / rate)
+                await self._connection.send(frame[sent : sent + piece])
+                sent += piece
+            await trio.sleep_until(since + len(frame) / rate)
+        await self._connection.send(frame[sent:])
+
+    async def mute(self) -> None:
+        """Wait for the throttle times that rules have set and that mute the connection."""
+        if self._delays_throttled:
+            return
+        for active in self._course.rules("throttle"):
+            if active.rule.mute is not False:
+                await self._sleep(active, active.rule.throttle_ms)
+
+    async def _sleep(self, active: ActiveRule, duration_ms: int | None) -> None:
+        """Sleep until a time after the rule has fired."""
+        await trio.sleep_until(self._course.fired[active.id].now + (duration_ms or 0) / 1000)
+
+
+_STOPS: Final = (
+    *("delay", "throttle", "hold", "reorder", "disconnect", "never_answer"),
+    *sorted(BROKER_ACTIONS),
+)
+
+
+def _load(records: Any) -> bytes:
+    return records.load() if isinstance(records, FileSlice) else bytes(records)

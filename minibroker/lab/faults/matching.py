@@ -1,0 +1,315 @@
+"""Which rules a request or a connection matches, and which of its entities.
+
+Owns the comparison of selectors with a request. It must never count, decide or know a socket.
+Invariant: all selectors of a rule match at the same entity, a request that does not have a
+selected field does not match, and neither does one whose response the rule cannot change.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from minibroker.broker.patterns.wildcard import matches_wildcard
+from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.actions import NEW_CONNECTION_ACTIONS, STORAGE_ACTIONS
+from minibroker.lab.faults.points import WAITING, is_inside
+from minibroker.lab.faults.rule_index import CLIENT_ID, CONNECTION, IndexedRule, RuleIndex, TopicOf
+from minibroker.lab.faults.rules import (
+    ActiveRule,
+    is_about_requests,
+    is_in_network,
+)
+from minibroker_protocol.entities import MessageEntity, entities
+from minibroker_protocol.headers import RequestHeader
+from minibroker_protocol.meanings import Meaning
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Struct
+
+_SESSION_KEYS: Final = frozenset({Meaning.TOPIC, Meaning.TOPIC_ID, Meaning.PARTITION})
+_API_KEY_BYTES: Final = 2
+_CLIENT_ID_LENGTH: Final = struct.Struct(">h")
+_CLIENT_ID_AT: Final = 8
+
+
+class ConnectionAttributes(NamedTuple):
+    """What rules can select about a connection."""
+
+    number: int
+    listener: str
+    address: str
+    principal: str
+    client_id: str | None = None
+
+
+class RuleMatch(NamedTuple):
+    """A rule that matches a request, with the entities that it matches."""
+
+    active: ActiveRule
+    found: tuple[MessageEntity, ...]
+    claims: tuple[int, ...] | None
+    """As in ``Candidate``."""
+
+
+class Candidate(NamedTuple):
+    """A match as the controller decides about it: which entities a final action would claim."""
+
+    rule_id: str
+    claims: tuple[int, ...] | None
+    """Positions of the matching entities in the request; None if the rule claims all of it."""
+    is_late: bool = False
+    """Whether the rule claims now if it would fire, and is compared again with the response."""
+
+
+class RequestMatches(NamedTuple):
+    """All rules that match a request, in the order in which they were added."""
+
+    matches: tuple[RuleMatch, ...]
+    entity_count: int
+
+
+class Matcher:
+    """The rules of a broker, prepared for matching."""
+
+    def __init__(self, rules: Iterable[ActiveRule] = ()) -> None:
+        self.rules: dict[str, ActiveRule] = {}
+        self._indexed: dict[str, IndexedRule] = {}
+        self._by_api: dict[int | None, RuleIndex] = {}
+        self._about_new_connections: dict[str, ActiveRule] = {}
+        self._about_appends: set[str] = set()
+        self._against_sessions: set[str] = set()
+        self._last_order = 0
+        for each in rules:
+            self.add(each)
+
+    def add(self, active: ActiveRule) -> None:
+        """Add a rule after those that are there, unless it is there."""
+        if active.id in self.rules:
+            return
+        self.rules[active.id] = active
+        action = active.rule.action
+        if action in NEW_CONNECTION_ACTIONS:
+            self._about_new_connections[active.id] = active
+        if action in STORAGE_ACTIONS:
+            self._about_appends.add(active.id)
+        if not is_about_requests(active.rule):
+            return
+        self._last_order += 1
+        indexed = self._indexed[active.id] = IndexedRule(active, self._last_order)
+        self._by_api.setdefault(indexed.api, RuleIndex()).add(indexed)
+        if _forbids_fetch_sessions(indexed):
+            self._against_sessions.add(active.id)
+
+    def remove(self, rule_id: str) -> None:
+        """Remove a rule, if it is there."""
+        self.rules.pop(rule_id, None)
+        self._about_new_connections.pop(rule_id, None)
+        self._about_appends.discard(rule_id)
+        self._against_sessions.discard(rule_id)
+        indexed = self._indexed.pop(rule_id, None)
+        if indexed is not None:
+            index = self._by_api[indexed.api]
+            index.remove(indexed)
+            if not index:
+                del self._by_api[indexed.api]
+
+    @property
+    def forbids_fetch_sessions(self) -> bool:
+        """Whether fetches must name all their partitions, so that rules can select them."""
+        return bool(self._against_sessions)
+
+    def concerns(self, data: bytes | memoryview) -> bool:
+        """Whether a rule may match a request, by its API and client id, or appends of any.
+
+        A request that is executed in one step and fails is executed again, so rules about appends
+        would count it twice.
+        """
+        if self._about_appends:
+            return True
+        api_key = int.from_bytes(data[:_API_KEY_BYTES], "big", signed=True)
+        client_id = partial(client_id_of, data)
+        return any(
+            index.concerns(client_id)
+            for api in (api_key, None)
+            if (index := self._by_api.get(api)) is not None
+        )
+
+    def match_request(
+        self,
+        facts: ConnectionAttributes,
+        header: RequestHeader,
+        request: Struct,
+        topic_of: TopicOf,
+    ) -> RequestMatches | None:
+        """The rules that match a request; None if there are none.
+
+        ``topic_of`` returns the name of a topic id.
+        """
+        known: list[MessageEntity] = []
+
+        def found() -> list[MessageEntity]:
+            if not known:
+                known.extend(entities(request, header.api_version))
+            return known
+
+        matches = [
+            match
+            for rule in self._candidates(facts, header, found, topic_of)
+            if (match := _match(rule, facts, header, found, topic_of)) is not None
+        ]
+        return RequestMatches(tuple(matches), len(found())) if matches else None
+
+    def _candidates(
+        self,
+        facts: ConnectionAttributes,
+        header: RequestHeader,
+        found: Callable[[], Sequence[MessageEntity]],
+        topic_of: TopicOf,
+    ) -> list[IndexedRule]:
+        """The rules that may match, in the order in which they were added."""
+        values = {CLIENT_ID: facts.client_id, CONNECTION: facts.number}
+        candidates: dict[int, IndexedRule] = {}
+        for api in (int(header.api_key), None):
+            index = self._by_api.get(api)
+            if index is not None:
+                for rule in index.find(values, found, topic_of):
+                    candidates[rule.order] = rule
+        return [candidates[order] for order in sorted(candidates)]
+
+    def match_new_connection(self, facts: ConnectionAttributes) -> Sequence[ActiveRule]:
+        """The rules that match a new connection."""
+        rules = self._about_new_connections.values()
+        return [each for each in rules if matches_connection(each.rule, facts)]
+
+
+def _match(
+    indexed: IndexedRule,
+    facts: ConnectionAttributes,
+    header: RequestHeader,
+    found: Callable[[], Sequence[MessageEntity]],
+    topic_of: TopicOf,
+) -> RuleMatch | None:
+    rule, version = indexed.active.rule, header.api_version
+    if rule.version_min is not None and version < rule.version_min:
+        return None
+    if rule.version_max is not None and version > rule.version_max:
+        return None
+    if not (indexed.is_about_all_clients or _matches_client(rule, header, facts)):
+        return None
+    everything = found()
+    at = [i for i, each in enumerate(everything) if indexed.matches_entity(each, topic_of)]
+    if (indexed.selected and not at) or not indexed.has_effect(int(header.api_key), version):
+        return None
+    claims = tuple(at) if indexed.selected and len(at) < len(everything) else None
+    return RuleMatch(indexed.active, tuple(everything[index] for index in at), claims)
+
+
+def _forbids_fetch_sessions(indexed: IndexedRule) -> bool:
+    rule = indexed.active.rule
+    return indexed.api in (None, ApiKey.FETCH) and (
+        bool(indexed.selected & _SESSION_KEYS)
+        or rule.action in ("error", "corrupt", "replace")
+        or indexed.active.place == WAITING
+    )
+
+
+def client_id_of(data: bytes | memoryview) -> str | None:
+    """The client id in the header of a request; None if it has none."""
+    start = _CLIENT_ID_AT + _CLIENT_ID_LENGTH.size
+    if len(data) < start:
+        return None
+    (length,) = _CLIENT_ID_LENGTH.unpack_from(data, _CLIENT_ID_AT)
+    return None if length < 0 else bytes(data[start : start + length]).decode(errors="replace")
+
+
+def _matches_client(rule: FaultRule, header: RequestHeader, facts: ConnectionAttributes) -> bool:
+    is_matched = rule.correlation_id in (None, header.correlation_id)
+    return is_matched and matches_connection(rule, facts)
+
+
+def matches_connection(rule: FaultRule, facts: ConnectionAttributes) -> bool:
+    """Whether a rule's selectors of clients and connections match."""
+    return (
+        rule.connection in (None, facts.number)
+        and rule.listener in (None, facts.listener)
+        and (rule.address is None or is_in_network(facts.address, rule.address))
+        and _matches_text(rule.principal, facts.principal)
+        and _matches_text(rule.client_id, facts.client_id)
+    )
+
+
+class EntityMatcher:
+    """Rules that are matched with a single entity."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, IndexedRule] = {}
+        self._index = RuleIndex()
+        self._last_order = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def add(self, active: ActiveRule) -> None:
+        """Add a rule after those that are there, unless it is there."""
+        if active.id not in self._rules:
+            self._last_order += 1
+            indexed = self._rules[active.id] = IndexedRule(active, self._last_order)
+            self._index.add(indexed)
+
+    def remove(self, rule_id: str) -> None:
+        """Remove a rule, if it is there."""
+        if (indexed := self._rules.pop(rule_id, None)) is not None:
+            self._index.remove(indexed)
+
+    def all(self) -> Iterator[ActiveRule]:
+        """All rules, in the order in which they were added."""
+        return (each.active for each in self._rules.values())
+
+    def match(self, keys: Mapping[Meaning, Any]) -> list[ActiveRule]:
+        """The rules that match an entity with these keys, in the order in which they were added."""
+        entity = MessageEntity(keys, ())
+        found = {rule.order: rule for rule in self._index.find({}, lambda: [entity], _no_topic)}
+        return [
+            found[order].active
+            for order in sorted(found)
+            if found[order].matches_entity(entity, _no_topic)
+        ]
+
+
+class PointMatcher:
+    """The rules of a broker that hold at points inside of it."""
+
+    def __init__(self) -> None:
+        self._by_point: dict[str, EntityMatcher] = {}
+
+    def __bool__(self) -> bool:
+        return any(self._by_point.values())
+
+    def add(self, active: ActiveRule) -> None:
+        """Add a rule after those that are there, if it is about such a point."""
+        if is_inside(active.rule):
+            self._by_point.setdefault(str(active.rule.point), EntityMatcher()).add(active)
+
+    def remove(self, rule_id: str) -> None:
+        """Remove a rule, if it is there."""
+        for rules in self._by_point.values():
+            rules.remove(rule_id)
+
+    def match(self, point: str, keys: Mapping[Meaning, Any]) -> tuple[Candidate, ...]:
+        """The rules that match what is at a point, with these keys."""
+        rules = self._by_point.get(point)
+        return (
+            () if rules is None else tuple(Candidate(each.id, None) for each in rules.match(keys))
+        )
+
+
+def _no_topic(topic_id: object) -> None:
+    del topic_id
+
+
+def _matches_text(selector: str | None, value: Any) -> bool:
+    if selector is None:
+        return True
+    return isinstance(value, str) and matches_wildcard(value, selector)

@@ -1,0 +1,240 @@
+"""The fault rules of a broker or a proxy, with those that wait for them.
+
+Owns the one rulebook: what the control API adds and removes, and which requests wait until a rule
+has fired or is released. It must never know how a fault is carried out, or in which processes.
+Invariant: every match is counted here, and what waits is woken by each change. The rules last as
+long as this process, or as their store keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from minibroker.lab.control.backend import BackendError, Conflict, NotFound
+from minibroker.lab.control.fault_shapes import (
+    RULES_MAX,
+    FaultHold,
+    FaultList,
+    FaultRelease,
+    FaultRule,
+    FaultView,
+)
+from minibroker.lab.faults.actions import STORAGE_ACTIONS
+from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.rulebook import (
+    DuplicateRule,
+    Firing,
+    Rulebook,
+    RuleState,
+    SavedRule,
+    TooManyRules,
+)
+from minibroker.lab.faults.rules import ActiveRule, ServedVersions
+
+TIMED_OUT_STATUS: Final = 408
+
+POLL_S: Final = 0.02
+"""Pause, in real time, between looks at counts of other processes."""
+
+
+class RuleStore(Protocol):
+    """Where rules and counts survive a restart of their process."""
+
+    def add(self, state: RuleState, last_number: int) -> None:
+        """Keep a rule; ``last_number`` is the last id that was a number."""
+
+    def remove(self, rule_id: str) -> None:
+        """Forget a rule."""
+
+    def clear(self) -> None:
+        """Forget all rules."""
+
+    def count(self, state: RuleState) -> None:
+        """Keep the counts of a rule."""
+
+    def refresh(self, state: RuleState) -> None:
+        """Read the counts of a rule that other processes count."""
+
+
+class NoRuleStore:
+    """Rules that last as long as their process."""
+
+    def add(self, state: RuleState, last_number: int) -> None:
+        """Keep nothing."""
+
+    def remove(self, rule_id: str) -> None:
+        """Forget nothing."""
+
+    def clear(self) -> None:
+        """Forget nothing."""
+
+    def count(self, state: RuleState) -> None:
+        """Keep nothing."""
+
+    def refresh(self, state: RuleState) -> None:
+        """Read nothing."""
+
+
+class FaultRegister:
+    """The rulebook, and events when it changes."""
+
+    def __init__(
+        self,
+        served: ServedVersions,
+        now: Callable[[], float],
+        sleep_real: Callable[[float], Awaitable[None]],
+        store: RuleStore | None = None,
+    ) -> None:
+        """``served`` are the versions of APIs that requests may have.
+
+        ``now`` is the clock of the rules; ``sleep_real`` waits for real seconds.
+        """
+        self._store = store or NoRuleStore()
+        self._book = Rulebook(served)
+        self._now = now
+        self._sleep_real = sleep_real
+        self._changed = trio.Event()
+
+    def active(self) -> tuple[ActiveRule, ...]:
+        """All rules, in the order in which they were added."""
+        return self._book.active()
+
+    def find(self, rule_id: str) -> RuleState | None:
+        """A rule by its id."""
+        return self._book.find(rule_id)
+
+    # The control API --------------------------------------------------------------------------
+
+    def views(self) -> FaultList:
+        """All rules."""
+        now = self._now()
+        for state in self._book.states():
+            self._store.refresh(state)
+        return FaultList(tuple(state.view(now) for state in self._book.states()))
+
+    def view(self, rule_id: str) -> FaultView:
+        """One rule. Raises ``NotFound``."""
+        return self._state(rule_id).view(self._now())
+
+    def add(self, rule: FaultRule) -> RuleState:
+        """Add a rule. Raises ``InvalidJson`` or ``Conflict``."""
+        try:
+            state = self._book.add(rule, self._now())
+        except DuplicateRule as error:
+            raise Conflict("DUPLICATE_RULE", f"there is a rule {str(error)!r}") from None
+        except TooManyRules:
+            raise Conflict(
+                "TOO_MANY_RULES", f"{RULES_MAX} rules are set", "Remove those not needed."
+            ) from None
+        self._store.add(state, self._book.last_number)
+        return state
+
+    def restore(self, rules: Sequence[SavedRule], last_number: int) -> None:
+        """Add the rules that the store has kept."""
+        self._book.restore(rules, last_number)
+
+    def remove(self, rule_id: str) -> None:
+        """Remove a rule, and release what it holds. Raises ``NotFound``."""
+        self._release(self._state(rule_id))
+        self._book.remove(rule_id)
+        self._store.remove(rule_id)
+
+    def clear(self) -> None:
+        """Remove all rules, and release what they hold."""
+        for state in self._book.states():
+            self._release(state)
+        self._book.clear()
+        self._store.clear()
+
+    def release(self, rule_id: str) -> FaultRelease:
+        """Release what a rule holds. Raises ``NotFound``."""
+        state = self._state(rule_id)
+        held = state.held
+        self._release(state)
+        return FaultRelease(held)
+
+    async def wait(self, rule_id: str, hits: int, timeout_ms: int) -> FaultView:
+        """Wait for hits of a rule, for real time at most.
+
+        Raises ``NotFound`` if the rule is removed, and ``BackendError`` after the time.
+        """
+        state = self._state(rule_id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_after, timeout_ms, nursery.cancel_scope)
+            while state.reached < hits and self._book.find(rule_id) is state:
+                if state.active.rule.action in STORAGE_ACTIONS:
+                    await self._sleep_real(POLL_S)
+                    self._store.refresh(state)
+                else:
+                    await self._changed.wait()
+            nursery.cancel_scope.cancel()
+        if state.reached >= hits:
+            return state.view(self._now())
+        self._state(rule_id)
+        raise BackendError(
+            "REQUEST_TIMED_OUT",
+            f"rule {rule_id} has fired {state.reached} of {hits} times within {timeout_ms} ms",
+            f"Its selectors have matched {state.matches} times.",
+            status=TIMED_OUT_STATUS,
+        )
+
+    async def _cancel_after(self, timeout_ms: int, scope: trio.CancelScope) -> None:
+        await self._sleep_real(timeout_ms / 1000)
+        scope.cancel()
+
+    def _state(self, rule_id: str) -> RuleState:
+        state = self._book.find(rule_id)
+        if state is None:
+            raise NotFound(
+                "NO_SUCH_FAULT", f"there is no fault rule {rule_id!r}", "GET /v1/faults lists all."
+            )
+        self._store.refresh(state)
+        return state
+
+    # Requests ---------------------------------------------------------------------------------
+
+    def decide(self, candidates: Sequence[Candidate]) -> tuple[Firing, ...]:
+        """The rules that fire of those that match."""
+        fired = self._book.decide(candidates, self._now())
+        for each in candidates:
+            if (state := self._book.find(each.rule_id)) is not None:
+                self._store.count(state)
+        if fired:
+            self._wake()
+        return fired
+
+    async def hold(self, rule_id: str, releases: int, what: FaultHold, again: bool = False) -> None:
+        """Return when a rule has been released more often than that, or is removed.
+
+        With ``again`` it was held already when the rules were kept.
+        """
+        state = self._book.find(rule_id)
+        if state is None:
+            return
+        number = state.hold(what, again=again)
+        self._store.count(state)
+        self._wake()
+        try:
+            while state.releases <= releases:
+                await self._changed.wait()
+        finally:
+            state.forget_hold(number)
+
+    def overtaken(self, rule_id: str) -> None:
+        """Release the first match of a pair, because the second one was answered."""
+        if (state := self._book.find(rule_id)) is not None:
+            state.release_pair()
+            self._store.count(state)
+            self._wake()
+
+    def _release(self, state: RuleState) -> None:
+        state.release()
+        self._store.count(state)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

@@ -1,0 +1,150 @@
+"""Fields of responses as JSON, for rules that replace them.
+
+Owns the conversion of JSON values to the fields of a message. It must never know an API. Invariant:
+what ``response_faults`` accepts, ``set_fields`` can set and the message can encode. Kafka's
+``JsonConverter`` classes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from minibroker.broker.settings.similar_names import similar_names
+from minibroker.lab.control.schema import SIMILARITY_MIN, Fault
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.errors import EncodeError
+from minibroker_protocol.schema import Array, Field, Message, Struct
+from minibroker_protocol.types import uuid_from_text
+
+_STRING_BYTES_MAX: Final = 2**15 - 1
+"""The longest text in versions that are not flexible."""
+
+_INTEGERS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint16": 17, "uint32": 33}
+
+
+def response_faults(
+    cls: type[Struct], fields: Mapping[str, object], path: str = "response"
+) -> Iterator[Fault]:
+    """Yield what is wrong with JSON fields of a struct."""
+    known = {item.name: item for item in cls.__fields__}
+    for name, value in fields.items():
+        item = known.get(name)
+        if item is None:
+            suggestions = similar_names(name, known, count_max=1, similarity_min=SIMILARITY_MIN)
+            advice = (
+                f"did you mean {suggestions[0]!r}?"
+                if suggestions
+                else f"known are {', '.join(known)}"
+            )
+            yield Fault(f"{path}.{name[:60]}", f"unknown field; {advice}")
+        else:
+            yield from _value_faults(item, value, f"{path}.{name}")
+
+
+def set_fields(struct: Struct, fields: Mapping[str, object]) -> None:
+    """Set fields of a struct to JSON values that were checked."""
+    known = {item.name: item for item in type(struct).__fields__}
+    for name, value in fields.items():
+        setattr(struct, name, _value(known[name].kind, value))
+
+
+def can_encode(cls: type[Message], fields: Mapping[str, object], version: int) -> bool:
+    """Whether a message with JSON fields that were checked can be encoded in a version."""
+    message = cls()
+    set_fields(message, fields)
+    try:
+        encode(message, version)
+    except EncodeError:
+        return False
+    return True
+
+
+def copied(value: Any) -> Any:
+    """A copy of a message, of which no struct or list is shared."""
+    if isinstance(value, list):
+        return [copied(element) for element in value]
+    if not isinstance(value, Struct):
+        return value
+    copy = type(value)()
+    for item in value.__fields__:
+        setattr(copy, item.name, copied(getattr(value, item.name)))
+    copy.unknown_tagged_fields = value.unknown_tagged_fields
+    return copy
+
+
+def _is_nullable(item: Field) -> bool:
+    nullable: bool = item.nullable.low <= item.nullable.high
+    return nullable or item.default is None or getattr(item.kind, "nullable", False)
+
+
+def _value_faults(item: Field, value: object, path: str) -> Iterator[Fault]:
+    if value is None:
+        if not _is_nullable(item):
+            yield Fault(path, "must not be null")
+        return
+    kind = item.kind
+    if isinstance(kind, Array):
+        if not isinstance(value, list):
+            yield Fault(path, "must be a list")
+            return
+        for index, element in enumerate(value):
+            yield from _kind_faults(kind.element, element, f"{path}[{index}]")
+    else:
+        yield from _kind_faults(kind, value, path)
+
+
+def _kind_faults(kind: Any, value: object, path: str) -> Iterator[Fault]:
+    if isinstance(kind, type):
+        if isinstance(value, dict):
+            yield from response_faults(kind, value, path)
+        else:
+            yield Fault(path, "must be an object")
+        return
+    try:
+        _value(kind, value)
+    except (ValueError, TypeError, binascii.Error) as error:
+        yield Fault(path, str(error))
+
+
+def _value(kind: Any, value: Any) -> Any:
+    """Convert a JSON value to a value of a field. Raises ``ValueError`` or ``TypeError``."""
+    if value is None:
+        return None
+    if isinstance(kind, Array):
+        return [_value(kind.element, element) for element in value]
+    if isinstance(kind, type):
+        struct = kind()
+        set_fields(struct, value)
+        return struct
+    return _primitive(kind.name.removeprefix("nullable "), value)
+
+
+def _primitive(name: str, value: Any) -> Any:
+    if name in _INTEGERS:
+        bits = _INTEGERS[name]
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError("must be a whole number")
+        least = 0 if name.startswith("u") else -(2 ** (bits - 1))
+        if not least <= value < 2 ** (bits - 1):
+            raise ValueError(f"is not in the range of {name}")
+        return value
+    if name == "bool":
+        if not isinstance(value, bool):
+            raise TypeError("must be true or false")
+        return value
+    if name == "float64":
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError("must be a number")
+        return float(value)
+    if not isinstance(value, str):
+        raise TypeError("must be a text")
+    if name == "uuid":
+        return uuid_from_text(value)
+    if name == "string":
+        if len(value.encode()) > _STRING_BYTES_MAX:
+            raise ValueError(f"has more than {_STRING_BYTES_MAX} bytes")
+        return value
+    return base64.b64decode(value, validate=True)

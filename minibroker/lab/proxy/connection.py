@@ -1,0 +1,421 @@
+"""One client's connection through the proxy to one broker.
+
+Owns the two streams, passes requests and responses on in their order, and lets fault rules act on
+those that they match. It must never know listeners or other connections. A request that a rule
+matches waits until those before it are answered, and those after it wait for it, as in a broker.
+Invariant: when either side ends, both are closed, and a frame that no rule and no address concerns
+passes byte by byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+import trio
+
+from minibroker.broker.apis.base import CloseConnection
+from minibroker.broker.connections.address import client_ip
+from minibroker.broker.metrics.close_reason import CloseReason
+from minibroker.broker.settings.types import HostPort
+from minibroker.lab.faults.disconnect import FaultDisconnect
+from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
+from minibroker.lab.faults.matching import ConnectionAttributes, RequestMatches
+from minibroker.lab.faults.rules import ActiveRule
+from minibroker.lab.proxy.addresses import ListenFailed
+from minibroker.lab.proxy.api_limits import is_too_new, limit_versions, unsupported_api_versions
+from minibroker.lab.proxy.exchange import Exchange, ProxiedRequest, UnexpectedFrame
+from minibroker.lab.proxy.frames import (
+    LENGTH_BYTES,
+    REQUEST_BYTES_MAX,
+    RESPONSE_BYTES_MAX,
+    FrameReader,
+    send_frame,
+    with_length,
+)
+from minibroker.lab.proxy.journal import ConnectionRecorder, JournaledProcess
+from minibroker.lab.proxy.namespace_acls import NamespaceAcls, is_about_acls
+from minibroker.lab.proxy.namespace_names import NamespaceNames
+from minibroker.lab.proxy.rewriting import (
+    can_name_brokers,
+    decode_response,
+    rewrite,
+    translate_addresses,
+)
+from minibroker.lab.proxy.topic_names import TopicNames
+from minibroker.runtime.stream import ByteStream, StreamClosed
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import decode, encode
+from minibroker_protocol.errors import ErrorCode, ProtocolError
+from minibroker_protocol.headers import (
+    RequestHeader,
+    decode_request_header,
+    encode_request_header,
+    encode_response_header,
+)
+from minibroker_protocol.messages.fetch import FetchResponse
+from minibroker_protocol.messages.metadata import MetadataResponse
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Message
+
+_SESSION_VERSION: Final = 7
+"""Version of Fetch from which there are sessions (KIP-227)."""
+
+_NO_SESSION: Final = -1
+"""Epoch of a fetch that names all its partitions, and for which no session is kept."""
+
+
+class UpstreamLost(Exception):
+    """The broker closed its connection, or cannot be reached; the text says why."""
+
+
+class ConnectionScope(Protocol):
+    """What the connections of a proxy share."""
+
+    @property
+    def executor(self) -> FaultExecutor:
+        """The fault rules."""
+
+    @property
+    def topic_names(self) -> TopicNames:
+        """The names of topic ids."""
+
+    @property
+    def namespace(self) -> NamespaceNames | None:
+        """The namespace to which clients are confined, if there is one."""
+
+    @property
+    def process(self) -> JournaledProcess:
+        """The process, which records for the journal."""
+
+    async def connect(self, broker: HostPort) -> ByteStream:
+        """Connect to a broker. Raises ``UpstreamLost``."""
+
+    def local_address(self, broker: HostPort, seen_from: str) -> HostPort:
+        """The proxy's address for a broker, for a client that is connected to ``seen_from``.
+
+        Raises ``ListenFailed`` if the proxy cannot listen for it.
+        """
+
+
+class ConnectionEnd(NamedTuple):
+    """Why a connection was closed."""
+
+    reason: CloseReason
+    text: str
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it needs attention."""
+        return self.reason not in _ORDINARY
+
+
+_ORDINARY: Final = frozenset(
+    {
+        CloseReason.CLIENT_CLOSED,
+        CloseReason.CLIENT_RESET,
+        CloseReason.FAULT_RULE,
+        CloseReason.STOPPING,
+    }
+)
+
+_REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
+    (FaultDisconnect, CloseReason.FAULT_RULE),
+    (StreamClosed, CloseReason.CLIENT_RESET),
+    (UpstreamLost, CloseReason.PEER_LOST),
+    (UnexpectedFrame, CloseReason.BAD_REQUEST),
+    (ProtocolError, CloseReason.BAD_REQUEST),
+    (CloseConnection, CloseReason.ACKS_ZERO_ERROR),
+    (ListenFailed, CloseReason.INTERNAL_ERROR),
+)
+"""What ends a connection, and the reason in the journal."""
+
+
+class _Reply:
+    """The response to a request that a rule has matched."""
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.frame = b""
+
+
+class ProxiedConnection:
+    """Implements ``faults.execution.FaultedConnection``."""
+
+    def __init__(
+        self, number: int, broker: HostPort, client: ByteStream, scope: ConnectionScope
+    ) -> None:
+        self.number = number
+        self.broker = broker
+        self.client_address = client.peer
+        self.end = ConnectionEnd(CloseReason.STOPPING, "")
+        self._client = client
+        self._requests = FrameReader(client, REQUEST_BYTES_MAX)
+        self._scope = scope
+        self._exchange = Exchange()
+        self._upstream: ByteStream | None = None
+        self._reply: _Reply | None = None
+        self._moved = trio.Event()
+        self._is_silent = False
+        self._cancel_scope = trio.CancelScope()
+        self._recorder = ConnectionRecorder(
+            scope.process, number, (client_ip(client.peer[0]), client.peer[1]), str(broker)
+        )
+        translate = partial(self._scope.local_address, seen_from=client.local[0])
+        self._translate: Callable[[HostPort], HostPort] = translate
+
+    async def run(self) -> None:
+        """Pass requests and responses on until one side ends; sets ``end``."""
+        self._recorder.opened()
+        try:
+            with self._cancel_scope:
+                await self._guard(self._open)
+                if self._upstream is not None:
+                    await self._pass_on(FrameReader(self._upstream, RESPONSE_BYTES_MAX))
+        finally:
+            self._client.close()
+            if self._upstream is not None:
+                self._upstream.close()
+            self._recorder.closed(self.end.reason.value, self.end.text, self._exchange.client_id)
+
+    async def _open(self) -> None:
+        await self._scope.executor.meet(self)
+        self._upstream = await self._scope.connect(self.broker)
+
+    async def _pass_on(self, responses: FrameReader) -> None:
+        async def until_end(pump: Callable[[], Awaitable[None]]) -> None:
+            await self._guard(pump)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(until_end, self._pass_requests)
+            nursery.start_soon(until_end, partial(self._pass_responses, responses))
+
+    async def _guard(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Take a step, and note why it ended the connection."""
+        try:
+            await step()
+        except tuple(kind for kind, _ in _REASONS) as error:
+            reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+            self.end = ConnectionEnd(reason, str(error))
+
+    # Requests ---------------------------------------------------------------------------------
+
+    async def _pass_requests(self) -> None:
+        while (frame := await self._requests.next_frame()) is not None:
+            request = self._recorder.request(self._exchange.read(frame), frame)
+            if self._scope.namespace is not None and not request.is_token:
+                if is_about_acls(request.api_key, request.version):
+                    await self._serve_acls(request, frame, self._scope.namespace.acls)
+                    continue
+                frame = self._scope.namespace.request(*request[:2], frame)
+            if request.is_token or not await self._serve(request, frame):
+                await self._forward(request, frame)
+        self.end = ConnectionEnd(CloseReason.CLIENT_CLOSED, "")
+
+    async def _serve(self, request: ProxiedRequest, frame: bytes) -> bool:
+        """Serve a request that does not simply pass; return False for one that does."""
+        if is_too_new(request.api_key, request.version):
+            if request.api_key != ApiKey.API_VERSIONS:
+                name = ApiKey(request.api_key).name
+                raise UnexpectedFrame(
+                    f"{name} version {request.version} is newer than the proxy can read, and not "
+                    "among the versions that it offers"
+                )
+            await self._drained()
+            await self._answer(request, unsupported_api_versions(request.correlation_id))
+            return True
+        executor = self._scope.executor
+        if executor.is_empty or not executor.concerns(frame):
+            return False
+        return await self._serve_by_rules(request, frame)
+
+    async def _serve_by_rules(self, request: ProxiedRequest, frame: bytes) -> bool:
+        try:
+            schema = registry.schema(request.api_key)
+            if not schema.valid_versions.has(request.version):
+                return False
+            header, at = decode_request_header(frame)
+            message: Any = decode(schema.request, request.version, frame, at)
+        except ProtocolError:
+            return False  # The broker judges it.
+        ends_session = (
+            request.api_key == ApiKey.FETCH
+            and request.version >= _SESSION_VERSION
+            and self._scope.executor.forbids_fetch_sessions
+        )
+        if ends_session and message.session_epoch > 0:
+            await self._drained()
+            await self._send(request, _session_not_found(), None)
+            return True
+        was_changed = ends_session and message.session_epoch == 0
+        if was_changed:
+            message.session_epoch = _NO_SESSION
+        matches = self._scope.executor.match(
+            self.attributes(), header, message, self._scope.topic_names.get
+        )
+        if matches is None:
+            if was_changed:
+                frame = frame[:at] + encode(message, request.version)
+                await self._forward(request, frame)
+            return was_changed
+        await self._drained()
+        await self._serve_matched(request, header, message, matches, frame[:at])
+        return True
+
+    async def _serve_matched(
+        self,
+        request: ProxiedRequest,
+        header: RequestHeader,
+        message: Any,
+        matches: RequestMatches,
+        header_bytes: bytes,
+    ) -> None:
+        async def run() -> Any:
+            frame = header_bytes + encode(message, request.version)
+            return await self._ask(request, frame)
+
+        response, faults = await self._scope.executor.execute(self, header, message, matches, run)
+        if response is not None:
+            await self._send(request, response, faults)
+        if faults is not None:
+            await faults.mute()
+
+    async def _serve_acls(self, request: ProxiedRequest, frame: bytes, acls: NamespaceAcls) -> None:
+        header, at = decode_request_header(frame)
+
+        async def ask(message: Message) -> Any:
+            key = ApiKey(message.__api_key__ or 0)
+            frame = encode_request_header(header._replace(api_key=key))
+            return await self._ask(
+                request._replace(api_key=key), frame + encode(message, request.version)
+            )
+
+        message = decode(registry.schema(request.api_key).request, request.version, frame, at)
+        await self._drained()
+        await self._send(request, await acls.serve(message, ask), None)
+
+    async def _ask(self, request: ProxiedRequest, frame: bytes) -> Any:
+        """Send a request, and return its response; None if it has none."""
+        if not request.has_response:
+            await self._forward(request, frame)
+            return None
+        reply = self._reply = _Reply()
+        await self._forward(request, frame)
+        await reply.arrived.wait()
+        response, _, _ = decode_response(request.api_key, request.version, reply.frame)
+        return response
+
+    async def _send(
+        self, request: ProxiedRequest, response: Any, faults: RequestFaults | None
+    ) -> None:
+        header = encode_response_header(*request[:3])
+        frame = header + encode(response, request.version)
+        if faults is None:
+            await self._answer(request, frame)
+        else:
+            damaged = faults.damaged(with_length(frame))
+            self._recorder.response(request, damaged[LENGTH_BYTES:])
+            await faults.send(with_length(frame))
+
+    async def _answer(self, request: ProxiedRequest, frame: bytes) -> None:
+        self._recorder.response(request, frame)
+        await send_frame(self._client, frame)
+
+    async def _forward(self, request: ProxiedRequest, frame: bytes) -> None:
+        while self._exchange.is_full:
+            await self._moved.wait()
+        self._exchange.forwarded(request)
+        assert self._upstream is not None
+        try:
+            await send_frame(self._upstream, frame)
+        except StreamClosed as error:
+            raise UpstreamLost(f"broker {self.broker} disconnected: {error}") from None
+
+    async def _drained(self) -> None:
+        """Wait until all requests so far are answered."""
+        while not self._exchange.is_idle:
+            await self._moved.wait()
+
+    # Responses --------------------------------------------------------------------------------
+
+    async def _pass_responses(self, responses: FrameReader) -> None:
+        while (frame := await self._next_response(responses)) is not None:
+            request = self._exchange.match(frame)
+            frame = self._changed(request, frame)
+            if self._reply is not None:
+                self._reply.frame = frame
+                self._reply.arrived.set()
+                self._reply = None
+            else:
+                await self._answer(request, frame)
+            self._exchange.complete()
+            self._moved.set()
+            self._moved = trio.Event()
+        if self._is_silent:
+            await trio.sleep_forever()  # Until the client disconnects.
+        raise UpstreamLost(f"broker {self.broker} closed the connection")
+
+    async def _next_response(self, responses: FrameReader) -> bytes | None:
+        try:
+            return await responses.next_frame()
+        except StreamClosed as error:
+            raise UpstreamLost(f"broker {self.broker} disconnected: {error}") from None
+
+    def _changed(self, request: ProxiedRequest, frame: bytes) -> bytes:
+        """A response with the proxy's addresses, and the versions that the proxy can read."""
+        key, version = request.api_key, request.version
+        if request.is_token:
+            return frame
+        if self._scope.namespace is not None:
+            frame = self._scope.namespace.response(key, version, frame)
+        if key == ApiKey.API_VERSIONS:
+            return rewrite(key, version, frame, lambda response, _: limit_versions(response))
+        if can_name_brokers(key, version):
+            return rewrite(key, version, frame, self._translate_all)
+        return frame
+
+    def _translate_all(self, response: Any, version: int) -> bool:
+        if isinstance(response, MetadataResponse):
+            self._scope.topic_names.learn(response)
+        return translate_addresses(response, version, self._translate)
+
+    # Rules ------------------------------------------------------------------------------------
+
+    def attributes(self) -> ConnectionAttributes:
+        """What rules can select about it; the listener is the broker's own address."""
+        host = client_ip(self.client_address[0])
+        return ConnectionAttributes(
+            self.number, str(self.broker), host, "", self._exchange.client_id
+        )
+
+    def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
+        """Record that a rule fired: for a request with this header, or for the connection."""
+        self._recorder.fired(active, header, self._exchange.client_id)
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        await self._client.send_all(data)
+
+    def reset_on_close(self) -> None:
+        """Let its close send a TCP reset."""
+        self._client.reset_on_close()
+
+    def close_for(self, rule_id: str) -> None:
+        """Close it for a rule, whatever it does now."""
+        self.end = ConnectionEnd(CloseReason.FAULT_RULE, f"rule {rule_id}")
+        self._cancel_scope.cancel()
+
+    async def discard_requests(self) -> None:
+        """Read and drop requests until the client disconnects."""
+        self._is_silent = True
+        await self._requests.discard_bytes()
+
+    async def discard_bytes(self) -> None:
+        """Read and drop bytes until the client disconnects."""
+        await self._requests.discard_bytes()
+
+
+def _session_not_found() -> FetchResponse:
+    return FetchResponse(error_code=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))

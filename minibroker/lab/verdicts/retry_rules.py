@@ -1,0 +1,219 @@
+"""Rules: a client waits before it repeats a request that failed, and does not poll in a loop.
+
+Owns which requests are repetitions of another. It must never judge a single fast retry, since a
+client that has new metadata may retry at once. Invariant: requests for different partitions, groups
+or batches are never compared, nor those on two connections that are open at the same time. KIP-580.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Final
+
+from minibroker.lab.verdicts.exchanges import (
+    EntityResult,
+    ObservedExchange,
+    batch_identities,
+    is_retriable,
+    results_of,
+)
+from minibroker.lab.verdicts.jitter import COMPARISONS_MIN, EQUAL_SHARE, repeated_waits
+from minibroker.lab.verdicts.situations import BehaviorRule, Severity, Situation, duration
+from minibroker.lab.verdicts.traffic import HANDSHAKE_APIS, ClientTraffic
+from minibroker_protocol.registry import ApiKey
+
+RETRIES_MIN: Final = 4
+"""Retries in a row from which there is something to judge."""
+RETRY_MS_MIN: Final = 10
+"""Average time between an error and the retry. Kafka's default is 100 ms."""
+GROWTH_RETRIES_MIN: Final = 6
+"""Retries in a row from which the time between them should have grown."""
+GROWTH_FACTOR_MIN: Final = 1.5
+"""How much longer the last two times are than the first two. Kafka's clients double them."""
+LONG_MS: Final = 750
+"""A time between retries that need not grow: Kafka's largest is 1000 ms by default, less 20 %."""
+REPEATS_PER_S_MAX: Final = 50
+"""Equal requests in one second."""
+CORRELATION_END: Final = 8
+"""Bytes of a request until the end of its correlation id."""
+
+Row = list[EntityResult]
+RequestContent = tuple[str | None, bytes]
+"""Connection, and the request without its correlation id."""
+
+
+def _rows(traffic: ClientTraffic) -> Iterator[Row]:
+    """Yield rows of failed requests for one entity, each with the request after them.
+
+    Several clients may have the same client id, so a request on another connection continues a row
+    only if the connection of the row is closed.
+    """
+    open_rows: defaultdict[tuple[object, ...], dict[str, Row]] = defaultdict(dict)
+    for exchange in traffic.exchanges:
+        if exchange.key in HANDSHAKE_APIS:
+            continue
+        connection = exchange.sent.connection or ""
+        batches = batch_identities(exchange)
+        for result in results_of(exchange):
+            rows = open_rows[exchange.key, result.subject, batches.get(result.subject)]
+            row = rows.pop(connection, None) or _row_of_closed(rows, traffic.closed_at, exchange)
+            row.append(result)
+            if is_retriable(result.code):
+                rows[connection] = row
+            else:
+                yield row
+    for rows in open_rows.values():
+        yield from rows.values()
+
+
+def _row_of_closed(
+    rows: dict[str, Row], closed_at: Mapping[str, int], exchange: ObservedExchange
+) -> Row:
+    """Return the row of a connection that was closed before a request, or a new row."""
+    for connection in rows:
+        if closed_at.get(connection, exchange.sent.sequence) < exchange.sent.sequence:
+            return rows.pop(connection)
+    return []
+
+
+def _gaps(traffic: ClientTraffic, row: Row) -> list[float] | None:
+    """The times from each error to the next request; None if the clock was moved.
+
+    A request that was on its way before the error is no repetition.
+    """
+    first, last = row[0].exchange.sent.sequence, row[-1].exchange.sent.sequence
+    if not traffic.is_steady(first, last):
+        return None
+    return [
+        later.exchange.sent_ms - earlier.exchange.last_ms
+        for earlier, later in pairwise(row)
+        if earlier.exchange.sequences[-1] < later.exchange.sent.sequence
+    ]
+
+
+def _evidence(row: Row) -> tuple[int, ...]:
+    return tuple(sequence for result in row for sequence in result.exchange.sequences)
+
+
+def _about(result: EntityResult) -> str:
+    return (
+        f"{result.exchange.title} for {result.subject}" if result.subject else result.exchange.title
+    )
+
+
+def _observe_backoff(traffic: ClientTraffic) -> Iterator[Situation]:
+    for row in _rows(traffic):
+        gaps = _gaps(traffic, row)
+        if gaps is None or len(gaps) < RETRIES_MIN:
+            continue
+        average = sum(gaps) / len(gaps)
+        fault = ""
+        if average < RETRY_MS_MIN:
+            fault = (
+                f"repeated {_about(row[0])} {len(gaps)} times after {row[0].error}, "
+                f"{average:.1f} ms after the error on average"
+            )
+        yield Situation(_evidence(row), fault)
+
+
+def _observe_growth(traffic: ClientTraffic) -> Iterator[Situation]:
+    for row in _rows(traffic):
+        gaps = _gaps(traffic, row)
+        if gaps is None or len(gaps) < GROWTH_RETRIES_MIN:
+            continue
+        first, last = sum(gaps[:2]) / 2, sum(gaps[-2:]) / 2
+        fault = ""
+        if last < LONG_MS and last < GROWTH_FACTOR_MIN * first:
+            fault = (
+                f"repeated {_about(row[0])} {len(gaps)} times after {row[0].error}: after "
+                f"{duration(first)} at first, and after {duration(last)} at last"
+            )
+        yield Situation(_evidence(row), fault)
+
+
+def _observe_jitter(traffic: ClientTraffic) -> Iterator[Situation]:
+    rows_of: defaultdict[tuple[object, str], list[Row]] = defaultdict(list)
+    for row in _rows(traffic):
+        rows_of[row[0].exchange.key, row[0].subject].append(row)
+    for rows in rows_of.values():
+        rows.sort(key=lambda row: row[0].exchange.sent.sequence)
+        waits = repeated_waits([_gaps(traffic, row) or [] for row in rows])
+        if not waits.are_enough:
+            continue
+        longest = max(rows, key=len)
+        fault = ""
+        if waits.lack_jitter:
+            fault = (
+                f"repeated {_about(longest[0])} without jitter: {waits.equal} of {waits.compared} "
+                f"waits were the one before or its double, within {EQUAL_SHARE:.0%}"
+            )
+        yield Situation(_evidence(longest), fault)
+
+
+def _observe_repeats(traffic: ClientTraffic) -> Iterator[Situation]:
+    """Find repetitions on one connection: several clients may have the same client id."""
+    recent: defaultdict[RequestContent, deque[ObservedExchange]] = defaultdict(
+        lambda: deque(maxlen=REPEATS_PER_S_MAX + 1)
+    )
+    reported: set[RequestContent] = set()
+    observed: ObservedExchange | None = None
+    for exchange in traffic.exchanges:
+        frame = exchange.sent.frame
+        if frame is None or exchange.key is ApiKey.PRODUCE or exchange.key in HANDSHAKE_APIS:
+            continue
+        observed = exchange
+        content = (exchange.sent.connection, frame[:4] + frame[CORRELATION_END:])
+        row = recent[content]
+        row.append(exchange)
+        if len(row) <= REPEATS_PER_S_MAX or content in reported:
+            continue
+        evidence = tuple(each.sent.sequence for each in row)
+        took_ms = row[-1].sent_ms - row[0].sent_ms
+        if took_ms < 1000 and traffic.is_steady(evidence[0], evidence[-1]):
+            reported.add(content)
+            yield Situation(
+                evidence,
+                f"sent the same {exchange.title} {len(row)} times in {duration(took_ms)}, "
+                f"{took_ms / (len(row) - 1):.1f} ms apart on average",
+            )
+    if observed is not None and not reported:
+        yield Situation((observed.sent.sequence,))
+
+
+RULES: Final = (
+    BehaviorRule(
+        "retry-backoff",
+        "The client waits before it repeats a request that failed.",
+        "KIP-580",
+        Severity.WARNING,
+        f"a request that failed {RETRIES_MIN} times in a row with an error that can be retried",
+        _observe_backoff,
+    ),
+    BehaviorRule(
+        "retry-backoff-grows",
+        "The more often a request fails, the longer the client waits before it repeats it.",
+        "KIP-580",
+        Severity.ADVICE,
+        f"a request that failed {GROWTH_RETRIES_MIN} times in a row",
+        _observe_growth,
+    ),
+    BehaviorRule(
+        "retry-backoff-jitter",
+        "The client varies the time before it repeats a request that failed.",
+        "KIP-580",
+        Severity.ADVICE,
+        f"{COMPARISONS_MIN} pairs of comparable waits between retries, of less than a second",
+        _observe_jitter,
+    ),
+    BehaviorRule(
+        "no-busy-loop",
+        "The client does not send the same request on a connection more than "
+        f"{REPEATS_PER_S_MAX} times a second.",
+        "Kafka's documentation of fetch.max.wait.ms and retry.backoff.ms",
+        Severity.WARNING,
+        "a request",
+        _observe_repeats,
+    ),
+)

@@ -1,5 +1,0 @@
-"""The messages of Kafka's protocol, one module for each API with its request and response.
-
-Import an API's module for its classes, or find them with `protocol.registry.schema`; importing
-this package loads none of them.
-"""

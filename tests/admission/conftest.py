@@ -1,5 +1,0 @@
-"""Fixtures of roles, which tests of this folder need too."""
-
-from tests.process.conftest import MakeEnvironment, make_env, real_time
-
-__all__ = ["MakeEnvironment", "make_env", "real_time"]

@@ -1,0 +1,117 @@
+"""Membership: members, instance ids, waiting joins and votes."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.broker.groups.member import ClassicMember
+from minibroker.broker.groups.membership import Membership
+
+
+def member(member_id: str, *protocols: str, instance: str | None = None) -> ClassicMember:
+    return ClassicMember(
+        member_id=member_id,
+        group_instance_id=instance,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=1,
+        rebalance_timeout_ms=int(member_id) * 1000,
+        protocols=tuple((name, name.encode()) for name in protocols or ("range",)),
+    )
+
+
+def membership(*members: ClassicMember) -> Membership:
+    made = Membership()
+    for each in members:
+        made.add(each)
+    return made
+
+
+def test_first_member_leads_and_oldest_succeeds() -> None:
+    three = membership(member("1"), member("2"), member("3"))
+    leaders = [three.leader]
+    for leaving in ("1", "3", "2"):
+        three.remove(leaving)
+        leaders.append(three.leader)
+    assert leaders == ["1", "2", "2", None]
+    assert len(three) == 0
+
+
+def test_instance_id_maps_to_one_member() -> None:
+    one = membership(member("1", instance="s"))
+    with pytest.raises(ValueError, match="'s' is already a member"):
+        one.add(member("2", instance="s"))
+    one.pending_sync.add("1")
+    one.rename(one["1"], "9")
+    assert one.static_member_id("s") == "9"
+    assert one.leader == "9"
+    assert one.pending_sync == {"9"}
+    one.remove("9")
+    assert one.static_member_id("s") is None
+
+
+def test_waiting_joins_are_counted() -> None:
+    two = membership(member("1"), member("2"))
+    assert two.park_join(two["1"], 10) is None
+    assert two.park_join(two["1"], 11) == 10
+    assert (two.awaiting_join, two.all_joined) == (1, False)
+
+    two.park_join(two["2"], 12)
+    assert [two.all_joined] == [True]
+    two.pending["3"] = 1.0
+    assert [two.all_joined] == [False]
+    two.remove("3")
+    assert two.release_join(two["1"]) == 11
+    assert two.release_join(two["1"]) is None
+    two.remove("2")
+    assert two.awaiting_join == 0
+
+
+def test_leader_that_has_not_rejoined_is_replaced() -> None:
+    two = membership(member("1"), member("2"))
+    assert not two.elect_joined_leader()
+    two.park_join(two["2"], 1)
+    assert two.elect_joined_leader()
+    assert two.leader == "2"
+
+
+@pytest.mark.parametrize(
+    ("votes", "chosen"),
+    [
+        ([("a", "b"), ("b", "a"), ("b", "a")], "b"),
+        ([("a", "b"), ("b", "a")], "a"),
+        ([("x", "a", "b"), ("b", "a")], "a"),
+        ([("x", "a", "b"), ("b", "a"), ("b", "a")], "b"),
+    ],
+)
+def test_select_protocol_counts_votes_and_oldest_breaks_ties(
+    votes: list[tuple[str, ...]], chosen: str
+) -> None:
+    voters = [member(str(number), *names) for number, names in enumerate(votes)]
+    assert membership(*voters).select_protocol() == chosen
+
+
+def test_supported_protocols_follow_member_changes() -> None:
+    two = membership(member("1", "a", "b"), member("2", "b"))
+    assert two.supported_by_all(["b"])
+    assert not two.supported_by_all(["a"])
+    two.update(two["2"], (("a", b""),), session_timeout_ms=1, rebalance_timeout_ms=9000)
+    assert two.supported_by_all(["x", "a"])
+    assert two.rebalance_timeout_s() == 9.0
+    two.remove("2")
+    assert two.supported_by_all(["b"])
+
+
+def test_duplicate_protocol_counts_once() -> None:
+    two = membership(member("1", "a", "a", "b"), member("2", "b"))
+    assert not two.supported_by_all(["a"])
+    assert two.select_protocol() == "b"
+    two.remove("2")
+    assert two.select_protocol() == "a"
+
+
+def test_subscribed_topics_are_unknown_if_one_subscription_is() -> None:
+    one = member("1")
+    one.protocols = (("range", b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"),)
+    assert membership(one).subscribed_topics("range") == frozenset("t")
+    assert membership(one, member("2")).subscribed_topics("range") is None

@@ -1,0 +1,388 @@
+"""Whole cleanings of a log, against the definition of compaction.
+
+The property test writes keys, tombstones and transactions in any order, with restarts, kills, and
+cleanings between them, some of which end in the middle of a step as when the process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibroker.broker.log.cleaner.log_cleaning import Buffers
+from minibroker.broker.log.cleaner.task import CleaningFailedError
+from minibroker_protocol.compression import Compression
+from minibroker_protocol.control_records import EndTransactionMarker
+from minibroker_protocol.records import BatchHeader, iter_batches
+from tests.broker.log.cleaner.cleaned_partition import (
+    BUFFERS,
+    NOW_MS,
+    CleanedPartition,
+    Found,
+    run,
+)
+
+DAY_MS = 24 * 3600 * 1000
+TRANSACTIONAL = 2
+"""Producers 0 and 1 are transactional, 2 is idempotent, and None has no id."""
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[CleanedPartition]:
+    made = CleanedPartition(tmp_path)
+    yield made
+    made.log.abandon()
+
+
+def test_last_value_of_each_key_is_kept_with_its_offset(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"), (b"b", b"1"))
+    partition.write((b"a", b"2"))
+    partition.write((b"c", b"1"), (b"c", b"2"))
+    partition.compact()
+    assert partition.records() == [(1, b"b", b"1"), (2, b"a", b"2"), (4, b"c", b"2")]
+    assert partition.log.log_start_offset == 0
+    assert partition.log.log_end_offset == 5
+
+
+def test_active_segment_is_not_cleaned(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"))
+    partition.roll()
+    partition.write((b"a", b"2"), (b"a", b"3"))
+    partition.clean()
+    assert [offset for offset, _, _ in partition.records()] == [0, 1, 2]
+
+
+def test_tombstone_is_removed_after_delete_retention(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"), (b"b", b"1"))
+    partition.write((b"a", None), (b"c", b"1"))
+    partition.compact()
+    kept = [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1")]
+    assert partition.records() == kept
+    times = [at for _, at, _, _ in partition.consume()]
+    assert times == [NOW_MS] * 3, "a delete horizon does not change the timestamps"
+    partition.now_ms += DAY_MS - 1
+    partition.write((b"d", b"1"))
+    partition.compact()
+    assert partition.records()[:3] == kept
+    partition.now_ms += 1
+    partition.write((b"e", b"1"))
+    partition.compact()
+    assert [key for _, key, _ in partition.records()] == [b"b", b"c", b"d", b"e"]
+
+
+def test_aborted_records_are_removed_and_marker_expires(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"))
+    partition.write((b"a", b"2"), producer=0, transactional=True)
+    partition.end(0, committed=False)
+    partition.write((b"b", b"1"), producer=0, transactional=True)
+    partition.end(0, committed=True)
+    partition.compact()
+    assert partition.records() == [(0, b"a", b"1"), (3, b"b", b"1")]
+    assert [header.base_offset for header in headers(partition)] == [0, 2, 3, 4]
+    partition.write((b"c", b"1"))
+    partition.compact()  # The marker's data is gone: it gets a delete horizon.
+    assert [header.base_offset for header in headers(partition)] == [0, 2, 3, 4, 5]
+    partition.now_ms += DAY_MS
+    partition.write((b"c", b"2"))
+    partition.compact()
+    assert [header.base_offset for header in headers(partition)] == [0, 3, 4, 6]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_marker_stays_as_long_as_the_emptied_batch_of_its_transaction(
+    partition: CleanedPartition, committed: bool
+) -> None:
+    partition.write((b"a", b"1"), producer=3, transactional=True)
+    marker = EndTransactionMarker(committed, 0)
+    partition.partition.append_marker(3, 0, marker, transaction_version=0, now_ms=NOW_MS)
+    for _ in range(3):
+        partition.write((b"a", b"2"))
+        partition.compact()
+        partition.now_ms += 2 * partition.config.delete_retention_ms
+    assert next(next(iter(partition.log.segments)).headers()).record_count == 0
+    partition.log.abandon()
+    for path in Path(partition.log.directory).iterdir():
+        if path.suffix in (".snapshot", ".json"):
+            path.unlink()
+    partition.open()
+    assert partition.partition.last_stable_offset == partition.log.log_end_offset
+
+
+def test_earlier_aborted_transaction_does_not_hide_new_keys(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"))
+    partition.write((b"a", b"2"), producer=1, transactional=True)
+    partition.end(1, committed=False)
+    partition.compact()
+    partition.write((b"a", b"3"), producer=1, transactional=True)
+    partition.end(1, committed=True)
+    partition.compact()
+    assert partition.records() == [(3, b"a", b"3")]
+
+
+def test_open_transaction_limits_the_cleaning(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"), (b"a", b"2"))
+    partition.roll()
+    partition.write((b"b", b"1"), producer=0, transactional=True)
+    partition.write((b"a", b"3"))
+    partition.roll()
+    partition.clean()
+    assert partition.cleaning.range(NOW_MS).first_dirty == 2
+    assert [header.base_offset for header in headers(partition)] == [0, 2, 3]
+
+
+def test_duplicate_of_a_cleaned_batch_is_recognized_after_restart(
+    partition: CleanedPartition,
+) -> None:
+    partition.write((b"a", b"1"), producer=2)
+    partition.write((b"a", b"2"), producer=2)
+    partition.write((b"a", b"3"))
+    partition.compact()
+    for name in os.listdir(partition.log.directory):
+        if name.endswith((".snapshot", "checkpoint.json")):
+            os.unlink(os.path.join(partition.log.directory, name))
+    partition.kill()
+    partition.sequences[2] = 1
+    assert partition.write((b"a", b"2"), producer=2) == 1
+    assert partition.write((b"a", b"4"), producer=2) == 3
+
+
+def test_full_map_continues_in_the_next_cleaning(partition: CleanedPartition) -> None:
+    for number in range(10):
+        partition.write((b"%d" % (number % 5), b""), (b"x", b""))
+    partition.roll()
+    assert partition.clean(Buffers(3, 200)).end_offset < 20
+    for _ in range(20):
+        partition.clean(Buffers(3, 200))
+    assert not partition.cleaning.range(NOW_MS).cleanable_bytes
+    assert [offset for offset, _, _ in partition.records()] == [10, 12, 14, 16, 18, 19]
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_compressed_batch_keeps_its_codec(partition: CleanedPartition, codec: Compression) -> None:
+    partition.write((b"a", b"1"), (b"b", b"1" * 1000), compression=codec)
+    partition.write((b"a", None), compression=codec)
+    partition.compact()
+    assert partition.records() == [(1, b"b", b"1" * 1000), (2, b"a", None)]
+    assert [header.codec for header in headers(partition)] == [codec, codec]
+
+
+def test_small_segments_become_one(partition: CleanedPartition) -> None:
+    for number in range(6):
+        partition.write((b"%d" % number, b""))
+        partition.roll()
+    assert len(partition.log.segments) == 7
+    partition.clean()
+    assert len(partition.log.segments) == 2
+    assert len(partition.records()) == 6
+
+
+def test_slice_of_a_replaced_segment_is_still_readable(tmp_path: Path) -> None:
+    partition = CleanedPartition(tmp_path, file_delete_delay_ms=1000)
+    partition.write((b"a", b"1"))
+    partition.write((b"a", b"2"))
+    before = partition.log.read(0, 9999)
+    assert before is not None
+    data = before.load()
+    partition.compact()
+    assert before.load() == data
+    partition.now_ms += 1000
+    partition.log.apply_retention(now_ms=partition.now_ms)
+    with pytest.raises(FileNotFoundError):
+        before.load()
+    partition.log.abandon()
+
+
+def test_result_for_changed_log_is_discarded(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"))
+    partition.write((b"a", b"2"))
+    partition.roll()
+    task = partition.cleaning.task(partition.cleaning.range(NOW_MS), BUFFERS, NOW_MS)
+    sources = partition.cleaning.sources(task)
+    result = run(task)
+    partition.log.delete_records(2)
+    partition.log.apply_retention(now_ms=NOW_MS)
+    with pytest.raises(CleaningFailedError, match="has changed"):
+        partition.cleaning.apply(result, sources, NOW_MS)
+    assert not [name for name in os.listdir(partition.log.directory) if ".cleaned" in name]
+
+
+def test_damaged_batch_fails_the_cleaning(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"))
+    partition.roll()
+    path = Path(partition.log.directory) / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CleaningFailedError, match="checksum"):
+        partition.clean()
+
+
+def headers(partition: CleanedPartition) -> list[BatchHeader]:
+    return [header for segment in partition.log.segments for header in segment.headers()]
+
+
+class Killed(Exception):
+    """The process ends at this file operation."""
+
+
+@contextmanager
+def killed_after(calls: int) -> Iterator[None]:
+    """End with Killed after so many renames and removals of files."""
+    remaining = [calls]
+
+    def counted(operation: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: str) -> None:
+            if not remaining[0]:
+                raise Killed
+            remaining[0] -= 1
+            operation(*args)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", counted(os.rename))
+        patch.setattr(os, "unlink", counted(os.unlink))
+        yield
+
+
+def clean_until(partition: CleanedPartition, calls: int) -> None:
+    """Clean; the process is killed after so many file operations, and again while it recovers."""
+    try:
+        with killed_after(calls):
+            partition.clean()
+    except Killed:
+        partition.log.abandon()
+        with suppress(Killed), killed_after(calls // 2):
+            partition.open()
+        partition.kill()
+
+
+@pytest.mark.parametrize("calls", range(24))
+def test_kill_at_each_step_of_a_swap_loses_nothing(tmp_path: Path, calls: int) -> None:
+    partition = CleanedPartition(tmp_path)
+    for number in range(3):
+        partition.write((b"a", b"%d" % number))
+        partition.write((b"%d" % number, b""), producer=0, transactional=True)
+        partition.end(0, committed=number != 1)
+        partition.roll()
+    expected = {key: value for _, key, value in partition.records()}
+    clean_until(partition, calls)
+    assert {key: value for _, key, value in partition.records()} == expected
+    names = os.listdir(partition.log.directory)
+    assert not [name for name in names if name.endswith((".swap", ".cleaned"))]
+    logs = sorted(name for name in names if name.endswith(".log"))
+    assert {name[:20] for name in names if "index" in name} <= {name[:20] for name in logs}
+    partition.compact()
+    assert [key for _, key, _ in partition.records()] == [b"0", b"a", b"2"]
+    partition.log.abandon()
+
+
+KEYS = [b"a", b"b", b"c", b"long key " * 10]
+KINDS = [
+    *("write", "write", "write", "pair", "delete", "end", "abort"),
+    *("roll", "clean", "clean", "small map", "kill", "restart", "crash", "wait"),
+]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(KINDS),
+        st.sampled_from(KEYS),
+        st.sampled_from([0, 1, TRANSACTIONAL, None]),
+        st.integers(0, 12),
+    ),
+    max_size=50,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(steps=STEPS, segment_bytes=st.sampled_from([400, 1000, 99999]))
+def test_compaction_keeps_what_its_definition_says(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, bytes, int | None, int]],
+    segment_bytes: int,
+) -> None:
+    directory = tmp_path_factory.mktemp("log")
+    partition = CleanedPartition(
+        directory, segment_bytes=segment_bytes, index_interval_bytes=100, delete_retention_ms=10
+    )
+    open_producers: set[int] = set()
+    for number, (step, key, producer, extra) in enumerate(steps):
+        before = list(partition.consume())
+        is_transactional = producer is not None and producer < TRANSACTIONAL
+        value = b"%d" % number
+        if step in {"write", "pair", "delete"}:
+            first = (key, None if step == "delete" else value)
+            records = [first, (KEYS[extra % len(KEYS)], value)] if step == "pair" else [first]
+            partition.write(*records, producer=producer, transactional=is_transactional)
+            if is_transactional and producer is not None:
+                open_producers.add(producer)
+            continue
+        if step in {"end", "abort"} and producer in open_producers:
+            assert producer is not None
+            partition.end(producer, committed=step == "end")
+            open_producers.discard(producer)
+            continue
+        apply_step(partition, step, extra)
+        check(before, list(partition.consume()), partition)
+    while open_producers:
+        partition.end(open_producers.pop(), committed=True)
+    before = list(partition.consume())
+    partition.compact()
+    after = list(partition.consume())
+    check(before, after, partition)
+    keys = [key for _, _, key, _ in after]
+    assert len(keys) == len(set(keys)), "a key has one record after a complete cleaning"
+    partition.log.abandon()
+    shutil.rmtree(directory)
+
+
+def apply_step(partition: CleanedPartition, step: str, extra: int) -> None:
+    if step == "roll":
+        partition.roll()
+    elif step == "clean":
+        partition.clean()
+    elif step == "small map":
+        partition.roll()
+        partition.clean(Buffers(1 + extra % 3, 100))
+    elif step == "crash":
+        partition.roll()
+        clean_until(partition, extra)
+    elif step == "kill":
+        partition.kill()
+    elif step == "restart":
+        partition.restart()
+    elif step == "wait":
+        partition.now_ms += extra
+
+
+def check(before: list[Found], after: list[Found], partition: CleanedPartition) -> None:
+    """The records after a step are a part of those before it, and the last of each key remains."""
+    assert [each for each in before if each in set(after)] == after
+    last = {key: (offset, value) for offset, _, key, value in before}
+    remaining = {key: (offset, value) for offset, _, key, value in after}
+    for key, (offset, value) in last.items():
+        if key in remaining:
+            assert remaining[key] == (offset, value)
+        else:
+            assert value is None, "only tombstones end"
+    end_offset = partition.log.log_end_offset
+    for offset in (0, end_offset // 3, end_offset // 2, end_offset):
+        found = [each for each in after if each[0] >= offset]
+        assert list(partition.consume(offset)) == found
+    timed = partition.log.offset_for_time(NOW_MS)
+    assert timed is None or timed.offset >= 0
+
+
+def test_headers_are_readable_by_iteration(partition: CleanedPartition) -> None:
+    partition.write((b"a", b"1"))
+    partition.write((b"a", b"2"))
+    partition.compact()
+    piece = partition.log.read(0, 9999)
+    assert piece is not None
+    assert [header.next_offset for _, header in iter_batches(piece.load())] == [2]

@@ -1,0 +1,254 @@
+"""Alterations of configs: the four operations, and Kafka's texts of rejections."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.metadata.configs import (
+    Alteration,
+    ConfigOperation,
+    Op,
+    plan_alteration,
+    valid_config,
+)
+from minibroker.broker.metadata.image import (
+    ConfigChanged,
+    Image,
+    PartitionRegistration,
+    Topic,
+    TopicCreated,
+    apply,
+)
+from minibroker.broker.metadata.topics import ChangeRejected
+from minibroker.broker.settings import Settings
+from minibroker.broker.settings.dynamic import Configs, effective
+from minibroker.broker.settings.topics import topic_config
+from minibroker_protocol.errors import ErrorCode
+
+SETTINGS = Settings.from_sources(pairs=["message.max.bytes=300"])
+TOPIC = Topic("t", b"1" * 16, (PartitionRegistration(0, 1, 0, (1,), (1,)),))
+IMAGE = apply(Image(), TopicCreated(TOPIC, {"retention.ms": "5", "cleanup.policy": "compact"}))
+OWN = apply(IMAGE, ConfigChanged("brokers", "1", {"message.max.bytes": "9", "colour": "red"}))
+
+
+def plan(
+    kind: str, name: str, *operations: tuple[str, int, str | None], image: Image = IMAGE
+) -> ConfigChanged | ChangeRejected:
+    steps = tuple(ConfigOperation(*operation) for operation in operations)
+    return plan_alteration(image, SETTINGS, Alteration(kind, name, steps))
+
+
+def test_topic_config_is_set_and_deleted() -> None:
+    changed = plan(
+        "topics",
+        "t",
+        ("retention.ms", Op.DELETE, None),
+        ("segment.bytes", Op.SET, "1000"),
+        ("retention.bytes", Op.DELETE, "not set at all"),
+    )
+    assert changed == ("topics", "t", {"cleanup.policy": "compact", "segment.bytes": "1000"})
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "value", "result"),
+    [
+        ("cleanup.policy", Op.APPEND, "delete", "compact,delete"),
+        ("cleanup.policy", Op.APPEND, "compact", "compact"),
+        ("cleanup.policy", Op.APPEND, "delete,compact,delete", "compact,delete"),
+        ("leader.replication.throttled.replicas", Op.APPEND, "0:1,0:2", "0:1,0:2"),
+        ("leader.replication.throttled.replicas", Op.SUBTRACT, "0:1", ""),
+    ],
+)
+def test_append_and_subtract_change_list_config(name: str, op: Op, value: str, result: str) -> None:
+    changed = plan("topics", "t", (name, op, value))
+    assert isinstance(changed, ConfigChanged)
+    assert changed.config[name] == result
+
+
+def test_append_to_unset_list_config_extends_default() -> None:
+    bare = apply(IMAGE, ConfigChanged("topics", "t", {}))
+    changed = plan("topics", "t", ("cleanup.policy", Op.APPEND, "compact"), image=bare)
+    assert changed == ("topics", "t", {"cleanup.policy": "delete,compact"})
+
+
+def test_replacement_removes_unlisted_configs() -> None:
+    steps = (ConfigOperation("segment.bytes", Op.SET, "1000"),)
+    changed = plan_alteration(IMAGE, SETTINGS, Alteration("topics", "t", steps, replace=True))
+    assert changed == ("topics", "t", {"segment.bytes": "1000"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "operation", "code", "text"),
+    [
+        ("topics", "", ("a", 0, "1"), 42, "Default topic resources are not allowed"),
+        ("topics", "a b", ("retention.ms", 0, "1"), 17, "Topic name is invalid"),
+        ("topics", "u", ("retention.ms", 0, "1"), 3, "'u' does not exist"),
+        ("topics", "t", ("retention.ms", 0, "x"), 40, "Invalid value x for configuration"),
+        ("topics", "t", ("colour", 0, "x"), 40, "Unknown topic config name: colour"),
+        ("topics", "t", ("retention.ms", 2, "1"), 40, "Can't APPEND to key retention.ms"),
+        ("topics", "t", ("cleanup.policy", 3, "compact"), 40, "Invalid value"),
+        ("topics", "t", ("retention.ms", 0, None), 42, "Null value not supported for : rete"),
+        ("topics", "t", ("retention.ms", 9, "1"), 42, "Unknown operations type 9"),
+        ("brokers", "one", ("max.connections", 0, "1"), 42, "must be an integer, but it is: one"),
+        ("brokers", "<default>", ("max.connections", 0, "1"), 42, "must be an integer"),
+        ("brokers", "2", ("max.connections", 0, "1"), 42, "expected 1, but received 2"),
+        ("brokers", "1", ("num.io.threads", 0, "1"), 42, "Cannot update these configs dynamically"),
+        ("brokers", "", ("max.connections", 0, "x"), 42, "Invalid value x"),
+        ("brokers", "", ("num.replica.fetchers", 0, "x"), 42, "Invalid value x"),
+        ("brokers", "1", ("num.replica.fetchers", 0, "3"), 42, "not be greater than double"),
+        ("brokers", "", ("max.connections", 2, "1"), 40, "Can't APPEND"),
+        ("brokers", "", ("colour", 0, "red"), 42, "Unknown config name: colour"),
+    ],
+)
+def test_invalid_alteration_is_rejected_with_kafka_error_code(
+    kind: str, name: str, operation: tuple[str, int, str | None], code: int, text: str
+) -> None:
+    refusal = plan(kind, name, operation)
+    assert isinstance(refusal, ChangeRejected)
+    assert refusal.code == code
+    assert text in refusal.text
+
+
+def test_duplicate_config_key_is_rejected() -> None:
+    refusal = plan("topics", "t", ("retention.ms", 0, "1"), ("retention.ms", 1, None))
+    assert refusal == (ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+
+
+def test_broker_config_and_cluster_default_are_stored_separately() -> None:
+    step = ("log.cleanup.policy", Op.APPEND, "compact")
+    assert plan("brokers", "1", step) == (
+        "brokers",
+        "1",
+        {"log.cleanup.policy": "delete,compact"},
+    )
+    assert plan("brokers", "", step, image=OWN) == (
+        "brokers",
+        "<default>",
+        {"log.cleanup.policy": "delete,compact"},
+    )
+
+
+def test_conflicting_broker_and_default_configs_are_rejected() -> None:
+    overrides = ("max.connections.per.ip.overrides", Op.SET, "127.0.0.1:5")
+    nobody = ("max.connections.per.ip", Op.SET, "0")
+    for name in ("1", ""):
+        assert isinstance(plan("brokers", name, nobody), ChangeRejected)
+    for first, second in (("", "1"), ("1", "")):
+        one = plan("brokers", first, overrides)
+        assert isinstance(one, ConfigChanged)
+        image = apply(IMAGE, one)
+        two = plan("brokers", second, nobody, image=image)
+        assert isinstance(two, ConfigChanged)
+        image = apply(image, two)
+        gone = (overrides[0], Op.DELETE, None)
+        assert isinstance(plan("brokers", first, gone, image=image), ChangeRejected)
+        hidden = plan("brokers", first, (nobody[0], Op.SET, "x"), image=image)
+        assert isinstance(hidden, ChangeRejected)
+
+
+def test_sharded_acceptor_rejects_new_limits_and_allows_removal() -> None:
+    sharded = Settings.from_sources(pairs=["acceptor.mode=sharded"])
+    image = apply(IMAGE, ConfigChanged("brokers", "1", {"max.connections": "5"}))
+
+    def plan_sharded(name: str, op: Op, value: str | None) -> ConfigChanged | ChangeRejected:
+        wanted = Alteration("brokers", "1", (ConfigOperation(name, op, value),))
+        return plan_alteration(image, sharded, wanted)
+
+    for name in ("max.connections", "listener.name.plaintext.max.connection.creation.rate"):
+        refusal = plan_sharded(name, Op.SET, "7")
+        assert isinstance(refusal, ChangeRejected)
+        assert refusal.code == ErrorCode.INVALID_CONFIG
+        assert refusal.text.startswith(f"{name}: not with acceptor.mode=sharded: ")
+    assert plan_sharded("max.connections", Op.DELETE, None) == ConfigChanged("brokers", "1", {})
+    both = {"max.connections": "5", "kafka_connections_max": "3"}
+    changed = plan_sharded("kafka_connections_max", Op.SET, "3")
+    assert changed == ConfigChanged("brokers", "1", both)
+
+
+AT_LISTENER = "listener.name.ssl.ssl.keystore.location"
+
+
+def test_ssl_key_files_are_checked_before_broker_config_is_stored() -> None:
+    looked: list[Configs] = []
+
+    def unusable(configs: Configs) -> list[str]:
+        looked.append(configs)
+        return [] if len(looked) > 1 else ["the first one never fits"]
+
+    wanted = Alteration("brokers", "1", (ConfigOperation(AT_LISTENER, Op.SET, "new.pem"),))
+    refusal = plan_alteration(OWN, SETTINGS, wanted, (), unusable)
+    assert refusal == ChangeRejected(ErrorCode.INVALID_REQUEST, "the first one never fits")
+    assert plan_alteration(OWN, SETTINGS, wanted, (), unusable) == (
+        "brokers",
+        "1",
+        {"message.max.bytes": "9", AT_LISTENER: "new.pem"},
+    )
+    assert looked[0]["brokers", "1"][AT_LISTENER] == "new.pem"
+    assert looked[0]["topics", "t"] == OWN.configs["topics", "t"]
+    for_all = Alteration("brokers", "", (ConfigOperation("max.connections", Op.SET, "5"),))
+    plan_alteration(OWN, SETTINGS, for_all, (), unusable)
+    assert len(looked) == 2
+
+
+def test_secrets_are_stored_only_in_protected_nodes() -> None:
+    shared = Settings.from_sources(pairs=["zookeeper.connect=localhost:2181"])
+    name = "listener.name.ssl.ssl.key.password"
+    wanted = Alteration("brokers", "1", (ConfigOperation(name, Op.SET, "secret"),))
+    refusal = plan_alteration(OWN, shared, wanted)
+    assert isinstance(refusal, ChangeRejected)
+    assert refusal.code == ErrorCode.INVALID_CONFIG
+    assert "Password encoder secret not configured" in refusal.text
+    assert "secret" not in refusal.text.replace("secret not", "").replace("secrets", "")
+    assert isinstance(plan_alteration(OWN, SETTINGS, wanted), ConfigChanged)
+    gone = Alteration("brokers", "1", (ConfigOperation(name, Op.DELETE),))
+    assert isinstance(plan_alteration(OWN, shared, gone), ConfigChanged)
+
+
+def test_alteration_drops_invalid_foreign_configs() -> None:
+    assert plan("brokers", "1", ("max.connections", Op.SET, "5"), image=OWN) == (
+        "brokers",
+        "1",
+        {"message.max.bytes": "9", "max.connections": "5"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "usable"),
+    [
+        ("topics", {"retention.ms": "5", "colour": "red"}, {"retention.ms": "5"}),
+        ("brokers", {"num.io.threads": "5", "max.connections": "3"}, {"max.connections": "3"}),
+        ("ips", {"connection_creation_rate": "5", "x": "1"}, {"connection_creation_rate": "5"}),
+        ("ips", {"connection_creation_rate": "5.0"}, {"connection_creation_rate": "5.0"}),
+        ("ips", {"connection_creation_rate": "5.5"}, {}),
+        ("ips", {"connection_creation_rate": "fast"}, {}),
+        ("clients", {"producer_byte_rate": "5", "SCRAM-SHA-256": "x"}, {"producer_byte_rate": "5"}),
+        ("users", {"request_percentage": "0.5", "x": "1"}, {"request_percentage": "0.5"}),
+        ("users", {"request_percentage": "0", "producer_byte_rate": "a"}, {}),
+        ("users", {"SCRAM-SHA-256": "x"}, {"SCRAM-SHA-256": "x"}),
+    ],
+)
+def test_invalid_stored_configs_are_ignored(
+    kind: str, config: dict[str, str], usable: dict[str, str]
+) -> None:
+    assert valid_config(kind, config) == usable
+
+
+NAMES = st.sampled_from(["cleanup.policy", "retention.ms", "log.cleanup.policy", "max.connections"])
+VALUES = st.one_of(st.none(), st.sampled_from(["delete", "compact", "5", "-1", "", ","]))
+STEPS = st.lists(st.tuples(NAMES, st.integers(-1, 4), VALUES), max_size=3)
+
+
+@given(st.lists(st.tuples(st.sampled_from([("topics", "t"), ("brokers", "")]), STEPS), max_size=6))
+def test_altered_configs_are_always_valid(
+    alterations: list[tuple[tuple[str, str], list[tuple[str, int, str | None]]]],
+) -> None:
+    image = IMAGE
+    for resource, steps in alterations:
+        changed = plan(*resource, *steps, image=image)
+        if isinstance(changed, ConfigChanged):
+            image = apply(image, changed)
+    topic_config(effective(SETTINGS, image.configs), image.topic_overrides("t"))
+    for (kind, _), config in image.configs.items():
+        assert valid_config(kind, config) == config

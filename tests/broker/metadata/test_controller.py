@@ -1,0 +1,471 @@
+"""The controller: its changes are in the store, in the image, and numbered in order."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from minibroker.broker.metadata.bootstrap import ControllerStartError, new_uuid
+from minibroker.broker.metadata.configs import Alteration, ConfigOperation, Op
+from minibroker.broker.metadata.controller import (
+    ClusterController,
+)
+from minibroker.broker.metadata.feature_updates import FeatureUpdate, UpgradeType
+from minibroker.broker.metadata.features import TRANSACTION_VERSION
+from minibroker.broker.metadata.image import Image, Update, apply_update
+from minibroker.broker.metadata.producer_ids import PRODUCER_IDS_PER_BLOCK
+from minibroker.broker.metadata.quotas import QuotaChange
+from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
+from minibroker.broker.metadata.store.tree import Store, UnavailableError
+from minibroker.broker.metadata.topics import NewPartitions, NewTopic
+from minibroker.broker.settings import Settings
+from minibroker_protocol.errors import ErrorCode
+
+ENDPOINTS = {"PLAINTEXT": ("127.0.0.1", 9092)}
+OFFSETS = "__consumer_offsets"
+
+
+async def started(store: Store, *pairs: str, seed: int = 1) -> ClusterController:
+    return await ClusterController.start(
+        store,
+        Settings.from_sources(pairs=pairs),
+        endpoints=ENDPOINTS,
+        random=Random(seed),
+        wall_ms=1_000,
+    )
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    made = SqliteStore(MEMORY)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def controller(store: Store) -> ClusterController:
+    return await started(store)
+
+
+def follow(image: Image, updates: list[Update]) -> Image:
+    for update in updates:
+        image = apply_update(image, update)
+    return image
+
+
+async def test_first_start_creates_a_cluster(store: Store) -> None:
+    image = (await started(store, "broker.rack=r1")).image
+    assert image.controller_epoch == 1
+    assert image.number == 0
+    assert image.controller_id == 1
+    assert len(base64.urlsafe_b64decode(image.cluster_id + "==")) == 16
+    assert image.brokers[1].endpoints == ENDPOINTS
+    assert image.brokers[1].rack == "r1"
+    assert list(image.topics) == [OFFSETS]
+    assert image.topics[OFFSETS].internal
+    assert len(image.topics[OFFSETS].partitions) == 50
+    assert json.loads((await store.get("/brokers/ids/1")).data)["port"] == 9092
+    assert json.loads((await store.get("/controller")).data)["brokerid"] == 1
+
+
+async def test_same_seed_creates_same_cluster() -> None:
+    first = await started(SqliteStore(MEMORY), seed=7)
+    second = await started(SqliteStore(MEMORY), seed=7)
+    assert first.image == second.image
+    other = await started(SqliteStore(MEMORY), seed=8)
+    assert other.image.cluster_id != first.image.cluster_id
+
+
+async def test_restart_restores_image_and_increments_epoch(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    before = await started(store)
+    await before.create_topics([NewTopic("a", 3, config=[("retention.ms", "5")]), NewTopic("b")])
+    await before.create_partitions([NewPartitions("b", 2)])
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    after = await started(store, seed=2)
+    assert after.image.controller_epoch == before.image.controller_epoch + 1
+    assert after.image.number == 0
+    assert after.image.cluster_id == before.image.cluster_id
+    assert after.image.topics == before.image.topics
+    assert after.image.configs == before.image.configs
+    assert after.image.topics[OFFSETS].internal
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("node.id=2", r"node.id=2 \(--set\): the data directory belongs to node 1"),
+        ("cluster.id=other", r"cluster.id=other \(--set\): the config store belongs to cluster"),
+        ("offsets.topic.num.partitions=9", "the data directory has 50"),
+    ],
+)
+async def test_store_with_mismatched_settings_is_rejected(
+    tmp_path: Path, pair: str, message: str
+) -> None:
+    store = SqliteStore(tmp_path / "store")
+    await started(store)
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    with pytest.raises(ControllerStartError, match=message):
+        await started(store, pair)
+    await store.close()
+
+
+async def test_second_controller_on_same_store_is_rejected(store: Store) -> None:
+    await started(store)
+    with pytest.raises(ControllerStartError, match="/controller exists already"):
+        await started(store)
+
+
+async def test_configured_cluster_id_is_used(store: Store) -> None:
+    assert (await started(store, "cluster.id=mine")).image.cluster_id == "mine"
+
+
+async def test_created_topic_is_stored_and_update_is_numbered(
+    store: Store, controller: ClusterController
+) -> None:
+    before = controller.image
+    outcome = await controller.create_topics([NewTopic("a", 2, config=[("retention.ms", "5")])])
+    [made] = outcome.topics
+    assert made.rejection is None
+    assert made.topic == controller.image.topics["a"]
+    assert made.config == {"retention.ms": "5"}
+    assert [update.number for update in outcome.updates] == [1]
+    assert follow(before, outcome.updates) == controller.image
+    assert await store.exists("/brokers/topics/a")
+    assert await store.exists("/config/topics/a")
+
+
+async def test_one_failed_topic_does_not_fail_others_of_the_request(
+    controller: ClusterController,
+) -> None:
+    outcome = await controller.create_topics([
+        NewTopic("good"), NewTopic("bad name"), NewTopic("x.y"), NewTopic("x_y"),
+        NewTopic("twice"), NewTopic("twice"),
+    ])  # fmt: skip
+    codes = [made.rejection.code if made.rejection else None for made in outcome.topics]
+    assert codes == [
+        None,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        None,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert set(controller.image.topics) == {OFFSETS, "good", "x.y"}
+    assert len(outcome.updates) == 1
+
+
+async def test_request_without_changes_publishes_no_update(controller: ClusterController) -> None:
+    before = controller.image
+    assert (await controller.create_topics([NewTopic("bad name")])).updates == []
+    assert (await controller.delete_topics(["missing"])).updates == []
+    assert (await controller.create_topics([NewTopic("a")], validate_only=True)).updates == []
+    assert controller.image is before
+
+
+async def test_deleted_topics_are_removed_from_store(
+    store: Store, controller: ClusterController
+) -> None:
+    await controller.create_topics([NewTopic("a", config=[("retention.ms", "5")]), NewTopic("b")])
+    kept = controller.image
+    outcome = await controller.delete_topics(["a", "missing", OFFSETS, "b"])
+    codes = [gone.rejection.code if gone.rejection else None for gone in outcome.topics]
+    assert codes == [
+        None,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+        None,
+    ]
+    assert outcome.topics[0].topic == kept.topics["a"]
+    assert follow(kept, outcome.updates) == controller.image
+    assert set(controller.image.topics) == {OFFSETS}
+    assert await store.children("/brokers/topics") == [OFFSETS]
+    assert await store.children("/config/topics") == [OFFSETS]
+
+
+async def test_recreated_topic_has_new_topic_id(controller: ClusterController) -> None:
+    first = (await controller.create_topics([NewTopic("a")])).topics[0].topic
+    await controller.delete_topics(["a"])
+    second = (await controller.create_topics([NewTopic("a")])).topics[0].topic
+    assert first is not None
+    assert second is not None
+    assert first.topic_id != second.topic_id
+
+
+async def test_create_partitions_adds_partitions(
+    store: Store, controller: ClusterController
+) -> None:
+    await controller.create_topics([NewTopic("a", 1)])
+    before = controller.image
+    dry = await controller.create_partitions([NewPartitions("a", 3)], validate_only=True)
+    assert dry.updates == []
+    assert controller.image is before
+    outcome = await controller.create_partitions([NewPartitions("a", 3), NewPartitions("b", 3)])
+    assert outcome.topics[1].rejection is not None
+    assert follow(before, outcome.updates) == controller.image
+    assert len(controller.image.topics["a"].partitions) == 3
+    assert len(json.loads((await store.get("/brokers/topics/a")).data)["partitions"]) == 3
+    twice = await controller.create_partitions([NewPartitions("a", 4), NewPartitions("a", 5)])
+    assert {made.rejection and made.rejection.code for made in twice.topics} == {
+        ErrorCode.INVALID_REQUEST
+    }
+
+
+async def test_producer_ids_are_unique_across_restarts(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    blocks = [await controller.allocate_producer_ids() for _ in range(2)]
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    await controller.reset()
+    blocks.append(await controller.allocate_producer_ids())
+    assert [block.first for block in blocks] == [0, 1000, 2000]
+    assert {block.size for block in blocks} == {PRODUCER_IDS_PER_BLOCK}
+    await store.close()
+
+
+async def test_reset_restores_an_empty_cluster(store: Store, controller: ClusterController) -> None:
+    fresh = controller.image
+    await controller.create_topics([NewTopic("a", config=[("retention.ms", "5")]), NewTopic("b")])
+    before = controller.image
+    updates = await controller.reset()
+    after = controller.image
+    assert follow(before, updates) == after
+    assert after.brokers == fresh.brokers
+    assert after.configs == fresh.configs
+    assert list(after.topics) == [OFFSETS]
+    assert after.topics[OFFSETS].topic_id != fresh.topics[OFFSETS].topic_id
+    assert after.topics[OFFSETS].partitions == fresh.topics[OFFSETS].partitions
+    assert await store.children("/brokers/topics") == [OFFSETS]
+    assert await store.children("/config/topics") == [OFFSETS]
+
+
+async def test_concurrent_changes_get_consecutive_update_numbers(
+    controller: ClusterController,
+) -> None:
+    before = controller.image
+    returned: list[Update] = []
+
+    async def create(name: str) -> None:
+        returned.extend((await controller.create_topics([NewTopic(name)])).updates)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(create, f"t{number % 5}")
+    assert [update.number for update in returned] == [1, 2, 3, 4, 5]
+    assert follow(before, returned) == controller.image
+
+
+def test_ids_are_random_uuids_without_leading_dash() -> None:
+    random = Random(1)
+    for _ in range(500):
+        made = new_uuid(random)
+        assert made[6] >> 4 == 4
+        assert made[8] >> 6 == 2
+        assert not base64.urlsafe_b64encode(made).startswith(b"-")
+
+
+RATE = "connection_creation_rate"
+
+
+def setting(kind: str, name: str, key: str, value: str) -> Alteration:
+    return Alteration(kind, name, (ConfigOperation(key, Op.SET, value),))
+
+
+async def test_altered_configs_are_stored_notified_and_reloaded(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    controller = await started(store)
+    await controller.create_topics([NewTopic("t")])
+    before = controller.image
+    done = await controller.alter_configs(
+        [
+            setting("topics", "t", "retention.ms", "5"),
+            setting("brokers", "1", "max.connections", "6"),
+            setting("brokers", "", "max.connections", "7"),
+        ]
+    )
+    quotas = await controller.alter_quotas(
+        [
+            QuotaChange((("ip", "::1"),), ((RATE, 8.0),)),
+            QuotaChange((("ip", None),), ((RATE, 9.0),)),
+        ]
+    )
+    assert done.rejections == (None, None, None)
+    assert quotas.rejections == (None, None)
+    wanted = {
+        ("topics", "t"): {"retention.ms": "5"},
+        ("brokers", "1"): {"max.connections": "6"},
+        ("brokers", "<default>"): {"max.connections": "7"},
+        ("ips", "::1"): {RATE: "8"},
+        ("ips", "<default>"): {RATE: "9"},
+    }
+    assert wanted.items() <= controller.image.configs.items()
+    assert follow(before, [*done.updates, *quotas.updates]) == controller.image
+    for (kind, name), config in wanted.items():
+        data = json.loads((await store.get(f"/config/{kind}/{name}")).data)
+        assert data == {"version": 1, "config": config}
+    result = [
+        json.loads((await store.get(f"/config/changes/{name}")).data)["entity_path"]
+        for name in await store.children("/config/changes")
+    ]
+    assert result == [f"{kind}/{name}" for kind, name in wanted]
+    await store.close()
+    store = SqliteStore(tmp_path / "store")
+    assert (await started(store)).image.configs == controller.image.configs
+    await store.close()
+
+
+async def test_config_without_values_has_no_node(
+    controller: ClusterController, store: Store
+) -> None:
+    await controller.alter_configs([setting("brokers", "1", "max.connections", "6")])
+    gone = Alteration("brokers", "1", (ConfigOperation("max.connections", Op.DELETE),))
+    outcome = await controller.alter_configs([gone])
+    assert outcome.updates
+    assert ("brokers", "1") not in controller.image.configs
+    assert await store.children("/config/brokers") == []
+
+
+async def test_rejected_alteration_is_atomic_and_others_apply(
+    controller: ClusterController, store: Store
+) -> None:
+    await controller.create_topics([NewTopic("t")])
+    bad = Alteration(
+        "topics",
+        "t",
+        (ConfigOperation("retention.ms", 0, "5"), ConfigOperation("segment.ms", 0, "x")),
+    )
+    good = setting("brokers", "", "max.connections", "7")
+    outcome = await controller.alter_configs([bad, good])
+    refusal, fine = outcome.rejections
+    assert refusal is not None
+    assert refusal.code == ErrorCode.INVALID_CONFIG
+    assert fine is None
+    assert controller.image.topic_overrides("t") == {}
+    assert ("brokers", "<default>") in controller.image.configs
+
+
+async def test_validate_only_changes_are_not_applied(
+    controller: ClusterController, store: Store
+) -> None:
+    before = controller.image
+    wanted = setting("brokers", "1", "max.connections", "6")
+    assert await controller.alter_configs([wanted], validate_only=True) == ((None,), [])
+    quota = QuotaChange((("ip", "::1"),), ((RATE, 8.0),))
+    assert await controller.alter_quotas([quota], validate_only=True) == ((None,), [])
+    assert controller.image is before
+    assert await store.children("/config/changes") == []
+
+
+async def test_ip_rate_quota_with_sharded_acceptor_is_rejected(store: Store) -> None:
+    sharded = await started(store, "acceptor.mode=sharded")
+    address, user = (("ip", "::1"),), (("user", "u"),)
+    wanted = [
+        QuotaChange(address, ((RATE, 8.0),)),
+        QuotaChange((("ip", "::2"),), ((RATE, None),)),
+        QuotaChange(user, (("request_percentage", 8.0),)),
+    ]
+    refusal, removed, other = (await sharded.alter_quotas(wanted)).rejections
+    assert refusal is not None
+    assert refusal.code == ErrorCode.INVALID_REQUEST
+    assert "set acceptor.mode=single" in refusal.text
+    assert removed is other is None
+
+
+async def test_duplicate_entity_in_request_is_rejected(controller: ClusterController) -> None:
+    quota = QuotaChange((("ip", "::1"),), ((RATE, 8.0),))
+    outcome = await controller.alter_quotas([quota, quota])
+    assert [refusal.code for refusal in outcome.rejections if refusal] == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert outcome.updates == []
+
+
+async def test_ip_quota_for_unresolvable_host_is_rejected(controller: ClusterController) -> None:
+    quota = QuotaChange((("ip", "nowhere"),), ((RATE, 8.0),))
+    [refusal] = (await controller.alter_quotas([quota], unresolvable={"nowhere"})).rejections
+    assert refusal is not None
+
+
+async def test_foreign_changes_in_store_are_applied_to_image(
+    controller: ClusterController, store: Store
+) -> None:
+    await store.create("/config/ips/1.1.1.1", b'{"version":1,"config":{"%s":"3"}}' % RATE.encode())
+    before = controller.image
+    updates = await controller.apply_config("ips", "1.1.1.1")
+    assert follow(before, updates) == controller.image
+    assert controller.image.configs["ips", "1.1.1.1"] == {RATE: "3"}
+    assert await controller.apply_config("ips", "1.1.1.1") == []
+    await store.set("/config/ips/1.1.1.1", b"")
+    assert await controller.apply_config("ips", "1.1.1.1") != []
+    assert ("ips", "1.1.1.1") not in controller.image.configs
+
+
+@pytest.mark.parametrize("resource", [("users", "u"), ("topics", "gone"), ("ips", "gone")])
+async def test_apply_config_of_unchanged_node_publishes_nothing(
+    controller: ClusterController, resource: tuple[str, str]
+) -> None:
+    assert await controller.apply_config(*resource) == []
+
+
+async def test_apply_all_configs_publishes_one_update(
+    controller: ClusterController, store: Store
+) -> None:
+    await controller.create_topics([NewTopic("t", config=[("retention.ms", "5")])])
+    await controller.alter_configs([setting("brokers", "1", "max.connections", "6")])
+    await store.delete("/config/brokers/1")
+    await store.set("/config/topics/t", b'{"config":{"retention.ms":"6"}}')
+    await store.create("/config/topics/stranger", b'{"config":{"retention.ms":"6"}}')
+    [update] = await controller.apply_all_configs()
+    assert controller.image.topic_overrides("t") == {"retention.ms": "6"}
+    assert ("brokers", "1") not in controller.image.configs
+    assert ("topics", "stranger") not in controller.image.configs
+    assert len(update.changes) == 2
+
+
+async def test_corrupt_config_node_is_ignored(controller: ClusterController, store: Store) -> None:
+    await store.create("/config/ips/1.1.1.1", b"{")
+    assert await controller.apply_all_configs() == []
+
+
+async def test_existing_config_node_allows_topic_create_and_delete(
+    controller: ClusterController, store: Store
+) -> None:
+    await store.create("/config/topics/t", b'{"version":1,"config":{}}')
+    await controller.create_topics([NewTopic("t", config=[("retention.ms", "5")])])
+    assert controller.image.topic_overrides("t") == {"retention.ms": "5"}
+    await store.set("/config/topics/t", b'{"version":1,"config":{}}')
+    await controller.delete_topics(["t"])
+    assert "t" not in await store.children("/config/topics")
+
+
+async def test_changes_while_store_cannot_be_reached_time_out(
+    store: Store, controller: ClusterController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> None:
+        raise UnavailableError("/brokers", "no ZooKeeper answered")
+
+    monkeypatch.setattr(store, "multi", fail)
+    before = controller.image
+    (topic,), updates = await controller.create_topics([NewTopic("orders")])
+    setting = ConfigOperation("max.connections", Op.SET, "5")
+    configs = await controller.alter_configs([Alteration("brokers", "1", (setting,))])
+    feature, _ = await controller.update_features(
+        [FeatureUpdate(TRANSACTION_VERSION.name, 1, UpgradeType.SAFE_DOWNGRADE)]
+    )
+    for rejection in (topic.rejection, *configs.rejections, feature):
+        assert rejection is not None
+        assert rejection.code is ErrorCode.REQUEST_TIMED_OUT
+    assert updates == []
+    assert controller.image is before

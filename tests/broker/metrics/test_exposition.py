@@ -1,0 +1,211 @@
+"""A scrape contains what was counted, under the names of the catalogue."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from minibroker.broker.metrics.cleaner_definitions import CleanerFigures
+from minibroker.broker.metrics.definitions import (
+    ACCEPT_RATE,
+    ACCEPT_THROTTLE,
+    BROKER_ACCEPT_RATE,
+    COUNTED,
+    IP_ACCEPT_THROTTLE,
+    METRICS,
+    OTHER,
+    QUOTA_BOUND,
+    QUOTA_BYTE_RATE,
+    QUOTA_EXEMPT_TIME,
+    QUOTA_MUTATION_RATE,
+    QUOTA_QUEUE,
+    QUOTA_REQUEST_TIME,
+    QUOTA_THROTTLE,
+    QUOTA_TOKENS,
+    CloseReason,
+)
+from minibroker.broker.metrics.exposition import api_name, render
+from minibroker.broker.metrics.metrics import FetchSessionFigures, Fill, LogFigures, ProcessMetrics
+from minibroker.broker.metrics.totals import Totals
+
+Shown = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scrape(totals: Totals, restarts: dict[str, int] | None = None) -> Shown:
+    families = text_string_to_metric_families(render(totals, restarts or {}).decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(shown: Shown, name: str, **labels: str) -> float:
+    return shown[name, tuple(sorted(labels.items()))]
+
+
+@pytest.fixture
+def shown() -> Shown:
+    processor, worker = ProcessMetrics("processor-0"), ProcessMetrics("worker-1")
+    processor.request(0, False, 128, 1000, 20_000, 30_000, 40_000, 2_000_000)
+    processor.request(0, True, 129, 1000, 20_000, 30_000, 40_000, 60_000_000_000)
+    processor.request(32_000, True, 1, 1, 1, 1, 1, 1)
+    processor.request(127, True, 1, 1, 1, 1, 1, 1)
+    processor.connection_accepted("PLAINTEXT")
+    processor.connection_opened("PLAINTEXT")
+    processor.connection_opened("PLAINTEXT")
+    processor.connection_closed("PLAINTEXT", CloseReason.BAD_FRAME)
+    processor.acceptor_blocked("PLAINTEXT", 1.5)
+    processor.watch_queue("connection_slots", lambda: Fill(3, 20, 7, 1))
+    processor.watch_fetch_sessions(lambda: FetchSessionFigures(2, 30, 4))
+    processor.watch_gauges(
+        lambda: {
+            (COUNTED.name, ("PLAINTEXT",)): 3,
+            (BROKER_ACCEPT_RATE.name, ()): 2.5,
+            (ACCEPT_RATE.name, ("", "10.0.0.1")): 1.5,
+            (ACCEPT_THROTTLE.name, ("PLAINTEXT",)): 312.5,
+            (IP_ACCEPT_THROTTLE.name, ("PLAINTEXT",)): 200,
+        }
+    )
+    worker.watch_memory(lambda: 4096)
+    worker.watch_gauges(lambda: CleanerFigures().gauges(0))
+    processor.throttled(0, 1_500_000_000)
+    processor.watch_gauges(
+        lambda: {
+            (QUOTA_QUEUE.name, ("Produce",)): 2,
+            (QUOTA_EXEMPT_TIME.name, ()): 0.5,
+            (QUOTA_THROTTLE.name, ("Produce", "u", "c")): 1500,
+            **{
+                (metric.name, ("Produce", "u", "c")): 7
+                for metric in (
+                    *(QUOTA_BYTE_RATE, QUOTA_REQUEST_TIME, QUOTA_MUTATION_RATE),
+                    *(QUOTA_TOKENS, QUOTA_BOUND),
+                )
+            },
+        }
+    )
+    worker.produced(1000, 10)
+    worker.fetched(300)
+    worker.storage_failed(OSError(errno.ENOSPC, "full"))
+    worker.log_truncated(50, 900)
+    worker.watch_gauges(lambda: {("minibroker_conditions", ("storage_failed",)): 1})
+    worker.watch_gauges(
+        lambda: {
+            ("minibroker_client_instances", ()): 1,
+            ("minibroker_client_metric", ("app", "id", "records.total", "a=b")): 7,
+        }
+    )
+    worker.watch_purgatory("fetch", lambda: 4)
+    worker.watch_logs(lambda: [LogFigures("orders", 2, 1000, 5, 10)])
+    totals = Totals()
+    totals.take([processor.snapshot(), worker.snapshot()])
+    return scrape(totals, {"processor-0": 2, "controller-0": 1})
+
+
+def test_requests_are_exposed_by_api_and_result(shown: Shown) -> None:
+    assert value(shown, "minibroker_requests_total", api="Produce", result="ok") == 1
+    assert value(shown, "minibroker_requests_total", api="Produce", result="error") == 1
+    assert value(shown, "minibroker_requests_total", api="unknown", result="error") == 2
+
+
+def test_histograms_are_cumulative_in_base_units(shown: Shown) -> None:
+    def bucket(le: str) -> float:
+        return value(shown, "minibroker_request_total_seconds_bucket", api="Produce", le=le)
+
+    assert (bucket("0.001"), bucket("0.0025"), bucket("30.0"), bucket("+Inf")) == (0, 1, 1, 2)
+    assert value(shown, "minibroker_request_total_seconds_count", api="Produce") == 2
+    assert value(shown, "minibroker_request_total_seconds_sum", api="Produce") == 60.002
+    assert value(shown, "minibroker_request_io_seconds_sum", api="Produce") == pytest.approx(8e-5)
+    sizes = "minibroker_request_size_bytes"
+    assert value(shown, f"{sizes}_bucket", api="Produce", le="128") == 1
+    assert value(shown, f"{sizes}_sum", api="Produce") == 257
+
+
+def test_connection_queue_and_log_metrics_are_exposed(shown: Shown) -> None:
+    assert value(shown, "minibroker_connections_accepted_total", listener="PLAINTEXT") == 1
+    closed = "minibroker_connections_closed_total"
+    assert value(shown, closed, listener="PLAINTEXT", reason="bad_frame") == 1
+    one = {"process": "processor-0"}
+    assert value(shown, "minibroker_broker_connection_accept_rate", **one) == 2.5
+    rate = "minibroker_connection_accept_rate"
+    assert value(shown, rate, **one, listener="", ip="10.0.0.1") == 1.5
+    throttled = "minibroker_connection_accept_throttle_time_seconds"
+    assert value(shown, throttled, **one, listener="PLAINTEXT") == 0.3125
+    at = {"process": "processor-0", "queue": "connection_slots"}
+    assert value(shown, "minibroker_queue_used", **at) == 3
+    assert value(shown, "minibroker_queue_capacity", **at) == 20
+    assert value(shown, "minibroker_queue_peak", **at) == 7
+    assert value(shown, "minibroker_queue_waiting", **at) == 1
+    opened = "minibroker_connections_open"
+    assert value(shown, opened, process="processor-0", listener="PLAINTEXT") == 1
+    blocked = "minibroker_acceptor_blocked_seconds_total"
+    assert value(shown, blocked, listener="PLAINTEXT") == 1.5
+    assert value(shown, "minibroker_log_size_bytes", topic="orders", partition="2") == 1000
+    assert value(shown, "minibroker_log_start_offset", topic="orders", partition="2") == 5
+    assert value(shown, "minibroker_log_end_offset", topic="orders", partition="2") == 10
+    assert value(shown, "minibroker_purgatory_size", process="worker-1", operation="fetch") == 4
+    assert value(shown, "minibroker_records_in_total") == 10
+    assert value(shown, "minibroker_record_bytes_in_total") == 1000
+    assert value(shown, "minibroker_record_bytes_out_total") == 300
+
+
+def test_storage_metrics_are_exposed(shown: Shown) -> None:
+    assert value(shown, "minibroker_storage_errors_total", error="ENOSPC") == 1
+    assert value(shown, "minibroker_log_truncated_records_total") == 50
+    assert value(shown, "minibroker_log_truncated_bytes_total") == 900
+    conditions = {"process": "worker-1", "kind": "storage_failed"}
+    assert value(shown, "minibroker_conditions", **conditions) == 1
+
+
+def test_process_metrics_are_exposed(shown: Shown) -> None:
+    assert value(shown, "minibroker_process_up", process="worker-1") == 1
+    assert value(shown, "minibroker_process_up", process="controller-0") == 0
+    assert value(shown, "minibroker_process_restarts_total", process="controller-0") == 1
+    assert value(shown, "minibroker_process_restarts_total", process="worker-1") == 0
+    assert value(shown, "minibroker_process_idle_ratio", process="worker-1") == 1
+    assert value(shown, "minibroker_process_elapsed_seconds_total", process="worker-1") > 0
+    assert value(shown, "minibroker_process_busy_seconds_total", process="worker-1") == 0
+    assert value(shown, "minibroker_process_memory_bytes", process="worker-1") == 4096
+
+
+def test_every_defined_metric_is_exposed_with_its_labels(shown: Shown) -> None:
+    labels: dict[str, set[str]] = {}
+    for name, pairs in shown:
+        family = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+        labels.setdefault(family, set()).update(label for label, _ in pairs if label != "le")
+    assert labels == {metric.name: set(metric.labels) for metric in METRICS}
+
+
+def test_quota_metrics_are_per_broker_and_quota_queues_per_process(shown: Shown) -> None:
+    group = {"type": "Produce", "user": "u", "client_id": "c"}
+    assert value(shown, "minibroker_quota_byte_rate", **group) == 7
+    assert value(shown, "minibroker_quota_throttle_time_seconds", **group) == 1.5
+    assert value(shown, "minibroker_quota_exempt_request_time_percent") == 0.5
+    queue = {"process": "processor-0", "type": "Produce"}
+    assert value(shown, "minibroker_quota_queue_size", **queue) == 2
+    assert value(shown, "minibroker_request_throttle_seconds_sum", api="Produce") == 1.5
+
+
+def test_idle_broker_is_scraped_with_zero_counters() -> None:
+    assert value(scrape(Totals()), "minibroker_records_in_total") == 0
+
+
+def test_topic_names_in_labels_are_escaped() -> None:
+    worker, totals = ProcessMetrics("worker-0"), Totals()
+    worker.watch_logs(lambda: [LogFigures('a"b\n\\', 0, 1, 0, 1), LogFigures(OTHER, -1, 7, 0, 0)])
+    totals.take([worker.snapshot()])
+    assert value(scrape(totals), "minibroker_log_size_bytes", topic='a"b\n\\', partition="0") == 1
+    assert value(scrape(totals), "minibroker_log_size_bytes", topic=OTHER, partition="-1") == 7
+
+
+def test_api_names_match_kafka() -> None:
+    assert [api_name(key) for key in (0, 18, 22, 60, -1, 120)] == [
+        "Produce",
+        "ApiVersions",
+        "InitProducerId",
+        "DescribeCluster",
+        "unknown",
+        "unknown",
+    ]

@@ -1,0 +1,214 @@
+"""Activity events are sent in chunks and bounded, and dropped ones are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.metrics.definitions import ACTIVITY_DROPPED
+from minibroker.broker.network.activity_sender import (
+    CHUNK_EVENTS,
+    DELAY_S,
+    PENDING_MAX,
+    ActivitySender,
+    activity_sender,
+    is_sampled,
+)
+from minibroker.broker.process.environment import PROCESSOR, RECORDER, Environment
+from minibroker.broker.process.messages import ActivityBatch, ActivityWritten
+from minibroker.broker.settings import Settings
+from minibroker.lab.activity.events import UNWRITTEN_MAX, ConnectionActivity, unpack
+from minibroker.lab.activity.schema import ConnectionStep
+from minibroker.runtime.channel import Channel
+from tests.broker.process.conftest import MakeEnvironment, make_env
+
+__all__ = ["make_env"]
+
+
+def event(number: int) -> ConnectionActivity:
+    return number, 0, ("PLAINTEXT", number, "10.0.0.1"), "accepted", None, None
+
+
+class SenderHarness:
+    """A sender, and the recorder played by the test."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self.env = env
+        self.activity = ActivitySender(env)
+        self.listener = env.transport.listen(RECORDER)
+        nursery.start_soon(self.activity.run)
+
+    async def call(self) -> Channel:
+        return await self.listener.accept()
+
+    def record(self, count: int, first: int = 0) -> None:
+        for number in range(first, first + count):
+            self.activity.report(event(number))
+
+    @property
+    def dropped(self) -> int:
+        return self.env.metrics.snapshot().counters.get((ACTIVITY_DROPPED.name, ()), 0)
+
+
+@pytest.fixture
+async def harness(make_env: MakeEnvironment, nursery: trio.Nursery) -> SenderHarness:
+    return SenderHarness(make_env(PROCESSOR), nursery)
+
+
+@contextmanager
+def reauthenticate(seconds: float) -> Iterator[None]:
+    began = trio.current_time()
+    yield
+    assert trio.current_time() - began == pytest.approx(seconds)
+
+
+def numbers(batch: ActivityBatch) -> list[int]:
+    return [one[0] for one in unpack(batch.chunk)]
+
+
+async def test_few_events_wait_for_more(harness: SenderHarness, autojump_clock: MockClock) -> None:
+    channel = await harness.call()
+    await wait_all_tasks_blocked()
+    with reauthenticate(DELAY_S):
+        harness.record(3)
+        assert numbers(await channel.receive()) == [0, 1, 2]
+    with reauthenticate(DELAY_S):
+        harness.record(1, 3)
+        assert numbers(await channel.receive()) == [3]
+
+
+async def test_full_batch_is_sent_at_once(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    channel = await harness.call()
+    await wait_all_tasks_blocked()
+    with reauthenticate(0):
+        harness.record(1)
+        await wait_all_tasks_blocked()
+        harness.record(CHUNK_EVENTS, 1)
+        assert numbers(await channel.receive()) == list(range(CHUNK_EVENTS))
+
+
+async def test_events_without_room_are_dropped_and_counted(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    harness.record(PENDING_MAX + 5)
+    assert harness.dropped == 5
+    channel = await harness.call()
+    found: list[int] = []
+    dropped = 0
+    while len(found) < PENDING_MAX:
+        batch = await channel.receive()
+        found += numbers(batch)
+        dropped += batch.dropped
+        await channel.send(ActivityWritten(len(numbers(batch)), batch.dropped))
+    assert found == list(range(PENDING_MAX))
+    assert dropped == 5
+
+
+async def test_no_more_is_sent_than_the_recorder_may_have(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    channel = await harness.call()
+    for first in range(0, 2 * UNWRITTEN_MAX, CHUNK_EVENTS):
+        harness.record(CHUNK_EVENTS, first)
+        if first < UNWRITTEN_MAX:
+            await channel.receive()
+    with trio.move_on_after(60) as scope:
+        await channel.receive()
+    assert scope.cancelled_caught
+    await channel.send(ActivityWritten(CHUNK_EVENTS, 0))
+    assert len(numbers(await channel.receive())) == CHUNK_EVENTS
+
+
+async def test_events_of_dead_recorder_are_dropped(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    channel = await harness.call()
+    harness.record(10)
+    await channel.receive()
+    await channel.send(ActivityWritten(4, 0))
+    await wait_all_tasks_blocked()
+    channel.close()
+    channel = await harness.call()
+    assert harness.dropped == 6
+    batch = await channel.receive()
+    assert (numbers(batch), batch.dropped) == ([], 6)
+    # Nor is it forgotten if this recorder dies, too; and it is not counted again.
+    channel.close()
+    channel = await harness.call()
+    harness.record(1, 10)
+    batch = await channel.receive()
+    assert (numbers(batch), batch.dropped) == ([10], 6)
+    await channel.send(ActivityWritten(1, 6))
+    await wait_all_tasks_blocked()
+    channel.close()
+    channel = await harness.call()
+    harness.record(1, 11)
+    assert (await channel.receive()).dropped == 0
+    assert harness.dropped == 6
+
+
+async def test_last_events_are_sent_at_once(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    channel = await harness.call()
+    harness.record(3)
+    with reauthenticate(0):
+        await harness.activity.finish()
+    assert numbers(await channel.receive()) == [0, 1, 2]
+
+
+async def test_finish_without_recorder_times_out(
+    harness: SenderHarness, autojump_clock: MockClock
+) -> None:
+    channel = await harness.call()
+    for first in range(0, UNWRITTEN_MAX, CHUNK_EVENTS):
+        harness.record(CHUNK_EVENTS, first)
+        await channel.receive()
+    harness.record(1)
+    await harness.activity.finish()  # It gives no receipts any more.
+
+
+async def test_sample_of_connections_is_recorded(
+    make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    settings = Settings.from_sources(pairs=["activity.sample=0.25", "activity.enable=true"])
+    found = activity_sender(make_env(PROCESSOR, settings=settings))
+    assert found is not None
+    at = SenderHarness(make_env(PROCESSOR, settings=settings), nursery)
+    channel = await at.call()
+    for number in range(100):
+        who = AcceptedConnection("PLAINTEXT", ("10.0.0.9", 9092), ("::ffff:10.0.0.1", 5000), number)
+        at.activity.report_connection(ConnectionStep.CLOSED, who, 1.5, "idle", None)
+    events = unpack((await channel.receive()).chunk)
+    assert len(events) == pytest.approx(25, abs=3)
+    assert {one[1:2] + one[3:] for one in events} == {(1500, "closed", "idle", None)}
+    assert all(found.samples(one[2][1]) for one in events)
+
+
+def test_disabled_activity_has_no_sender(make_env: MakeEnvironment) -> None:
+    assert activity_sender(make_env(PROCESSOR)) is None
+
+
+LIFE = 3 << 32
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.9])
+def test_sampled_share_matches_configured_share(share: float) -> None:
+    found = sum(is_sampled(LIFE | number, share) for number in range(10_000))
+    assert found == pytest.approx(share * 10_000, abs=10)
+
+
+def test_sample_of_one_includes_everything() -> None:
+    assert all(is_sampled(number, 1.0) for number in range(1000))
+
+
+def test_larger_sample_includes_smaller_sample() -> None:
+    small = {number for number in range(1000) if is_sampled(number, 0.2)}
+    assert small <= {number for number in range(1000) if is_sampled(number, 0.3)}

@@ -1,0 +1,107 @@
+"""Authentication of connections: what succeeds, what times out, and when failures are answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from minibroker.broker.metrics.definitions import CloseReason
+from minibroker.broker.network.handshakes import TLS_S
+from minibroker.broker.network.tls import TlsHandshakeFailed, TlsStream
+from minibroker.runtime.stream import StreamClosed
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.broker.network.certificates import client_context, keystore, truststore
+from tests.broker.network.secured import HELLO, secured
+from tests.simulation.client import SimulatedClient, frame
+
+LISTENERS = "listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+
+
+async def test_both_kinds_of_listener_are_served_side_by_side(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with secured(tmp_path, autojump_clock, LISTENERS) as at:
+        for client in (await at.connect("SSL", client_context()), await at.connect("PLAINTEXT")):
+            assert (await client.ask(HELLO, 4)).error_code == 0
+
+
+async def test_silent_client_is_disconnected(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with secured(tmp_path, autojump_clock, LISTENERS) as at:
+        began = trio.current_time()
+        stream = await at.dial("SSL")
+        assert await stream.receive_into(memoryview(bytearray(9))) == 0
+        assert trio.current_time() - began == pytest.approx(TLS_S)
+        assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
+
+
+async def test_bytes_that_are_no_tls_are_never_answered_by_an_api(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with secured(tmp_path, autojump_clock, LISTENERS) as at:
+        began = trio.current_time()
+        stream = await at.dial("SSL")
+        await stream.send_all(frame(HELLO, 4))
+        room = memoryview(bytearray(100))
+        received = bytes(room[: await stream.receive_into(room)])
+        assert received[:1] in (b"", b"\x15")  # nothing, or TLS's alert
+        assert await stream.receive_into(room) == 0
+        assert trio.current_time() - began == pytest.approx(0.1)
+        assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
+
+
+@pytest.mark.parametrize("expired", [False, True])
+async def test_client_certificate_is_requested(
+    tmp_path: Path, autojump_clock: MockClock, expired: bool
+) -> None:
+    wanted = (f"ssl.truststore.location={truststore(tmp_path)}", "ssl.client.auth=required")
+    async with secured(tmp_path, autojump_clock, LISTENERS, *wanted) as at:
+        client = await at.connect("SSL", client_context("alice"))
+        assert (await client.ask(HELLO, 4)).error_code == 0
+        refused = client_context("alice" if expired else None, expired=expired)
+
+        async def try_it() -> None:
+            client = await at.connect("SSL", refused)
+            await client.ask(HELLO, 4)
+
+        with pytest.raises((StreamClosed, TlsHandshakeFailed)):
+            await try_it()
+        assert await at.closed(CloseReason.TLS_FAILED) == ["SSL"]
+
+
+async def test_renewed_certificate_is_used_for_new_connections(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    def renew(location: Path) -> IncrementalAlterConfigsRequest:
+        name = "listener.name.ssl.ssl.keystore.location"
+        config = AlterableConfig(name=name, config_operation=0, value=str(location))
+        resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[config])
+        return IncrementalAlterConfigsRequest(resources=[resource])
+
+    def seen(client: SimulatedClient) -> object:
+        assert isinstance(client.stream, TlsStream)
+        return client.stream.subject()
+
+    allowed = "ssl.allow.dn.changes=true", "num.network.threads=3"
+    async with secured(tmp_path, autojump_clock, LISTENERS, *allowed) as at:
+        admin = await at.connect("PLAINTEXT")
+        before = await at.connect("SSL", client_context())
+        (tmp_path / "new").mkdir()
+        assert (await admin.ask(renew(keystore(tmp_path / "new")), 1)).responses[0].error_code == 0
+        after = [await at.connect("SSL", client_context()) for _ in range(6)]
+        assert len({seen(client) for client in after}) == 1
+        assert seen(after[0]) != seen(before)
+        for client in (before, *after):
+            assert (await client.ask(HELLO, 4)).error_code == 0
+        (tmp_path / "bad.pem").touch()
+        [refused] = (await admin.ask(renew(tmp_path / "bad.pem"), 1)).responses
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert "bad.pem (SSL): key and certificate can't be used" in refused.error_message
+        assert seen(await at.connect("SSL", client_context())) == seen(after[0])

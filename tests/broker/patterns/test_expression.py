@@ -1,0 +1,126 @@
+"""Patterns that match whole texts; Python's own expressions are the oracle where they agree."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.patterns.expression import (
+    POSITIONS_KEPT_MAX,
+    VISITS_MAX,
+    CompiledPattern,
+    PatternTooCostly,
+)
+from minibroker.broker.patterns.expression_parser import InvalidPattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("a.c", ["abc", "a.c"], ["ac", "abcd", "a\nc"]),
+        ("(?s)a.c", ["a\nc"], ["ac"]),
+        ("app-[0-9]+", ["app-1", "app-42"], ["app-", "my-app-1"]),
+        ("a|bc|", ["a", "bc", ""], ["b", "abc"]),
+        ("(ab){2,3}", ["abab", "ababab"], ["ab", "abababab"]),
+        ("a{2,}", ["aa", "aaaa"], ["a"]),
+        ("(?i)straße", ["STRASSE".replace("SS", "ß"), "Straße"], ["strasse"]),
+        ("(?i)[^e]", ["a"], ["e", "E"]),
+        ("(?i:a)b", ["Ab", "ab"], ["AB"]),
+        ("a(?i)b|c", ["ab", "aB", "C"], ["AB"]),
+        (r"\d\w\s", ["1a ", "9_\t"], ["aa ", "1a\v"]),
+        (r"\D\W\S", ["a-b"], ["1-b"]),
+        (r"[^\D1]", ["2"], ["1", "a"]),
+        (r"[\d-z]", ["5", "-", "z"], ["e"]),
+        ("[[:upper:]-]", ["A", "-"], ["a"]),
+        ("[[:^upper:]]", ["a"], ["A"]),
+        (r"\pL\p{Nd}\PL", ["é٣-"], ["1a-"]),
+        (r"\Qa.b\E+", ["a.b", "a.bb"], ["axb"]),
+        (r"\x41\x{1F600}\101\t", ["A😀A\t"], ["A"]),
+        ("^a$", ["a"], ["a\n"]),
+        ("(?m)a$\n^b", ["a\nb"], ["a\n"]),
+        (r"a\b.\Bc", ["a.\x00c"[:2] + "c"][:0], ["a.c"]),
+        (r".\b-\b.", ["a-b"], ["--b"]),
+        (r".\B.", ["ab"], ["a-"]),
+        (r"\p{Any}", ["x", "\n"], [""]),
+    ],
+)
+def test_pattern_matches_whole_texts_only(
+    pattern: str, matching: list[str], other: list[str]
+) -> None:
+    compiled = CompiledPattern(pattern)
+    assert [text for text in matching if not compiled.matches(text)] == []
+    assert [text for text in other if compiled.matches(text)] == []
+
+
+PATTERNS = st.recursive(
+    st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\w", r"\b", "^", "$", ""]),
+    lambda part: st.one_of(
+        st.builds("{}{}".format, part, part),
+        st.builds("(?:{}|{})".format, part, part),
+        st.builds("(?:{}){}".format, part, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "*?"])),
+    ),
+    max_leaves=8,
+)
+
+
+@given(pattern=PATTERNS, text=st.text(alphabet="ab- ", max_size=8))
+def test_pattern_matches_what_python_matches(pattern: str, text: str) -> None:
+    assert CompiledPattern(pattern).matches(text) is bool(re.fullmatch(pattern, text))
+
+
+def test_exponential_pattern_takes_linear_time() -> None:
+    compiled = CompiledPattern("(a*)*(a|aa)+b")
+    assert not compiled.matches("a" * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (".*", "".join(map(chr, range(0x4E00, 0x4E00 + POSITIONS_KEPT_MAX // 2)))),
+        ("(a?){300}.*", "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))),
+    ],
+)
+def test_remembered_steps_are_limited(pattern: str, text: str) -> None:
+    compiled = CompiledPattern(pattern)
+    kept = []
+    for at in range(0, len(text), 100):
+        compiled.matches(text[at : at + 100])
+        kept.append(sum(1 + len(following) for following in compiled._steps.values()))
+    assert max(kept) <= POSITIONS_KEPT_MAX + 5_000
+
+
+def test_texts_that_match_are_selected() -> None:
+    assert CompiledPattern("a.*").select(["ab", "b", "a"]) == ["ab", "a"]
+
+
+@pytest.mark.parametrize("pattern", ["(a?){1000}a{1000}", f"([^{'b-c' * 1000}][^{'b-c' * 300}]?)*"])
+def test_visits_in_one_call_are_limited(pattern: str) -> None:
+    compiled = CompiledPattern(pattern)
+    texts = ["".join(map(chr, range(0x4E00 + at, 0x4E00 + at + 50))) for at in range(500)]
+    with pytest.raises(PatternTooCostly, match=str(VISITS_MAX)):
+        compiled.select(["a" * 900, *texts])
+    assert compiled._visits < 2 * VISITS_MAX
+    assert not compiled.matches("b")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a{1000}){6}",
+        "(((a{100}){100}){100}){100}",
+        "(((((){1000}){1000}){1000}){1000})",
+        "((((a{0}){1000}){1000}){1000})",
+    ],
+)
+def test_pattern_of_too_many_instructions_is_invalid(pattern: str) -> None:
+    with pytest.raises(InvalidPattern, match="instructions"):
+        CompiledPattern(pattern)
+
+
+def test_limit_of_instructions_can_be_lower() -> None:
+    CompiledPattern("a{9}", 10)
+    with pytest.raises(InvalidPattern, match="more than 10 instructions"):
+        CompiledPattern("a{10}", 10)

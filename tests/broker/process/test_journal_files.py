@@ -1,0 +1,59 @@
+"""What a process saves before it is killed is read once, by a process of the same start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from minibroker.broker.metrics.log import EventLog
+from minibroker.broker.process.environment import WORKER
+from minibroker.broker.process.journal_files import JournalFiles, save_records
+from minibroker.broker.process.journal_notes import note
+from minibroker.lab.journal.buffer import JournalBuffer
+from tests.broker.process.conftest import MakeEnvironment
+from tests.lab.journal.entries_of_tests import entry_of, request_entry
+
+
+def files(directory: Path, run: int = 1) -> JournalFiles:
+    return JournalFiles(directory, run, EventLog("test"))
+
+
+def test_journal_is_read_once(tmp_path: Path) -> None:
+    entries = [request_entry(stages={"total": 1.5}), entry_of("state", details={"what": "x"})]
+    files(tmp_path).save_journal(entries)
+    assert files(tmp_path).take_journal() == entries
+    assert files(tmp_path).take_journal() == ()
+
+
+def test_journal_of_another_start_is_removed(tmp_path: Path) -> None:
+    files(tmp_path, 1).save_journal([request_entry()])
+    assert files(tmp_path, 2).take_journal() == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 20])
+def test_journal_that_is_cut_off_has_nothing(tmp_path: Path, size: int) -> None:
+    files(tmp_path).save_journal([request_entry()])
+    (file,) = tmp_path.iterdir()
+    os.truncate(file, size)
+    assert list(files(tmp_path).take_journal()) == []
+
+
+def test_file_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    files(tmp_path / "none").save_journal([request_entry()])
+    assert files(tmp_path / "none").take_journal() == ()
+
+
+async def test_records_of_all_roles_of_a_process_are_saved(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER)
+    count = env.journal_counts.word(env.name)
+    env.journal = env.journal_buffers[env.name] = JournalBuffer(0, count)
+    env.journal_buffers["processor-0"] = JournalBuffer(0, env.journal_counts.word("processor-0"))
+    note(env, "clock", {"to": 1})
+    save_records(env)
+    found = files(env.data_dir)
+    assert sum(part.entries for chunk in found.take_chunks(env.name) for part in chunk.parts) == 1
+    assert [chunk.parts for chunk in found.take_chunks("processor-0")] == [()]
+    assert found.take_chunks("worker-1") == ()

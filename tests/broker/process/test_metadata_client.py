@@ -1,0 +1,370 @@
+"""The metadata client applies updates in order, over restarts of the controller."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from minibroker.broker.metadata.image import (
+    ALL_KINDS,
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT,
+    IP,
+    TOPIC,
+    USER,
+    BrokerGone,
+    ConfigChanged,
+    Image,
+    ImageGapError,
+    Update,
+)
+from minibroker.broker.metrics.log import EventLog
+from minibroker.broker.metrics.metrics import Snapshot
+from minibroker.broker.process.environment import CONTROLLER, PROCESSOR, WORKER, Environment
+from minibroker.broker.process.journal_files import JournalFiles
+from minibroker.broker.process.journal_notes import note
+from minibroker.broker.process.messages import (
+    ClockAdvanced,
+    DetailsRequest,
+    FaultRules,
+    ImageApplied,
+    JournalRequest,
+    JournalSwitch,
+    KillProcess,
+    LogsRequest,
+    MetricsRequest,
+    RegisterRole,
+    RoleRegistered,
+)
+from minibroker.broker.process.metadata_client import MetadataClient
+from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.rules import ActiveRule
+from minibroker.lab.journal.buffer import JournalChunk
+from minibroker.lab.journal.records import NOTE_KIND, split
+from minibroker.runtime.channel import MemoryChannel
+from minibroker.runtime.rpc import PeerFailed, RpcConnection
+from tests.broker.process.conftest import MakeEnvironment
+
+Answer = Callable[[Any], Any]
+
+
+def update(number: int, epoch: int = 1) -> Update:
+    return Update(epoch, number, (BrokerGone(9),))
+
+
+def welcome(number: int, epoch: int = 1) -> RoleRegistered:
+    return RoleRegistered(Image(controller_epoch=epoch, number=number))
+
+
+class Controller:
+    """Welcomes any role that connects, with its current ``image``."""
+
+    def __init__(self, env: Environment, nursery: trio.Nursery) -> None:
+        self._listener = env.transport.listen(CONTROLLER)
+        self._nursery = nursery
+        self.greetings: list[RegisterRole] = []
+        self.taken = 0
+        self.welcome = welcome(5)
+
+    def answer(self, request: Any) -> Any:
+        if isinstance(request, RegisterRole):
+            self.greetings.append(request)
+            return self.welcome
+        if isinstance(request, ImageApplied):
+            self.taken += 1
+            return None
+        return ("asked", request)
+
+    async def meet(self) -> RpcConnection:
+        """Return the next connection, which then continues by itself."""
+        rpc = RpcConnection(await self._listener.accept(), self.answer)
+        self._nursery.start_soon(rpc.run)
+        return rpc
+
+
+Play = Callable[[Controller, MetadataClient, trio.Nursery], Awaitable[None]]
+
+
+async def with_controller(env: Environment, client: MetadataClient, play: Play) -> None:
+    async with trio.open_nursery() as nursery:
+        controller = Controller(env, nursery)
+        nursery.start_soon(client.run)
+        await play(controller, client, nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_client_registers_and_applies_the_image_then_each_update(
+    make_env: MakeEnvironment,
+) -> None:
+    steps: list[tuple[int, int]] = []
+    env = make_env(WORKER, 1, incarnation=3)
+
+    def on_image(before: Image, after: Image) -> None:
+        steps.append((before.number, after.number))
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
+        await client.wait_image()
+        assert controller.greetings == [RegisterRole(WORKER, 1, 3)]
+        assert client.image == controller.welcome.image
+        assert controller.taken == 1
+        assert await rpc.request(update(6)) is None
+        assert client.image.number == 6
+        assert await rpc.request(update(6)) is None
+        assert steps == [(0, 5), (5, 6)]
+        with pytest.raises(PeerFailed, match=ImageGapError.__name__):
+            await rpc.request(update(8))
+        assert client.image.number == 6
+
+    await with_controller(env, MetadataClient(env, on_image=on_image), play)
+
+
+@pytest.mark.parametrize("attempt", range(20))
+async def test_update_after_snapshot_applies_to_it(make_env: MakeEnvironment, attempt: int) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        channel = await env.transport.listen(CONTROLLER).accept()
+        assert isinstance(channel, MemoryChannel)
+        _, number, greeting = await channel.receive()
+        assert isinstance(greeting, RegisterRole)
+        # Both are in the channel before the client runs again; then the scheduler decides.
+        for message in ((1, number, welcome(5)), (0, 1, update(6))):
+            channel._outgoing.send_nowait(pickle.dumps(message))
+        answers = [await channel.receive(), await channel.receive()]
+        assert (1, 1, None) in answers
+        assert (0, 2, ImageApplied()) in answers
+        assert client.image.number == 6
+
+    await with_controller(env, MetadataClient(env), play)
+
+
+async def test_image_of_restarted_controller_is_one_more_step(make_env: MakeEnvironment) -> None:
+    steps: list[tuple[int, int]] = []
+    env = make_env(WORKER)
+
+    def on_image(before: Image, after: Image) -> None:
+        steps.append((before.controller_epoch, after.controller_epoch))
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        first = await controller.meet()
+        await client.wait_image()
+        first.close()
+        controller.welcome = welcome(0, epoch=2)
+        second = await controller.meet()
+        await client.wait_image()
+        await second.request(update(1, epoch=2))
+        assert steps == [(0, 1), (1, 2), (2, 2)]
+
+    await with_controller(env, MetadataClient(env, on_image=on_image), play)
+
+
+async def test_requests_are_sent_and_answered(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER)
+    client = MetadataClient(env, details=lambda: ["mine"], on_request=lambda request: request.topic)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
+        assert await client.request("what") == ("asked", "what")
+        snapshot = await rpc.request(MetricsRequest())
+        assert isinstance(snapshot, Snapshot)
+        assert snapshot.process == "worker-0"
+        assert await rpc.request(DetailsRequest()) == ["mine"]
+        assert await rpc.request(ClockAdvanced()) is None
+        assert await rpc.request(LogsRequest("t")) == "t"
+
+    await with_controller(env, client, play)
+
+
+async def test_requests_wait_for_restarted_controller(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER)
+    answers: list[Any] = []
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        (await controller.meet()).close()
+        await wait_all_tasks_blocked()
+
+        async def ask() -> None:
+            answers.append(await client.request("now?"))
+
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        assert answers == []
+        await controller.meet()
+        await wait_all_tasks_blocked()
+        assert answers == [("asked", "now?")]
+
+    await with_controller(env, MetadataClient(env), play)
+
+
+async def test_role_without_handlers_reports_error(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER, 1)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
+        with pytest.raises(PeerFailed, match="worker-1 cannot handle LogsRequest"):
+            await rpc.request(LogsRequest("t"))
+
+    await with_controller(env, MetadataClient(env), play)
+
+
+async def test_role_receives_only_configs_it_uses(make_env: MakeEnvironment) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        known = {(kind, "x"): {"k": "v"} for kind in ALL_KINDS}
+        controller.welcome = welcome(5)._replace(image=replace(welcome(5).image, configs=known))
+        rpc = await controller.meet()
+        await client.wait_image()
+        assert set(client.image.configs) == {(TOPIC, "x"), (BROKER, "x"), (BROKER_LOGGER, "x")}
+        held = client.image.configs
+        changes = tuple(ConfigChanged(kind, "y", {}) for kind in (USER, CLIENT, IP))
+        await rpc.request(update(6)._replace(changes=changes))
+        assert (client.image.number, client.image.configs) == (6, held)
+        assert client.image.configs is held
+        await rpc.request(update(7)._replace(changes=(ConfigChanged(TOPIC, "x", {}),)))
+        assert set(client.image.configs) == {(BROKER, "x"), (BROKER_LOGGER, "x")}
+
+    await with_controller(env, MetadataClient(env, configs=(TOPIC, BROKER)), play)
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("a bug")])
+@pytest.mark.parametrize("later", [False, True], ids=["at-once", "later"])
+async def test_metadata_client_whose_image_step_fails_ends(
+    make_env: MakeEnvironment, error: Exception, later: bool
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    def on_image(before: Image, after: Image) -> Awaitable[None] | None:
+        if after.number < 6:
+            return None
+        if later:
+            return fail()
+        raise error
+
+    client = MetadataClient(make_env(WORKER), on_image=on_image)
+
+    async def play(controller: Controller, _: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
+        await client.wait_image()
+        with pytest.raises(PeerFailed):
+            await rpc.request(update(6))
+        await trio.sleep_forever()
+
+    with pytest.RaisesGroup(type(error), flatten_subgroups=True):
+        await with_controller(client._env, client, play)
+
+
+def fault_rules(number: int, *ids: str, replaces: bool = False) -> FaultRules:
+    rules = tuple(ActiveRule(each, FaultRule("observe")) for each in ids)
+    return FaultRules(number, rules, replaces=replaces)
+
+
+async def test_fault_rules_are_applied_in_order_and_end_with_their_controller(
+    make_env: MakeEnvironment,
+) -> None:
+    env = make_env(PROCESSOR)
+    applied: list[FaultRules] = []
+
+    async def apply(rules: FaultRules) -> None:
+        applied.append(rules)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        controller.welcome = controller.welcome._replace(faults=fault_rules(3, "a", replaces=True))
+        first = await controller.meet()
+        await client.wait_image()
+        assert applied == [fault_rules(3, "a", replaces=True)]
+        await first.request(fault_rules(3, "a"))  # It was there at the registration.
+        await first.request(fault_rules(4, "b"))
+        assert applied[1:] == [fault_rules(4, "b")]
+        first.close()
+        controller.welcome = welcome(0, epoch=2)
+        second = await controller.meet()
+        await client.wait_image()
+        assert applied[2:] == [fault_rules(0, replaces=True)]
+        await second.request(fault_rules(1, "d"))
+        assert applied[3:] == [fault_rules(1, "d")]
+
+    await with_controller(env, MetadataClient(env, on_faults=apply), play)
+
+
+async def test_role_without_requests_of_clients_ignores_fault_rules(
+    make_env: MakeEnvironment,
+) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        rpc = await controller.meet()
+        await client.wait_image()
+        assert await rpc.request(fault_rules(1, "a")) is None
+
+    await with_controller(env, MetadataClient(env), play)
+
+
+def records_journal(env: Environment) -> bool:
+    return env.journal is not None
+
+
+async def test_journal_is_switched_by_registration_and_by_request(
+    make_env: MakeEnvironment,
+) -> None:
+    env = make_env(WORKER)
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        controller.welcome = welcome(5)._replace(records_journal=True)
+        first = await controller.meet()
+        await client.wait_image()
+        assert env.journal is not None
+        note(env, "clock", {"to": 1})
+        chunk = await first.request(JournalRequest(0))
+        (part,) = chunk.parts
+        assert [kind for _, kind, _ in split(part.packed)] == [NOTE_KIND]
+        assert await first.request(JournalRequest(0)) == chunk, "its receipt is unknown"
+        assert (await first.request(JournalRequest(chunk.number))).parts == ()
+        before = env.journal
+        await first.request(JournalSwitch(is_on=True))
+        assert env.journal is before, "what it has recorded is kept"
+        note(env, "clock", {"to": 2})
+        await first.request(JournalSwitch(is_on=False))
+        assert not records_journal(env)
+        (part,) = (await first.request(JournalRequest(chunk.number + 1))).parts
+        assert part.entries == 1, "what it has recorded is handed over"
+        await first.request(JournalSwitch(is_on=True))
+        first.close()
+        controller.welcome = welcome(0, epoch=2)
+        await controller.meet()
+        await client.wait_image()
+        note(env, "clock", {"to": 1})
+        assert not env.journal, "the journal of the former controller is lost"
+
+    await with_controller(env, MetadataClient(env), play)
+
+
+async def test_process_that_is_asked_to_end_saves_its_records_first(
+    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env(WORKER)
+    files = JournalFiles(env.data_dir, env.started_us, EventLog("test"))
+    saved: list[Sequence[JournalChunk]] = []
+    monkeypatch.setattr("os.kill", lambda *_: saved.append(files.take_chunks(env.name)))
+
+    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        controller.welcome = welcome(5)._replace(records_journal=True)
+        rpc = await controller.meet()
+        await client.wait_image()
+        note(env, "clock", {"to": 1})
+        with suppress(PeerFailed):  # It lives on in this test.
+            await rpc.request(KillProcess())
+
+    await with_controller(env, MetadataClient(env), play)
+    ((first, _),) = saved
+    assert [part.entries for part in first.parts] == [1]

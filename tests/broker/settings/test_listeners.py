@@ -1,0 +1,107 @@
+"""Listener lists: syntax, the rules between listeners and advertised ones, and the result."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.settings.listeners import (
+    LISTENERS_TYPE,
+    PROTOCOL_MAP_TYPE,
+    Listener,
+    advertised_endpoints,
+    client_listeners,
+    listener_problems,
+    parse_listeners,
+)
+from minibroker.broker.settings.types import BadValueError
+
+
+def test_listener_names_are_converted_to_upper_case() -> None:
+    assert parse_listeners("plaintext://:9092, Inner://[::1]:0") == (
+        Listener("PLAINTEXT", "", 9092),
+        Listener("INNER", "::1", 0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("localhost:9092", "has the entry 'localhost:9092'; an entry is NAME://host:port"),
+        ("A://h", "'A://h', whose address must be host:port"),
+        ("A://h:99999", "port 99999"),
+        ("A://h:1,", "has the entry ''"),
+        ("A://h:1,a://h:2", "names the listener A twice"),
+        ("", "has the entry ''"),
+    ],
+)
+def test_invalid_listener_list_is_rejected_with_its_entry(text: str, message: str) -> None:
+    with pytest.raises(BadValueError, match=message):
+        parse_listeners(text)
+
+
+@given(st.text(alphabet="Aa:/[],.019-_", max_size=40))
+def test_any_text_parses_as_listeners_or_is_rejected(text: str) -> None:
+    try:
+        listeners = parse_listeners(text)
+    except BadValueError:
+        return
+    assert parse_listeners(LISTENERS_TYPE.render(listeners)) == listeners
+
+
+def test_protocol_map_is_parsed_and_invalid_entry_rejected() -> None:
+    read = PROTOCOL_MAP_TYPE.parse("inner:PLAINTEXT,SSL:SSL")
+    assert read == (("INNER", "PLAINTEXT"), ("SSL", "SSL"))
+    with pytest.raises(BadValueError, match="has the entry 'INNER:TLS'"):
+        PROTOCOL_MAP_TYPE.parse("INNER:TLS")
+    with pytest.raises(BadValueError, match="INNER twice"):
+        PROTOCOL_MAP_TYPE.parse("INNER:SSL,inner:SSL")
+
+
+def problems(
+    listeners: str, advertised: str = "", protocols: dict[str, str] | None = None
+) -> list[tuple[str, str]]:
+    parsed = parse_listeners(advertised) if advertised else ()
+    return listener_problems(parse_listeners(listeners), parsed, protocols or {})
+
+
+def test_listener_name_that_is_not_a_protocol_uses_plaintext() -> None:
+    assert problems("INNER://h:1,PLAINTEXT://h:2") == []
+
+
+def test_listener_missing_in_protocol_map_is_rejected() -> None:
+    assert problems("INNER://h:1", protocols={"INNER": "PLAINTEXT"}) == []
+    [(name, text)] = problems("INNER://h:1", protocols={"OTHER": "PLAINTEXT"})
+    assert name == "listeners"
+    assert "gives it no protocol" in text
+    assert problems("INNER://h:1", protocols={"INNER": "SASL_SSL"}) == []
+
+
+def test_wildcard_listener_without_advertised_address_is_rejected() -> None:
+    [(name, text)] = problems("A://0.0.0.0:9092")
+    assert name == "listeners"
+    assert "set advertised.listeners=A://<host that clients reach>:9092" in text
+    assert problems("A://0.0.0.0:9092", "A://box:9092") == []
+    [(name, _)] = problems("A://h:9092", "A://0.0.0.0:9092")
+    assert name == "advertised.listeners"
+
+
+def test_advertised_listener_without_listener_is_rejected() -> None:
+    [(name, text)] = problems("A://h:9092", "A://h:1,B://h:9")
+    assert name == "advertised.listeners"
+    assert text == "names B; listeners has A"
+
+
+def test_controller_listeners_alone_are_rejected() -> None:
+    listeners = client_listeners(parse_listeners("CONTROLLER://h:1"), ("controller",))
+    assert listeners == ()
+    [(_, text)] = listener_problems(listeners, (), {})
+    assert "must name a listener for clients" in text
+
+
+def test_advertised_endpoint_has_the_bound_port() -> None:
+    listeners = parse_listeners("A://127.0.0.1:0,B://:9,C://h:7")
+    parsed = parse_listeners("C://proxy:0")
+    endpoints = advertised_endpoints(listeners, parsed, {"A": 1234, "B": 9, "C": 7}, "box")
+    assert endpoints == {"A": ("127.0.0.1", 1234), "B": ("box", 9), "C": ("proxy", 7)}

@@ -1,0 +1,119 @@
+"""Types of values: parsing, texts of errors, and formatting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from minibroker.broker.settings.types import (
+    BOOLEAN,
+    CONNECT_STRING,
+    DOUBLE,
+    HOST_PORT,
+    INT,
+    LIST,
+    LONG,
+    SHORT,
+    BadValueError,
+    ConnectString,
+    HostPort,
+    SettingType,
+    any_valid,
+    at_least,
+    between,
+    equals,
+    one_of,
+    optional,
+    some_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (INT, "-5", -5),
+        (INT, "+5", 5),
+        (LONG, str(2**63 - 1), 2**63 - 1),
+        (SHORT, "-32768", -32768),
+        (DOUBLE, "0.5", 0.5),
+        (BOOLEAN, "TRUE", True),
+        (BOOLEAN, "false", False),
+        (LIST, " a , b,", ("a", "b")),
+        (LIST, "", ()),
+        (HOST_PORT, "[::1]:80", HostPort("::1", 80)),
+        (HOST_PORT, ":80", HostPort("", 80)),
+        (CONNECT_STRING, "a", ConnectString((HostPort("a", 2181),), "")),
+        (
+            CONNECT_STRING,
+            "a:1, [::1]:2/",
+            ConnectString((HostPort("a", 1), HostPort("::1", 2)), ""),
+        ),
+        (CONNECT_STRING, "a:1/x/y/", ConnectString((HostPort("a", 1),), "/x/y")),
+        (optional(INT), "", None),
+        (optional(INT), "7", 7),
+    ],
+)
+def test_valid_text_is_parsed(kind: SettingType[Any], text: str, value: object) -> None:
+    assert kind.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (INT, "2147483648", "between -2147483648 and 2147483647"),
+        (INT, "1_000", "whole number"),
+        (INT, "1.5", "whole number"),
+        (INT, "\uff19", "whole number"),
+        (INT, "9" * 5000, "whole number"),
+        (SHORT, "32768", "between -32768 and 32767"),
+        (DOUBLE, "nan", "finite"),
+        (DOUBLE, "much", "must be a number"),
+        (BOOLEAN, "yes", "true or false"),
+        (HOST_PORT, "localhost", "host:port"),
+        (HOST_PORT, "localhost:70000", "port 70000"),
+        (HOST_PORT, "::1:80", "host:port"),
+    ],
+)
+def test_invalid_value_is_rejected_with_explanation(
+    kind: SettingType[Any], text: str, message: str
+) -> None:
+    with pytest.raises(BadValueError, match=message):
+        kind.parse(text)
+
+
+def test_constraints_describe_valid_values() -> None:
+    minus_one_or_more = any_valid(equals(-1), at_least(1))
+    assert [minus_one_or_more.check(value) for value in (-1, 0, 1)] == [True, False, True]
+    assert between(1, 3).check(3)
+    assert not between(1, 3).check(4)
+    assert one_of("a", "b").text == "one of a, b"
+    assert not some_of("a").check(())
+    assert not some_of("a").check(("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "setting", [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()], ids=lambda s: s.name
+)
+def test_every_default_round_trips_as_text(setting: Any) -> None:
+    for value in (setting.default, setting.kafka_default):
+        assert setting.parse(setting.render(value)) == value
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_longs_round_trip_as_text(value: int) -> None:
+    assert LONG.parse(LONG.render(value)) == value
+
+
+@given(st.text())
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
+    kinds: list[SettingType[Any]] = [INT, LONG, DOUBLE, BOOLEAN, LIST, HOST_PORT]
+    for kind in kinds:
+        try:
+            value = kind.parse(text)
+        except BadValueError:
+            continue
+        assert kind.parse(kind.render(value)) == value

@@ -1,0 +1,308 @@
+"""For every API, version and action: a rule counts a hit if it changes the response or its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from minibroker.broker.apis.base import CloseConnection
+from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
+from minibroker.lab.control.schema import InvalidJson
+from minibroker.lab.faults.actions import (
+    ACTIONS,
+    BROKER_ACTIONS,
+    CONNECTION_ACTIONS,
+    STORAGE_ACTIONS,
+)
+from minibroker.lab.faults.disconnect import FaultDisconnect
+from minibroker.lab.faults.execution import FaultExecutor
+from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.register import FaultRegister
+from minibroker.lab.faults.response_fields import copied
+from minibroker.lab.faults.rulebook import Firing
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import encode
+from minibroker_protocol.errors import ErrorCode
+from minibroker_protocol.headers import RequestHeader, encode_response_header
+from minibroker_protocol.messages.fetch import FetchResponse
+from minibroker_protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from minibroker_protocol.messages.produce import ProduceRequest, ProduceResponse
+from minibroker_protocol.registry import ApiKey
+from minibroker_protocol.schema import Message
+from tests.lab.faults.messages import SERVED, numbered, request_of, served_versions
+from tests.lab.faults.test_execution import Client
+
+THROTTLE_MS: Final = 5000
+RECORDS: Final = bytes(70)
+
+RULES: Final = {
+    "error": FaultRule("error", error="POLICY_VIOLATION"),
+    "error after": FaultRule("error", error="POLICY_VIOLATION", at="after"),
+    "whole error": FaultRule("error", error="POLICY_VIOLATION", whole=True),
+    "delay": FaultRule("delay", delay_ms=1000),
+    "delay before": FaultRule("delay", delay_ms=1000, at="before"),
+    "hold": FaultRule("hold"),
+    "hold after": FaultRule("hold", at="after"),
+    "reorder": FaultRule("reorder"),
+    "disconnect": FaultRule("disconnect"),
+    "disconnect after": FaultRule("disconnect", at="after"),
+    "disconnect middle": FaultRule("disconnect", at="middle"),
+    "never_answer": FaultRule("never_answer"),
+    "never_answer after": FaultRule("never_answer", at="after"),
+    "throttle": FaultRule("throttle", throttle_ms=THROTTLE_MS),
+    "throttle unmuted": FaultRule("throttle", throttle_ms=THROTTLE_MS, mute=False),
+    "slow": FaultRule("slow", bytes_per_s=1),
+    "corrupt crc": FaultRule("corrupt", part="crc"),
+    "corrupt bit": FaultRule("corrupt", part="bit"),
+    "corrupt length": FaultRule("corrupt", part="length"),
+    "corrupt correlation_id": FaultRule("corrupt", part="correlation_id"),
+    "corrupt tagged_field": FaultRule("corrupt", part="tagged_field"),
+    "corrupt truncate": FaultRule("corrupt", part="truncate"),
+    "replace": FaultRule("replace", response={"throttle_time_ms": 77}),
+    "replace with the same": FaultRule("replace", response={"throttle_time_ms": 0}),
+    "replace before": FaultRule("replace", response={}, at="before"),
+    "kill": FaultRule("kill", process="worker-0"),
+    "pause after": FaultRule("pause", process="worker-0", pause_ms=1, at="after"),
+    "advance": FaultRule("advance", advance_ms=1),
+}
+
+
+class Outcome:
+    """What a client sees of one request."""
+
+    def __init__(self) -> None:
+        self.frame: bytes | None = None
+        self.end: str | None = None
+        self.seconds = 0.0
+        self.waited: list[str] = []
+        self.executed = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Outcome) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Conversation:
+    """A request that is executed with the rules of a register; it implements `FaultDecisions`."""
+
+    def __init__(self, *, delays_throttled: bool = False) -> None:
+        self.register = FaultRegister(SERVED, trio.current_time, trio.sleep)
+        self.executor = FaultExecutor(self, delays_throttled=delays_throttled)
+        self.outcome = Outcome()
+
+    def add(self, *rules: FaultRule) -> None:
+        for rule in rules:
+            self.executor.change_rules([self.register.add(rule).active])
+
+    @property
+    def hits(self) -> list[int]:
+        return [each.hits for each in self.register.views().faults]
+
+    async def decide(self, candidates: Sequence[Candidate]) -> Sequence[Firing]:
+        return self.register.decide(candidates)
+
+    async def hold(self, rule_id: str, releases: int, what: FaultHold) -> None:
+        del rule_id, releases, what
+        self.outcome.waited.append("hold")
+
+    async def act(self, rule_id: str) -> None:
+        del rule_id
+        self.outcome.waited.append("act")
+
+    async def meet(
+        self, key: ApiKey, version: int, request: Message, response: Message | None
+    ) -> Outcome:
+        """Let the rules act on a request with this response."""
+        outcome = self.outcome = Outcome()
+        header, client = RequestHeader(key, version, 1, "client"), Client()
+
+        async def run() -> Message | None:
+            outcome.executed += 1
+            return None if response is None else copied(response)
+
+        began = trio.current_time()
+        try:
+            matches = self.executor.match(client.attributes(), header, request, lambda _: None)
+            made, faults = await self.executor.execute(client, header, request, matches, run)
+            if made is not None:
+                body = encode_response_header(key, version, 1) + encode(made, version)
+                frame = len(body).to_bytes(4, "big") + body
+                await client.send(frame) if faults is None else await faults.send(frame)
+            if faults is not None:
+                await faults.mute()
+        except (FaultDisconnect, CloseConnection) as error:
+            outcome.end = type(error).__name__
+        outcome.frame = b"".join(data for _, data in client.sent) or None
+        outcome.seconds = round(trio.current_time() - began, 3)
+        return outcome
+
+
+def response_of(key: ApiKey, version: int) -> Message:
+    """A response with elements and records, and neither an error nor a throttle time."""
+    response = numbered(registry.schema(key).response, version)
+    assert isinstance(response, Message)
+    if isinstance(response, FetchResponse):
+        for topic in response.responses:
+            for partition in topic.partitions:
+                partition.records = RECORDS
+    return response
+
+
+def accepted(rule: FaultRule) -> bool:
+    try:
+        Conversation().add(rule)
+    except InvalidJson:
+        return False
+    return True
+
+
+def test_every_action_on_requests_has_a_case() -> None:
+    cases = {rule.action for rule in RULES.values()}
+    assert cases == ACTIONS.keys() - CONNECTION_ACTIONS - STORAGE_ACTIONS - {"observe"}
+    assert cases >= BROKER_ACTIONS
+
+
+@pytest.mark.parametrize("case", RULES)
+async def test_rule_counts_a_hit_if_the_client_could_tell(
+    case: str, autojump_clock: MockClock
+) -> None:
+    rule = RULES[case]
+    effective = dict.fromkeys(served_versions(), False)
+    for key, version in effective:
+        response = response_of(key, version)
+        request: Any = request_of(key, version)
+        if key == ApiKey.PRODUCE:
+            request.acks = 1
+        plain = await Conversation().meet(key, version, copied(request), response)
+        conversation = Conversation()
+        try:
+            conversation.add(rule._replace(api=key.name if rule.action == "replace" else None))
+        except InvalidJson:
+            assert rule.action == "replace"
+            assert not registry.throttle_versions(key).has(SERVED[key][1])
+            continue
+        outcome = await conversation.meet(key, version, copied(request), response)
+        assert conversation.hits == [outcome != plain], (key.name, version)
+        view = conversation.register.view("1")
+        assert view.matches == view.hits
+        effective[key, version] = outcome != plain
+    if case == "replace with the same":
+        assert not any(effective.values())
+        return
+    assert any(effective.values())
+    for served, (low, high) in SERVED.items():
+        key = ApiKey(served)
+        chosen = rule._replace(api=key.name)
+        versions = range(low, high + 1)
+        found = [effective[key, version] for version in versions]
+        assert accepted(chosen) == any(found), key.name
+        for version, has_effect in zip(versions, found, strict=True):
+            one = chosen._replace(version_min=version, version_max=version)
+            assert accepted(one) == has_effect, (key.name, version)
+
+
+@pytest.mark.parametrize("case", sorted(RULES.keys() - {"corrupt crc"}))
+async def test_request_without_acknowledgement_has_no_response_to_change(
+    case: str, autojump_clock: MockClock
+) -> None:
+    request = ProduceRequest(acks=0)
+    plain = await Conversation().meet(ApiKey.PRODUCE, 9, copied(request), None)
+    conversation = Conversation()
+    conversation.add(RULES[case]._replace(api="Produce"))
+    outcome = await conversation.meet(ApiKey.PRODUCE, 9, copied(request), ProduceResponse())
+    assert conversation.hits == [outcome != plain]
+
+
+@pytest.mark.parametrize("at", ["before", "after", None])
+async def test_error_needs_something_that_can_fail(at: Any) -> None:
+    conversation = Conversation()
+    conversation.add(FaultRule("error", api="Metadata", error="POLICY_VIOLATION", at=at, first=1))
+    empty = MetadataRequest(topics=[])
+    await conversation.meet(ApiKey.METADATA, 9, copied(empty), MetadataResponse())
+    assert conversation.register.view("1").matches == 0
+    everything = MetadataRequest(topics=None)
+    await conversation.meet(ApiKey.METADATA, 9, copied(everything), MetadataResponse())
+    assert conversation.hits == [0]
+    topics = [MetadataResponseTopic(name="t")]
+    response = MetadataResponse(topics=topics)
+    await conversation.meet(ApiKey.METADATA, 9, copied(everything), response)
+    assert conversation.hits == [1]
+
+
+async def test_error_that_the_response_has_anyway_is_no_hit() -> None:
+    conversation = Conversation()
+    conversation.add(FaultRule("error", api="Heartbeat", error="UNKNOWN_MEMBER_ID", at="after"))
+    response: Any = response_of(ApiKey.HEARTBEAT, 4)
+    response.error_code = int(ErrorCode.UNKNOWN_MEMBER_ID)
+    request = request_of(ApiKey.HEARTBEAT, 4)
+    assert isinstance(request, Message)
+    await conversation.meet(ApiKey.HEARTBEAT, 4, request, response)
+    assert conversation.hits == [0]
+
+
+@pytest.mark.parametrize(
+    ("cases", "hits"),
+    [
+        (("disconnect", "delay before", "throttle", "slow", "delay"), [1, 0, 0, 0, 0]),
+        (("delay before", "disconnect", "throttle"), [1, 1, 0]),
+        (("throttle", "slow", "delay", "disconnect after", "hold after"), [0, 0, 1, 1, 0]),
+        (("throttle", "never_answer after"), [0, 1]),
+        (("error", "disconnect", "corrupt bit"), [1, 0, 0]),
+        (("error after", "error", "disconnect"), [1, 0, 0]),
+        (("corrupt tagged_field", "error", "disconnect after"), [1, 0, 0]),
+        (("disconnect after", "error"), [1, 0]),
+        (("replace with the same", "error after"), [0, 1]),
+        (("replace", "throttle"), [1, 1]),
+        (("replace before", "error"), [1, 0]),
+        (("delay", "disconnect middle", "replace"), [1, 1, 0]),
+    ],
+)
+async def test_rules_act_in_their_order(
+    cases: tuple[str, ...], hits: list[int], autojump_clock: MockClock
+) -> None:
+    key, version = ApiKey.HEARTBEAT, 4
+    conversation = Conversation()
+    conversation.add(*(RULES[case]._replace(api="Heartbeat") for case in cases))
+    request = request_of(key, version)
+    assert isinstance(request, Message)
+    await conversation.meet(key, version, request, response_of(key, version))
+    assert conversation.hits == hits
+
+
+@pytest.mark.parametrize(("mute", "seconds"), [(None, 5), (False, 0)])
+async def test_throttled_response_is_late_as_before_kafka_2_0(
+    mute: bool | None, seconds: float, autojump_clock: MockClock
+) -> None:
+    conversation = Conversation(delays_throttled=True)
+    conversation.add(FaultRule("throttle", throttle_ms=THROTTLE_MS, mute=mute))
+    request = request_of(ApiKey.HEARTBEAT, 4)
+    assert isinstance(request, Message)
+    sent: list[float] = []
+
+    class NotedClient(Client):
+        async def send(self, data: bytes) -> None:
+            sent.append(trio.current_time())
+
+    began, client = trio.current_time(), NotedClient()
+    header = RequestHeader(ApiKey.HEARTBEAT, 4, 1, "client")
+
+    async def run() -> Any:
+        return response_of(ApiKey.HEARTBEAT, 4)
+
+    matches = conversation.executor.match(client.attributes(), header, request, lambda _: None)
+    response, faults = await conversation.executor.execute(client, header, request, matches, run)
+    assert response.throttle_time_ms == THROTTLE_MS
+    assert faults is not None
+    await faults.send(b"\0\0\0\1a")
+    await faults.mute()
+    assert [round(each - began, 3) for each in sent] == [seconds]
+    assert round(trio.current_time() - began, 3) == seconds

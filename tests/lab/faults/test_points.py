@@ -1,0 +1,41 @@
+"""The table of hold points agrees with the definition of a rule."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from minibroker.broker.groups import holds
+from minibroker.lab.control.fault_shapes import FaultHold, FaultPoint, FaultRule
+from minibroker.lab.faults.actions import ENTITY_FIELDS, SELECTORS
+from minibroker.lab.faults.points import APPLIED, POINTS, is_inside, selectors_of
+from minibroker_protocol import registry
+from minibroker_protocol.entities import selectable
+
+
+def test_every_point_has_a_row() -> None:
+    assert list(POINTS) == list(get_args(FaultPoint))
+    assert {holds.REBALANCE, holds.PREPARED, holds.COMPLETING, APPLIED} == {
+        name for name, point in POINTS.items() if point.api is None
+    }
+
+
+def test_requests_at_a_point_have_what_can_be_selected_there() -> None:
+    for point in POINTS.values():
+        assert set(point.selectors) <= set(SELECTORS)
+        if point.api is not None:
+            known = selectable(registry.schema(point.api).request)
+            chosen = [ENTITY_FIELDS[each] for each in point.selectors if each in ENTITY_FIELDS]
+            assert set(chosen) == known & set(ENTITY_FIELDS.values())
+
+
+def test_what_can_be_selected_inside_of_the_broker_is_shown_while_it_is_held() -> None:
+    for point in POINTS.values():
+        if point.api is None:
+            assert set(point.selectors) <= set(FaultHold._fields)
+
+
+def test_rules_without_a_point_have_no_selectors_of_one() -> None:
+    assert selectors_of(FaultRule("hold")) is None
+    assert selectors_of(FaultRule("hold", point="transaction.prepared")) == ("transactional_id",)
+    assert is_inside(FaultRule("hold", point="transaction.prepared"))
+    assert not is_inside(FaultRule("hold", point="produce.appended"))

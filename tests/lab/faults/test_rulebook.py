@@ -1,0 +1,152 @@
+"""Rules fire when they should, are counted exactly, and leave entities to earlier ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.lab.control.fault_shapes import RULES_MAX, FaultRule
+from minibroker.lab.control.schema import InvalidJson, parse
+from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.faults.rulebook import (
+    DuplicateRule,
+    Rulebook,
+    TooManyRules,
+    fires_at,
+)
+from tests.lab.faults.messages import SERVED
+from tests.lab.faults.strategies import rules
+
+OBSERVE = FaultRule("observe")
+ERROR = FaultRule("error", error="NOT_COORDINATOR")
+
+
+def book(*rules_: FaultRule) -> Rulebook:
+    made = Rulebook(SERVED)
+    for rule in rules_:
+        made.add(rule, 0.0)
+    return made
+
+
+def fired(made: Rulebook, *candidates: Candidate, now: float = 0.0) -> list[str]:
+    asked = candidates or tuple(Candidate(each.id, None) for each in made.active())
+    return [each.rule_id for each in made.decide(asked, now)]
+
+
+@given(rules(), st.integers(1, 12))
+def test_any_rule_fires_as_often_as_it_says(drawn: dict[str, Any], matches: int) -> None:
+    rule = parse(FaultRule, drawn)
+    made = book(rule)
+    hits = sum(bool(fired(made)) for _ in range(matches))
+    (state,) = made.states()
+    assert (state.matches, state.hits) == (matches, hits)
+    if rule.first is not None:
+        assert hits == min(rule.first, matches)
+    elif rule.nth is not None:
+        assert hits == (rule.nth <= matches)
+    elif rule.every is not None:
+        assert hits == matches // rule.every
+    elif rule.probability is None:
+        assert hits == matches
+    elif rule.probability in (0, 1):
+        assert hits == rule.probability * matches
+
+
+def test_every_second_match_of_a_reorder_overtakes_the_one_before() -> None:
+    made = book(FaultRule("reorder"))
+    found = [made.decide([Candidate("1", None)], 0.0)[0][2:4] for _ in range(5)]
+    assert found == [(0, False), (0, True), (1, False), (1, True), (2, False)]
+
+
+def test_each_pair_of_a_reorder_is_released_once() -> None:
+    made = book(FaultRule("reorder"))
+    (state,) = made.states()
+    for _ in range(3):
+        made.decide([Candidate("1", None)], 0.0)
+    state.release_pair()
+    assert state.releases == 1  # The third match still waits for a fourth one.
+    state.release()
+    made.decide([Candidate("1", None)], 0.0)
+    state.release_pair()
+    assert state.releases == 2  # It was released by hand already.
+
+
+@given(st.floats(0.1, 0.9), st.integers(0, 2**53))
+def test_probability_depends_on_seed_only(probability: float, seed: int) -> None:
+    rule = FaultRule("observe", probability=probability, seed=seed)
+    first = [fires_at(rule, match) for match in range(1, 1001)]
+    assert first == [fires_at(rule, match) for match in range(1, 1001)]
+    assert abs(sum(first) / 1000 - probability) < 0.1
+
+
+def test_rule_matches_within_its_time_only() -> None:
+    made = Rulebook(SERVED)
+    made.add(FaultRule("observe", after_ms=1000, until_ms=2000), 10.0)
+    assert [bool(fired(made, now=now)) for now in (10.0, 10.9, 11.0, 11.9, 12.0)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    (state,) = made.states()
+    assert (state.matches, state.hits) == (2, 2)
+
+
+def test_first_final_rule_claims_the_request() -> None:
+    made = book(ERROR._replace(first=1), ERROR, OBSERVE)
+    assert fired(made) == ["1", "3"]
+    assert fired(made) == ["2", "3"]
+    assert [state.matches for state in made.states()] == [2, 1, 2]
+
+
+def test_entities_left_by_one_rule_are_for_the_next() -> None:
+    made = book(ERROR, ERROR, ERROR)
+    assert fired(made, Candidate("1", (0,)), Candidate("2", (0,)), Candidate("3", (0, 1))) == [
+        "1",
+        "3",
+    ]
+    assert fired(made, Candidate("1", (0,)), Candidate("2", None), Candidate("3", (1,))) == [
+        "1",
+        "2",
+    ]
+
+
+def test_ids_are_names_or_numbers() -> None:
+    made = book(OBSERVE, OBSERVE._replace(name="joins"))
+    assert [each.id for each in made.active()] == ["1", "joins"]
+    with pytest.raises(DuplicateRule, match="joins"):
+        made.add(OBSERVE._replace(name="joins"), 0.0)
+    assert made.remove("joins")
+    assert not made.remove("joins")
+    assert made.find("joins") is None
+    assert made.add(OBSERVE, 0.0).active.id == "3"
+    made.clear()
+    assert made.active() == ()
+
+
+def test_removed_rule_does_not_fire() -> None:
+    assert fired(book(), Candidate("1", None)) == []
+
+
+def test_number_of_rules_is_bounded() -> None:
+    made = book(*[OBSERVE] * RULES_MAX)
+    with pytest.raises(TooManyRules):
+        made.add(OBSERVE, 0.0)
+
+
+def test_invalid_rule_is_not_added() -> None:
+    made = Rulebook(SERVED)
+    with pytest.raises(InvalidJson):
+        made.add(FaultRule("error"), 0.0)
+    assert made.active() == ()
+
+
+def test_view_has_given_fields_only() -> None:
+    made = Rulebook(SERVED)
+    view = made.add(ERROR._replace(first=2), 1.0).view(3.5)
+    assert view.rule == {"action": "error", "error": "NOT_COORDINATOR", "first": 2}
+    assert (view.id, view.matches, view.hits, view.held, view.age_ms) == ("1", 0, 0, 0, 2500)

@@ -1,0 +1,92 @@
+"""The recorded response that comes next, and what is changed in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minibroker.broker.settings.types import HostPort
+from minibroker.lab.replay.capture import Captured, read_capture
+from minibroker.lab.replay.recorded_answers import RecordedAnswers, answer_frame
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import decode, encode
+from minibroker_protocol.headers import RequestHeader, decode_response_header
+from minibroker_protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from minibroker_protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from minibroker_protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
+from tests.lab.replay.recording import CaptureWriter
+
+HERE = HostPort("localhost", 1234)
+
+
+def answered(captured: Captured, *, is_repeated: bool = False) -> Any:
+    frame = answer_frame(captured, 99, HERE, is_repeated=is_repeated)
+    key, version = captured.header.api_key, captured.header.api_version
+    correlation_id, at = decode_response_header(frame, key, version)
+    assert correlation_id == 99
+    return decode(registry.schema(key).response, version, frame, at)
+
+
+def test_responses_come_in_order_and_reads_are_repeated() -> None:
+    writer = CaptureWriter()
+    for cluster_id in ("a", "b"):
+        response = MetadataResponse(cluster_id=cluster_id)
+        writer.exchange("1", 1, MetadataRequest(topics=[]), 9, response)
+    writer.exchange("1", 2, CreateTopicsRequest(topics=[]), 7, CreateTopicsResponse(topics=[]))
+    answers = RecordedAnswers(read_capture(writer.lines).requests)
+    found = []
+    for _ in range(3):
+        taken = answers.take(RequestHeader(3, 9, 5, "anyone"), b"")
+        assert taken is not None
+        found.append((answered(taken[0]).cluster_id, taken[1]))
+    assert found == [("a", False), ("b", False), ("b", True)]
+    assert answers.take(RequestHeader(3, 8, 5, "t"), b"") is None
+    assert answers.take(RequestHeader(19, 7, 5, "t"), b"") is not None
+    assert answers.take(RequestHeader(19, 7, 5, "t"), b"") is None
+
+
+def test_equal_request_gets_its_response_in_another_order_of_requests() -> None:
+    writer = CaptureWriter()
+    requests = [MetadataRequest(topics=[MetadataRequestTopic(name=name)]) for name in "ab"]
+    for request in (*requests, *requests):
+        topics = [MetadataResponseTopic(name=topic.name) for topic in request.topics or ()]
+        writer.exchange("1", 1, request, 9, MetadataResponse(topics=topics))
+    answers = RecordedAnswers(read_capture(writer.lines).requests)
+    found = []
+    for name in "bbabaab":
+        body = encode(requests["ab".index(name)], 9)
+        taken = answers.take(RequestHeader(3, 9, 5, "t"), body)
+        assert taken is not None
+        found.append((answered(taken[0]).topics[0].name, taken[1]))
+    assert [name for name, _ in found] == list("bbabaab")
+    assert [is_repeated for _, is_repeated in found] == [False] * 3 + [True, False, True, True]
+
+
+def test_addresses_of_brokers_are_that_of_the_server() -> None:
+    writer = CaptureWriter()
+    broker = MetadataResponseBroker(node_id=1, host="elsewhere", port=9092)
+    writer.exchange("1", 1, MetadataRequest(topics=[]), 9, MetadataResponse(brokers=[broker]))
+    [request] = read_capture(writer.lines).requests
+    [found] = answered(request).brokers
+    assert (found.node_id, found.host, found.port) == (1, "localhost", 1234)
+
+
+def test_repeated_fetch_has_no_records() -> None:
+    writer = CaptureWriter()
+    part = PartitionData(partition_index=0, high_watermark=1, records=b"x" * 80)
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
+    writer.exchange("1", 1, FetchRequest(), 11, response)
+    [request] = read_capture(writer.lines).requests
+    for is_repeated, records in ((False, b"x" * 80), (True, b"")):
+        [topic] = answered(request, is_repeated=is_repeated).responses
+        assert bytes(topic.partitions[0].records) == records
