@@ -1,9 +1,15 @@
 """``python -m minibroker``: the same command line as the ``minibroker`` script.
 
-Owns nothing; it only hands over, so that a broker can be started without a script on the path.
+Owns the order of the module path. Invariant: as with the script, no module of the working
+directory, which Python puts first, is imported instead of one that we need.
 """
 
 from __future__ import annotations
+
+import sys
+
+if not sys.flags.safe_path:
+    sys.path.append(sys.path.pop(0))
 
 from minibroker.cli import main
 

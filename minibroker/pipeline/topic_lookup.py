@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Final, NamedTuple
 
 from minibroker.broker.settings.activity_definitions import ACTIVITY_ENABLE
 from minibroker.lab.activity.schema import TOPIC
 from minibroker.pipeline.cluster_access import OPTION, ClusterAccess, explain
 from minibroker.pipeline.errors import BadInput
+from minibroker.python_command import python_command
 
 PATIENCE_S: Final = 45.0
 """The command itself gives up after ten seconds without an answer from an address."""
@@ -37,7 +37,8 @@ class ReachableTopic(NamedTuple):
 def find_activity_topic(broker: ClusterAccess) -> ReachableTopic:
     """Describe the activity topic. Raises BadInput if it can't be reached, read or found."""
     # JSON output omits the topic's configs, which need an additional permission.
-    command = [sys.executable, "-m", "minibroker", "topics", "describe", TOPIC, "--json"]
+    program = "from minibroker.cli import main; main()"
+    command = python_command(program, "topics", "describe", TOPIC, "--json")
     command += ["-b", broker.bootstrap]
     if broker.client is not None:
         command += [OPTION, str(broker.client.file)]

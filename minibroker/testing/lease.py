@@ -15,13 +15,14 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, Final, NamedTuple
+
+from minibroker.python_command import python_command
 
 READY_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 10.0
@@ -33,7 +34,6 @@ BACKLOG: Final = 128
 # As ``-m``, but quicker: without ``runpy``, and no garbage is collected while modules are imported.
 MODULE: Final = "minibroker.testing.fork_server"
 PROGRAM: Final = f"import gc; gc.disable(); from {MODULE} import main; main()"
-COMMAND: Final = (sys.executable, "-c", PROGRAM)
 
 
 class BrokerStartError(RuntimeError):
@@ -60,9 +60,9 @@ class Ended(NamedTuple):
 class ForkServerAddress:
     """Address of the fork server of this run; starts it when it is first needed."""
 
-    def __init__(self, run_id: str | None = None, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, run_id: str | None = None, command: Sequence[str] | None = None) -> None:
         self.run_id = run_id or uuid.uuid4().hex
-        self._command = command
+        self._command = command or python_command(PROGRAM)
         self._name = f"\0minibroker-{os.getuid()}-{self.run_id}"
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None

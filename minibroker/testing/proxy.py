@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from typing import IO, Final, Self
 
+from minibroker.python_command import python_command
 from minibroker.testing.controlled import Controlled
 
 STOP_SECONDS_MAX: Final = 10.0
@@ -51,7 +51,7 @@ class MiniProxy(Controlled):
         """Start, and wait until clients can connect. Raises `ProxyNotStarted`."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - read after the process has ended
         self._process = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-c", PROGRAM],
+            python_command(PROGRAM),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

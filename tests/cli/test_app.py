@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import click
 import pytest
@@ -68,6 +69,15 @@ def test_mistakes_exit_with_message_and_code(arguments: list[str], code: int, wo
     assert ended.returncode == code
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_modules_of_the_working_directory_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("protocol", "select", "trio", "click"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a module of the project')\n")
+    monkeypatch.chdir(tmp_path)
+    assert "num.partitions" in run("settings", "list").stdout
 
 
 def test_closed_pipe_is_not_an_error() -> None:

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
+from minibroker.python_command import python_command
 from minibroker.testing import MiniBroker
 from minibroker.testing.proxy import PROGRAM
 
 
 def started(line: bytes) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        python_command(PROGRAM), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None
     process.stdin.write(line)

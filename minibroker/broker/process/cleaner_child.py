@@ -73,7 +73,3 @@ def main() -> None:
         body = pickle.dumps(result, 5)
         target.write(LENGTH.pack(len(body)) + body)
         target.flush()
-
-
-if __name__ == "__main__":
-    main()

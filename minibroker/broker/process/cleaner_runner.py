@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
-import sys
 from contextlib import suppress
 from typing import Protocol
 
@@ -19,6 +18,7 @@ import trio
 from minibroker.broker.log.cleaner.cleaning import clean
 from minibroker.broker.log.cleaner.task import CleaningFailedError, CleaningResult, CleaningTask
 from minibroker.broker.process.cleaner_child import LENGTH
+from minibroker.python_command import python_command
 
 
 class CleanerEndedError(Exception):
@@ -99,20 +99,11 @@ class ProcessRunner:
 
 
 async def _start() -> trio.Process:
-    # -P: the working directory is the user's, and no module is imported from there.
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "minibroker.broker.process.cleaner_child",
-        str(os.getpid()),
-    ]
-    paths = os.pathsep.join(path for path in sys.path if path)
+    program = "from minibroker.broker.process.cleaner_child import main; main()"
     return await trio.lowlevel.open_process(
-        command,
+        python_command(program, str(os.getpid())),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": paths},
     )
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from minibroker.broker.log.cleaner.task import (
     SourceSegment,
 )
 from minibroker.broker.process.cleaner_child import LENGTH, Pace, run
+from minibroker.python_command import python_command
 from minibroker_protocol.records import Record, build_batch
 
 
@@ -41,11 +41,9 @@ def test_child_answers_each_task(tmp_path: Path) -> None:
     for each in (task(tmp_path), task(tmp_path)._replace(directory="/nowhere")):
         body = pickle.dumps((each, 1e9))
         requests += LENGTH.pack(len(body)) + body
-    command = [sys.executable, "-m", "minibroker.broker.process.cleaner_child", str(os.getpid())]
-    root = Path(__file__).parents[3]
-    answers = subprocess.run(
-        command, input=requests, capture_output=True, check=True, cwd=root
-    ).stdout
+    program = "from minibroker.broker.process.cleaner_child import main; main()"
+    command = python_command(program, str(os.getpid()))
+    answers = subprocess.run(command, input=requests, capture_output=True, check=True).stdout
     found = []
     while answers:
         (length,) = LENGTH.unpack_from(answers)
