@@ -41,7 +41,7 @@ from minibroker.lab.journal.counts import JournalCounts
 
 async def _recorder(env: Environment) -> None:
     # Imported when it runs, because almost no broker has one.
-    from minibroker.broker.roles.recorder import recorder
+    from minibroker.lab.observers.recorder import recorder
 
     await recorder(env)
 

@@ -58,6 +58,7 @@ from minibroker.broker.settings.listeners import advertised_endpoints, has_tls
 from minibroker.broker.settings.types import HostPort
 from minibroker.lab.control.serve import listener_url, open_listener, token_for
 from minibroker.lab.journal.counts import JournalCounts
+from minibroker.lab.observers.attaching import ProcessObservers
 from minibroker.launch.layout import (
     ProcessPlan,
     RoleInstance,
@@ -280,11 +281,11 @@ def _environments(
     """The environments of the roles of one process."""
     work_time = WorkTime()
     local_worker = LocalWorker(work_time) if len(plan.roles) > 1 else None
+    observers = ProcessObservers(shared.journal_counts)
     found = [
-        _environment(shared, instance, context, work_time, local_worker) for instance in plan.roles
+        observers.prepare(_environment(shared, instance, context, work_time, local_worker))
+        for instance in plan.roles
     ]
-    for env in found[1:]:
-        env.journal_buffers = found[0].journal_buffers
     found[0].metrics.watch_memory(resident_memory())
     return found
 

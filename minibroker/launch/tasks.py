@@ -28,6 +28,7 @@ from minibroker.broker.settings import (
     SHARDED,
     Settings,
 )
+from minibroker.lab.observers.attaching import ProcessObservers
 from minibroker.launch.layout import (
     ProcessPlan,
     RoleInstance,
@@ -147,7 +148,11 @@ class TaskBroker:
 
     def _environments(self, plan: ProcessPlan, incarnation: int) -> list[Environment]:
         local_worker = LocalWorker(self.work_time) if len(plan.roles) > 1 else None
-        return [self._environment(instance, incarnation, local_worker) for instance in plan.roles]
+        observers = ProcessObservers(self._journal_counts)
+        return [
+            observers.prepare(self._environment(instance, incarnation, local_worker))
+            for instance in plan.roles
+        ]
 
     def _environment(
         self, instance: RoleInstance, incarnation: int, local_worker: LocalWorker | None

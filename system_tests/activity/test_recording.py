@@ -16,10 +16,10 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from minibroker.broker.network.activity_sender import PENDING_MAX
 from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON
 from minibroker.lab.activity.events import UNWRITTEN_MAX
 from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.observers.activity_sender import PENDING_MAX
 from minibroker.runtime.restarts import RESTARTS_MAX
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from system_tests.faults.conftest import Starter

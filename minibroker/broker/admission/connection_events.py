@@ -9,10 +9,9 @@ numbered, so that a reader can request only new ones. Kafka at most writes a log
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from minibroker.lab.activity.schema import ConnectionStep
 from minibroker.runtime.stream import Address
 
 EVENTS_MAX: Final = 500
@@ -102,10 +101,13 @@ class RecentConnectionEvents(NamedTuple):
     rejections: tuple[Rejection, ...]
 
 
-ActivityListener: TypeAlias = Callable[
-    [ConnectionStep, ConnectionFacts, float, str | None, int | None], None
+ADMITTED: Final = "admitted"
+"""A waiting or held connection may enter. It is passed on next, so this event is not kept."""
+
+ConnectionEventListener: TypeAlias = Callable[
+    [str, ConnectionFacts, float, str | None, int | None], None
 ]
-"""Called with the event, the connection, the time, the reason and the delay in ms."""
+"""Called with the kind of event, the connection, the time, the reason and the delay in ms."""
 
 
 class ConnectionEvents:
@@ -116,18 +118,16 @@ class ConnectionEvents:
         "_events_total",
         "_incarnation",
         "_now",
-        "_record_activity",
         "_rejections",
         "_rejections_total",
+        "on_event",
     )
 
-    def __init__(
-        self, incarnation: int, now: Callable[[], float], on_event: ActivityListener | None = None
-    ) -> None:
-        """``on_event`` is called with each change of a connection."""
+    def __init__(self, incarnation: int, now: Callable[[], float]) -> None:
         self._incarnation = incarnation
         self._now = now
-        self._record_activity = on_event
+        self.on_event: ConnectionEventListener | None = None
+        """Called with each event."""
         self._events_total = 0
         self._events: deque[_RecordedEvent] = deque(maxlen=EVENTS_MAX)
         self._rejections_total = 0
@@ -151,19 +151,16 @@ class ConnectionEvents:
         self._events_total += 1
         now = self._now() if at is None else at
         self._events.append((now, kind, connection, processor, reason))
-        if (
-            self._record_activity is not None
-            and (activity_kind := _ACTIVITY_KINDS.get(kind)) is not None
-        ):
-            self._record_activity(activity_kind, connection, now, reason, delay_ms)
+        if self.on_event is not None:
+            self.on_event(kind, connection, now, reason, delay_ms)
 
     def admit(self, connection: ConnectionFacts, at: float) -> None:
         """Report that a waiting or delayed connection is admitted.
 
         Not kept: it is passed on next.
         """
-        if self._record_activity is not None:
-            self._record_activity(ConnectionStep.ADMITTED, connection, at, None, None)
+        if self.on_event is not None:
+            self.on_event(ADMITTED, connection, at, None, None)
 
     def reject(
         self,
@@ -209,14 +206,6 @@ class ConnectionEvents:
             ),
         )
 
-
-_ACTIVITY_KINDS: Final[Mapping[ConnectionEventKind, ConnectionStep]] = {
-    "accepted": ConnectionStep.ACCEPTED,
-    "waiting": ConnectionStep.DELAYED,
-    "held": ConnectionStep.HELD,
-    "refused": ConnectionStep.REFUSED,
-    "closed": ConnectionStep.CLOSED,
-}
 
 _RecordedEvent: TypeAlias = tuple[
     float, ConnectionEventKind, ConnectionFacts, int | None, str | None

@@ -18,7 +18,6 @@ import trio
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection, OpenConnection
 from minibroker.broker.admission.blocked_time import BlockedTime
 from minibroker.broker.admission.connection_events import (
-    ActivityListener,
     ConnectionEvents,
     ConnectionFacts,
     ExceededLimit,
@@ -104,10 +103,7 @@ def new_connection(accepted: AcceptedConnection) -> NewConnection:
 class ConnectionQuotas:
     """The limits of a broker's connections, for its acceptor."""
 
-    def __init__(
-        self, env: Environment, log: EventLog, on_event: ActivityListener | None = None
-    ) -> None:
-        """``on_event`` as for ``ConnectionEvents``."""
+    def __init__(self, env: Environment, log: EventLog) -> None:
         self._env = env
         self._log = log
         self._listeners = list(env.listeners)
@@ -117,7 +113,7 @@ class ConnectionQuotas:
         self._rates = ConnectionRates(
             self._listeners, settings[QUOTA_WINDOW_NUM], settings[QUOTA_WINDOW_SIZE_SECONDS] * 1000
         )
-        self.events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
+        self.events = ConnectionEvents(env.incarnation, env.clock.now)
         self._slot_waiters = trio.lowlevel.ParkingLot()
         """New connections that wait for a slot."""
         self._blocked_time = BlockedTime(self._listeners)

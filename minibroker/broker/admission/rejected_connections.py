@@ -22,7 +22,7 @@ from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses
 from minibroker.broker.metrics.metrics import Fill
 from minibroker.broker.process.environment import Environment
-from minibroker.broker.process.journal_notes import note
+from minibroker.broker.process.notes import note
 from minibroker.runtime.handoff import Connection
 
 QUEUE = "refused"
@@ -75,7 +75,7 @@ class RejectedConnections:
     ) -> None:
         """Reject a connection, with the limit that it exceeded, if any; ``at`` as for ``note``."""
         self._events.reject(accepted, reason.value, limit, self._processor, at=at)
-        if self._env.journal is not None:
+        if self._env.on_note is not None:
             self._note(accepted, reason, limit)
         rejected = _Rejected(accepted, connection, reason)
         if self._rejections.add(rejected):
@@ -85,10 +85,6 @@ class RejectedConnections:
     def _note(
         self, accepted: AcceptedConnection, reason: CloseReason, limit: ExceededLimit | None
     ) -> None:
-        """Record a rejection for the journal."""
-        # Loaded when the journal is on: most brokers have none.
-        from minibroker.lab.journal.records import peer_of
-
         name, value = (None, None) if limit is None else limit[:2]
         details = {
             "listener": accepted.listener,
@@ -97,8 +93,8 @@ class RejectedConnections:
             "value": value,
         }
         host, port = accepted.peer
-        peer = peer_of(accepted.number, client_ip(host), port)
-        note(self._env, "connection_rejected", details, peer)
+        client = accepted.number, client_ip(host), port
+        note(self._env, "connection_rejected", details, client)
 
     def _close(self, rejected: _Rejected) -> None:
         accepted = rejected.accepted

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from minibroker.broker.controller.processes import HandOver, ProcessSignals
 from minibroker.broker.metadata.placement import group_owner, transaction_owner
 from minibroker.broker.process.environment import WORKER, Environment, role_name
-from minibroker.broker.process.journal_notes import note_state
 from minibroker.broker.process.messages import ActionReply, ActionRequest
+from minibroker.broker.process.notes import note_state
 from minibroker.broker.settings import (
     OFFSETS_TOPIC_NUM_PARTITIONS,
     TRANSACTION_STATE_LOG_NUM_PARTITIONS,

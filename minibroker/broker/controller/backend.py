@@ -33,7 +33,6 @@ from minibroker.broker.process.environment import (
     Environment,
     role_name,
 )
-from minibroker.broker.process.journal_notes import note_clock
 from minibroker.broker.process.messages import (
     ClockAdvanced,
     CompactRequest,
@@ -44,6 +43,7 @@ from minibroker.broker.process.messages import (
     LogView,
     MetricsRequest,
 )
+from minibroker.broker.process.notes import note_clock
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS, QUOTA_THROTTLE_MODE
 from minibroker.broker.settings.dynamic import effective
 from minibroker.broker.settings.topics import CLEANUP_POLICY, topic_value
@@ -394,7 +394,7 @@ class ControllerBackend(FaultOperations, NamespaceOperations, SnapshotOperations
         return await actions.act(action)
 
     async def _hand_over_journal(self, process: str, *, ends: bool) -> None:
-        if self._env.journal is not None:
+        if self._env.on_note is not None:
             await self._journal().hand_over(process, ends=ends)
 
     async def reset(self) -> shown.ResetResult:

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER
-from minibroker.broker.process.fault_counts import FaultCounts
 from minibroker.lab.control.fault_shapes import RULES_MAX, FaultRule
 from minibroker.lab.control.schema import InvalidJson, parse, to_json
 from minibroker.lab.faults.actions import STORAGE_ACTIONS
+from minibroker.lab.faults.fault_counts import FaultCounts
 from minibroker.lab.faults.rulebook import RuleState, SavedRule
 
 SURPLUS_LINES_MAX: Final = 100

@@ -16,14 +16,8 @@ from minibroker.broker.controller.fault_store import FaultStore
 from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 from minibroker.broker.controller.processes import HandOver, ProcessSignals
 from minibroker.broker.metadata.image import Update
-from minibroker.broker.process.environment import CONTROLLER
-from minibroker.broker.process.messages import (
-    ClockAdvanced,
-    FaultAct,
-    FaultHeld,
-    FaultMatched,
-    FaultRules,
-)
+from minibroker.broker.process.environment import CONTROLLER, PROCESSOR, WORKER
+from minibroker.broker.process.messages import ClockAdvanced
 from minibroker.lab.control.backend import Unavailable
 from minibroker.lab.control.fault_shapes import (
     FaultHold,
@@ -38,6 +32,7 @@ from minibroker.lab.faults.points import APPLIED
 from minibroker.lab.faults.register import FaultRegister
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.faults.rules import ActiveRule, ServedVersions
+from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.clock import ControlledClock
 from minibroker.runtime.roles import RoleStatus
 from minibroker_protocol.meanings import Meaning
@@ -78,7 +73,7 @@ class FaultController:
         """Whether a change was cancelled before every process had it."""
         self._store = store
         self._on_clock = on_clock
-        publisher.faults = self._all_rules
+        publisher.further.append(self._further)
         saved = store.load()
         self._register.restore(*saved)
         for active in self._register.active():
@@ -142,6 +137,9 @@ class FaultController:
     def _follow_points(self) -> None:
         """Hold changes of metadata only while a rule may."""
         self._publisher.before_sending = self.hold_update if self._matcher else None
+
+    def _further(self, role: str) -> FaultRules | None:
+        return self._all_rules() if role in (PROCESSOR, WORKER) else None
 
     def _all_rules(self) -> FaultRules | None:
         """What a process gets that registers; None if no rule is set."""

@@ -20,8 +20,6 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from minibroker.broker.process.journal_files import JournalFiles
-from minibroker.broker.process.messages import JournalRequest, JournalSwitch, KillProcess
 from minibroker.lab.control.backend import Conflict, NotFound
 from minibroker.lab.control.errors import json_bytes
 from minibroker.lab.control.journal_shapes import (
@@ -55,6 +53,8 @@ from minibroker.lab.journal.entries import JournalEntry, Loss, LossReason
 from minibroker.lab.journal.filters import EntryFilter
 from minibroker.lab.journal.merging import JournalMerger
 from minibroker.lab.journal.topic_ids import TopicIds, Uuid
+from minibroker.lab.observers.journal_files import JournalFiles
+from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess
 from minibroker.runtime.roles import RoleStatus
 
 COLLECT_INTERVAL_S: Final = 0.25
@@ -96,9 +96,6 @@ class JournalClock(Protocol):
 class JournalingProcess(Protocol):
     """The process that keeps the journal; it records as well."""
 
-    journal: JournalBuffer | None
-    """None while the journal is off."""
-
     @property
     def journal_counts(self) -> JournalCounts:
         """The entries of all processes."""
@@ -112,10 +109,15 @@ class JournalingProcess(Protocol):
         """The clock."""
 
 
+class SwitchedProcess(JournalingProcess, Protocol):
+    """A process that records by itself."""
+
+    def switch(self, journal: JournalBuffer | None) -> None:
+        """Record into a journal from now on, or stop."""
+
+
 class JournalSubscribers(Protocol):
     """The other processes that record."""
-
-    records_journal: bool
 
     def names(self) -> Sequence[str]:
         """The names of those that are connected."""
@@ -126,9 +128,6 @@ class JournalSubscribers(Protocol):
 
 class NoOtherProcesses:
     """Implements ``JournalSubscribers`` for a program that is one process."""
-
-    def __init__(self) -> None:
-        self.records_journal = False
 
     def names(self) -> list[str]:
         """No names."""
@@ -150,11 +149,13 @@ class JournalController:
         start_soon: Callable[..., None],
         bytes_max: int,
         *,
+        on_switch: Callable[[JournalBuffer | None], None],
         statuses: Callable[[], Sequence[RoleStatus]] = tuple,
         files: JournalFiles | None = None,
     ) -> None:
         """``start_soon`` starts a task that runs as long as the controller.
 
+        ``on_switch`` is called with where this process records, and with None when it stops.
         ``statuses`` are the states of all processes; ``files`` have what those of this start have
         left that were killed by request.
         """
@@ -163,6 +164,8 @@ class JournalController:
         self._start_soon = start_soon
         self._statuses = statuses
         self._files = files
+        self._on_switch = on_switch
+        self._is_on = False
         self._counts = env.journal_counts
         self._journal = Journal(bytes_max, self._counts.cleared)
         self._topic_ids = TopicIds()
@@ -194,14 +197,19 @@ class JournalController:
     @property
     def is_on(self) -> bool:
         """Whether processes record."""
-        return self._publisher.records_journal
+        return self._is_on
+
+    def switch_of_new_role(self, role: str) -> JournalSwitch | None:
+        """Return what a role must do that registers."""
+        del role
+        return JournalSwitch(is_on=True) if self._is_on else None
 
     def begin(self) -> None:
         """Switch the journal on, before processes register or before they are notified."""
-        self._was_on = self._publisher.records_journal = self._counts.is_on = True
+        self._was_on = self._is_on = self._counts.is_on = True
         if self._own is None:
             self._own = JournalBuffer(time.perf_counter_ns(), self._counts.word(self._env.name))
-        self._env.journal = self._own
+        self._on_switch(self._own)
         self._start_soon(self._collect_regularly)
 
     async def _switch(self, *, is_on: bool) -> None:
@@ -211,8 +219,8 @@ class JournalController:
             self.begin()
             await self._publisher.request_all(JournalSwitch(is_on))
             return
-        self._publisher.records_journal = self._counts.is_on = False
-        self._env.journal = None
+        self._is_on = self._counts.is_on = False
+        self._on_switch(None)
         if self._collecting is not None:
             self._collecting.cancel()
         await self._publisher.request_all(JournalSwitch(is_on))
@@ -481,7 +489,9 @@ def _conditions(assertion: JournalAssertion) -> Iterator[tuple[str, EntryConditi
 
 
 def journal_of_one_process(
-    process: JournalingProcess, start_soon: Callable[..., None]
+    process: SwitchedProcess, start_soon: Callable[..., None]
 ) -> JournalController:
     """Return the journal of a program that is one process."""
-    return JournalController(process, NoOtherProcesses(), start_soon, JOURNAL_BYTES_MAX)
+    return JournalController(
+        process, NoOtherProcesses(), start_soon, JOURNAL_BYTES_MAX, on_switch=process.switch
+    )

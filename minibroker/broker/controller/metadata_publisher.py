@@ -19,9 +19,8 @@ import trio
 from minibroker.broker.metadata.image import Image, Update
 from minibroker.broker.metadata.publisher import Publisher
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.process.environment import PROCESSOR, WORKER, role_name
+from minibroker.broker.process.environment import role_name
 from minibroker.broker.process.messages import (
-    FaultRules,
     ImageApplied,
     RegisterRole,
     RoleRegistered,
@@ -30,10 +29,6 @@ from minibroker.runtime.channel import Channel
 from minibroker.runtime.rpc import PeerFailed, PeerLost, RpcConnection
 
 RequestHandlerFunction = Callable[[Any], Any]
-
-
-def _no_faults() -> None:
-    """What is set before the first request about fault rules."""
 
 
 class MetadataPublisher:
@@ -60,10 +55,8 @@ class MetadataPublisher:
         self._completed = trio.Event()
         self._not_current = set(expected)
         """Roles that may serve with an image of another incarnation, or that missed an update."""
-        self.faults: Callable[[], FaultRules | None] = _no_faults
-        """Returns the fault rules that a processor or worker gets when it registers."""
-        self.records_journal = False
-        """Whether roles must record for the journal."""
+        self.further: list[Callable[[str], object | None]] = []
+        """Return a request that a role must handle when it registers, or None; by the role."""
         self.before_sending: Callable[[Update], Awaitable[None]] | None = None
         """Awaited before an update is sent; the later ones wait behind it."""
         self._log = EventLog("controller")
@@ -108,8 +101,8 @@ class MetadataPublisher:
             former.close()
         self._connections[name] = rpc
         self._publisher.join(name)
-        rules = self.faults() if role in (PROCESSOR, WORKER) else None
-        return RoleRegistered(self._image(), rules, self.records_journal)
+        further = [request for ask in self.further if (request := ask(role)) is not None]
+        return RoleRegistered(self._image(), tuple(further))
 
     async def request(self, name: str, request: object) -> Any:
         """The answer of one role. Raises ``PeerLost``, also if it is not connected."""

@@ -20,8 +20,8 @@ import trio
 from minibroker.broker.metadata.store.tree import StoreError, UnavailableError
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER, PROCESSOR, WORKER, role_name
-from minibroker.broker.process.journal_notes import note_state
 from minibroker.broker.process.messages import PauseRequests, RestoreLogs, ResumeRequests, SaveLogs
+from minibroker.broker.process.notes import note_state
 from minibroker.lab.control.backend import BackendError, Conflict, NotFound, Unavailable
 from minibroker.lab.control.schema import Fault, InvalidJson
 from minibroker.lab.control.snapshot_shapes import (

@@ -31,26 +31,13 @@ if TYPE_CHECKING:
 
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.fault_stage import FaultStage
     from minibroker.broker.network.principal_builder import PrincipalBuilder
+    from minibroker.broker.network.request_handler import RequestHandler
     from minibroker.broker.network.request_reader import RequestReader
-    from minibroker.broker.network.sasl import MakeContext, RecordRequest, SaslAuthenticator
-    from minibroker.broker.network.sasl_journal import RecordedStep
+    from minibroker.broker.network.sasl import SaslAuthenticator
     from minibroker.broker.network.ssl_contexts import SslContexts
-    from minibroker.broker.process.environment import Environment
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
-
-
-def record_request(
-    env: Environment, client: ClientConnection, frame: memoryview, is_token: bool
-) -> RecordedStep | None:
-    """Record a request that authenticates, or its token without header, if the journal is on."""
-    if env.journal is None:
-        return None
-    from minibroker.broker.network.sasl_journal import RecordedStep
-
-    return RecordedStep(env, client, frame, is_token=is_token)
 
 
 class ConnectionNotAuthenticated(Exception):
@@ -106,22 +93,14 @@ class Authenticator:
         settings: Settings,
         clock: ControlledClock,
         image: Callable[[], Image],
-        make_context: MakeContext,
+        handler: RequestHandler,
         *,
         secret: bytes,
-        faults: Callable[[], FaultStage | None],
-        record: RecordRequest,
     ) -> None:
-        """Create the contexts of all listeners. ``faults`` returns the fault rules if any are set.
-
-        ``record`` records a request that authenticates, if the journal is on.
-        Raises ``ConfigError`` for unusable keys.
-        """
-        self._faults = faults
-        self._record = record
+        """Create the contexts of all listeners. Raises ``ConfigError`` for unusable keys."""
         self._settings = settings
         self._clock = clock
-        self._make_context = make_context
+        self._handler = handler
         self._ssl_contexts = ssl_contexts(settings)
         self._handshakes = tls_handshakes(clock)
         self._authentications = authentications(clock)
@@ -245,7 +224,7 @@ class Authenticator:
         from minibroker.broker.network.sasl import SaslFailed
 
         try:
-            await sasl.step(client, block, self._make_context, self._faults(), self._record)
+            await sasl.step(client, block, self._handler)
             return
         except SaslFailed as why:
             failure = why
@@ -253,8 +232,8 @@ class Authenticator:
         finally:
             block.release()
         await self._delay_failure()
-        if failure.record is not None:
-            failure.record()
+        if failure.answering is not None:
+            failure.answering()
         with suppress(StreamClosed):  # The client may have disconnected already.
             await client.stream.send_all(failure.response)
         raise ConnectionNotAuthenticated(CloseReason.AUTHENTICATION_FAILED, str(failure))

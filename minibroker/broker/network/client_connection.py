@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from minibroker.broker.security.authentication import Authentication
-    from minibroker.lab.activity.events import ActivityClient
-    from minibroker.lab.journal.records import Peer
 
 SHOWN_MAX: Final = 200
 """Characters kept of texts that a client chooses."""
@@ -55,7 +53,6 @@ class ClientConnection:
         "accepted",
         "account",
         "accounted_ns",
-        "activity_client",
         "authentication",
         "caller",
         "client_id",
@@ -64,8 +61,7 @@ class ClientConnection:
         "in_flight",
         "interruptible",
         "is_new",
-        "is_sampled",
-        "journal_peer",
+        "needs_checks",
         "opened",
         "reader",
         "scope",
@@ -104,12 +100,8 @@ class ClientConnection:
         """Set when the current throttle ends."""
         self.interruptible = True
         """Whether closing the connection now would interrupt nothing but a wait."""
-        self.is_sampled = False
-        """Whether activity events are recorded for this connection."""
-        self.activity_client: ActivityClient | None = None
-        """Sender of its activity events; reused for requests with the same client id."""
-        self.journal_peer: Peer | None = None
-        """The connection as it is in records of the journal; None until the first one."""
+        self.needs_checks = False
+        """Whether an observer needs the results of its quota checks."""
         self.close_reason = CloseReason.CLIENT_CLOSED
         self.close_text = ""
 

@@ -11,9 +11,9 @@ from typing import Final
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.authenticator import ConnectionNotAuthenticated
+from minibroker.broker.network.request_observer import InterceptorDisconnect
 from minibroker.broker.network.request_reader import InvalidRequestSize
 from minibroker.broker.network.response_sender import RecordsGone, RecordsUnreadable
-from minibroker.lab.faults.disconnect import FaultDisconnect
 from minibroker.runtime.rpc import PeerLost
 from minibroker.runtime.stream import StreamClosed
 from minibroker_protocol.errors import ProtocolError, UnsupportedVersion
@@ -26,7 +26,7 @@ _REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
     (UnsupportedVersion, CloseReason.UNSUPPORTED_VERSION),
     (ProtocolError, CloseReason.BAD_REQUEST),
     (CloseConnection, CloseReason.ACKS_ZERO_ERROR),
-    (FaultDisconnect, CloseReason.FAULT_RULE),
+    (InterceptorDisconnect, CloseReason.FAULT_RULE),
     (RecordsGone, CloseReason.RECORDS_GONE),
     (RecordsUnreadable, CloseReason.RECORDS_UNREADABLE),
 )

@@ -96,7 +96,7 @@ class QuotaStage:
         client = cost.client
         if (
             number is not None
-            and not client.is_sampled
+            and not client.needs_checks
             and not self._delays_responses
             and (cost.is_direct or _cannot_be_exempt(number, cost.request))
         ):
@@ -114,7 +114,7 @@ class QuotaStage:
         a client well below its quotas is recorded after its response instead (ADR 0016).
         """
         client = cost.client
-        if not (client.is_sampled or self.quotas.enabled):
+        if not (client.needs_checks or self.quotas.enabled):
             return None
         cost.executed(self._env.work_time.worked_ns(client.account))
         deferred = cost.deferred
@@ -139,7 +139,7 @@ class QuotaStage:
         cost.is_recorded = True
         cost.exempt = not cost.is_direct and is_exempt(cost.ctx, cost.request, cost.response)
         cost.quota_user = quota_user(client, cost.header)
-        if client.is_sampled:
+        if client.needs_checks:
             cost.checks = QuotaChecks()
 
     def after_send(self, cost: RequestCost) -> None:
@@ -171,9 +171,9 @@ class QuotaStage:
         if throttle is None:
             return None
         self._start_throttle(cost, throttle, now_ms)
-        response, faults = cost.response, cost.faults
+        response, interception = cost.response, cost.interception
         is_fetch = cost.header.api_key == _FETCH and not cost.exempt
-        if is_fetch and not (faults is not None and faults.changes_response):
+        if is_fetch and not (interception is not None and interception.changes_response):
             ordinal = quotas.take_back_fetch(
                 cost.quota_user, cost.response_bytes + LENGTH_BYTES, now_ms
             )
@@ -267,11 +267,11 @@ def quota_user(client: ClientConnection, header: RequestHeader) -> QuotaUser:
 
 
 def _with_throttle_time(cost: RequestCost, response: Any, throttle_ms: int) -> Any:
-    """Set the throttle time in a response, unless a fault rule has set another one.
+    """Set the throttle time in a response, unless the interceptor has set another one.
 
     Older versions omit it when they are encoded.
     """
-    is_set = cost.faults is not None and cost.faults.sets_throttle_time
+    is_set = cost.interception is not None and cost.interception.sets_throttle_time
     if hasattr(response, "throttle_time_ms") and not is_set:
         response.throttle_time_ms = throttle_ms
     cost.response = response

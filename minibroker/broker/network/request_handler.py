@@ -1,17 +1,26 @@
-"""Handles one request: execute it directly or in steps, throttle its client, encode, send.
+"""The life of a request: received, executed, throttled, answered, recorded.
 
-Owns the path of a request through a processor, and what is recorded of it. It must never know what
-an API does, or the state of a socket. Invariant: a request is recorded once, whether its response
-was sent or not. Kafka's ``KafkaApis.handle`` and ``RequestHandlerHelper``.
+Owns the way of a request through a processor, from its bytes to its response, and what is recorded
+of it. It must never know what an API does, who observes, or the state of a socket. Read from top to
+bottom: a request for one partition or group of this process takes a single step
+(``SingleRequests``); one whose response is known is answered from the cache; all others take the
+steps of their API: split, ask the owners of the parts, merge. Both ways end in the same quotas,
+figures and observers. Invariant: a request is recorded once, whether its response was sent or not;
+its memory is released once, and not before every owner with a reference to it has answered or died,
+so no owner reads the bytes of another request. Kafka's ``KafkaApis.handle`` and
+``RequestHandlerHelper``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import trio
+
+from minibroker.broker.apis.api_versions import software_in, unsupported_version
 from minibroker.broker.apis.authorization.authorizers import Authorizers
 from minibroker.broker.apis.base import CONTROLLER, Context, Owner, ServedApi
 from minibroker.broker.apis.fetch_sessions import FetchSessionCache, session_ids, slots_of
@@ -19,18 +28,12 @@ from minibroker.broker.apis.serving import serving
 from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import FetchSessionFigures
-from minibroker.broker.network.activity_events import (
-    first_error,
-    request_event,
-)
-from minibroker.broker.network.activity_sender import ActivitySender
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.connection_state import ChannelEvent
 from minibroker.broker.network.delayed_requests import DelayedRequests
 from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.quota_stage import QuotaStage
-from minibroker.broker.network.request_cost import RequestCost
-from minibroker.broker.network.request_execution import RequestExecution
+from minibroker.broker.network.request_cost import RequestCost, count_records, first_error
 from minibroker.broker.network.request_reader import LENGTH_BYTES
 from minibroker.broker.network.response_cache import CachedResponse, ResponseCache
 from minibroker.broker.network.response_sender import (
@@ -41,22 +44,31 @@ from minibroker.broker.network.response_sender import (
 )
 from minibroker.broker.network.single_requests import SingleDelay, SingleRequests, SingleResponse
 from minibroker.broker.process.environment import Environment
+from minibroker.broker.process.messages import ApiPart
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.settings.access_definitions import AUTHORIZER_CLASS_NAME
 from minibroker.broker.settings.dynamic import DynamicSettings
 from minibroker.broker.settings.fetch_definitions import MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS
+from minibroker.broker.settings.persona_definitions import PERSONA
 from minibroker.broker.settings.types import INT_MAX
 from minibroker.runtime.arena import ArenaRef, Block
-from minibroker.runtime.rpc import Link, LocalPeer
-from minibroker_protocol.compiler import encoder
-from minibroker_protocol.headers import RequestHeader, encode_response_header
+from minibroker.runtime.rpc import Link, LocalPeer, request_all
+from minibroker_protocol import registry
+from minibroker_protocol.compiler import encoder, locating_decoder
+from minibroker_protocol.errors import UnsupportedVersion
+from minibroker_protocol.headers import (
+    RequestHeader,
+    decode_request_header,
+    encode_response_header,
+)
 from minibroker_protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from minibroker.broker.apis.unserved import Unserved
-    from minibroker.broker.network.fault_stage import FaultStage
-    from minibroker.broker.network.journal_recorder import JournalRecorder
+    from minibroker.broker.metadata.image import Image
+    from minibroker.broker.network.request_observer import Interceptor, RequestObserver
     from minibroker.broker.security.acl import Operation, Resource
+    from minibroker_protocol.messages.produce import ProduceRequest
 
 DirectResponse = SingleResponse | CachedResponse
 """A response without the three steps of an API, which encodes itself."""
@@ -65,6 +77,7 @@ StartRequest = Callable[[ClientConnection, bytes | Block], RequestCost | Awaitab
 
 # Used by every request: attribute access of an enumeration takes ten times as long.
 _FETCH: Final = ApiKey.FETCH
+_PRODUCE: Final = ApiKey.PRODUCE
 _REQUEST_RECEIVED: Final = ChannelEvent.REQUEST_RECEIVED
 _RESPONSE_READY: Final = ChannelEvent.RESPONSE_READY
 _RESPONSE_SENT: Final = ChannelEvent.RESPONSE_SENT
@@ -83,7 +96,6 @@ class RequestHandler:
         files: OpenFiles,
         quota_stage: QuotaStage,
         *,
-        activity: ActivitySender | None,
         on_use: Callable[[int], None],
         on_unserved: Callable[[ClientConnection, Unserved], None],
     ) -> None:
@@ -92,10 +104,10 @@ class RequestHandler:
         """
         self._env = env
         self._metadata_client = metadata_client
-        self._owners = owners
+        self.owners = owners
+        """The processes that execute parts of requests, behind links or in this process."""
         self._files = files
         self.quota_stage = quota_stage
-        self._activity = activity
         self._on_use = on_use
         self._on_unserved = on_unserved
         self._authorizers = Authorizers(env.settings)
@@ -123,8 +135,10 @@ class RequestHandler:
         )
         env.metrics.watch_fetch_sessions(self._fetch_session_figures)
         self._log = EventLog(env.name)
-        self.faults: FaultStage | None = None
-        """The fault rules; None if none is set."""
+        self.observers: tuple[RequestObserver, ...] = ()
+        """What watches connections and requests."""
+        self.interceptor: Interceptor | None = None
+        """What changes requests and responses, if anything does."""
         self.start: StartRequest = self.start_now
         """Starts a request; replaced while requests are paused."""
         self.quick_requests = 0
@@ -133,6 +147,8 @@ class RequestHandler:
     def _fetch_session_figures(self) -> FetchSessionFigures:
         cache = self.fetch_sessions
         return FetchSessionFigures(len(cache), cache.partition_count, cache.evictions)
+
+    # Reception --------------------------------------------------------------------------------
 
     def serve(self, client: ClientConnection, body: bytes | Block) -> Awaitable[None] | None:
         """Serve one request, now if it need not wait.
@@ -151,41 +167,48 @@ class RequestHandler:
         Otherwise return what the connection's task must await.
         """
         cost = self._receive(client, body)
-        journal = self._env.journal
-        if journal is not None:
-            cost.journal_body = body
-            journal.expect(2)  # The request and its response.
-        if self.faults is not None:
-            self._record_request(cost)  # A rule may kill this process while it executes.
-            if self.faults.concerns(body):
+        for observer in self.observers:
+            observer.received(cost, body)
+        if self.interceptor is not None:
+            self._detain(cost)  # This process may be killed while it executes.
+            if self.interceptor.concerns(body):
                 return self._serve_in_steps(cost, body)
         if isinstance(body, bytes) and not self._has_authorizer:
             try:
                 response = self._execute_directly(cost, body)
             except BaseException:
-                self._record_request(cost)
+                self._detain(cost)
                 raise
             if isinstance(response, DIRECT_RESPONSES):
                 cost.response = response
                 return cost
             if response is not None:
-                self._record_request(cost)
+                self._detain(cost)
                 return self.delayed.start(response, partial(self._complete_delayed, cost, body))
-        self._record_request(cost)
+        self._detain(cost)
         return self._serve_in_steps(cost, body)
 
-    def _record_request(self, cost: RequestCost) -> None:
-        """Record a request for the journal, if that is on and will not get it with the response."""
-        if cost.journal_body is not None:
-            self._recorder.request(cost, cost.journal_body)
-            cost.journal_body = None
+    def _receive(self, client: ClientConnection, body: bytes | Block) -> RequestCost:
+        received_ns = time.perf_counter_ns()
+        self._env.work_time.settle()
+        client.state.on(_REQUEST_RECEIVED)
+        size = len(body) if isinstance(body, bytes) else len(body.view)
+        return RequestCost(client, size, received_ns, client.account.worked_ns)
 
-    async def _serve_in_steps(self, cost: RequestCost, body: bytes | Block) -> None:
-        await self._execute(cost, body)  # decode, authorize, execute
-        encoded = _chunks(cost, cost.response)
-        if isinstance(body, bytes):
-            self._keep(cost, body, encoded)
-        await self._respond(cost, encoded)
+    def _detain(self, cost: RequestCost) -> None:
+        for observer in self.observers:
+            observer.detained(cost)
+
+    # In a single step, or from the cache ------------------------------------------------------
+
+    def _execute_directly(
+        self, cost: RequestCost, body: bytes
+    ) -> DirectResponse | SingleDelay | None:
+        """Execute the request in a single step or answer it from the cache, if that is possible."""
+        found = None if self._single is None else self._single.execute(cost, body)
+        if found is not None:
+            return found
+        return self._cache.find(cost, body, self._metadata_client.image)
 
     def _complete_delayed(
         self, cost: RequestCost, body: bytes, response: SingleResponse | None
@@ -202,23 +225,19 @@ class RequestHandler:
         client.client_id = cost.header.client_id
         encoded: bytes = cost.response.encode()
         try:
-            if client.is_sampled or self.quota_stage.active:
+            if client.needs_checks or self.quota_stage.active:
                 rest = self._throttle_direct(cost, encoded)
                 if rest is not None:
                     return rest
             client.state.on(_RESPONSE_READY)
-            if cost.journal_body is not None:
-                cost.journal_ns = time.perf_counter_ns()
-            elif self._env.journal is not None:
-                self._recorder.response(cost, encoded, len(encoded))
+            self._announce(cost, encoded)
             sent = client.stream.send_now(encoded)
         except BaseException:
             self._failed(cost)
             raise
         if sent < len(encoded):
-            if cost.journal_body is not None:
-                self._record_request(cost)
-                self._recorder.response(cost, encoded, len(encoded))
+            self._detain(cost)
+            self._announce(cost, encoded)
             self.quota_stage.complete_deferred()  # Others are served before the rest is sent.
             return self._send_rest(cost, encoded, sent)
         self._sent_direct(cost, encoded)
@@ -230,13 +249,13 @@ class RequestHandler:
         cost.now = self._env.clock.now()
         stage.prepare(cost)
         if stage.delays_responses:
-            self._record_request(cost)
+            self._detain(cost)
             return self._respond(cost, encoded)
         cost.response_bytes = _body_bytes(cost, encoded)
         throttled = stage.before_response(cost)
         if throttled is None:
             return None
-        self._record_request(cost)
+        self._detain(cost)
         return self._complete(cost, _encoded(cost, throttled))
 
     async def _send_rest(self, cost: RequestCost, encoded: bytes, sent: int) -> None:
@@ -250,14 +269,89 @@ class RequestHandler:
     def _sent_direct(self, cost: RequestCost, encoded: bytes) -> None:
         self._count_direct(cost, encoded)
         cost.client.state.on(_RESPONSE_SENT)
-        self._settle(cost)
-        if cost.journal_body is not None:
-            self._recorder.exchange(cost, encoded)
+        self._settle(cost, encoded)
 
     def _count_direct(self, cost: RequestCost, encoded: bytes) -> None:
         cost.sent_bytes = len(encoded)
         if cost.header.api_key == _FETCH:
             self._env.metrics.fetched(cost.response.record_bytes)
+
+    # In the steps of its API ------------------------------------------------------------------
+
+    async def _serve_in_steps(self, cost: RequestCost, body: bytes | Block) -> None:
+        await self._execute(cost, body)  # decode, authorize, execute
+        encoded = _chunks(cost, cost.response)
+        if isinstance(body, bytes):
+            self._keep(cost, body, encoded)
+        await self._respond(cost, encoded)
+
+    async def _execute(self, cost: RequestCost, body: bytes | Block) -> None:
+        """Execute the request in the steps of its API, in the processes that own its parts."""
+        if isinstance(body, bytes):
+            reader = cost.client.reader
+            assert reader is not None
+            body = await reader.store(body)
+        execution = RequestExecution(self, cost, body)
+        try:
+            await execution.run()
+        finally:
+            execution.free()
+        cost.error = first_error(cost.response)
+        cost.now, cost.mutated = cost.ctx.now, cost.ctx.mutated
+        if cost.ctx.unserved is not None:
+            self._on_unserved(cost.client, cost.ctx.unserved)
+
+    def _keep(self, cost: RequestCost, body: bytes, encoded: Sequence[Chunk]) -> None:
+        """Let the cache keep a response for which no owner was asked."""
+        if not (cost.is_direct or cost.owners_ns or self._has_authorizer or cost.interception):
+            self._cache.keep(cost, body, cost.ctx.image, encoded)
+
+    def context(self, client: ClientConnection, header: RequestHeader, block: Block) -> Context:
+        """Return the context of a request for its API."""
+        env = self._env
+        now = env.clock.now()
+        return Context(
+            header=header,
+            caller=client.caller,
+            image=self._metadata_client.image,
+            settings=env.settings,
+            dynamic_settings=self._dynamic_settings,
+            workers=env.workers,
+            received=now,
+            now=now,
+            wall_ms=env.clock.wall_ms(),
+            served=self._advertised,
+            reference=partial(_reference, block),
+            fetch_bytes_max=self.quota_stage.fetch_bytes_max(client, header)
+            if header.api_key == _FETCH
+            else INT_MAX,
+            authorizer=self._authorizers.of(self._metadata_client.image),
+            fetch_sessions=None
+            if self.interceptor is not None and self.interceptor.forbids_fetch_sessions
+            else self.fetch_sessions,
+            denied=partial(self._log_denial, client),
+        )
+
+    def _log_denial(
+        self, client: ClientConnection, operation: Operation, resource: Resource, name: str
+    ) -> None:
+        self._log.info(
+            f"{operation.name} was denied",
+            principal=client.caller.principal,
+            client=client.caller.client_host,
+            resource=f"{resource.name}:{name}",
+        )
+
+    @property
+    def image(self) -> Image:
+        """The cluster image."""
+        return self._metadata_client.image
+
+    def now(self) -> float:
+        """Return the time of the broker's clock."""
+        return self._env.clock.now()
+
+    # Quotas, the response, figures ------------------------------------------------------------
 
     async def _respond(self, cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> None:
         """Record the request, and send its response; both may wait."""
@@ -281,62 +375,9 @@ class RequestHandler:
         except BaseException:
             self._failed(cost)
             raise
-        self._settle(cost)
-        if cost.faults is not None:
-            await cost.faults.mute()
-
-    def _failed(self, cost: RequestCost) -> None:
-        """Record a request whose response could not be sent."""
-        self._record_request(cost)
-        self.quota_stage.complete_deferred()
-        cost.failed(time.perf_counter_ns())
-        self._report(cost)
-
-    def _settle(self, cost: RequestCost) -> None:
-        """Record a request whose response was sent."""
-        self._account(cost)
-        if cost.journal_record is not None:
-            self._recorder.sent(cost)
-        self.quota_stage.after_send(cost)
-        cost.client.accounted_ns = cost.client.account.worked_ns
-        self._record(cost)
-
-    def _receive(self, client: ClientConnection, body: bytes | Block) -> RequestCost:
-        received_ns = time.perf_counter_ns()
-        self._env.work_time.settle()
-        client.state.on(_REQUEST_RECEIVED)
-        size = len(body) if isinstance(body, bytes) else len(body.view)
-        return RequestCost(client, size, received_ns, client.account.worked_ns)
-
-    def _execute_directly(
-        self, cost: RequestCost, body: bytes
-    ) -> DirectResponse | SingleDelay | None:
-        """Execute the request in a single step or answer it from the cache, if that is possible."""
-        found = None if self._single is None else self._single.execute(cost, body)
-        if found is not None:
-            return found
-        return self._cache.find(cost, body, self._metadata_client.image)
-
-    def _keep(self, cost: RequestCost, body: bytes, encoded: Sequence[Chunk]) -> None:
-        """Let the cache keep a response for which no owner was asked."""
-        if not (cost.is_direct or cost.owners_ns or self._has_authorizer or cost.faults):
-            self._cache.keep(cost, body, cost.ctx.image, encoded)
-
-    async def _execute(self, cost: RequestCost, body: bytes | Block) -> None:
-        """Execute the request in the steps of its API, in the processes that own its parts."""
-        if isinstance(body, bytes):
-            reader = cost.client.reader
-            assert reader is not None
-            body = await reader.store(body)
-        execution = RequestExecution(self, cost, body)
-        try:
-            await execution.run()
-        finally:
-            execution.free()
-        cost.error = first_error(cost.response)
-        cost.now, cost.mutated = cost.ctx.now, cost.ctx.mutated
-        if cost.ctx.unserved is not None:
-            self._on_unserved(cost.client, cost.ctx.unserved)
+        self._settle(cost, None)
+        if cost.interception is not None:
+            await cost.interception.mute()
 
     async def _send(self, cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> None:
         client = cost.client
@@ -347,8 +388,7 @@ class RequestHandler:
         # Before sending: requests after this response must see the connection as used.
         self._on_use(client.number)
         if isinstance(encoded, bytes):
-            if self._env.journal is not None:
-                self._recorder.response(cost, encoded, len(encoded))
+            self._announce(cost, encoded)
             await client.stream.send_all(encoded)
             self._count_direct(cost, encoded)
         else:
@@ -356,50 +396,41 @@ class RequestHandler:
         client.state.on(ChannelEvent.RESPONSE_SENT)
 
     async def _send_chunks(self, cost: RequestCost, chunks: Sequence[Chunk]) -> None:
-        client, key = cost.client, cost.header.api_key
-        version = cost.header.api_version
-        start = encode_response_header(key, version, cost.header.correlation_id)
-        if cost.faults is not None:
+        header = cost.header
+        start = encode_response_header(header.api_key, header.api_version, header.correlation_id)
+        interception = cost.interception
+        if interception is not None:
             frame = join_response(self._files, start, chunks)
-            if self._env.journal is not None:
-                sent = cost.faults.damaged(frame)
-                self._recorder.response(cost, sent, len(sent))
-            cost.sent_bytes = await cost.faults.send(frame)
+            self._announce(cost, interception.damaged(frame))
+            cost.sent_bytes = await interception.send(frame)
             return
-        if self._env.journal is None:
-            cost.sent_bytes = await send_response(client.stream, self._files, start, chunks)
+        size = LENGTH_BYTES + len(start) + sum(map(len, chunks))
+        if self.observers and size <= COPIED_BYTES_MAX:
+            frame = join_response(self._files, start, chunks)
+            self._announce(cost, frame)
+            await cost.client.stream.send_all(frame)
+            cost.sent_bytes = size
         else:
-            cost.sent_bytes = await self._send_recorded(cost, start, chunks)
-        if key == _FETCH:
+            for observer in self.observers:
+                observer.answering(cost, None, size)
+            cost.sent_bytes = await send_response(cost.client.stream, self._files, start, chunks)
+        if header.api_key == _FETCH:
             fetched = sum(len(chunk) for chunk in chunks if isinstance(chunk, FileSlice))
             self._env.metrics.fetched(fetched)
 
-    async def _send_recorded(self, cost: RequestCost, start: bytes, chunks: Sequence[Chunk]) -> int:
-        """Send a response that is recorded for the journal; return the number of bytes."""
-        stream, size = cost.client.stream, LENGTH_BYTES + len(start) + sum(map(len, chunks))
-        if size > COPIED_BYTES_MAX:
-            self._recorder.response(cost, None, size)
-            return await send_response(stream, self._files, start, chunks)
-        frame = join_response(self._files, start, chunks)
-        self._recorder.response(cost, frame, size)
-        await stream.send_all(frame)
-        return size
+    def _announce(self, cost: RequestCost, frame: bytes) -> None:
+        for observer in self.observers:
+            observer.answering(cost, frame, len(frame))
 
-    @cached_property
-    def _recorder(self) -> JournalRecorder:
-        # Loaded when the journal is on: most brokers have none.
-        from minibroker.broker.network.journal_recorder import JournalRecorder
-
-        return JournalRecorder(self._env)
-
-    def _account(self, cost: RequestCost) -> None:
-        cost.client.in_flight = None
+    def _settle(self, cost: RequestCost, frame: bytes | None) -> None:
+        """Record a request whose response was sent; ``frame`` if that was done at once."""
+        client = cost.client
+        client.in_flight = None
         sent_ns = time.perf_counter_ns()
         self._env.work_time.settle()
-        cost.sent(cost.client.account.worked_ns, sent_ns)
-
-    def _record(self, cost: RequestCost) -> None:
-        self._report(cost)
+        cost.sent(client.account.worked_ns, sent_ns)
+        self.quota_stage.after_send(cost)
+        client.accounted_ns = client.account.worked_ns
         self._env.metrics.request(
             cost.header.api_key,
             cost.error != 0,
@@ -410,63 +441,16 @@ class RequestHandler:
             cost.io_ns,
             cost.total_ns,
         )
+        for observer in self.observers:
+            observer.sent(cost, frame)
 
-    def _report(self, cost: RequestCost) -> None:
-        if cost.checks is not None:
-            assert self._activity is not None
-            self._activity.report(request_event(self._activity.time_us(cost.now), cost))
-
-    def context(self, client: ClientConnection, header: RequestHeader, block: Block) -> Context:
-        """Return the context of a request for its API."""
-        env = self._env
-        now = env.clock.now()
-        return Context(
-            header=header,
-            caller=client.caller,
-            image=self._metadata_client.image,
-            settings=env.settings,
-            dynamic_settings=self._dynamic_settings,
-            workers=env.workers,
-            received=now,
-            now=now,
-            wall_ms=env.clock.wall_ms(),
-            served=self._advertised,
-            reference=partial(_reference, block),
-            fetch_bytes_max=self.quota_stage.fetch_bytes_max(client, header)
-            if header.api_key == _FETCH
-            else INT_MAX,
-            authorizer=self._authorizers.of(self._metadata_client.image),
-            fetch_sessions=None
-            if self.faults is not None and self.faults.forbids_fetch_sessions
-            else self.fetch_sessions,
-            denied=partial(self._log_denial, client),
-        )
-
-    def _log_denial(
-        self, client: ClientConnection, operation: Operation, resource: Resource, name: str
-    ) -> None:
-        self._log.info(
-            f"{operation.name} was denied",
-            principal=client.caller.principal,
-            client=client.caller.client_host,
-            resource=f"{resource.name}:{name}",
-        )
-
-    def refresh(self, ctx: Context) -> None:
-        """Update image and time for the next step."""
-        ctx.image = self._metadata_client.image
-        ctx.now = self._env.clock.now()
-
-    def should_poll(self, api: ServedApi, owner: Owner) -> bool:
-        """Whether to poll for an answer instead of sleeping until it arrives.
-
-        Only for a quick answer of an I/O worker, and if no other request waits for one.
-        """
-        return not api.may_wait and self.quick_requests == 1 and owner != CONTROLLER
-
-    def peer(self, owner: Owner) -> Link | LocalPeer:
-        """Return an owner, behind a link or in this process."""
-        return self._owners[owner]
+    def _failed(self, cost: RequestCost) -> None:
+        """Record a request whose response could not be sent."""
+        self._detain(cost)
+        self.quota_stage.complete_deferred()
+        cost.failed(time.perf_counter_ns())
+        for observer in self.observers:
+            observer.failed(cost)
 
 
 def _encoded(cost: RequestCost, response: Any) -> bytes | Sequence[Chunk]:
@@ -493,3 +477,139 @@ def _body_bytes(cost: RequestCost, encoded: bytes | Sequence[Chunk]) -> int:
 def _reference(block: Block, records: object) -> ArenaRef:
     assert isinstance(records, range)  # `locating_decoder` returns a range for a records field
     return block.ref(records.start, len(records))
+
+
+class RequestExecution:
+    """Execution of one request, which holds its memory as long as it is needed."""
+
+    def __init__(self, handler: RequestHandler, cost: RequestCost, block: Block) -> None:
+        self._handler = handler
+        self._cost = cost
+        self._client = cost.client
+        self._block: Block | None = block
+
+    async def run(self) -> None:
+        """Decode and execute the request: sets header, context, request and response."""
+        client, handler, block, cost = self._client, self._handler, self._block, self._cost
+        assert block is not None
+        header, at = decode_request_header(block.view)
+        cost.header = header
+        client.client_id = header.client_id
+        client.in_flight = header.api_key
+        ctx = cost.ctx = handler.context(client, header, block)
+        api = _served(handler.apis, header)
+        if api is None:
+            cost.response = unsupported_version(ctx.served, ctx.settings[PERSONA])
+            # The version of the response, which is encoded by this header (KIP-511).
+            cost.header = header._replace(api_version=0)
+            return
+        schema = registry.schema(header.api_key)
+        request, _ = locating_decoder(schema.request, header.api_version)(block.view, at)
+        cost.request = request
+        if client.needs_checks and header.api_key == _PRODUCE:
+            cost.records = count_records(cast("ProduceRequest", request), block.view)
+        software = software_in(header, request)
+        if software is not None:
+            client.set_software(*software)
+        if api.may_wait:
+            # Only records are read in place, and the client chooses how long the request waits.
+            self.free()
+        execute = partial(self._execute, api, ctx, request)
+        if handler.interceptor is None:
+            cost.response = await execute()
+        else:
+            cost.response, cost.interception = await handler.interceptor.execute(
+                client, header, request, ctx.image, execute
+            )
+
+    def free(self) -> None:
+        """Release the request's memory if it is still held."""
+        if self._block is not None:
+            self._block.release()
+            self._block = None
+
+    async def _execute(self, api: ServedApi, ctx: Context, request: Any) -> Any:
+        parts = api.split(ctx, request)
+        replies: dict[Owner, Any] = {}
+        if parts:
+            # An owner with a reference to the request's bytes reads them even if the connection is
+            # closed in the meantime, so the request waits for it. Such APIs never wait long.
+            with trio.CancelScope(shield=not api.may_wait):
+                self._client.interruptible = api.may_wait
+                self._handler.quick_requests += not api.may_wait
+                try:
+                    await self._request_all(api, parts, replies)
+                finally:
+                    self._client.interruptible = True
+                    self._handler.quick_requests -= not api.may_wait
+            self._refresh(ctx)
+            while api.next_round is not None:
+                further = api.next_round(ctx, request, replies)
+                if further is None:
+                    break
+                await self._request_all(api, further.parts, replies, first_only=further.first_only)
+                self._refresh(ctx)
+        return api.merge(ctx, request, replies)
+
+    async def _request_all(
+        self,
+        api: ServedApi,
+        parts: Mapping[Owner, Any],
+        replies: dict[Owner, Any],
+        *,
+        first_only: bool = False,
+    ) -> None:
+        started_ns = time.perf_counter_ns()
+        owners = sorted(parts)
+        peers = self._handler.owners
+        requests = [(peers[owner], ApiPart(api.key, parts[owner])) for owner in owners]
+        if len(requests) == 1:
+            peer, part = requests[0]
+            # Instead of sleeping until a quick answer arrives, if no other request waits for one.
+            poll = (
+                not api.may_wait and self._handler.quick_requests == 1 and owners[0] != CONTROLLER
+            )
+            answers = [
+                await peer.request(part, may_wait=api.may_wait, poll=poll, on_sent=self._prepare)
+            ]
+        else:
+            answers = await request_all(
+                requests,
+                may_wait=api.may_wait,
+                first_only=first_only,
+                on_sent=self._prepare,
+            )
+        for owner, answer in zip(owners, answers, strict=True):
+            if answer is not None:
+                replies[owner] = answer.reply
+                self._cost.io_ns += answer.worked_ns
+        self._cost.owners_ns += time.perf_counter_ns() - started_ns
+
+    def _prepare(self) -> None:
+        if self._handler.quota_stage.active:
+            self._handler.quota_stage.prepare(self._cost)
+
+    def _refresh(self, ctx: Context) -> None:
+        """Update image and time for the next step."""
+        ctx.image = self._handler.image
+        ctx.now = self._handler.now()
+
+
+def _served(apis: Mapping[int, ServedApi], header: RequestHeader) -> ServedApi | None:
+    """Return the API of a request, or None for an ApiVersions version that is too new.
+
+    Raises ``UnsupportedVersion`` otherwise: as in Kafka, the connection is closed, because there is
+    no version in which to respond.
+    """
+    api = apis.get(header.api_key)
+    if api is None:
+        raise UnsupportedVersion(f"{ApiKey(header.api_key).name} is not served")
+    low, high = api.versions
+    low = low if api.served_from is None else api.served_from
+    if low <= header.api_version <= high:
+        return api
+    if api.key == ApiKey.API_VERSIONS:
+        return None
+    raise UnsupportedVersion(
+        f"{api.key.name} version {header.api_version} is not served, {low} to {high} are"
+    )

@@ -123,11 +123,8 @@ class RequestLoop:
             client.close_reason = CloseReason.STOPPING
 
     def _note_session(self, client: ClientConnection, *, is_first: bool) -> None:
-        """Record an authentication for the journal, if that is on."""
-        if self._env.journal is not None:
-            from minibroker.broker.network.journal_recorder import note_session
-
-            note_session(self._env, client, is_first=is_first)
+        for observer in self._request_handler.observers:
+            observer.authenticated(client, is_first=is_first)
 
     async def _serve_next(self, client: ClientConnection, reader: RequestReader) -> bool:
         """Read and serve one request; return whether the client is still connected."""

@@ -60,8 +60,7 @@ from minibroker_protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.fault_stage import FaultStage
-    from minibroker.broker.network.sasl_journal import RecordedStep
+    from minibroker.broker.network.request_handler import RequestHandler
     from minibroker.runtime.arena import Block
     from minibroker.runtime.clock import ControlledClock
 
@@ -71,21 +70,17 @@ _SIZE_BYTES: Final = 4
 ALLOWED: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 """All requests that are allowed before authentication, if they are served."""
 
-MakeContext = Callable[["ClientConnection", RequestHeader, "Block"], Context]
-RecordRequest = Callable[["ClientConnection", memoryview, bool], "RecordedStep | None"]
-"""Records a request for the journal, if that is on; the last argument says that it is a token."""
-
 
 class SaslFailed(Exception):
     """Authentication failed finally; ``response`` is sent after a delay, if there is one."""
 
     def __init__(
-        self, text: str, response: bytes = b"", record: Callable[[], None] | None = None
+        self, text: str, response: bytes = b"", answering: Callable[[], None] | None = None
     ) -> None:
-        """``record`` records the response when it is sent."""
+        """``answering`` must be called before the response is sent."""
         super().__init__(text)
         self.response = response
-        self.record = record
+        self.answering = answering
 
 
 class SaslStep:
@@ -180,68 +175,65 @@ class SaslAuthenticator:
         self,
         client: ClientConnection,
         block: Block,
-        make_context: MakeContext,
-        faults: FaultStage | None,
-        record: RecordRequest,
+        handler: RequestHandler,
     ) -> None:
         """Handle one frame of an authentication or reauthentication.
 
-        ``faults`` are the fault rules, if any are set. ``record`` records a request.
-        Raises ``SaslFailed``, ``FaultDisconnect``, or the errors of bytes that are not a request.
+        Raises ``SaslFailed``, ``InterceptorDisconnect``, or the errors of bytes that are not a
+        request.
         """
         authentication = client.authentication
         assert authentication is not None
         is_raw = authentication.state is AuthenticationState.RAW
-        recorded = record(client, block.view, is_raw)
+        for observer in handler.observers:
+            observer.authentication_received(client, block.view, is_token=is_raw)
         if is_raw:
-            await self._take_token(client, authentication, block, recorded)
+            await self._take_token(client, authentication, block, handler)
             return
         header, at = decode_request_header(block.view)
         if header.api_key not in self._served:
             name = ApiKey(header.api_key).name
             raise SaslFailed(f"{name} was requested before the client was authenticated")
         client.client_id = header.client_id
-        context = make_context(client, header, block)
+        context = handler.context(client, header, block)
         request = self._decoded(header, block.view, at)
         step = SaslStep(request, 0 if request is None else header.api_version)
         respond = partial(self._respond, authentication, context, step)
-        request_faults = None
-        if request is None or faults is None or not faults.concerns(block):
+        interceptor, interception = handler.interceptor, None
+        if request is None or interceptor is None or not interceptor.concerns(block):
             response = await respond()
         else:
-            response, request_faults = await faults.execute(
+            response, interception = await interceptor.execute(
                 client, header, request, context.image, respond
             )
         frame = _response(header, response, step.version)
-        record_response = None
-        if recorded is not None:
-            record_response = partial(_record_response, recorded, header, response, step.version)
+        answered = header._replace(api_version=step.version)
+        size = len(frame) - _SIZE_BYTES
+        answering = partial(_announce, handler, client, answered, size, response)
         if step.failure is not None:
-            raise SaslFailed(step.failure, frame, record_response)
-        if record_response is not None:
-            record_response()
-        if request_faults is None:
+            raise SaslFailed(step.failure, frame, answering)
+        answering()
+        if interception is None:
             await client.stream.send_all(frame)
         else:
-            await request_faults.send(frame)
+            await interception.send(frame)
         if header.api_key == ApiKey.SASL_AUTHENTICATE:
             self._set_session_expiry(client, step.lifetime_ms)
-        if request_faults is not None:
-            await request_faults.mute()
+        if interception is not None:
+            await interception.mute()
 
     async def _take_token(
         self,
         client: ClientConnection,
         authentication: Authentication,
         block: Block,
-        recorded: RecordedStep | None,
+        handler: RequestHandler,
     ) -> None:
         """Handle a token without a header, as after SaslHandshake of version 0."""
         answer = authentication.on_token(bytes(block.view), self._clock.wall_ms())
         if answer.failure is not None:
             raise SaslFailed(answer.failure)
-        if recorded is not None:
-            recorded.answered_token(len(answer.data))
+        _announce(handler, client, None, len(answer.data), None)
         await client.stream.send_all(_framed(answer.data))
         self._set_session_expiry(client, answer.lifetime_ms)
 
@@ -360,14 +352,16 @@ def _response(header: RequestHeader, response: Any, version: int) -> bytes:
     return _framed(start + encode(response, version))
 
 
-def _record_response(
-    recorded: RecordedStep, header: RequestHeader, response: Any, version: int
+def _announce(
+    handler: RequestHandler,
+    client: ClientConnection,
+    header: RequestHeader | None,
+    size: int,
+    response: Any,
 ) -> None:
-    from minibroker.broker.network.sasl_journal import without_secret
-
-    size = len(_response(header, response, version)) - _SIZE_BYTES
-    shown = _response(header, without_secret(response), version)[_SIZE_BYTES:]
-    recorded.answered(header, size, shown)
+    """Call the observers before a response is sent."""
+    for observer in handler.observers:
+        observer.authentication_answering(client, header, size, response)
 
 
 def _framed(data: bytes) -> bytes:

@@ -14,7 +14,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from minibroker.broker.network.activity_events import count_batch_records
+from minibroker.broker.network.request_cost import count_batch_records
 from minibroker_protocol import registry
 from minibroker_protocol.compiler.single import (
     SingleDecoder,
@@ -208,7 +208,7 @@ class SingleRequests:
             client.in_flight = codec.key
             return SingleDelay(self._local_worker, cost, codec, leaves)
         cost.is_direct = True
-        if client.is_sampled and codec.key == ApiKey.PRODUCE:
+        if client.needs_checks and codec.key == ApiKey.PRODUCE:
             cost.records = count_batch_records(request[-1])
         return SingleResponse(codec, header.correlation_id, leaves)
 

@@ -14,19 +14,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from minibroker.broker.groups.holds import NO_HOLD_POINTS, HoldPoints
 from minibroker.broker.metrics.conditions import Conditions
 
 if TYPE_CHECKING:
     from minibroker.broker.metrics.metrics import ProcessMetrics
     from minibroker.broker.process.local_worker import LocalWorker
+    from minibroker.broker.process.notes import NoteListener
     from minibroker.broker.quotas.ledger import QuotaLedger
     from minibroker.broker.settings import Settings
     from minibroker.lab.control.backend import Backend
-    from minibroker.lab.journal.buffer import JournalBuffer
     from minibroker.lab.journal.counts import JournalCounts
     from minibroker.runtime.addressing import Transport
     from minibroker.runtime.arena import Arena
@@ -68,6 +69,10 @@ def _ignore_backend(_: Callable[[], Backend]) -> None:
     pass
 
 
+def _ignore_role(_: object) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Environment:
     """Everything that one incarnation of a role receives.
@@ -84,8 +89,9 @@ class Environment:
     ``local_worker`` is the I/O worker of a process that it shares with a processor, for both.
     ``starts_processes`` permits processes of the role's own, which a simulation cannot control.
     ``secret`` is shared by all roles of one run and by nothing else.
-    ``journal`` takes the role's records for the journal, if that is on; ``journal_counts`` count
-    the entries of all roles, and ``journal_buffers`` are those of this process by role.
+    ``observe`` is called with the role before it runs: what watches or changes its work attaches
+    itself there. ``on_note`` listens to the role's notes, and ``hold_points`` hold its groups and
+    transactions. ``journal_counts`` count the entries of the journal of all roles.
     """
 
     role: str
@@ -116,8 +122,9 @@ class Environment:
     secret: bytes = field(default_factory=partial(os.urandom, 32), repr=False)
     stopping: trio.Event = field(default_factory=trio.Event)
     local_worker: LocalWorker | None = None
-    journal: JournalBuffer | None = None
-    journal_buffers: dict[str, JournalBuffer] = field(default_factory=dict)
+    observe: Callable[[Any], None] = _ignore_role
+    on_note: NoteListener | None = None
+    hold_points: HoldPoints = NO_HOLD_POINTS
 
     @property
     def name(self) -> str:

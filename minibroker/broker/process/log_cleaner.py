@@ -31,7 +31,7 @@ from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.cleaner_runner import CleanerEndedError, LoopRunner, ProcessRunner
 from minibroker.broker.process.environment import Environment
-from minibroker.broker.process.journal_notes import note_state
+from minibroker.broker.process.notes import note_state
 from minibroker.broker.settings import (
     LOG_CLEANER_BACKOFF_MS,
     LOG_CLEANER_DEDUPE_BUFFER_SIZE,

@@ -16,9 +16,6 @@ from minibroker_protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from minibroker.broker.metadata.image import Image
     from minibroker.lab.control.action_shapes import BrokerAction
-    from minibroker.lab.control.fault_shapes import FaultHold
-    from minibroker.lab.faults.matching import Candidate
-    from minibroker.lab.faults.rules import ActiveRule
 
 
 class RegisterRole(NamedTuple):
@@ -39,50 +36,12 @@ class RoleRegistered(NamedTuple):
     """The controller's answer: the current image. Later changes follow in order."""
 
     image: Image
-    faults: FaultRules | None = None
-    """None if no fault rule is set."""
-    records_journal: bool = False
-    """Whether the role must record for the journal."""
+    further: tuple[object, ...] = ()
+    """Requests that the role has to handle before it applies the image."""
 
 
 class ImageApplied(NamedTuple):
     """The role has applied the image of ``RoleRegistered``. Answered with None."""
-
-
-class FaultRules(NamedTuple):
-    """A change of the fault rules, for processors and workers. Answered with None when applied.
-
-    ``number`` is one more than that of the change before.
-    """
-
-    number: int
-    added: tuple[ActiveRule, ...] = ()
-    removed: tuple[str, ...] = ()
-    """Ids, of rules that were there before."""
-    replaces: bool = False
-    """Whether all rules are replaced by ``added``, of which none is new then."""
-
-
-class FaultMatched(NamedTuple):
-    """A request or connection matches fault rules.
-
-    Answered with a tuple of ``faults.rulebook.Firing``: the rules that fire, in order.
-    """
-
-    candidates: tuple[Candidate, ...]
-
-
-class FaultHeld(NamedTuple):
-    """A fault rule holds something. Answered with None when the rule is released or removed.
-
-    ``releases`` is that of its ``Firing``.
-    """
-
-    rule_id: str
-    releases: int
-    what: FaultHold
-    again: bool = False
-    """Whether a controller that died has held it already."""
 
 
 class ActionRequest(NamedTuple):
@@ -97,34 +56,6 @@ class ActionReply(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
     text: str = ""
     affected: int = 0
-
-
-class FaultAct(NamedTuple):
-    """A fault rule that acts on the broker. Answered with None when that is done."""
-
-    rule_id: str
-
-
-class JournalSwitch(NamedTuple):
-    """Record for the journal from now on, or stop. Answered with None."""
-
-    is_on: bool
-
-
-class JournalRequest(NamedTuple):
-    """Request for records of the journal.
-
-    Answered with a ``JournalChunk``; None if the journal was never on. ``received`` is the number
-    of the last chunk of the process that arrived, or 0.
-    """
-
-    received: int
-
-
-class KillProcess(NamedTuple):
-    """Request to a process to save what all its roles have recorded for the journal, and to end as
-    by SIGKILL. Never answered.
-    """
 
 
 class ApiPart(NamedTuple):

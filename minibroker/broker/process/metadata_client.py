@@ -11,11 +11,8 @@ as a change.
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
 
 import trio
 
@@ -35,19 +32,12 @@ from minibroker.broker.process.messages import (
     ClockAdvanced,
     ConditionsRequest,
     DetailsRequest,
-    FaultRules,
     ImageApplied,
-    JournalRequest,
-    JournalSwitch,
-    KillProcess,
     MetricsRequest,
     RegisterRole,
     RoleRegistered,
 )
 from minibroker.runtime.rpc import Link, RpcConnection
-
-if TYPE_CHECKING:
-    from minibroker.lab.journal.buffer import JournalBuffer
 
 ImageStep = Callable[[Image, Image], Awaitable[None] | None]
 """Called with the image before and after a change. If it returns an awaitable, the change counts as
@@ -57,10 +47,6 @@ applied when that has finished; later changes do not wait for it.
 
 def _ignore_change(before: Image, after: Image) -> None:
     del before, after
-
-
-async def _ignore_faults(rules: FaultRules) -> None:
-    del rules
 
 
 class MetadataClient:
@@ -73,7 +59,6 @@ class MetadataClient:
         on_image: ImageStep = _ignore_change,
         details: Callable[[], Any] = lambda: None,
         on_request: Callable[[Any], Any] | None = None,
-        on_faults: Callable[[FaultRules], Awaitable[None]] = _ignore_faults,
         configs: Collection[str] = ALL_KINDS,
     ) -> None:
         """``configs`` are the kinds of resources whose configs the role needs.
@@ -85,15 +70,17 @@ class MetadataClient:
         self._on_image = on_image
         self._details = details
         self._on_request = on_request
-        self._on_faults = on_faults
-        self._faults_number = 0
+        self.handlers: dict[type, Callable[[Any], Any]] = {}
+        """Further requests that the role answers, by their type."""
+        self.on_registered: list[Callable[[Sequence[object]], Awaitable[None]]] = []
+        """Called with what else the controller sends when the role registers, also if that is
+        nothing, before the image counts as applied.
+        """
         self._configs = frozenset((*configs, BROKER_LOGGER))
         self.link = Link(self._connect, self._register, self._handle_request)
         self._registered = trio.Event()
         self._failed = trio.Event()
         self._failure: Exception | None = None
-        self._journal: JournalBuffer | None = None
-        """What was recorded and not handed over, also when the journal is off again."""
         self.image = Image()
         env.metrics.watch_gauges(self._condition_gauges)
 
@@ -110,8 +97,8 @@ class MetadataClient:
             RegisterRole(env.role, env.index, env.incarnation)
         )
         remaining = self._set_image(image_of(reply.image, self._configs))
-        await self._reset_faults(reply.faults)
-        self._switch_journal(is_on=reply.records_journal)
+        for follow in self.on_registered:
+            await follow(reply.further)
         self._registered.set()
         if remaining is not None:
             await remaining
@@ -150,53 +137,14 @@ class MetadataClient:
             return self._env.conditions.all()
         if isinstance(request, DetailsRequest):
             return self._details()
-        if isinstance(request, FaultRules):
-            return self._set_faults(request)
-        if isinstance(request, JournalRequest | JournalSwitch | KillProcess):
-            return self._handle_journal(request)
         if isinstance(request, ClockAdvanced):
             return None  # The loop has read the clock again.
+        handler = self.handlers.get(type(request))
+        if handler is not None:
+            return handler(request)
         if self._on_request is None:
             raise TypeError(f"{self._env.name} cannot handle {type(request).__name__}")
         return self._on_request(request)
-
-    async def _reset_faults(self, rules: FaultRules | None) -> None:
-        """Apply the rules of a new incarnation of the controller, which are none at first."""
-        if rules is not None or self._faults_number:
-            rules = rules or FaultRules(0, replaces=True)
-            self._faults_number = rules.number
-            await self._on_faults(rules)
-
-    async def _set_faults(self, rules: FaultRules) -> None:
-        await self._registered.wait()
-        if rules.number <= self._faults_number:
-            return  # It was among the rules that this process got when it registered.
-        self._faults_number = rules.number
-        await self._on_faults(rules)
-
-    def _handle_journal(self, request: JournalRequest | JournalSwitch | KillProcess) -> Any:
-        if isinstance(request, JournalSwitch):
-            return self._set_journal(request)
-        if isinstance(request, KillProcess):
-            from minibroker.broker.process.journal_files import save_records
-
-            save_records(self._env)
-            os.kill(os.getpid(), signal.SIGKILL)
-            return None
-        return None if self._journal is None else self._journal.take(request.received)
-
-    async def _set_journal(self, switch: JournalSwitch) -> None:
-        await self._registered.wait()
-        self._switch_journal(is_on=switch.is_on)
-
-    def _switch_journal(self, *, is_on: bool) -> None:
-        if is_on and self._journal is None:
-            from minibroker.lab.journal.buffer import JournalBuffer
-
-            count = self._env.journal_counts.word(self._env.name)
-            self._journal = JournalBuffer(time.perf_counter_ns(), count)
-            self._env.journal_buffers[self._env.name] = self._journal
-        self._env.journal = self._journal if is_on else None
 
     def _update(self, update: Update) -> Awaitable[None] | None:
         return self._set_image(apply_update(self.image, update_of(update, self._configs)))
@@ -207,6 +155,10 @@ class MetadataClient:
         remaining = self._update(update)
         if remaining is not None:
             await remaining
+
+    async def wait_registered(self) -> None:
+        """Wait until the image of the registration is set, and what came with it is handled."""
+        await self._registered.wait()
 
     async def request(self, request: object) -> Any:
         """Send a request to the controller, as ``Link.request`` does."""

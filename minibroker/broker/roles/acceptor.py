@@ -11,6 +11,7 @@ listener waits, no other one of that listener is accepted, and the time counts a
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -38,7 +39,6 @@ from minibroker.broker.metadata.image import BROKER, IP
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog
 from minibroker.broker.metrics.metrics import Fill
-from minibroker.broker.network.activity_sender import activity_sender
 from minibroker.broker.network.reports import AcceptorReport
 from minibroker.broker.process.environment import (
     FIRST_INCARNATION,
@@ -65,8 +65,8 @@ async def acceptor(env: Environment) -> None:
         role = _Acceptor(env, nursery)
         nursery.start_soon(role.metadata_client.run)
         nursery.start_soon(role.look_up_hosts)
-        if role.activity is not None:
-            nursery.start_soon(role.activity.run)
+        for service in role.services:
+            nursery.start_soon(service)
         nursery.start_soon(role.rejected.run)
         nursery.start_soon(role.descriptor_health.run)
         for processor in range(env.processors):
@@ -80,8 +80,8 @@ async def acceptor(env: Environment) -> None:
             nursery.start_soon(role.close_excess_connections)
             env.ready()
             await env.stopping.wait()
-            if role.activity is not None:
-                await role.activity.finish()
+            for finish in role.last_services:
+                await finish()
         nursery.cancel_scope.cancel()
     if error_text:
         raise RoleRefusedError(error_text)
@@ -103,11 +103,9 @@ class _Acceptor:
         self._log = EventLog("acceptor")
         self._closes = ConnectionCloses(env.metrics, self._log)
         self.descriptor_health = DescriptorHealth(env, self._log)
-        self.activity = activity_sender(env)
-        on_event = None if self.activity is None else self.activity.report_connection
-        self._connection_quotas = ConnectionQuotas(env, self._log, on_event)
-        self._events = self._connection_quotas.events
-        self.rejected = RejectedConnections(env, self._events, self._closes)
+        self._connection_quotas = ConnectionQuotas(env, self._log)
+        self.events = self._connection_quotas.events
+        self.rejected = RejectedConnections(env, self.events, self._closes)
         self.metadata_client = MetadataClient(
             env,
             on_image=self._connection_quotas.on_image,
@@ -116,6 +114,11 @@ class _Acceptor:
         )
         for processor in range(env.processors):
             self._watch_queue(processor)
+        self.services: list[Callable[[], Awaitable[None]]] = []
+        """Tasks of observers that run as long as this role."""
+        self.last_services: list[Callable[[], Awaitable[None]]] = []
+        """Awaited when no further connection is accepted."""
+        env.observe(self)
 
     async def look_up_hosts(self) -> None:
         """Resolve the hosts with limits, until cancelled."""
@@ -133,7 +136,7 @@ class _Acceptor:
 
     def _report(self) -> AcceptorReport:
         used = tuple(self._slots.used(processor) for processor in range(self._env.processors))
-        return AcceptorReport(used, self._connection_quotas.figures(), self._events.recent())
+        return AcceptorReport(used, self._connection_quotas.figures(), self.events.recent())
 
     async def serve_processor(self, processor: int) -> None:
         """Serve one processor, over all its restarts."""
@@ -244,14 +247,14 @@ class _Acceptor:
     ) -> None:
         processor = await self._next_processor(accepted)
         self._connection_quotas.counts.set_processor(accepted.number, processor)
-        self._events.note("handed", accepted, processor)
+        self.events.note("handed", accepted, processor)
         try:
             await self._handoffs[processor].send(accepted, connection)
         except ChannelClosed:
             # The processor died while it received the connection: the client connects again.
             self._connection_quotas.remove((accepted.number,))
             died = CloseReason.PROCESS_DIED
-            self._events.reject(accepted, died.value, processor=processor)
+            self.events.reject(accepted, died.value, processor=processor)
             self._closes.refused(accepted.listener, died, client=accepted.peer)
 
     async def _next_processor(self, accepted: AcceptedConnection) -> int:

@@ -62,16 +62,13 @@ from minibroker.broker.process.environment import (
     RoleRefusedError,
     role_name,
 )
-from minibroker.broker.process.journal_notes import note_clock, note_state, note_topics
 from minibroker.broker.process.log_levels import follow_log_levels
 from minibroker.broker.process.messages import (
     ApiPart,
     ApiReply,
-    FaultAct,
-    FaultHeld,
-    FaultMatched,
     ProducerIdsRequest,
 )
+from minibroker.broker.process.notes import note_clock, note_state, note_topics
 from minibroker.broker.process.storage_watch import StorageWatch
 from minibroker.broker.quotas.controller_mutation import Mutated, MutationQuota
 from minibroker.broker.quotas.manager import ClientQuotaManager
@@ -94,6 +91,7 @@ from minibroker.broker.settings import (
 )
 from minibroker.broker.telemetry.instances import ClientInstances
 from minibroker.lab.control.serve import serve
+from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched
 from minibroker.runtime.clock import Clock, now_ms
 from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account
@@ -104,6 +102,7 @@ if TYPE_CHECKING:
     from minibroker.broker.controller.journal import JournalController
     from minibroker.broker.settings.dynamic import Configs
     from minibroker.lab.control.backend import Backend
+    from minibroker.lab.journal.buffer import JournalBuffer
 
 
 T = TypeVar("T")
@@ -356,7 +355,7 @@ class _Controller:
         if self._journal is None:
             # Loaded when it is switched on, or by the first request about it.
             from minibroker.broker.controller.journal import JournalController
-            from minibroker.broker.process.journal_files import JournalFiles
+            from minibroker.lab.observers.journal_files import JournalFiles
 
             env = self._env
             assert self._nursery is not None
@@ -365,10 +364,12 @@ class _Controller:
                 self._publisher,
                 self._nursery.start_soon,
                 env.settings[JOURNAL_MAX_BYTES],
+                on_switch=partial(_listen_to_notes, env),
                 statuses=env.statuses,
                 files=JournalFiles(env.data_dir, env.started_us, EventLog(env.name)),
             )
             self._journal.learn_topics(self.image.topic_names)
+            self._publisher.further.append(self._journal.switch_of_new_role)
         return self._journal
 
     async def _hand_over_journal(self, process: str, *, ends: bool) -> None:
@@ -409,6 +410,12 @@ class _Controller:
         with self._env.work_time.charge(account):
             reply = await api.execute_at_controller(self, request.part)
         return ApiReply(reply, account.worked_ns)
+
+
+def _listen_to_notes(env: Environment, journal: JournalBuffer | None) -> None:
+    from minibroker.lab.observers.process_journal import note_listener
+
+    env.on_note = None if journal is None else note_listener(journal, env.clock.now)
 
 
 class _Mutations:

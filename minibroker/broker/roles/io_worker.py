@@ -42,7 +42,6 @@ from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import LogFigures
 from minibroker.broker.process.connected_roles import ConnectedRoles
 from minibroker.broker.process.environment import Environment
-from minibroker.broker.process.journal_notes import note_state
 from minibroker.broker.process.log_cleaner import LogCleaner
 from minibroker.broker.process.log_flusher import LogFlusher
 from minibroker.broker.process.messages import (
@@ -53,9 +52,9 @@ from minibroker.broker.process.messages import (
     TailRequest,
 )
 from minibroker.broker.process.metadata_client import MetadataClient
+from minibroker.broker.process.notes import note_state
 from minibroker.broker.process.purgatory import Purgatory
 from minibroker.broker.process.storage_watch import StorageWatch, pauses_s
-from minibroker.broker.process.worker_faults import WorkerFaults
 from minibroker.broker.process.worker_links import WorkerLinks
 from minibroker.broker.process.worker_snapshots import WorkerSnapshots
 from minibroker.broker.roles.worker_requests import ControllerRequests
@@ -102,15 +101,15 @@ class _Worker:
         self.index = env.index
         self.settings = env.settings
         self.random = env.random
-        self._storage = StorageWatch(env, self._log, self._storage_changed)
-        files = SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE))
+        self.storage = StorageWatch(env, self._log, self._storage_changed)
+        self.segment_files = SegmentFiles(max(1, descriptors_max() // SEGMENT_FILES_SHARE))
         self._logs = LogManager(
             env.data_dir,
             env.settings,
             self.owns,
-            files,
-            on_failure=self._storage.failed,
-            on_truncation=self._storage.health.truncated,
+            self.segment_files,
+            on_failure=self.storage.failed,
+            on_truncation=self.storage.health.truncated,
         )
         self._purgatory: Purgatory[tuple[str, int] | int] = Purgatory()
         self.fetch_watches = FetchWatches(
@@ -123,16 +122,12 @@ class _Worker:
         self._producer_ids = range(0)
         self._work_thread = WorkThread(env.work_time)
         self._links = WorkerLinks(env)
-        self._faults = WorkerFaults(env, files, self._storage)
-        self._hold_points = self._faults.hold_points
-        self._metadata_client = MetadataClient(
+        self.metadata_client = MetadataClient(
             env,
             on_image=self._on_image,
             on_request=ControllerRequests(self, partial(note_state, env)).handle,
-            on_faults=self._faults.change_rules,
             configs=(TOPIC, BROKER),
         )
-        self._hold_points.link = self._metadata_client.link
         self.groups = GroupService(
             GroupLimits.from_settings(env.settings),
             partitions=env.settings[OFFSETS_TOPIC_NUM_PARTITIONS],
@@ -140,7 +135,7 @@ class _Worker:
             now=env.clock.now,
             wall_ms=env.clock.wall_ms,
             random=env.random,
-            hold_points=self._hold_points,
+            hold_points=env.hold_points,
         )
         self.transactions = TransactionService(
             TransactionLimits.from_settings(env.settings),
@@ -152,6 +147,9 @@ class _Worker:
         env.metrics.watch_purgatory("fetch", lambda: len(self._purgatory))
         env.metrics.watch_logs(self._figures)
         env.metrics.watch_busy(env.busy_ns)
+        self.services: list[Callable[[], Awaitable[None]]] = []
+        """Tasks of observers that run as long as this role."""
+        env.observe(self)
 
     def _transaction_environment(self) -> TransactionEnvironment:
         env = self._env
@@ -165,14 +163,14 @@ class _Worker:
             write_markers=self._write_markers,
             wall_ms=env.clock.wall_ms,
             sleep_real=env.clock.sleep_real,
-            hold_points=self._hold_points,
+            hold_points=env.hold_points,
         )
 
     # What executing APIs may use --------------------------------------------------------------
 
     @property
     def image(self) -> Image:
-        return self._metadata_client.image
+        return self.metadata_client.image
 
     def now(self) -> float:
         return self._env.clock.now()
@@ -193,7 +191,7 @@ class _Worker:
         try:
             return self._replicas.get(self.image, topic, index, now_ms=self.wall_ms())
         except LogError as error:
-            if not self._storage.health.is_failing:  # Logged once.
+            if not self.storage.health.is_failing:  # Logged once.
                 why = error.text
                 self._log.error("a log can't be opened", topic=topic, partition=index, reason=why)
             raise
@@ -242,7 +240,7 @@ class _Worker:
         while not self._producer_ids:
             block = None
             with suppress(PeerLost):  # The controller is being restarted.
-                block = await self._metadata_client.request(ProducerIdsRequest())
+                block = await self.metadata_client.request(ProducerIdsRequest())
             if block is None:
                 return None
             self._producer_ids = range(block[0], sum(block))
@@ -262,9 +260,10 @@ class _Worker:
 
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._metadata_client.run)
-            nursery.start_soon(self._hold_points.run)
-            await self._metadata_client.wait_image()
+            nursery.start_soon(self.metadata_client.run)
+            for service in self.services:
+                nursery.start_soon(service)
+            await self.metadata_client.wait_image()
             self._load()
             self.groups.on_state = self.transactions.on_state = partial(note_state, self._env)
             if self._env.local_worker is not None:
@@ -302,7 +301,7 @@ class _Worker:
         nursery.start_soon(self._repeat, expiration_s, lambda: expire(now_ms=self.wall_ms()))
         nursery.start_soon(self._flusher.run)
         nursery.start_soon(self.cleaner.run)
-        nursery.start_soon(self._storage.run)
+        nursery.start_soon(self.storage.run)
         for service, topic, what in (
             (self.groups, OFFSETS_TOPIC, "groups"),
             (self.transactions, TRANSACTION_STATE_TOPIC, "transactions"),

@@ -9,7 +9,6 @@ Kafka's ``SocketServer.Processor``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -36,8 +35,7 @@ from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.metrics.log import ConnectionCloses, EventLog
 from minibroker.broker.metrics.metrics import Fill
-from minibroker.broker.network.activity_sender import activity_sender
-from minibroker.broker.network.authenticator import Authenticator, record_request
+from minibroker.broker.network.authenticator import Authenticator
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.close_reasons import (
     AUTHENTICATION_FAILURES,
@@ -73,8 +71,6 @@ from minibroker.runtime.stream import SocketStream
 
 if TYPE_CHECKING:
     from minibroker.broker.admission.sharded_acceptor import ShardedAcceptor
-    from minibroker.broker.network.fault_stage import FaultStage
-    from minibroker.broker.process.messages import FaultRules
 
 TAKEN_BEFORE_YIELD: Final = 8
 """New connections taken in a row before requests of other connections are served."""
@@ -91,23 +87,23 @@ DRAIN_S: Final = 1.0
 
 async def processor(env: Environment) -> None:
     """Run until ``env.stopping``, then complete the requests in flight."""
-    await _Processor(env).run()
+    await Processor(env).run()
 
 
-class _Processor:
+class Processor:
+    """The connections of one processor, and the services that they need."""
+
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._log = EventLog(env.name)
         self._closes = ConnectionCloses(env.metrics, self._log)
         self._descriptor_health = DescriptorHealth(env, self._log)
-        self._activity = activity_sender(env)
-        on_event = None if self._activity is None else self._activity.report_connection
-        self._events = ConnectionEvents(env.incarnation, env.clock.now, on_event)
+        self.events = ConnectionEvents(env.incarnation, env.clock.now)
         per_ip = env.settings[QUEUED_MAX_REQUEST_BYTES_PER_IP]
         self._part = env.arena.open_part(env.index, None if per_ip < 0 else per_ip)
         self._unserved = UnservedClients(self._log, env.clock.now)
         self._files = OpenFiles(descriptors_max())
-        self._clients: dict[int, ClientConnection] = {}
+        self.clients: dict[int, ClientConnection] = {}
         self._all_closed = trio.Event()
         self._connections_max = env.settings[MAX_CONNECTIONS]
         """The acceptor's limit: it may apply a change before this process does."""
@@ -117,23 +113,20 @@ class _Processor:
         self._pacer = NewConnectionPacer(lambda: env.work_time.turns)
         self._sharded_acceptor = self._create_sharded_acceptor()
         self._quota_stage = QuotaStage(env)
-        self._faults: FaultStage | None = None
-        self._metadata_client = MetadataClient(
+        self.metadata_client = MetadataClient(
             env,
             on_image=self._on_image,
-            on_faults=self._on_faults,
             on_request=self._on_request,
             details=self._report,
         )
         self._workers = WorkerPeers(env)
-        owners = {**self._workers.peers(), CONTROLLER_OWNER: self._metadata_client.link}
-        self._request_handler = RequestHandler(
+        owners = {**self._workers.peers(), CONTROLLER_OWNER: self.metadata_client.link}
+        self.request_handler = RequestHandler(
             env,
-            self._metadata_client,
+            self.metadata_client,
             owners,
             self._files,
             self._quota_stage,
-            activity=self._activity,
             on_use=self._note_use,
             on_unserved=self._unserved.note,
         )
@@ -143,24 +136,27 @@ class _Processor:
             self._part,
             self._pacer,
             self._authenticator,
-            self._request_handler,
+            self.request_handler,
             start_task=self._start_task,
             on_use=self._note_use,
             on_end=self._end,
         )
-        self._pause = RequestPause(env, self._clients, self._request_handler)
+        self._pause = RequestPause(env, self.clients, self.request_handler)
         env.metrics.watch_queue("request-memory", self._memory_fill)
         env.metrics.watch_busy(env.busy_ns)
+        self.services: list[Callable[[], Awaitable[None]]] = []
+        """Tasks of observers that run as long as this role."""
+        self.last_services: list[Callable[[], Awaitable[None]]] = []
+        """Awaited when all connections are closed."""
+        env.observe(self)
 
     def _create_authenticator(self) -> Authenticator:
         return Authenticator(
             self._env.settings,
             self._env.clock,
-            lambda: self._metadata_client.image,
-            self._request_handler.context,
+            lambda: self.metadata_client.image,
+            self.request_handler,
             secret=self._env.secret,
-            faults=lambda: self._request_handler.faults,
-            record=partial(record_request, self._env),
         )
 
     def _memory_fill(self) -> Fill:
@@ -175,7 +171,7 @@ class _Processor:
 
         return ShardedAcceptor(
             self._env,
-            self._events,
+            self.events,
             self._closes,
             self._log,
             self._start_connection,
@@ -203,34 +199,16 @@ class _Processor:
         self._quota_stage.follow(after)
         self._authenticator.on_image(after)
 
-    def _on_faults(self, rules: FaultRules) -> Awaitable[None]:
-        if self._faults is None:
-            # Loaded with the first rule: most brokers get none.
-            from minibroker.broker.network.fault_stage import FaultStage
-            from minibroker.broker.network.journal_recorder import note_fault
-            from minibroker.broker.settings.quota_definitions import DELAY, QUOTA_THROTTLE_MODE
-
-            link = self._metadata_client.link
-            self._faults = FaultStage(
-                link,
-                self._env.name,
-                partial(note_fault, self._env),
-                delays_throttled=self._env.settings[QUOTA_THROTTLE_MODE] == DELAY,
-            )
-        self._faults.change_rules(rules)
-        self._request_handler.faults = None if self._faults.is_empty else self._faults
-        return self._faults.close_matching(rules, self._clients.values())
-
     def _report(self) -> ProcessorReport:
         views = (
             client.view(self._idle.last_use(number) or client.opened)
-            for number, client in islice(self._clients.items(), CONNECTIONS_SHOWN_MAX)
+            for number, client in islice(self.clients.items(), CONNECTIONS_SHOWN_MAX)
         )
         figures = None if self._sharded_acceptor is None else self._sharded_acceptor.figures()
         return ProcessorReport(
             tuple(views),
-            len(self._clients),
-            self._events.recent(),
+            len(self.clients),
+            self.events.recent(),
             figures,
             self._unserved.all(),
         )
@@ -238,21 +216,21 @@ class _Processor:
     async def run(self) -> None:
         sharded = self._sharded_acceptor
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._metadata_client.run)
+            nursery.start_soon(self.metadata_client.run)
             self._workers.start(nursery)
-            await self._metadata_client.wait_image()
+            await self.metadata_client.wait_image()
             await self._workers.wait_connected()
             nursery.start_soon(self._pacer.run)
             nursery.start_soon(self._request_loop.selector.run)
-            nursery.start_soon(self._request_handler.delayed.run)
+            nursery.start_soon(self.request_handler.delayed.run)
             nursery.start_soon(self._trim)
             nursery.start_soon(self._descriptor_health.run)
-            if self._activity is not None:
-                nursery.start_soon(self._activity.run)
+            for service in self.services:
+                nursery.start_soon(service)
             nursery.start_soon(self._quota_stage.run)
             nursery.start_soon(self._close_idle)
             nursery.start_soon(self._authenticator.close_overdue)
-            nursery.start_soon(evict_slow_claims, self._part, self._clients, self._env.clock)
+            nursery.start_soon(evict_slow_claims, self._part, self.clients, self._env.clock)
             try:
                 async with trio.open_nursery() as serving:
                     self._serving = serving
@@ -262,25 +240,25 @@ class _Processor:
                     await self._drain()
                     serving.cancel_scope.cancel()
             finally:
-                for client in self._clients.values():  # Those without a task, if the role failed.
+                for client in self.clients.values():  # Those without a task, if the role failed.
                     client.stream.close()
-            if self._activity is not None:
-                await self._activity.finish()
+            for finish in self.last_services:
+                await finish()
             nursery.cancel_scope.cancel()
 
     async def _drain(self) -> None:
         """Close all connections, after the responses to requests that need not wait."""
-        for client in list(self._clients.values()):
+        for client in list(self.clients.values()):
             if client.in_flight is None or client.interruptible:
                 client.close(CloseReason.STOPPING)
-        if not self._clients:
+        if not self.clients:
             return
         async with trio.open_nursery() as nursery:
             # In real time: with a frozen clock one client could delay the shutdown forever.
             nursery.start_soon(self._cancel_after_drain_limit, nursery.cancel_scope)
             await self._wait_all_closed()
             nursery.cancel_scope.cancel()
-        for client in list(self._clients.values()):
+        for client in list(self.clients.values()):
             client.close(CloseReason.STOPPING, "it did not read its last response")
         await self._wait_all_closed()
 
@@ -289,7 +267,7 @@ class _Processor:
         scope.cancel()
 
     async def _wait_all_closed(self) -> None:
-        while self._clients:
+        while self.clients:
             self._all_closed = trio.Event()
             await self._all_closed.wait()
 
@@ -309,7 +287,7 @@ class _Processor:
     def _connections(self) -> Iterator[ProcessorConnections]:
         connections = [
             OpenConnection(client.number, client.caller.listener, client.caller.client_host)
-            for client in self._clients.values()
+            for client in self.clients.values()
         ]
         for start in range(0, max(1, len(connections)), PROCESSOR_CONNECTIONS_MAX):
             end = start + PROCESSOR_CONNECTIONS_MAX
@@ -345,7 +323,7 @@ class _Processor:
                 client=accepted.peer,
                 reason="no descriptor was left to receive it",
             )
-            self._events.reject(accepted, CloseReason.LIMIT.value, processor=self._env.index)
+            self.events.reject(accepted, CloseReason.LIMIT.value, processor=self._env.index)
             self._notices.closed(accepted.number)
             return
         self._start_connection(accepted, connection)
@@ -356,11 +334,12 @@ class _Processor:
             accepted, as_stream(connection, accepted.local, accepted.peer), now
         )
         client.stream.before_waiting = self._quota_stage.quotas.complete_deferred
-        client.is_sampled = self._activity is not None and self._activity.samples(client.number)
         # Added before its task starts: an acceptor that restarts meanwhile must learn of it.
-        self._clients[client.number] = client
+        self.clients[client.number] = client
         self._idle.use(client.number, now)
         self._env.metrics.connection_opened(client.caller.listener)
+        for observer in self.request_handler.observers:
+            observer.opened(client)
         if self._needs_task(client):
             assert self._serving is not None
             self._serving.start_soon(self._serve, client, self._serve_new)
@@ -373,8 +352,7 @@ class _Processor:
         return (
             not isinstance(client.stream, SocketStream)
             or self._authenticator.has_steps(client.caller.listener)
-            or self._request_handler.faults is not None
-            or env.journal is not None
+            or self.request_handler.interceptor is not None
             or env.stopping.is_set()
         )
 
@@ -387,25 +365,23 @@ class _Processor:
         candidates = (
             LastUse(last_used, number)
             for number, last_used in self._idle.in_order()
-            if self._clients[number].caller.listener != request.protected
+            if self.clients[number].caller.listener != request.protected
         )
         return islice(candidates, min(request.count_max, LEAST_RECENTLY_USED_MAX))
 
     def _close_excess(self, request: CloseConnections) -> None:
         self._connections_max = request.limit
         for number in request.numbers:
-            client = self._clients.get(number)
+            client = self.clients.get(number)
             if client is not None:
                 client.close(CloseReason.MAX_CONNECTIONS)
 
     async def _serve_new(self, client: ClientConnection) -> None:
-        if self._env.journal is not None:
-            self._note_connection(client)
         if self._env.stopping.is_set():  # Passed to this process after the others were closed.
             client.close(CloseReason.STOPPING)
         await self._pacer.wait_turn()
-        if self._request_handler.faults is not None:
-            await self._request_handler.faults.meet(client)
+        if self.request_handler.interceptor is not None:
+            await self.request_handler.interceptor.meet(client)
         await self._authenticator.begin(client)
         await self._request_loop.run(client)
 
@@ -434,15 +410,15 @@ class _Processor:
         self._request_loop.selector.forget(client)
         client.stream.close()
         client.state.on(ChannelEvent.CLOSE)
-        del self._clients[number]
+        del self.clients[number]
         self._idle.forget(number)
         self._quota_stage.forget(client)
         if self._sharded_acceptor is None:
             self._notices.closed(number)
         else:
             self._sharded_acceptor.closed(number)
-        if self._env.journal is not None:
-            self._note_connection(client, client.close_reason)
+        for observer in self.request_handler.observers:
+            observer.closed(client)
         self._record_close(client)
         self._closes.closed(
             client.caller.listener,
@@ -451,14 +427,8 @@ class _Processor:
             client_id=client.client_id,
             reason=client.close_text,
         )
-        if not self._clients:
+        if not self.clients:
             self._all_closed.set()
-
-    def _note_connection(self, client: ClientConnection, closed: CloseReason | None = None) -> None:
-        # Loaded when the journal is on: most brokers have none.
-        from minibroker.broker.network.journal_recorder import note_connection
-
-        note_connection(self._env, client, None if closed is None else closed.value)
 
     def _note_use(self, number: int) -> None:
         """A response counts as use of a connection, as a request does."""
@@ -468,16 +438,16 @@ class _Processor:
         reason, processor = client.close_reason, self._env.index
         if reason is CloseReason.MAX_CONNECTIONS:
             limit = ExceededLimit(MAX_CONNECTIONS.name, self._connections_max)
-            self._events.evict(client.accepted, reason.value, limit, processor)
+            self.events.evict(client.accepted, reason.value, limit, processor)
         elif reason in AUTHENTICATION_FAILURES:
-            self._events.fail_authentication(
+            self.events.fail_authentication(
                 client.accepted, reason.value, client.close_text, processor
             )
         else:
             if reason is CloseReason.UNSUPPORTED_VERSION:
                 unserved = unserved_request(client.in_flight, client.close_text)
                 self._unserved.note(client, unserved)
-            self._events.note("closed", client.accepted, processor, reason.value)
+            self.events.note("closed", client.accepted, processor, reason.value)
 
     def _failed(self, client: ClientConnection, error: BaseException) -> None:
         """Note why a connection is closed, and log what should not have happened."""
@@ -494,7 +464,7 @@ class _Processor:
         while True:
             now = self._env.clock.now()
             for number in self._idle.idle_since(now - idle_s):
-                self._clients[number].close(CloseReason.IDLE)
+                self.clients[number].close(CloseReason.IDLE)
                 self._idle.forget(number)
             oldest = self._idle.oldest_use()
             await trio.sleep_until((now if oldest is None else oldest) + idle_s)

@@ -3,7 +3,7 @@
 Owns the waits, disconnects and silences that rules ask for. It must never decide which rules fire,
 know what an error looks like, or how requests are executed: the caller passes that in. Invariant:
 what a rule does to a request is the same wherever the request is executed; a connection that a rule
-closes raises ``FaultDisconnect``.
+closes raises ``InterceptorDisconnect``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import trio
 
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.network.request_observer import InterceptorDisconnect
 from minibroker.lab.control.fault_shapes import FaultHold
 from minibroker.lab.faults.actions import AFTER, BEFORE, BROKER_ACTIONS, ENTITY_FIELDS, MIDDLE
 from minibroker.lab.faults.course import NO_EFFECT, FaultCourse
-from minibroker.lab.faults.disconnect import FaultDisconnect
 from minibroker.lab.faults.matching import (
     Candidate,
     ConnectionAttributes,
@@ -145,7 +145,7 @@ class FaultExecutor:
 
         ``run`` executes the request.
 
-        Raises ``FaultDisconnect``, or ``CloseConnection`` for an error that has no response.
+        Raises ``InterceptorDisconnect``, or ``CloseConnection`` for an error that has no response.
         """
         if matches is None:
             return await run(), None
@@ -224,15 +224,15 @@ class FaultExecutor:
     # Connections ------------------------------------------------------------------------------
 
     async def meet(self, connection: FaultedConnection) -> None:
-        """Apply the rules to a new connection. Raises ``FaultDisconnect``."""
+        """Apply the rules to a new connection. Raises ``InterceptorDisconnect``."""
         matching = self._matcher.match_new_connection(connection.attributes())
         for active in await self._fired(matching):
             connection.note_fired(active, None)
             if active.rule.action == "refuse":
                 connection.reset_on_close()
-                raise FaultDisconnect(f"rule {active.id}")
+                raise InterceptorDisconnect(f"rule {active.id}")
             await connection.discard_bytes()
-            raise FaultDisconnect(f"rule {active.id} left the connection silent")
+            raise InterceptorDisconnect(f"rule {active.id} left the connection silent")
 
     async def close_matching(
         self, active: ActiveRule, connections: Iterable[FaultedConnection]
@@ -278,7 +278,7 @@ class RequestFaults:
         return self._course.changes_response
 
     async def stop_at(self, place: str) -> None:
-        """Delay, hold, disconnect or fall silent at a place. Raises ``FaultDisconnect``."""
+        """Delay, hold, disconnect or fall silent at a place. Raises ``InterceptorDisconnect``."""
         for active in self._course.rules(*_STOPS, place=place):
             rule = active.rule
             if rule.action == "delay":
@@ -294,7 +294,7 @@ class RequestFaults:
                 await self._decisions.act(active.id)
             else:
                 await self._connection.discard_requests()
-                raise FaultDisconnect(f"rule {active.id} left the connection silent")
+                raise InterceptorDisconnect(f"rule {active.id} left the connection silent")
 
     async def _hold(self, rule_id: str) -> None:
         fired = self._course.fired[rule_id]
@@ -323,7 +323,7 @@ class RequestFaults:
     def _disconnect(self, active: ActiveRule) -> None:
         if active.rule.reset:
             self._connection.reset_on_close()
-        raise FaultDisconnect(f"rule {active.id}")
+        raise InterceptorDisconnect(f"rule {active.id}")
 
     def damaged(self, frame: bytes) -> bytes:
         """The response as ``send`` sends it."""
@@ -332,7 +332,7 @@ class RequestFaults:
     async def send(self, frame: bytes) -> int:
         """Send the response with its length; return the number of bytes.
 
-        Raises ``FaultDisconnect``.
+        Raises ``InterceptorDisconnect``.
         """
         try:
             return await self._send(frame)

@@ -18,8 +18,8 @@ import trio
 from minibroker.broker.apis.base import CloseConnection
 from minibroker.broker.connections.address import client_ip
 from minibroker.broker.metrics.close_reason import CloseReason
+from minibroker.broker.network.request_observer import InterceptorDisconnect
 from minibroker.broker.settings.types import HostPort
-from minibroker.lab.faults.disconnect import FaultDisconnect
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
 from minibroker.lab.faults.matching import ConnectionAttributes, RequestMatches
 from minibroker.lab.faults.rules import ActiveRule
@@ -121,7 +121,7 @@ _ORDINARY: Final = frozenset(
 )
 
 _REASONS: Final[tuple[tuple[type[Exception], CloseReason], ...]] = (
-    (FaultDisconnect, CloseReason.FAULT_RULE),
+    (InterceptorDisconnect, CloseReason.FAULT_RULE),
     (StreamClosed, CloseReason.CLIENT_RESET),
     (UpstreamLost, CloseReason.PEER_LOST),
     (UnexpectedFrame, CloseReason.BAD_REQUEST),

@@ -63,6 +63,10 @@ class JournaledProcess:
         """None while the journal is off."""
         self.journal_counts: Final = JournalCounts([ROLE])
 
+    def switch(self, journal: JournalBuffer | None) -> None:
+        """Record into a journal from now on, or stop."""
+        self.journal = journal
+
 
 class ConnectionRecorder:
     """Records what happens on one connection."""

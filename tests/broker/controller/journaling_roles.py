@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,12 +16,8 @@ from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import CONTROLLER, Environment
-from minibroker.broker.process.journal_files import JournalFiles
 from minibroker.broker.process.messages import (
     ImageApplied,
-    JournalRequest,
-    JournalSwitch,
-    KillProcess,
     RegisterRole,
 )
 from minibroker.lab.control.journal_shapes import (
@@ -29,6 +26,9 @@ from minibroker.lab.control.journal_shapes import (
 )
 from minibroker.lab.journal.buffer import JournalBuffer
 from minibroker.lab.journal.records import note_record
+from minibroker.lab.observers.journal_files import JournalFiles
+from minibroker.lab.observers.messages import JournalRequest, JournalSwitch, KillProcess
+from minibroker.lab.observers.process_journal import note_listener
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.roles import RoleState, RoleStatus
 from minibroker.runtime.rpc import RpcConnection
@@ -37,6 +37,10 @@ from tests.broker.process.conftest import MakeEnvironment, make_env
 __all__ = ["make_env"]
 
 ON, OFF = JournalChange(enabled=True), JournalChange(enabled=False)
+
+
+def listen_to_notes(env: Environment, journal: JournalBuffer | None) -> None:
+    env.on_note = None if journal is None else note_listener(journal, env.clock.now)
 
 
 class Role:
@@ -90,8 +94,9 @@ class Role:
     async def register(self) -> bool:
         registered = await self.rpc.request(RegisterRole("worker", self.number, 1))
         await self.rpc.request(ImageApplied())
-        self.switch(is_on=registered.records_journal)
-        return bool(registered.records_journal)
+        is_on = JournalSwitch(is_on=True) in registered.further
+        self.switch(is_on=is_on)
+        return is_on
 
     def note(self, text: str) -> None:
         assert self.buffer is not None
@@ -116,14 +121,17 @@ class Running:
     def new_journal(self) -> JournalController:
         """The journal of a controller of this start of the broker."""
         env, start_soon = self.env, self.nursery.start_soon
-        return JournalController(
+        journal = JournalController(
             env,
             self.publisher,
             start_soon,
             1 << 20,
+            on_switch=partial(listen_to_notes, env),
             statuses=lambda: self.statuses,
             files=JournalFiles(env.data_dir, env.started_us, EventLog("test")),
         )
+        self.publisher.further.append(journal.switch_of_new_role)
+        return journal
 
     def new_role(self, number: int) -> Role:
         """A process that is not registered."""
@@ -131,7 +139,7 @@ class Running:
 
     async def restart_controller(self) -> None:
         """Replace the controller as after its kill; the processes register again."""
-        self.env.journal = None
+        self.env.on_note = None
         self.publisher = MetadataPublisher(Image, lambda _: None, 0)
         self.journal = self.new_journal()
         if self.env.journal_counts.is_on:

@@ -155,7 +155,9 @@ class At:
         self.env = replace(env, ledger=scope.ledger)
         self.scope = scope
         self.roles = roles
-        self.journal = JournalController(self.env, scope.subscribers, lambda *_: None, 1 << 20)
+        self.journal = JournalController(
+            self.env, scope.subscribers, lambda *_: None, 1 << 20, on_switch=lambda _: None
+        )
         store = FaultStore(env.data_dir, 1)
         no_notes: dict[str, Any] = dict.fromkeys(("on_clock", "on_process", "hand_over"), print)
         self.backend = ControllerBackend(

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from minibroker.broker.controller.fault_store import SURPLUS_LINES_MAX, FaultStore, SavedRules
 from minibroker.broker.log.data_directory import FAULT_COUNTS_FILE, FAULT_RULES_FILE
-from minibroker.broker.process.fault_counts import FaultCounts
 from minibroker.lab.control.fault_shapes import FaultRule
 from minibroker.lab.control.schema import parse
 from minibroker.lab.faults.actions import STORAGE_ACTIONS
+from minibroker.lab.faults.fault_counts import FaultCounts
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import Rulebook, RuleState
 from tests.lab.faults.messages import SERVED

@@ -19,10 +19,6 @@ from minibroker.broker.controller.metadata_publisher import MetadataPublisher
 from minibroker.broker.metadata.image import Image, Topic, TopicCreated, Update
 from minibroker.broker.process.messages import (
     ClockAdvanced,
-    FaultAct,
-    FaultHeld,
-    FaultMatched,
-    FaultRules,
     ImageApplied,
     RegisterRole,
 )
@@ -30,6 +26,7 @@ from minibroker.lab.control.backend import BackendError, Conflict, NotFound
 from minibroker.lab.control.fault_shapes import RULES_MAX, FaultHold, FaultRule, FaultView
 from minibroker.lab.control.schema import InvalidJson
 from minibroker.lab.faults.matching import Candidate
+from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.clock import SimulatedClock
 from minibroker.runtime.roles import RoleState, RoleStatus

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from minibroker.broker.controller.journal import PING_S, RESPONSE_S
-from minibroker.broker.process.journal_notes import note
+from minibroker.broker.process.notes import note
 from minibroker.lab.control.backend import Conflict, NotFound
 from minibroker.lab.control.journal_shapes import (
     EntryConditions,
@@ -91,7 +91,7 @@ async def test_journal_that_is_off_keeps_what_was_recorded(running: Running) -> 
     running.roles[0].note("a")
     assert not (await running.journal.change(OFF)).enabled
     assert [role.is_on for role in running.roles] == [False, False]
-    assert running.env.journal is None
+    assert running.env.on_note is None
     assert await running.names() == ["a"]
     await running.journal.change(ON)
     running.roles[0].note("b")

@@ -20,7 +20,6 @@ from minibroker.broker.metadata.image import (
     TopicCreated,
     apply,
 )
-from minibroker.broker.network.activity_sender import ActivitySender
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.connection_state import ChannelState
 from minibroker.broker.network.open_files import OpenFiles
@@ -92,10 +91,8 @@ class RunningHandler:
         self.controller = Owner(nursery)
         zero, one = (worker.link for worker in self.workers)
         owners = {0: zero, 1: one, CONTROLLER: self.controller.link}
-        self.activity = ActivitySender(env)
         self.request_handler = RequestHandler(
             *(env, cast("Any", Followed()), owners, OpenFiles(100), QuotaStage(env)),
-            activity=self.activity,
             on_use=self._use,
             on_unserved=lambda _, unserved: self.unserved.append(unserved.protocol),
         )

@@ -170,7 +170,7 @@ async def test_requests_that_may_be_recorded_after_their_response(
     client, ctx = make_client(), context(request_)
     client.caller = ctx.caller
     assert (deferred(quota_stage, client, ctx, request_) is not None) is may
-    client.is_sampled = True  # Activity events contain the quota checks.
+    client.needs_checks = True  # An observer needs the results.
     assert deferred(quota_stage, client, ctx, request_) is None
 
 

@@ -24,6 +24,7 @@ from minibroker.broker.process.environment import (
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.settings import Settings
 from minibroker.lab.journal.counts import JournalCounts
+from minibroker.lab.observers.attaching import ProcessObservers
 from minibroker.runtime.addressing import MemoryTransport
 from minibroker.runtime.arena import Arena
 from minibroker.runtime.clock import SimulatedClock
@@ -74,7 +75,7 @@ def make_env(autojump_clock: MockClock, tmp_path: Path) -> MakeEnvironment:
             "journal_counts": counts,
             "ready": lambda: None,
         }
-        return Environment(**{**given, **changes})
+        return ProcessObservers(counts).prepare(Environment(**{**given, **changes}))
 
     return make
 

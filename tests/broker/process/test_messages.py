@@ -9,11 +9,6 @@ import pytest
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.process import messages
 from minibroker.lab.control.action_shapes import BrokerAction
-from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
-from minibroker.lab.faults.matching import Candidate
-from minibroker.lab.faults.rules import ActiveRule
-
-RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
 
 
 @pytest.mark.parametrize(
@@ -21,14 +16,7 @@ RULE = ActiveRule("1", FaultRule("error", error="NOT_COORDINATOR"))
     [
         messages.RegisterRole("worker", 1, 2),
         messages.RoleRegistered(Image(cluster_id="c")),
-        messages.RoleRegistered(Image(), messages.FaultRules(1, (RULE,), ("0",))),
-        messages.RoleRegistered(Image(), records_journal=True),
-        messages.JournalSwitch(is_on=True),
-        messages.JournalRequest(7),
-        messages.KillProcess(),
-        messages.FaultMatched((Candidate("1", (0, 2)), Candidate("2", None))),
-        messages.FaultHeld("1", 3, FaultHold("worker-0", group="g")),
-        messages.FaultAct("1"),
+        messages.RoleRegistered(Image(), (messages.ClockAdvanced(),)),
         messages.ApiPart(0, (1, b"x")),
         messages.ApiReply({"a": 1}, 17),
         messages.ClockAdvanced(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,29 +25,18 @@ from minibroker.broker.metadata.image import (
     ImageGapError,
     Update,
 )
-from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.metrics.metrics import Snapshot
-from minibroker.broker.process.environment import CONTROLLER, PROCESSOR, WORKER, Environment
-from minibroker.broker.process.journal_files import JournalFiles
-from minibroker.broker.process.journal_notes import note
+from minibroker.broker.process.environment import CONTROLLER, WORKER, Environment
 from minibroker.broker.process.messages import (
     ClockAdvanced,
     DetailsRequest,
-    FaultRules,
     ImageApplied,
-    JournalRequest,
-    JournalSwitch,
-    KillProcess,
     LogsRequest,
     MetricsRequest,
     RegisterRole,
     RoleRegistered,
 )
 from minibroker.broker.process.metadata_client import MetadataClient
-from minibroker.lab.control.fault_shapes import FaultRule
-from minibroker.lab.faults.rules import ActiveRule
-from minibroker.lab.journal.buffer import JournalChunk
-from minibroker.lab.journal.records import NOTE_KIND, split
 from minibroker.runtime.channel import MemoryChannel
 from minibroker.runtime.rpc import PeerFailed, RpcConnection
 from tests.broker.process.conftest import MakeEnvironment
@@ -264,107 +252,33 @@ async def test_metadata_client_whose_image_step_fails_ends(
         await with_controller(client._env, client, play)
 
 
-def fault_rules(number: int, *ids: str, replaces: bool = False) -> FaultRules:
-    rules = tuple(ActiveRule(each, FaultRule("observe")) for each in ids)
-    return FaultRules(number, rules, replaces=replaces)
+class Extra:
+    """A request that a part of the role handles."""
 
 
-async def test_fault_rules_are_applied_in_order_and_end_with_their_controller(
+async def test_handlers_get_what_comes_with_the_registration_and_their_requests(
     make_env: MakeEnvironment,
 ) -> None:
-    env = make_env(PROCESSOR)
-    applied: list[FaultRules] = []
+    client, extra = MetadataClient(make_env(WORKER)), Extra()
+    registered: list[Sequence[object]] = []
 
-    async def apply(rules: FaultRules) -> None:
-        applied.append(rules)
+    async def note_registration(further: Sequence[object]) -> None:
+        registered.append(further)
 
-    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
-        controller.welcome = controller.welcome._replace(faults=fault_rules(3, "a", replaces=True))
-        first = await controller.meet()
-        await client.wait_image()
-        assert applied == [fault_rules(3, "a", replaces=True)]
-        await first.request(fault_rules(3, "a"))  # It was there at the registration.
-        await first.request(fault_rules(4, "b"))
-        assert applied[1:] == [fault_rules(4, "b")]
-        first.close()
-        controller.welcome = welcome(0, epoch=2)
-        second = await controller.meet()
-        await client.wait_image()
-        assert applied[2:] == [fault_rules(0, replaces=True)]
-        await second.request(fault_rules(1, "d"))
-        assert applied[3:] == [fault_rules(1, "d")]
-
-    await with_controller(env, MetadataClient(env, on_faults=apply), play)
-
-
-async def test_role_without_requests_of_clients_ignores_fault_rules(
-    make_env: MakeEnvironment,
-) -> None:
-    env = make_env(WORKER)
+    client.on_registered.append(note_registration)
+    client.handlers[int] = lambda number: number + 1
 
     async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
+        controller.welcome = controller.welcome._replace(further=(extra,))
         rpc = await controller.meet()
-        await client.wait_image()
-        assert await rpc.request(fault_rules(1, "a")) is None
-
-    await with_controller(env, MetadataClient(env), play)
-
-
-def records_journal(env: Environment) -> bool:
-    return env.journal is not None
-
-
-async def test_journal_is_switched_by_registration_and_by_request(
-    make_env: MakeEnvironment,
-) -> None:
-    env = make_env(WORKER)
-
-    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
-        controller.welcome = welcome(5)._replace(records_journal=True)
-        first = await controller.meet()
-        await client.wait_image()
-        assert env.journal is not None
-        note(env, "clock", {"to": 1})
-        chunk = await first.request(JournalRequest(0))
-        (part,) = chunk.parts
-        assert [kind for _, kind, _ in split(part.packed)] == [NOTE_KIND]
-        assert await first.request(JournalRequest(0)) == chunk, "its receipt is unknown"
-        assert (await first.request(JournalRequest(chunk.number))).parts == ()
-        before = env.journal
-        await first.request(JournalSwitch(is_on=True))
-        assert env.journal is before, "what it has recorded is kept"
-        note(env, "clock", {"to": 2})
-        await first.request(JournalSwitch(is_on=False))
-        assert not records_journal(env)
-        (part,) = (await first.request(JournalRequest(chunk.number + 1))).parts
-        assert part.entries == 1, "what it has recorded is handed over"
-        await first.request(JournalSwitch(is_on=True))
-        first.close()
+        await client.wait_registered()
+        ((found,),) = registered
+        assert type(found) is Extra
+        assert await rpc.request(1) == 2
+        rpc.close()
         controller.welcome = welcome(0, epoch=2)
         await controller.meet()
         await client.wait_image()
-        note(env, "clock", {"to": 1})
-        assert not env.journal, "the journal of the former controller is lost"
+        assert registered[1:] == [()]
 
-    await with_controller(env, MetadataClient(env), play)
-
-
-async def test_process_that_is_asked_to_end_saves_its_records_first(
-    make_env: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = make_env(WORKER)
-    files = JournalFiles(env.data_dir, env.started_us, EventLog("test"))
-    saved: list[Sequence[JournalChunk]] = []
-    monkeypatch.setattr("os.kill", lambda *_: saved.append(files.take_chunks(env.name)))
-
-    async def play(controller: Controller, client: MetadataClient, nursery: trio.Nursery) -> None:
-        controller.welcome = welcome(5)._replace(records_journal=True)
-        rpc = await controller.meet()
-        await client.wait_image()
-        note(env, "clock", {"to": 1})
-        with suppress(PeerFailed):  # It lives on in this test.
-            await rpc.request(KillProcess())
-
-    await with_controller(env, MetadataClient(env), play)
-    ((first, _),) = saved
-    assert [part.entries for part in first.parts] == [1]
+    await with_controller(client._env, client, play)

@@ -32,7 +32,7 @@ from minibroker.lab.control.serve import (
                 "minibroker.lab.control.http",
                 "minibroker.broker.controller.backend",
                 "minibroker.broker.quotas.explain",
-                "minibroker.broker.roles.recorder",
+                "minibroker.lab.observers.recorder",
                 "minibroker.broker.security.jwks",
                 "minibroker.broker.security.oauth",
                 "difflib",

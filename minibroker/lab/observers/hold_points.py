@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from minibroker.broker.groups.holds import COMPLETING, PREPARED, REBALANCE
-from minibroker.broker.process.fault_requests import decide, hold
-from minibroker.broker.process.messages import FaultHeld, FaultRules
 from minibroker.lab.control.fault_shapes import FaultHold
+from minibroker.lab.observers.fault_requests import decide, hold
+from minibroker.lab.observers.messages import FaultHeld, FaultRules
 from minibroker.runtime.rpc import Link
 
 if TYPE_CHECKING:

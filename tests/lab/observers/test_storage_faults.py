@@ -13,11 +13,11 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.segment_files import SegmentFiles
 from minibroker.broker.process.environment import WORKER
-from minibroker.broker.process.fault_counts import FaultCounts
-from minibroker.broker.process.messages import FaultRules
-from minibroker.broker.process.storage_faults import StorageFaults
 from minibroker.lab.control.fault_shapes import FaultRule
+from minibroker.lab.faults.fault_counts import FaultCounts
 from minibroker.lab.faults.rules import ActiveRule
+from minibroker.lab.observers.messages import FaultRules
+from minibroker.lab.observers.storage_faults import StorageFaults
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import Record, build_batch
 from tests.broker.process.conftest import MakeEnvironment
@@ -30,7 +30,7 @@ class At:
         self.env = env
         self.files = SegmentFiles()
         self.failures: list[int | None] = []
-        self.faults = StorageFaults(env, self.files)
+        self.faults = StorageFaults(env, self.files, lambda: None)
 
     def open(self, topic: str, partition: int) -> Log:
         return Log.open(

@@ -29,7 +29,11 @@ from minibroker.broker.process.messages import (
     TailRequest,
 )
 from minibroker.broker.roles import recorder as recorder_module
-from minibroker.broker.roles.recorder import (
+from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON, Settings
+from minibroker.lab.activity.arrow_format import ArrowWriter
+from minibroker.lab.activity.events import ConnectionActivity, pack
+from minibroker.lab.activity.schema import TOPIC
+from minibroker.lab.observers.recorder import (
     BATCH_BYTES,
     BATCH_EVENTS,
     INTERVAL_S,
@@ -37,10 +41,6 @@ from minibroker.broker.roles.recorder import (
     SEQUENCE_MAX,
     recorder,
 )
-from minibroker.broker.settings import FORMAT_ARROW, FORMAT_JSON, Settings
-from minibroker.lab.activity.arrow_format import ArrowWriter
-from minibroker.lab.activity.events import ConnectionActivity, pack
-from minibroker.lab.activity.schema import TOPIC
 from minibroker.runtime.channel import Channel
 from minibroker.runtime.clock import SIMULATED_WALL_MS
 from minibroker.runtime.rpc import RpcConnection

@@ -18,7 +18,7 @@ from minibroker.testing.journal import Entry, RecordedJournal
 from minibroker.testing.verdicts import assert_well_behaved
 from minibroker_protocol.messages.heartbeat import HeartbeatRequest
 from tests.broker.network.raw_client import RawClient
-from tests.broker.network.test_journal_recorder import produce
+from tests.lab.observers.test_request_journal import produce
 
 BEAT = HeartbeatRequest(group_id="g", member_id="m")
 REQUESTS = 20

@@ -12,11 +12,12 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.process.fault_counts import FaultCounts
 from minibroker.lab.faults.actions import COUNTS, STORAGE_ACTIONS
+from minibroker.lab.faults.fault_counts import FaultCounts
 from minibroker.lab.faults.matching import EntityMatcher
 from minibroker.lab.faults.rulebook import is_in_time
 from minibroker_protocol.meanings import Meaning
@@ -24,8 +25,8 @@ from minibroker_protocol.meanings import Meaning
 if TYPE_CHECKING:
     from minibroker.broker.log.segment_files import SegmentFiles
     from minibroker.broker.process.environment import Environment
-    from minibroker.broker.process.messages import FaultRules
     from minibroker.lab.faults.rules import ActiveRule
+    from minibroker.lab.observers.messages import FaultRules
 
 DEFAULT_ERRNO: Final = "ENOSPC"
 
@@ -33,9 +34,13 @@ DEFAULT_ERRNO: Final = "ENOSPC"
 class StorageFaults:
     """The rules about the appends of one worker."""
 
-    def __init__(self, env: Environment, files: SegmentFiles) -> None:
+    def __init__(
+        self, env: Environment, files: SegmentFiles, save_records: Callable[[], None]
+    ) -> None:
+        """``save_records`` saves what the process has recorded for the journal."""
         self._env = env
         self._files = files
+        self._save_records = save_records
         self._log = EventLog(env.name)
         self._rules = EntityMatcher()
         self._counts: FaultCounts | None = None
@@ -87,10 +92,7 @@ class StorageFaults:
             os.pwrite(fd, b"".join(batch)[: rule.bytes], size)
         if rule.crash:
             self._log.warning("a fault rule kills this process in an append", rule=active.id)
-            if self._env.journal_buffers:
-                from minibroker.broker.process.journal_files import save_records
-
-                save_records(self._env)
+            self._save_records()
             os.kill(os.getpid(), signal.SIGKILL)
         number = getattr(errno, rule.errno or DEFAULT_ERRNO)
         raise OSError(number, os.strerror(number))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minibroker.broker.process.messages import FaultHeld, FaultMatched
+from minibroker.lab.observers.messages import FaultHeld, FaultMatched
 from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 
 if TYPE_CHECKING:

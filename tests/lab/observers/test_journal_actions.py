@@ -11,7 +11,7 @@ from minibroker.testing import MiniBroker
 from minibroker.testing.journal import RecordedJournal
 from minibroker_protocol.messages.api_versions import ApiVersionsRequest
 from tests.broker.network.raw_client import RawClient
-from tests.broker.network.test_journal_recorder import produce
+from tests.lab.observers.test_request_journal import produce
 
 
 @pytest.fixture

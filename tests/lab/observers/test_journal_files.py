@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.metrics.log import EventLog
-from minibroker.broker.process.environment import WORKER
-from minibroker.broker.process.journal_files import JournalFiles, save_records
-from minibroker.broker.process.journal_notes import note
-from minibroker.lab.journal.buffer import JournalBuffer
-from tests.broker.process.conftest import MakeEnvironment
+from minibroker.lab.observers.journal_files import JournalFiles
 from tests.lab.journal.entries_of_tests import entry_of, request_entry
 
 
@@ -44,16 +40,3 @@ def test_journal_that_is_cut_off_has_nothing(tmp_path: Path, size: int) -> None:
 def test_file_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     files(tmp_path / "none").save_journal([request_entry()])
     assert files(tmp_path / "none").take_journal() == ()
-
-
-async def test_records_of_all_roles_of_a_process_are_saved(make_env: MakeEnvironment) -> None:
-    env = make_env(WORKER)
-    count = env.journal_counts.word(env.name)
-    env.journal = env.journal_buffers[env.name] = JournalBuffer(0, count)
-    env.journal_buffers["processor-0"] = JournalBuffer(0, env.journal_counts.word("processor-0"))
-    note(env, "clock", {"to": 1})
-    save_records(env)
-    found = files(env.data_dir)
-    assert sum(part.entries for chunk in found.take_chunks(env.name) for part in chunk.parts) == 1
-    assert [chunk.parts for chunk in found.take_chunks("processor-0")] == [()]
-    assert found.take_chunks("worker-1") == ()

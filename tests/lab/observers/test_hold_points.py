@@ -10,11 +10,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.groups.holds import PREPARED, REBALANCE
-from minibroker.broker.process.hold_points import ProcessHoldPoints
-from minibroker.broker.process.messages import FaultHeld, FaultMatched, FaultRules
 from minibroker.lab.control.fault_shapes import FaultHold, FaultRule
 from minibroker.lab.faults.rulebook import Firing
 from minibroker.lab.faults.rules import ActiveRule
+from minibroker.lab.observers.hold_points import ProcessHoldPoints
+from minibroker.lab.observers.messages import FaultHeld, FaultMatched, FaultRules
 from minibroker.runtime.channel import memory_channel_pair
 from minibroker.runtime.rpc import Link, RpcConnection
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.broker.process.fault_requests import decide, hold
-from minibroker.broker.process.messages import FaultHeld, FaultMatched
 from minibroker.lab.control.fault_shapes import FaultHold
 from minibroker.lab.faults.matching import Candidate
 from minibroker.lab.faults.rulebook import Firing
+from minibroker.lab.observers.fault_requests import decide, hold
+from minibroker.lab.observers.messages import FaultHeld, FaultMatched
 from minibroker.runtime.rpc import PeerFailed, PeerLost
 
 CANDIDATES = (Candidate("1", None),)

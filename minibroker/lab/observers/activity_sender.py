@@ -14,11 +14,11 @@ from typing import Final
 
 import trio
 
-from minibroker.broker.admission.connection_events import ConnectionFacts
+from minibroker.broker.admission.connection_events import ADMITTED, ConnectionFacts
 from minibroker.broker.connections.address import client_ip
 from minibroker.broker.process.environment import RECORDER, Environment
 from minibroker.broker.process.messages import ActivityBatch, ActivityWritten
-from minibroker.broker.settings import ACTIVITY_ENABLE, ACTIVITY_SAMPLE
+from minibroker.broker.settings import ACTIVITY_SAMPLE
 from minibroker.lab.activity.events import UNWRITTEN_MAX, ActivityEvent, pack
 from minibroker.lab.activity.schema import ConnectionStep
 from minibroker.runtime.channel import Channel, ChannelClosed
@@ -49,12 +49,22 @@ DELAY_S: Final = 0.1
 NAME_CHARACTERS_MAX: Final = 255
 """Characters kept of names of users and clients, which are chosen by clients."""
 
+_STEPS: Final = {
+    "accepted": ConnectionStep.ACCEPTED,
+    "waiting": ConnectionStep.DELAYED,
+    "held": ConnectionStep.HELD,
+    ADMITTED: ConnectionStep.ADMITTED,
+    "refused": ConnectionStep.REFUSED,
+    "closed": ConnectionStep.CLOSED,
+}
+"""By the kind of a connection's event; a connection that was handed over is not reported."""
+
 FINISH_S: Final = 2.0
 """How long sending the last events may take when the broker stops, in real time."""
 
 
 class ActivitySender:
-    """Sender of one process; ``run`` must be running. Created by `activity_sender`."""
+    """Sender of one process; ``run`` must be running."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -93,14 +103,15 @@ class ActivitySender:
 
     def report_connection(
         self,
-        step: ConnectionStep,
+        kind: str,
         connection: ConnectionFacts,
         now: float,
         reason: str | None,
         delay_ms: int | None,
     ) -> None:
-        """Report a change of a connection, at a time in seconds of the broker's clock."""
-        if self.samples(connection.number):
+        """Report an event of a connection, at a time in seconds of the broker's clock."""
+        step = _STEPS.get(kind)
+        if step is not None and self.samples(connection.number):
             peer = connection.listener, connection.number, client_ip(connection.peer[0])
             self.report((self.time_us(now), whole_ms(now), peer, step.value, reason, delay_ms))
 
@@ -175,8 +186,3 @@ class ActivitySender:
     async def _cancel_after_limit(self, scope: trio.CancelScope) -> None:
         await self._env.clock.sleep_real(FINISH_S)
         scope.cancel()
-
-
-def activity_sender(env: Environment) -> ActivitySender | None:
-    """Return the sender of a process, or None if activity is disabled."""
-    return ActivitySender(env) if env.settings[ACTIVITY_ENABLE] else None

@@ -10,20 +10,20 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
+from minibroker.broker.admission.connection_events import ADMITTED
 from minibroker.broker.metrics.definitions import ACTIVITY_DROPPED
-from minibroker.broker.network.activity_sender import (
-    CHUNK_EVENTS,
-    DELAY_S,
-    PENDING_MAX,
-    ActivitySender,
-    activity_sender,
-    is_sampled,
-)
 from minibroker.broker.process.environment import PROCESSOR, RECORDER, Environment
 from minibroker.broker.process.messages import ActivityBatch, ActivityWritten
 from minibroker.broker.settings import Settings
 from minibroker.lab.activity.events import UNWRITTEN_MAX, ConnectionActivity, unpack
 from minibroker.lab.activity.schema import ConnectionStep
+from minibroker.lab.observers.activity_sender import (
+    CHUNK_EVENTS,
+    DELAY_S,
+    PENDING_MAX,
+    ActivitySender,
+    is_sampled,
+)
 from minibroker.runtime.channel import Channel
 from tests.broker.process.conftest import MakeEnvironment, make_env
 
@@ -179,21 +179,25 @@ async def test_sample_of_connections_is_recorded(
     make_env: MakeEnvironment, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     settings = Settings.from_sources(pairs=["activity.sample=0.25", "activity.enable=true"])
-    found = activity_sender(make_env(PROCESSOR, settings=settings))
-    assert found is not None
+    found = ActivitySender(make_env(PROCESSOR, settings=settings))
     at = SenderHarness(make_env(PROCESSOR, settings=settings), nursery)
     channel = await at.call()
     for number in range(100):
         who = AcceptedConnection("PLAINTEXT", ("10.0.0.9", 9092), ("::ffff:10.0.0.1", 5000), number)
-        at.activity.report_connection(ConnectionStep.CLOSED, who, 1.5, "idle", None)
+        at.activity.report_connection("closed", who, 1.5, "idle", None)
     events = unpack((await channel.receive()).chunk)
     assert len(events) == pytest.approx(25, abs=3)
     assert {one[1:2] + one[3:] for one in events} == {(1500, "closed", "idle", None)}
     assert all(found.samples(one[2][1]) for one in events)
 
 
-def test_disabled_activity_has_no_sender(make_env: MakeEnvironment) -> None:
-    assert activity_sender(make_env(PROCESSOR)) is None
+async def test_connection_that_was_handed_over_is_not_reported(harness: SenderHarness) -> None:
+    channel = await harness.call()
+    who = AcceptedConnection("PLAINTEXT", ("10.0.0.9", 9092), ("10.0.0.1", 5000), 1)
+    for kind in ("handed", ADMITTED):
+        harness.activity.report_connection(kind, who, 1.5, None, None)
+    (event,) = unpack((await channel.receive()).chunk)
+    assert event[3] == ConnectionStep.ADMITTED
 
 
 LIFE = 3 << 32

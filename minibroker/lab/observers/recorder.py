@@ -131,8 +131,9 @@ class _Recorder:
         self._lost = 0
         """Events that could not be written and are not reported in the topic yet."""
         self._waiting_peak = 0
-        self._metadata_client = MetadataClient(env)
+        self.metadata_client = MetadataClient(env)
         self._owner = Link(self._connect, self._register)
+        env.observe(self)
         env.metrics.watch_busy(env.work_time.busy_ns)
         env.metrics.watch_queue("activity", self._fill)
 
@@ -150,8 +151,8 @@ class _Recorder:
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._metadata_client.run)
-            await self._metadata_client.wait_image()
+            nursery.start_soon(self.metadata_client.run)
+            await self.metadata_client.wait_image()
             nursery.start_soon(self._owner.run)
             self._sequence = max(self._env.clock.real_us(), await self._last_sequence() + 1)
             await self._init_producer_id()
@@ -165,7 +166,7 @@ class _Recorder:
     async def _init_producer_id(self) -> None:
         """Get a producer id, as soon as the controller can store that it is used."""
         while True:
-            block = await self._metadata_client.request(ProducerIdsRequest())
+            block = await self.metadata_client.request(ProducerIdsRequest())
             if block is not None:
                 break
             await self._env.clock.sleep_real(PRODUCER_ID_RETRY_S)

@@ -18,7 +18,6 @@ from minibroker.broker.metrics.log import EventLog
 from minibroker.lab.journal.saving import restored, restored_chunks, saved, saved_chunks
 
 if TYPE_CHECKING:
-    from minibroker.broker.process.environment import Environment
     from minibroker.lab.journal.buffer import JournalChunk
     from minibroker.lab.journal.entries import JournalEntry
 
@@ -72,10 +71,3 @@ class JournalFiles:
         except (OSError, ValueError) as error:
             self._log.warning("entries of the journal are lost", file=name, reason=error)
             return ()
-
-
-def save_records(env: Environment) -> None:
-    """Write what all roles of this process have recorded and not handed over."""
-    files = JournalFiles(env.data_dir, env.started_us, EventLog(env.name))
-    for role, buffer in env.journal_buffers.items():
-        files.save_chunks(role, buffer.take_all(env.journal_counts.chunk(role)))

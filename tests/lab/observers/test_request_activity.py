@@ -7,14 +7,6 @@ from typing import Any, cast
 import pytest
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
-from minibroker.broker.network.activity_events import (
-    SEARCHED_MAX,
-    activity_client,
-    count_records,
-    first_error,
-    request_event,
-)
-from minibroker.broker.network.activity_sender import NAME_CHARACTERS_MAX
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.request_cost import QuotaChecks, RequestCost
 from minibroker.broker.quotas.controller_mutation import Mutated
@@ -22,17 +14,10 @@ from minibroker.broker.quotas.entity import Bound, Tags
 from minibroker.broker.quotas.manager import QuotaCheck
 from minibroker.broker.quotas.types import QuotaType
 from minibroker.broker.security.principal import Principal
-from minibroker_protocol.compiler import encode, locating_decoder
+from minibroker.lab.observers.activity_sender import NAME_CHARACTERS_MAX, ActivitySender
+from minibroker.lab.observers.request_activity import RequestActivity
 from minibroker_protocol.headers import RequestHeader
-from minibroker_protocol.messages.api_versions import ApiVersionsResponse
-from minibroker_protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from minibroker_protocol.messages.heartbeat import HeartbeatResponse
-from minibroker_protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from minibroker_protocol.records import Record, build_batch
 from minibroker_protocol.registry import ApiKey
 
 
@@ -47,25 +32,96 @@ def cost_of(response: Any, checks: QuotaChecks, mutated: Mutated | None) -> Requ
     made = RequestCost(client(), 100, 0, 0)
     made.header = RequestHeader(ApiKey.PRODUCE, 9, 1, "etl")
     made.now, made.mutated = 12.3456, mutated
-    made.error, made.response_bytes = first_error(response), 40
+    made.error, made.response_bytes = getattr(response, "error_code", 0), 40
     made.owners_ns, made.network_ns, made.io_ns, made.total_ns = 24, 12, 13, 14
     made.worked_ns, made.later_time = 15, (16, 12_347, 4)
     made.checks = checks
     return made
 
 
-def test_activity_client_is_reused_for_consecutive_requests() -> None:
+class Sent:
+    """Replaces the sender: keeps the events."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def samples(self, connection: int) -> bool:
+        return connection == 7
+
+    def time_us(self, now: float) -> int:
+        return 99
+
+    def report(self, event: Any) -> None:
+        self.events.append(event)
+
+
+def observer() -> tuple[RequestActivity, list[Any]]:
+    sent = Sent()
+    return RequestActivity(cast("ActivitySender", sent)), sent.events
+
+
+def senders(*costs: RequestCost) -> list[Any]:
+    """The senders in the events of requests."""
+    activity, events = observer()
+    for cost in costs:
+        activity.sent(cost, None)
+    return [event[2] for event in events]
+
+
+def request_of(one: ClientConnection, client_id: str, user: str = "alice") -> RequestCost:
+    made = cost_of(None, QuotaChecks(), None)
+    made.client, made.header = one, RequestHeader(ApiKey.PRODUCE, 9, 1, client_id)
+    one.caller = one.caller._replace(principal=Principal("User", user))
+    return made
+
+
+def test_quota_checks_are_requested_for_connections_in_the_sample() -> None:
+    activity, _ = observer()
     one = client()
-    first = activity_client(one, "etl")
+    activity.opened(one)
+    assert one.needs_checks
+
+
+def test_request_without_quota_checks_is_not_reported() -> None:
+    activity, events = observer()
+    made = cost_of(None, QuotaChecks(), None)
+    made.checks = None
+    activity.sent(made, None)
+    activity.failed(made)
+    assert events == []
+
+
+def test_activity_client_is_reused_for_consecutive_requests() -> None:
+    one, activity_and_events = client(), observer()
+    activity, events = activity_and_events
+    for client_id, user in (("etl", "alice"), ("e" + "tl", "alice"), ("other", "alice")):
+        activity.sent(request_of(one, client_id, user), None)
+    activity.sent(request_of(one, "other", "bob"), None)
+    first, again, other, bob = (event[2] for event in events)
     assert first == ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl")
-    assert activity_client(one, "e" + "tl") is first
-    assert activity_client(one, "other")[4] == "other"
-    one.caller = one.caller._replace(principal=Principal("User", "bob"))
-    assert activity_client(one, "other")[3] == "bob"
+    assert again is first
+    assert other[4] == "other"
+    assert bob[3] == "bob"
+
+
+def test_closed_connection_is_forgotten() -> None:
+    activity, _ = observer()
+    one = client()
+    activity.sent(request_of(one, "etl"), None)
+    activity.closed(one)
+    assert not activity._clients
 
 
 def test_long_names_are_cut() -> None:
-    assert len(activity_client(client(), "c" * 9999)[4]) == NAME_CHARACTERS_MAX
+    ((*_, client_id),) = senders(request_of(client(), "c" * 9999))
+    assert len(client_id) == NAME_CHARACTERS_MAX
+
+
+def event_of(cost: RequestCost) -> Any:
+    activity, events = observer()
+    activity.sent(cost, None)
+    (event,) = events
+    return event
 
 
 def test_event_contains_the_quota_checks() -> None:
@@ -78,7 +134,7 @@ def test_event_contains_the_quota_checks() -> None:
     mutated, failed = Mutated(5, 2, True, mutation, 9), HeartbeatResponse(error_code=3)
     cost = cost_of(failed, quota_checks, mutated)
     cost.records = 3
-    event = request_event(99, cost)
+    event = event_of(cost)
     assert event == (
         *(99, 12_345, ("PLAINTEXT", 7, "10.0.0.1", "alice", "etl"), 0, 9, 100, 40, 3),
         *((5, 2, True), False, 11, 12, 13, 14, 15, (16, 12_347, 4)),
@@ -115,44 +171,5 @@ def test_equal_ordinals_are_recorded_once(
     if changes is not None:
         look = QuotaCheck(QuotaType.CONTROLLER_MUTATION, tags, 1.0, None, 0, 1, changes)
         mutated = Mutated(1, 0, True, look, 0)
-    event = request_event(99, cost_of(None, quota_checks, mutated))
+    event = event_of(cost_of(None, quota_checks, mutated))
     assert event[-3] == places
-
-
-def test_records_are_counted_from_batch_headers() -> None:
-    batch = build_batch([Record(value=b"v")] * 7)
-    data = [
-        PartitionProduceData(index=0, records=batch),
-        PartitionProduceData(index=1, records=b"too short"),
-        PartitionProduceData(index=2, records=None),
-        PartitionProduceData(index=3, records=batch),
-        PartitionProduceData(index=4, records=batch[:57] + b"\xff\xff\xff\xff"),
-    ]
-    request = ProduceRequest(
-        acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=data)]
-    )
-    body = memoryview(encode(request, 9))
-    located, _ = locating_decoder(ProduceRequest, 9)(body, 0)
-    assert count_records(located, body) == 14
-
-
-def test_first_error_is_found() -> None:
-    assert first_error(None) == 0
-    assert first_error(ApiVersionsResponse(error_code=35)) == 35
-    partitions = [PartitionData(error_code=code) for code in (0, 0, 6, 3)]
-    topics = [FetchableTopicResponse(), FetchableTopicResponse(partitions=partitions)]
-    assert first_error(FetchResponse(responses=topics)) == 6
-    assert first_error(FetchResponse(error_code=9, responses=topics)) == 9
-    assert first_error(FetchResponse()) == 0
-
-
-def test_only_first_items_of_long_list_are_inspected() -> None:
-    fine, batch = [PartitionData()] * (SEARCHED_MAX - 1), build_batch([Record(value=b"v")])
-    for before, code in ((fine, 6), ([*fine, PartitionData()], 0)):
-        topic = FetchableTopicResponse(partitions=[*before, PartitionData(error_code=6)])
-        assert first_error(FetchResponse(responses=[topic])) == code
-    data = [PartitionProduceData(records=batch)] * (SEARCHED_MAX + 1)
-    request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=data)])
-    body = memoryview(encode(request, 9))
-    located, _ = locating_decoder(ProduceRequest, 9)(body, 0)
-    assert count_records(located, body) == SEARCHED_MAX

@@ -1,8 +1,8 @@
 """The fault rules on the connections of a processor.
 
 Owns the connections as rules act on them, and the questions to the controller which of the matching
-rules fire. It must never decide that, or know what a rule does. Invariant: it exists only while
-rules are set, so a broker without rules does nothing for them; a connection that a rule closes is
+rules fire. It must never decide that, or know what a rule does. Invariant: it is loaded with the
+first rule and intercepts requests only while rules are set; a connection that a rule closes is
 counted with a reason of its own.
 """
 
@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from minibroker.broker.metrics.definitions import CloseReason
 from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.process.fault_requests import decide, hold
-from minibroker.broker.process.messages import FaultAct, FaultHeld, FaultRules
+from minibroker.broker.settings.quota_definitions import DELAY, QUOTA_THROTTLE_MODE
 from minibroker.lab.faults.execution import FaultExecutor, RequestFaults
 from minibroker.lab.faults.matching import Candidate, ConnectionAttributes
 from minibroker.lab.faults.rulebook import Firing
+from minibroker.lab.observers.fault_requests import decide, hold
+from minibroker.lab.observers.messages import FaultAct, FaultHeld, FaultRules
 from minibroker.runtime.arena import Block
 from minibroker.runtime.rpc import Link, PeerFailed, PeerLost
 
 if TYPE_CHECKING:
     from minibroker.broker.metadata.image import Image
+    from minibroker.broker.process.environment import Environment
     from minibroker.lab.control.fault_shapes import FaultHold
     from minibroker.lab.faults.rules import ActiveRule
     from minibroker_protocol.headers import RequestHeader
@@ -31,24 +33,15 @@ if TYPE_CHECKING:
 _SCRATCH_BYTES: Final = 4096
 
 
-NoteFault: TypeAlias = "Callable[[ClientConnection, RequestHeader | None, ActiveRule], object]"
-"""Records that a rule fired: for a request with this header, or for the connection."""
+class ProcessorFaults:
+    """The fault rules of one processor: the interceptor of its requests while there are any."""
 
-
-class FaultStage:
-    """The fault rules of one processor."""
-
-    def __init__(
-        self, link: Link, process: str, note_fault: NoteFault, *, delays_throttled: bool
-    ) -> None:
-        """``link`` leads to the controller, which decides which rules fire.
-
-        ``process`` is the name of this one; ``note_fault`` records that a rule fired;
-        ``delays_throttled`` is as in ``FaultExecutor``.
-        """
-        self._note_fault = note_fault
+    def __init__(self, env: Environment, link: Link) -> None:
+        """``link`` leads to the controller, which decides which rules fire."""
+        self._env = env
         self._executor = FaultExecutor(
-            ControllerDecisions(link, process), delays_throttled=delays_throttled
+            ControllerDecisions(link, env.name),
+            delays_throttled=env.settings[QUOTA_THROTTLE_MODE] == DELAY,
         )
 
     @property
@@ -81,23 +74,23 @@ class FaultStage:
 
         ``run`` executes the request.
 
-        Raises ``FaultDisconnect``, or ``CloseConnection`` for an error that has no response.
+        Raises ``InterceptorDisconnect``, or ``CloseConnection`` for an error that has no response.
         """
-        connection = FaultedClient(client, self._note_fault)
+        connection = FaultedClient(client, self._env)
         matches = self._executor.match(
             connection.attributes(), header, request, image.topic_names.get
         )
         return await self._executor.execute(connection, header, request, matches, run)
 
     async def meet(self, client: ClientConnection) -> None:
-        """Apply the rules to a new connection. Raises ``FaultDisconnect``."""
-        await self._executor.meet(FaultedClient(client, self._note_fault))
+        """Apply the rules to a new connection. Raises ``InterceptorDisconnect``."""
+        await self._executor.meet(FaultedClient(client, self._env))
 
     async def close_matching(self, rules: FaultRules, clients: Iterable[ClientConnection]) -> None:
         """Close the connections that new rules are about, if they are rules to close them."""
         for active in () if rules.replaces else rules.added:
             if active.rule.action == "close":
-                connections = [FaultedClient(client, self._note_fault) for client in clients]
+                connections = [FaultedClient(client, self._env) for client in clients]
                 await self._executor.close_matching(active, connections)
 
 
@@ -126,11 +119,11 @@ class ControllerDecisions:
 class FaultedClient:
     """Implements ``faults.execution.FaultedConnection`` for a connection of a processor."""
 
-    __slots__ = ("_client", "_note_fault")
+    __slots__ = ("_client", "_env")
 
-    def __init__(self, client: ClientConnection, note_fault: NoteFault) -> None:
+    def __init__(self, client: ClientConnection, env: Environment) -> None:
         self._client = client
-        self._note_fault = note_fault
+        self._env = env
 
     def attributes(self) -> ConnectionAttributes:
         """What rules can select about it."""
@@ -145,7 +138,10 @@ class FaultedClient:
 
     def note_fired(self, active: ActiveRule, header: RequestHeader | None) -> None:
         """Record that a rule fired: for a request with this header, or for the connection."""
-        self._note_fault(self._client, header, active)
+        if self._env.on_note is not None:
+            from minibroker.lab.observers.request_journal import note_fault
+
+            note_fault(self._env, self._client, header, active)
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the client."""
