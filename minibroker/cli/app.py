@@ -114,7 +114,7 @@ app = CommandGroup(
 def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked:
         # Compiled or not as a whole; this module is one that is compiled.
-        found = find_spec("minibroker.broker.network.selector")
+        found = find_spec("minibroker.broker.network.request_loop")
         is_compiled = found is not None and not str(found.origin).endswith(".py")
         click.echo(f"minibroker {__version__}{', compiled' if is_compiled else ''}")
         context.exit()

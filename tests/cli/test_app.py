@@ -43,7 +43,9 @@ def test_help_lists_the_exit_codes() -> None:
 def test_version_option_prints_version(
     monkeypatch: pytest.MonkeyPatch, file: str, kind: str
 ) -> None:
-    found = ModuleSpec("minibroker.broker.network.selector", None, origin=f"/lib/network/{file}")
+    found = ModuleSpec(
+        "minibroker.broker.network.request_loop", None, origin=f"/lib/network/{file}"
+    )
     monkeypatch.setattr("minibroker.cli.app.find_spec", lambda _: found)
     assert CliRunner().invoke(app, ["--version"]).output == f"minibroker {__version__}{kind}\n"
 

@@ -7,13 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minibroker_protocol.compression import Compression
-from minibroker_protocol.plain_batch import read_plain_batch
-from minibroker_protocol.record_scan import scan_records
 from minibroker_protocol.records import (
     HEADER_BYTES,
     Record,
     build_batch,
     parse_batch_header,
+    read_plain_batch,
+    scan_records,
     verify_crc,
 )
 

@@ -9,13 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minibroker_protocol.errors import DecodeError
-from minibroker_protocol.record_scan import RUN_MAX, TooManyReadsError, scan_records
 from minibroker_protocol.records import (
     HEADER_BYTES,
+    RUN_MAX,
     Record,
+    TooManyReadsError,
     build_batch,
     iter_records,
     parse_batch_header,
+    scan_records,
 )
 
 BASE = 1_700_000_000_000

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
 from minibroker.broker.log.batch_search import LargeBatchError, TimestampOffset
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.list_offsets import (
     ListOffsetsPartition,

@@ -40,7 +40,7 @@ from minibroker.broker.apis.transaction_verification import (
     verify_here,
 )
 from minibroker.broker.log.errors import LogError, NotOneBatchError, RecordError
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.validation import (
     BatchExceedsStepError,
     PreparedBatch,

@@ -17,7 +17,7 @@ from minibroker.broker.apis import add_partitions_to_txn
 from minibroker.broker.apis.base import Context, WorkerScope
 from minibroker.broker.apis.transaction_parts import AddPartitionsReply, PartitionsToAdd
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.verification import NO_GUARD, Guard
 from minibroker.broker.metadata.placement import TRANSACTION_STATE_TOPIC, transaction_partition
 from minibroker.broker.settings.transaction_definitions import (

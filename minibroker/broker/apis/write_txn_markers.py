@@ -13,7 +13,7 @@ from functools import partial
 
 from minibroker.broker.apis.base import Api, Context, Owner, WorkerScope
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transaction_markers import TransactionMarker
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker_protocol.errors import ErrorCode

@@ -30,7 +30,7 @@ from minibroker.broker.groups.offsets_log import (
 from minibroker.broker.groups.pending_offsets import PendingOffsets
 from minibroker.broker.groups.records import CLASSIC, Entry, OffsetEntry
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.placement import offsets_partition
 from minibroker_protocol.errors import ErrorCode
 

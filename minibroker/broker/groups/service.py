@@ -66,7 +66,7 @@ from minibroker.broker.groups.offsets_log import OffsetsTransaction
 from minibroker.broker.groups.state_changes import OnState, last_transition, report_transitions
 from minibroker.broker.groups.timers import GroupTimers
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.placement import OFFSETS_TOPIC
 from minibroker_protocol.errors import ErrorCode
 

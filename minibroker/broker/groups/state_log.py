@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from minibroker.broker.groups.limits import STATE_LOG_SEGMENT_BYTES
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Origin
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.verification import NO_GUARD, Guard
 from minibroker_protocol.errors import DecodeError, UnsupportedVersion
 from minibroker_protocol.records import (

@@ -13,7 +13,6 @@ import errno
 import os
 from typing import Final, NamedTuple
 
-from minibroker.broker.log.active_segment import ActiveSegment, SegmentEnd
 from minibroker.broker.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from minibroker.broker.log.cleaner.checkpoint import CLEANER_CHECKPOINT
 from minibroker.broker.log.leader_epochs import LEADER_EPOCH_CHECKPOINT, EpochEntry
@@ -28,7 +27,7 @@ from minibroker.broker.log.paths import (
     write_file,
 )
 from minibroker.broker.log.producers import Producer, ProducerTable
-from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.segment import ActiveSegment, Segment, SegmentEnd
 from minibroker.broker.log.snapshots import write_snapshot
 
 _REPLACED_FILES: Final = (PARTITION_METADATA, CLEANER_CHECKPOINT, LEADER_EPOCH_CHECKPOINT)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from minibroker.broker.log.active_segment import ActiveSegment
 from minibroker.broker.log.batch_search import TimestampOffset
-from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.segment import ActiveSegment, Segment
 from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.log.transaction_index import AbortedTransaction
 from minibroker_protocol.errors import DecodeError

@@ -31,7 +31,7 @@ from minibroker.broker.log.paths import (
     rename_directory,
 )
 from minibroker.broker.log.recovery import Truncation
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metadata.image import Image, Topic
 from minibroker.broker.settings import PERSONA, Settings, topics
 from minibroker.broker.settings.definitions import PRODUCER_ID_EXPIRATION_MS

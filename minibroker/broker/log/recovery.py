@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
-from minibroker.broker.log.active_segment import ActiveSegment
 from minibroker.broker.log.checkpoint import Checkpoint, has_checkpoint, read_checkpoint
 from minibroker.broker.log.cleaner.checkpoint import (
     has_cleaner_checkpoint,
@@ -30,7 +29,6 @@ from minibroker.broker.log.cleaner.checkpoint import (
 from minibroker.broker.log.cleaner.swap import complete_swaps
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.index import TIME_ENTRY, last_in_file
 from minibroker.broker.log.leader_epochs import LeaderEpochFile, LeaderEpochs
 from minibroker.broker.log.paths import (
     LOG,
@@ -44,8 +42,14 @@ from minibroker.broker.log.paths import (
     remove_files,
 )
 from minibroker.broker.log.producers import ProducerTable
-from minibroker.broker.log.segment import Segment, read_transaction_index
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import (
+    TIME_ENTRY,
+    ActiveSegment,
+    Segment,
+    SegmentFiles,
+    last_in_file,
+    read_transaction_index,
+)
 from minibroker.broker.log.snapshots import read_snapshot, remove_snapshots_after
 from minibroker.broker.log.transaction_index import ENTRY, aborted_transaction
 from minibroker.broker.log.transactions import CompletedTransaction

@@ -1,39 +1,58 @@
-"""A sealed segment of a log: a file of record batches, and its indexes.
+"""The segments of a log: files of record batches with two sparse indexes, sealed or growing.
 
-Owns the search for batches in the file. It must never know producers or retention, nor append.
-Invariant: ``size`` covers complete batches only, ``max_timestamp`` is the largest in any of them,
-and no file stays open. Echoes ``LogSegment`` and ``FileRecords``.
+Owns the search for batches in a file, the positions of the newest ones, when index entries are
+made, and which files are open. It must never know producers or retention, nor what is in a batch.
+
+``OffsetIndex`` and ``TimeIndex`` are Kafka's ``.index`` (offset to file position, 8 bytes an entry)
+and ``.timeindex`` (timestamp to offset, 12 bytes an entry). A growing index is two arrays. Its
+owner decides when to write them, because an index that is lost or outdated is rebuilt from the
+segment. A sealed index is searched in its file, entry by entry: about 17 reads of 12 bytes for a
+full one, and nothing is kept in memory or open.
+
+``SegmentFiles`` keeps the most recently used active segments of a worker open, of which there may
+be far more than descriptors; a closed file is opened again by its path. Kafka keeps all files open;
+PostgreSQL has the same cache as its virtual file descriptors.
+
+Invariant: entries of an index only grow, in both columns; a lookup gives the last entry at or below
+the requested key. ``size`` covers complete batches only, ``max_timestamp`` is the largest in any of
+them; what is behind them in an active file is overwritten by the next batch. Of a sealed segment no
+file stays open, and each path has at most one descriptor. Echoes ``LogSegment``, ``FileRecords``,
+``OffsetIndex`` and ``TimeIndex``.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from struct import Struct
+from typing import Final, NamedTuple
 
 from minibroker.broker.log.batch_search import TimeQuery, TimestampOffset, search_in_step
-from minibroker.broker.log.index import (
-    OFFSET_ENTRY,
-    TIME_ENTRY,
-    search_by_value,
-    search_file,
-)
+from minibroker.broker.log.log import SegmentExtent, SegmentGrowth
 from minibroker.broker.log.paths import (
     LOG,
     OFFSET_INDEX,
     TIME_INDEX,
     TRANSACTION_INDEX,
     offset_file,
+    write_file,
 )
-from minibroker.broker.log.retention import SegmentExtent
 from minibroker.broker.log.slices import ANY_INODE
 from minibroker.broker.log.transaction_index import (
+    ENTRY,
     AbortedTransaction,
     TransactionIndex,
     search_transaction_index,
 )
+from minibroker.runtime.descriptors import OUT_OF_DESCRIPTORS
 from minibroker_protocol.control_records import EndTransactionMarker, parse_marker
+from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -41,6 +60,242 @@ from minibroker_protocol.records import (
     TimestampType,
     parse_batch_header,
 )
+
+OPEN_MAX: Final = 128
+"""Descriptors of a log that is opened outside of a worker."""
+
+WriteFault = Callable[[int, str, tuple[bytes, memoryview], int], None]
+"""Called with the descriptor, the log's directory, head and body of the batch, and the position;
+may raise ``OSError``.
+"""
+
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
+_MODE: Final = 0o644
+
+
+def sync_files(paths: Iterable[str]) -> None:
+    """Write files to the disk (fsync), except those that are gone. Raises OSError."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+class SegmentFiles:
+    """Descriptors by path, the least recently used first. For one thread."""
+
+    def __init__(self, limit: int = OPEN_MAX) -> None:
+        if limit < 1:
+            raise ValueError(f"at least one file must be open, not {limit}")
+        self.limit = limit
+        self._descriptors: OrderedDict[str, int] = OrderedDict()
+        self.write_fault: WriteFault | None = None
+        """Called before each batch is written, for a test that lets writes fail."""
+
+    def __len__(self) -> int:
+        return len(self._descriptors)
+
+    def create(self, path: str) -> int:
+        """The descriptor of a file that is created if it does not exist. Raises OSError."""
+        fd = self._descriptors.get(path)
+        return self._open(path, _FLAGS | os.O_CREAT) if fd is None else fd
+
+    def descriptor(self, path: str) -> int:
+        """The descriptor of an existing file, valid until the next call. Raises OSError."""
+        fd = self._descriptors.get(path)
+        if fd is None:
+            return self._open(path, _FLAGS)
+        self._descriptors.move_to_end(path)
+        return fd
+
+    def _open(self, path: str, flags: int) -> int:
+        self._shrink(self.limit - 1)
+        try:
+            fd = os.open(path, flags, _MODE)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS or not self._descriptors:
+                raise
+            # Other files of this process use more descriptors than expected.
+            self._shrink(len(self._descriptors) // 2)
+            fd = os.open(path, flags, _MODE)
+        self._descriptors[path] = fd
+        return fd
+
+    def _shrink(self, count: int) -> None:
+        while len(self._descriptors) > count:
+            _, descriptor = self._descriptors.popitem(last=False)
+            os.close(descriptor)
+
+    def close(self, path: str) -> None:
+        """Close a file if it is open. Call it before the file is renamed or removed."""
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close_directory(self, directory: str) -> None:
+        """Close all files of one directory, for example of a log that could not be opened."""
+        for path in [path for path in self._descriptors if os.path.dirname(path) == directory]:
+            self.close(path)
+
+
+OFFSET_ENTRY: Final = Struct(">ii")
+TIME_ENTRY: Final = Struct(">qi")
+
+
+class OffsetIndex:
+    """Last offsets of some batches of a growing segment, and the positions of those batches."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._base = base_offset
+        self._offsets = array("i")
+        self._positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def last_position(self) -> int:
+        return self._positions[-1] if self._positions else 0
+
+    def append(self, last_offset: int, position: int) -> None:
+        self._offsets.append(last_offset - self._base)
+        self._positions.append(position)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first ``count`` entries."""
+        del self._offsets[count:], self._positions[count:]
+
+    def position(self, offset: int) -> int:
+        """The file position from which to search for the batch with ``offset``."""
+        slot = bisect_right(self._offsets, offset - self._base) - 1
+        return self._positions[slot] if slot >= 0 else 0
+
+    def offset_at(self, position: int) -> int | None:
+        """The offset of the first entry at or after a file position, or None."""
+        slot = bisect_left(self._positions, position)
+        return self._base + self._offsets[slot] if slot < len(self._offsets) else None
+
+    def encode(self, first: int = 0) -> bytes:
+        """The file's bytes from entry ``first`` on."""
+        return b"".join(map(OFFSET_ENTRY.pack, self._offsets[first:], self._positions[first:]))
+
+    @classmethod
+    def decode(cls, data: bytes, base_offset: int) -> OffsetIndex:
+        """Read a whole file. Raises DecodeError when the entries don't grow."""
+        index = cls(base_offset)
+        index._offsets, index._positions = _columns(OFFSET_ENTRY, data, "i")
+        return index
+
+
+class TimeIndex:
+    """A growing segment's largest timestamps so far, and the last offset of the batch with each."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._base = base_offset
+        self._timestamps = array("q")
+        self._offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry; NO_TIMESTAMP when there is none."""
+        if not self._timestamps:
+            return NO_TIMESTAMP, self._base
+        return self._timestamps[-1], self._base + self._offsets[-1]
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Add an entry unless the timestamp is no later than the last one's."""
+        if timestamp > (self._timestamps[-1] if self._timestamps else NO_TIMESTAMP):
+            self._timestamps.append(timestamp)
+            self._offsets.append(offset - self._base)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first ``count`` entries."""
+        del self._timestamps[count:], self._offsets[count:]
+
+    def offset(self, timestamp: int) -> int:
+        """The offset from which to search for the first batch with at least this timestamp."""
+        slot = bisect_right(self._timestamps, timestamp) - 1
+        return self._base + (self._offsets[slot] if slot >= 0 else 0)
+
+    def encode(self, first: int = 0) -> bytes:
+        """The file's bytes from entry ``first`` on."""
+        return b"".join(map(TIME_ENTRY.pack, self._timestamps[first:], self._offsets[first:]))
+
+    @classmethod
+    def decode(cls, data: bytes, base_offset: int) -> TimeIndex:
+        """Read a whole file. Raises DecodeError when the entries don't grow."""
+        index = cls(base_offset)
+        index._timestamps, index._offsets = _columns(TIME_ENTRY, data, "q")
+        return index
+
+
+def _columns(entry: Struct, data: bytes, key_type: str) -> tuple[array[int], array[int]]:
+    if len(data) % entry.size:
+        raise DecodeError(f"an index of {len(data)} bytes ends inside an entry", len(data))
+    keys, values = array(key_type), array("i")
+    for key, value in entry.iter_unpack(data):
+        keys.append(key)
+        values.append(value)
+    for slot, (previous_key, key) in enumerate(pairwise(keys)):
+        if previous_key >= key:
+            raise DecodeError(f"index entry {slot + 1} is not above the previous entry", slot)
+    return keys, values
+
+
+def search_file(path: str, entry: Struct, key: int) -> int | None:
+    """The value of the last entry in an index file whose key is at most ``key``, or None."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        low, high = 0, os.fstat(fd).st_size // entry.size
+        last_value: int | None = None
+        while low < high:
+            middle = (low + high) // 2
+            middle_key, value = entry.unpack(os.pread(fd, entry.size, middle * entry.size))
+            if middle_key <= key:
+                low, last_value = middle + 1, value
+            else:
+                high = middle
+        return last_value
+    finally:
+        os.close(fd)
+
+
+def search_by_value(path: str, entry: Struct, value: int) -> int | None:
+    """The key of the first entry in an index file whose value is at least ``value``, or None."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        low, high = 0, os.fstat(fd).st_size // entry.size
+        first_key: int | None = None
+        while low < high:
+            middle = (low + high) // 2
+            key, middle_value = entry.unpack(os.pread(fd, entry.size, middle * entry.size))
+            if middle_value >= value:
+                high, first_key = middle, key
+            else:
+                low = middle + 1
+        return first_key
+    finally:
+        os.close(fd)
+
+
+def last_in_file(path: str, entry: Struct) -> tuple[int, int] | None:
+    """The last entry of an index file, or None if it is empty."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        count = os.fstat(fd).st_size // entry.size
+        if not count:
+            return None
+        key, value = entry.unpack(os.pread(fd, entry.size, (count - 1) * entry.size))
+        return key, value
+    finally:
+        os.close(fd)
+
 
 _SEARCH_READ_BYTES: Final = 8192
 """Bytes that a search reads at once: more than an index interval of Kafka's default."""
@@ -202,3 +457,305 @@ def read_transaction_index(directory: str, base_offset: int) -> TransactionIndex
             return TransactionIndex(file.read())
     except FileNotFoundError:
         return TransactionIndex()
+
+
+RECENT_BATCHES: Final = 512
+"""Newest batches whose positions are in memory, as most consumers read them."""
+
+
+class SegmentEnd(NamedTuple):
+    """Where a segment ended at some time, and how many index entries it had."""
+
+    size: int
+    next_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    modified_ms: int
+    indexed_position: int
+    offset_entries: int
+    time_entries: int
+    transaction_entries: int
+
+
+class ActiveSegment(Segment):
+    """The segment for appends: its indexes are in memory, its file in ``SegmentFiles``."""
+
+    __slots__ = (
+        "_closed",
+        "_files",
+        "_indexed_position",
+        "_max_timestamp_offset",
+        "_offsets_written",
+        "_recent_offsets",
+        "_recent_positions",
+        "_times_written",
+        "_transactions_written",
+        "created_ms",
+        "first_timestamp",
+        "offset_index",
+        "time_index",
+        "transaction_index",
+    )
+
+    def __init__(
+        self, directory: str, base_offset: int, files: SegmentFiles, *, now_ms: int
+    ) -> None:
+        """Open or create the segment's file. Its batches count after ``record_batch``."""
+        super().__init__(directory, base_offset, modified_ms=now_ms)
+        self._files = files
+        self._closed = False
+        self.inode = os.fstat(files.create(self.path)).st_ino
+        self.created_ms = now_ms
+        self.first_timestamp = NO_TIMESTAMP
+        self.offset_index = OffsetIndex(base_offset)
+        self.time_index = TimeIndex(base_offset)
+        self._max_timestamp_offset = base_offset
+        self._indexed_position = 0
+        self._offsets_written = 0
+        self._times_written = 0
+        self.transaction_index = TransactionIndex()
+        self._transactions_written = 0
+        self._recent_offsets = array("q")
+        self._recent_positions = array("q")
+
+    @property
+    def growth(self) -> SegmentGrowth:
+        return SegmentGrowth(
+            self.base_offset,
+            self.size,
+            len(self.offset_index),
+            len(self.time_index),
+            self.first_timestamp,
+            self.created_ms,
+        )
+
+    def write(self, head: bytes, body: memoryview, *, sync: bool = False) -> None:
+        """Write a batch's bytes at the end. It counts after ``record_batch``. Raises OSError.
+
+        With ``sync`` all records are on the disk afterwards. If a write fails, the file is
+        truncated or, if that also fails, the next batch overwrites the incomplete one.
+        """
+        fd = self._descriptor()
+        if self._files.write_fault is not None:
+            self._files.write_fault(fd, self.directory, (head, body), self.size)
+        try:
+            _write_all(fd, head, body, self.size)
+            if sync:
+                os.fsync(fd)
+        except OSError:
+            os.ftruncate(fd, self.size)
+            raise
+
+    def record_batch(
+        self,
+        base_offset: int,
+        last_offset: int,
+        size: int,
+        max_timestamp: int,
+        *,
+        index_interval_bytes: int,
+    ) -> None:
+        """Record that a batch of ``size`` bytes was written at the end of the file."""
+        position = self.size
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        if position - self._indexed_position > index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(self.max_timestamp, self._max_timestamp_offset)
+            self._indexed_position = position
+        offsets, positions = self._recent_offsets, self._recent_positions
+        if base_offset != self.next_offset:  # A gap: a search must look at the last offsets.
+            del offsets[:], positions[:]
+        offsets.append(base_offset)
+        positions.append(position)
+        if len(offsets) > 2 * RECENT_BATCHES:
+            del offsets[:RECENT_BATCHES], positions[:RECENT_BATCHES]
+        self.size = position + size
+        self.next_offset = last_offset + 1
+
+    def record_aborted(self, entry: AbortedTransaction) -> None:
+        """Record a transaction that a batch of this segment has aborted."""
+        self.transaction_index.append(entry)
+        self.aborted_count += 1
+
+    def restore(self, size: int, next_offset: int) -> None:
+        """Load the index files of a cleanly closed segment, instead of recording each batch.
+
+        Raises DecodeError or OSError if they do not match the segment, which then stays empty.
+        """
+        offset_index = OffsetIndex.decode(self._index_bytes(OFFSET_INDEX), self.base_offset)
+        time_index = TimeIndex.decode(self._index_bytes(TIME_INDEX), self.base_offset)
+        transaction_index = read_transaction_index(self.directory, self.base_offset)
+        if offset_index.last_position >= max(size, 1):
+            raise DecodeError("the index files do not match the segment", 0)
+        first_timestamp = NO_TIMESTAMP
+        if size:
+            fd = self._descriptor()
+            first_timestamp = parse_batch_header(os.pread(fd, HEADER_BYTES, 0)).max_timestamp
+        self.offset_index, self.time_index = offset_index, time_index
+        self.transaction_index = transaction_index
+        self.aborted_count = self._transactions_written = len(transaction_index)
+        self._offsets_written, self._times_written = len(offset_index), len(time_index)
+        self._indexed_position = offset_index.last_position
+        self.max_timestamp, self._max_timestamp_offset = time_index.last
+        self.first_timestamp = first_timestamp
+        self.size, self.next_offset = size, next_offset
+
+    def _index_bytes(self, suffix: str) -> bytes:
+        with open(self._path_of(suffix), "rb") as file:
+            return file.read()
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        slot = bisect_right(self._recent_offsets, offset) - 1
+        if slot < 0:
+            return super().locate(offset)
+        position = self._recent_positions[slot]
+        is_last = slot + 1 == len(self._recent_positions)
+        end = self.size if is_last else self._recent_positions[slot + 1]
+        return position, end - position
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor())
+
+    def aborted_transactions(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+        return self.transaction_index.overlapping(start, end)
+
+    def offset_bound(self, position: int) -> int:
+        slot = bisect_left(self._recent_positions, position)
+        if 0 < slot < len(self._recent_offsets):
+            return self._recent_offsets[slot]
+        bound = self.offset_index.offset_at(position)
+        return self.next_offset if bound is None else bound
+
+    def write_indexes(self) -> None:
+        """Append the new entries to the index files, or replace the files of an earlier opening."""
+        written = self._offsets_written
+        self._write_index(
+            OFFSET_INDEX, self.offset_index.encode(written), written * OFFSET_ENTRY.size
+        )
+        self._offsets_written = len(self.offset_index)
+        written = self._times_written
+        self._write_index(TIME_INDEX, self.time_index.encode(written), written * TIME_ENTRY.size)
+        self._times_written = len(self.time_index)
+        done = self._transactions_written
+        if self.aborted_count > done:
+            entries = self.transaction_index.encode(done)
+            self._write_index(TRANSACTION_INDEX, entries, done * ENTRY.size)
+            self._transactions_written = self.aborted_count
+
+    def save_indexes(self, directory: str) -> None:
+        """Write complete index files to another directory, which has none. Raises OSError."""
+        times = self.time_index.encode()
+        if self.max_timestamp > self.time_index.last[0]:
+            relative = self._max_timestamp_offset - self.base_offset
+            times += TIME_ENTRY.pack(self.max_timestamp, relative)
+        files = {OFFSET_INDEX: self.offset_index.encode(), TIME_INDEX: times}
+        if self.aborted_count:
+            files[TRANSACTION_INDEX] = self.transaction_index.encode()
+        for suffix, entries in files.items():
+            write_file(offset_file(directory, self.base_offset, suffix), entries)
+
+    def _write_index(self, suffix: str, entries: bytes, position: int) -> None:
+        fd = os.open(self._path_of(suffix), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(fd, b"", memoryview(entries), position)
+            os.ftruncate(fd, position + len(entries))
+        finally:
+            os.close(fd)
+
+    def seal(self) -> Segment:
+        """Close the file; ``finish_indexes`` was called before."""
+        self.close()
+        return Segment(
+            self.directory,
+            self.base_offset,
+            size=self.size,
+            next_offset=self.next_offset,
+            max_timestamp=self.max_timestamp,
+            modified_ms=self.modified_ms,
+            aborted_count=self.aborted_count,
+            inode=self.inode,
+        )
+
+    def finish_indexes(self) -> None:
+        """Write the index files, with the largest timestamp as last entry."""
+        self.time_index.append(self.max_timestamp, self._max_timestamp_offset)
+        self.write_indexes()
+
+    def truncate(self) -> None:
+        """Truncate the file to the recorded batches."""
+        os.ftruncate(self._descriptor(), self.size)
+
+    @property
+    def end(self) -> SegmentEnd:
+        """Where the segment ends now."""
+        return SegmentEnd(
+            self.size,
+            self.next_offset,
+            self.max_timestamp,
+            self._max_timestamp_offset,
+            self.modified_ms,
+            self._indexed_position,
+            len(self.offset_index),
+            len(self.time_index),
+            self.aborted_count,
+        )
+
+    @property
+    def link_count(self) -> int:
+        """Number of directories that share the file of records. Raises OSError."""
+        return os.fstat(self._descriptor()).st_nlink
+
+    def truncate_to(self, end: SegmentEnd) -> None:
+        """Remove the batches that were appended since the segment had this end. Raises OSError."""
+        os.ftruncate(self._descriptor(), end.size)
+        if self._transactions_written > end.transaction_entries:
+            self._write_index(TRANSACTION_INDEX, b"", end.transaction_entries * ENTRY.size)
+        count = bisect_left(self._recent_positions, end.size)
+        del self._recent_offsets[count:], self._recent_positions[count:]
+        self.offset_index.truncate(end.offset_entries)
+        self.time_index.truncate(end.time_entries)
+        self.transaction_index.truncate(end.transaction_entries)
+        self._offsets_written = min(self._offsets_written, end.offset_entries)
+        self._times_written = min(self._times_written, end.time_entries)
+        self._transactions_written = min(self._transactions_written, end.transaction_entries)
+        self.size, self.next_offset = end.size, end.next_offset
+        self.max_timestamp = end.max_timestamp
+        self._max_timestamp_offset = end.max_timestamp_offset
+        self.modified_ms = end.modified_ms
+        self._indexed_position = end.indexed_position
+        self.aborted_count = end.transaction_entries
+
+    def close(self) -> None:
+        """Close the file and reject later use, as another log may use its path."""
+        self._closed = True
+        self._files.close(self.path)
+
+    def _descriptor(self) -> int:
+        if self._closed:
+            raise OSError(errno.EBADF, "the log is closed")
+        return self._files.descriptor(self.path)
+
+    @contextmanager
+    def _reader(self) -> Iterator[int]:
+        yield self._descriptor()
+
+    def _index_position(self, offset: int) -> int:
+        return self.offset_index.position(offset)
+
+    def _time_offset(self, timestamp: int) -> int:
+        return self.time_index.offset(timestamp)
+
+
+def _write_all(fd: int, head: bytes, body: memoryview, position: int) -> None:
+    """Write head and body in one call, or in several if the kernel writes less."""
+    written = os.pwritev(fd, (head, body), position)
+    while written < len(head) + len(body):
+        remaining = (head[written:], body[max(0, written - len(head)) :])
+        count = os.pwritev(fd, remaining, position + written)
+        if not count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written += count

@@ -22,8 +22,6 @@ from minibroker.broker.log.errors import LogError, NotOneBatchError, RecordError
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.control_records import EndTransactionMarker, build_marker
 from minibroker_protocol.errors import DecodeError, ErrorCode
-from minibroker_protocol.plain_batch import read_plain_batch
-from minibroker_protocol.record_scan import RecordScan, TooManyReadsError, scan_records
 from minibroker_protocol.records import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -33,10 +31,14 @@ from minibroker_protocol.records import (
     PREFIX_BYTES,
     BatchHeader,
     Buffer,
+    RecordScan,
     TimestampType,
+    TooManyReadsError,
     parse_batch_header,
+    read_plain_batch,
     recompressed,
     records_section,
+    scan_records,
     verify_crc,
 )
 

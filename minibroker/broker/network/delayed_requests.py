@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.single_requests import SingleDelay, SingleResponse
+    from minibroker.broker.network.request_handler import SingleDelay, SingleResponse
     from minibroker.runtime.worktime import WorkTime
 
 

@@ -1,34 +1,581 @@
-"""Serves the requests of each connection in order, from authentication to the last response.
+"""From the bytes of all connections to their next requests: reads, selects and serves in order.
 
-Owns what happens between two requests of a connection: reauthentication, the end of a throttle, and
-fairness to other connections. It must never know what a request does, or why a connection closes.
-While a connection waits for its next request, the selector reads its socket, and serves requests
-that can be answered at once; its task, which is started when it is needed, serves all others.
-Invariant: at most one request of a connection is served at a time.
+Owns the bytes of a connection up to a complete request, which connections are read next, and what
+happens between two requests of a connection: reauthentication, the end of a throttle, and fairness
+to others. It must never decode a request, know what it does, or why a connection closes.
+
+``RequestReader`` reads four bytes of length, then the body directly into shared memory. Memory for
+a body is taken from the processor's part of the arena after its length was checked, so the size of
+the arena limits the memory of all requests; while it is full, nothing more is read. A request that
+has not arrived completely makes a claim, which may be evicted if its bytes arrive too slowly.
+``socket.request.max.bytes``; Kafka's ``NetworkReceive`` and ``MemoryPool`` (KIP-72).
+
+``Selector`` serves all connections whose requests have arrived in one pass of one task, because a
+switch between tasks takes longer than a small request: a connection that waits for its next request
+leaves its socket to the selector. Its own task continues when more is needed than a complete
+request that can be answered at once; a connection that never needed more has no task. Connections
+that start or end are served last in a round, and a few in each round if others are served.
+
+``NewConnectionPacer`` limits how many connections start or end in one turn of the loop. A hundred
+that do so together take tens of milliseconds; a request on another connection must not wait for
+more than a few of them. If no other connection was served recently, all proceed at once, which
+takes a third less time in total.
+
+Invariant: at most one request of a connection is served at a time. A socket is read either by the
+selector or by its task, never by both; in each round every other ready connection is served once,
+its response is sent before its next request is executed, and other tasks run after at most
+``ROUND_REQUESTS_MAX`` requests and the rest of their round. In each turn at least one waiting
+connection proceeds; while others are served, at most ``PER_TURN`` do, or twice that when the queue
+becomes empty. Kafka's ``Selector.poll`` and ``SocketServer.Processor.processCompletedReceives``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import select
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.network.request_reader import SCRATCH_BYTES, RequestReader
-from minibroker.broker.network.selector import Selector
+from minibroker.broker.network.delayed_requests import DelayedRequest
+from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.settings import SOCKET_REQUEST_MAX_BYTES
 from minibroker.runtime.arena import ArenaPart, Block
-from minibroker.runtime.stream import StreamClosed
+from minibroker.runtime.request_memory import Claim, TooManyWaiting
+from minibroker.runtime.stream import ByteStream, SocketStream, StreamClosed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from minibroker.broker.admission.new_connection_pacer import NewConnectionPacer
     from minibroker.broker.network.authenticator import Authenticator
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.request_cost import RequestCost
+    from minibroker.broker.network.delayed_requests import DelayedRequests
+    from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.broker.network.request_handler import RequestHandler
     from minibroker.broker.process.environment import Environment
+    from minibroker.runtime.worktime import WorkTime
+
+
+SCRATCH_BYTES: Final = 32 * 1024
+"""Bytes read at once before the length is known; most requests fit."""
+
+LENGTH_BYTES: Final = 4
+
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_HTTP_STARTS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"CONN", b"PRI ")
+
+
+class InvalidRequestSize(Exception):
+    """Bytes that are not a request; ``reason`` is counted, and the text is logged."""
+
+    def __init__(self, reason: CloseReason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class RequestReader:
+    """Splits the bytes of one connection into request bodies.
+
+    ``number`` identifies the connection and ``address`` its client, for claims. ``now`` returns
+    real seconds, independent of the broker's clock. ``scratch`` may be shared by all readers of a
+    process: it is used only between two waits.
+    """
+
+    __slots__ = (
+        "_address",
+        "_buffered",
+        "_filled",
+        "_now",
+        "_number",
+        "_part",
+        "_request_bytes_max",
+        "_scratch",
+        "_setting",
+        "_stream",
+    )
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        part: ArenaPart,
+        request_bytes_max: int,
+        scratch: memoryview,
+        now: Callable[[], float],
+        *,
+        number: int,
+        address: str,
+    ) -> None:
+        self._stream = stream
+        self._number = number
+        self._address = address
+        self._part = part
+        self._request_bytes_max = request_bytes_max
+        self._setting = SOCKET_REQUEST_MAX_BYTES.name
+        self._scratch = scratch
+        self._now = now
+        self._buffered = b""
+        self._filled = 0
+
+    @contextmanager
+    def bounded(self, request_bytes_max: int, setting: str) -> Iterator[None]:
+        """Context in which a request may not exceed the value of a setting."""
+        before = self._request_bytes_max, self._setting
+        self._request_bytes_max, self._setting = min(before[0], request_bytes_max), setting
+        try:
+            yield
+        finally:
+            self._request_bytes_max, self._setting = before
+
+    async def next(self) -> Block | None:
+        """Return the next body, in memory that the caller releases; None when the client
+        disconnected.
+
+        Raises ``InvalidRequestSize``, or ``StreamClosed`` from the stream.
+        """
+        body = await self.next_body()
+        if not isinstance(body, bytes):
+            return body
+        try:
+            return await self.store(body)
+        except BaseException:  # Kept if a wait is cancelled.
+            self._buffered = len(body).to_bytes(LENGTH_BYTES, "big") + body + self._buffered
+            raise
+
+    async def next_body(self) -> bytes | Block | None:
+        """Return the next body as ``next`` does, or as bytes if it arrived at once.
+
+        At most ``SCRATCH_BYTES`` of each connection are outside of the shared memory.
+        """
+        while len(self._buffered) < LENGTH_BYTES:
+            count = await self._stream.receive_into(self._scratch)
+            if count == 0:
+                if self._buffered:
+                    raise _partial_request(len(self._buffered), LENGTH_BYTES)
+                return None
+            self._buffer(count)
+        body = self.buffered_body()
+        return await self._receive(self._checked_size(self._buffered)) if body is None else body
+
+    def received(self, count: int) -> bytes | None:
+        """Take ``count`` bytes from scratch; return the next body if it has arrived completely.
+
+        Raises ``InvalidRequestSize``.
+        """
+        self._buffer(count)
+        return self.buffered_body()
+
+    def buffered_body(self) -> bytes | None:
+        """Return the next body if it has been received completely."""
+        data = self._buffered
+        if len(data) < LENGTH_BYTES:
+            return None
+        end = LENGTH_BYTES + self._checked_size(data)
+        if len(data) < end:
+            return None
+        self._buffered = data[end:]
+        return data[LENGTH_BYTES:end]
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether bytes of the next request were received."""
+        return bool(self._buffered)
+
+    def _buffer(self, count: int) -> None:
+        data = self._scratch[:count]
+        self._buffered = self._buffered + data if self._buffered else bytes(data)
+
+    async def store(self, body: bytes) -> Block:
+        """Copy a body into shared memory that the caller releases."""
+        size = len(body)
+        block = self._part.allocate_nowait(size)
+        if block is None:
+            block = await self._allocate(Claim(self._number, self._address, size, is_complete=True))
+        block.view[:] = body
+        return block
+
+    def arrived(self) -> int:
+        """Number of received bytes of the current body."""
+        return self._filled + self._stream.arrived()
+
+    async def _receive(self, size: int) -> Block:
+        """Receive the rest of a body that has not arrived completely."""
+        claim = Claim(self._number, self._address, size)
+        block = await self._allocate(claim)
+        try:
+            body = self._buffered[LENGTH_BYTES:]
+            self._buffered = b""
+            self._filled = filled = len(body)
+            block.view[:filled] = body
+            claim.since = self._now()
+            filled += await self._stream.receive_exactly(block.view[filled:])
+            if filled < size:
+                raise _partial_request(filled, size)
+        except BaseException:
+            self._part.finish(claim)
+            block.release()
+            raise
+        self._part.finish(claim)
+        return block
+
+    async def _allocate(self, claim: Claim) -> Block:
+        try:
+            block = self._part.claim(claim)
+        except TooManyWaiting as error:
+            raise InvalidRequestSize(CloseReason.LIMIT, str(error)) from None
+        return await self._part.wait_granted(claim) if block is None else block
+
+    def _checked_size(self, data: bytes) -> int:
+        size = int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
+        if 0 < size <= self._request_bytes_max:
+            return size
+        if data.startswith(_TLS_HANDSHAKE):
+            raise InvalidRequestSize(
+                CloseReason.BAD_FRAME, "a TLS handshake: this listener has no TLS"
+            )
+        if data.startswith(_HTTP_STARTS):
+            raise InvalidRequestSize(
+                CloseReason.BAD_FRAME, "an HTTP request: this port serves the Kafka protocol"
+            )
+        if size <= 0:
+            raise InvalidRequestSize(CloseReason.BAD_FRAME, f"a request claims {size} bytes")
+        raise InvalidRequestSize(
+            CloseReason.FRAME_TOO_LARGE,
+            f"a request claims {size} bytes; {self._setting} is {self._request_bytes_max}",
+        )
+
+
+def _partial_request(received: int, expected: int) -> InvalidRequestSize:
+    return InvalidRequestSize(
+        CloseReason.PARTIAL_REQUEST,
+        f"the client disconnected {expected - received} bytes before the end of its request",
+    )
+
+
+ROUND_REQUESTS_MAX: Final = 16
+"""Requests after which the other tasks of the process run."""
+
+RESPONSES_MAX: Final = 16
+"""Responses that wait until further requests of the round are executed. A client that sleeps is
+woken by its response, which takes longer than the request if its core sleeps too; several responses
+in a row find it awake."""
+
+EVENTS_MAX: Final = 64
+"""Ready connections of one round; others are ready in the next round."""
+
+_ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+# Edge-triggered: a connection whose task is busy does not wake the selector again and again.
+_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+
+
+class _Registration:
+    """A connection's socket."""
+
+    __slots__ = (
+        "client",
+        "cost",
+        "delayed",
+        "error",
+        "is_ready",
+        "rest",
+        "stream",
+        "task",
+    )
+
+    def __init__(self, client: ClientConnection, stream: SocketStream) -> None:
+        self.client = client
+        self.stream = stream
+        self.task: trio.lowlevel.Task | None = None
+        """The connection's task while it waits for the next request."""
+        self.delayed: DelayedRequest | None = None
+        """The request of the connection that waits for records."""
+        self.cost: RequestCost | None = None
+        """The request of the connection that was executed, and has no response yet."""
+        self.is_ready = False
+        """Whether the socket may have bytes, or its end, of which no further event comes."""
+        self.rest: Awaitable[None] | None = None
+        """What the task awaits when it continues."""
+        self.error: Exception | None = None
+        """What the task raises when it continues."""
+
+    @property
+    def is_taskless(self) -> bool:
+        """Whether the connection is open and has no task."""
+        return self.client.start_task is not None
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether the selector serves the connection, and not its task."""
+        return self.task is not None or self.is_taskless
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the next request of the connection can be served."""
+        return self.is_attended and self.delayed is None and self.cost is None
+
+    def wait_in(self, task: trio.lowlevel.Task) -> None:
+        """Let the connection's task wait for what the next request needs."""
+        self.task = task
+        self.rest = self.error = None
+
+
+class Selector:
+    """The selector of one processor; ``run`` must be running."""
+
+    def __init__(
+        self,
+        start: Callable[[ClientConnection, bytes], RequestCost | Awaitable[None]],
+        respond: Callable[[RequestCost], Awaitable[None] | None],
+        delayed: DelayedRequests,
+        pacer: NewConnectionPacer,
+        *,
+        scratch: memoryview,
+        work_time: WorkTime,
+        start_task: Callable[[ClientConnection], None],
+        on_end: Callable[[ClientConnection], None],
+    ) -> None:
+        """Use the functions ``start`` and ``respond`` of a request handler.
+
+        ``start_task`` starts the task of a connection that had none, which calls `taken_over`.
+        ``on_end`` is called when the client of such a connection has disconnected.
+        """
+        self._start = start
+        self._respond = respond
+        self._delayed = delayed
+        self._pacer = pacer
+        self._start_task = start_task
+        self._on_end = on_end
+        self._scratch = scratch
+        self._work_time = work_time
+        self._epoll = select.epoll()
+        self._registered: dict[int, _Registration] = {}
+        self._again: list[_Registration] = []
+        """Connections with a further request in their buffers."""
+        self._executed: list[_Registration] = []
+        """Connections that are to get a response."""
+        self._paced: deque[_Registration] = deque()
+        """Connections without a task that are new, or whose client may have disconnected."""
+
+    def attend(self, client: ClientConnection) -> None:
+        """Serve a connection without a task until it needs one."""
+        stream = client.stream
+        assert isinstance(stream, SocketStream)
+        self._register(client, stream)
+        client.start_task = self._close
+
+    def taken_over(self, client: ClientConnection) -> Awaitable[None] | None:
+        """Return and raise what `wait` does, for a task that was started now."""
+        return self._outcome(self._registration(client))
+
+    async def wait(self, client: ClientConnection) -> Awaitable[None] | None:
+        """Wait until the connection's task is needed, and serve requests in the meantime.
+
+        Return what remains of the newest request, which the caller must await, or None if the
+        caller must read. Raises what reading or serving a request raises.
+        """
+        stream, reader = client.stream, client.reader
+        assert reader is not None
+        if not isinstance(stream, SocketStream):
+            return None
+        registration = self._registered.get(stream.descriptor)
+        if registration is None:
+            registration = self._register(client, stream)
+        if reader.has_buffered or (registration.is_ready and stream.is_readable()):
+            registration.is_ready = True  # The caller may leave bytes in the socket.
+            return None
+        registration.is_ready = False
+        registration.wait_in(trio.lowlevel.current_task())
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            registration.task = None
+            if registration.delayed is not None:
+                registration.delayed.cancel()
+                registration.delayed = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        return self._outcome(registration)
+
+    def _outcome(self, registration: _Registration) -> Awaitable[None] | None:
+        if registration.error is not None:
+            raise registration.error
+        registration.is_ready = registration.is_ready or registration.rest is None
+        return registration.rest
+
+    def forget(self, client: ClientConnection) -> None:
+        """Forget a connection that will be closed; its socket must be open until then."""
+        stream = client.stream
+        if isinstance(stream, SocketStream) and stream.descriptor in self._registered:
+            del self._registered[stream.descriptor]
+            client.start_task = None  # It may be noted to be served again, or be closed again.
+            if not self._epoll.closed:
+                self._epoll.unregister(stream.descriptor)
+
+    async def run(self) -> None:
+        """Serve connections until cancelled."""
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                served = 0
+                while count := self._serve_round():
+                    served += count
+                    if served >= ROUND_REQUESTS_MAX:
+                        served = 0
+                        await trio.lowlevel.checkpoint()
+        finally:
+            self._epoll.close()
+
+    def _register(self, client: ClientConnection, stream: SocketStream) -> _Registration:
+        registration = _Registration(client, stream)
+        self._epoll.register(stream.descriptor, _EVENTS)
+        self._registered[stream.descriptor] = registration
+        return registration
+
+    def _registration(self, client: ClientConnection) -> _Registration:
+        assert isinstance(client.stream, SocketStream)
+        return self._registered[client.stream.descriptor]
+
+    def _serve_round(self) -> int:
+        """Serve one request of each ready connection; return the number of connections."""
+        again, self._again = self._again, []
+        events = self._epoll.poll(0, EVENTS_MAX)
+        self._delayed.is_attended = True
+        for registration in again:
+            if registration.is_waiting:
+                self._attempt(registration, self._serve_buffered)
+        for descriptor, flags in events:
+            registration = self._registered[descriptor]  # Forgotten ones have no events.
+            if not registration.is_waiting or flags & _ENDED:
+                registration.is_ready = True
+            if not registration.is_waiting:
+                continue
+            if registration.is_taskless and (registration.client.is_new or flags & _ENDED):
+                self._paced.append(registration)
+            else:
+                self._attempt(registration, self._serve_received)
+        paced = self._serve_paced()
+        self._send_responses()
+        self._delayed.attempt_noted()
+        self._delayed.is_attended = False
+        self._work_time.switch(None)
+        return len(events) + len(again) + paced
+
+    def _serve_paced(self) -> int:
+        """Serve connections that start or end, a few if others are served; return their number."""
+        count = len(self._paced)
+        if count > PER_TURN and self._pacer.others_served_recently:
+            count = PER_TURN
+        for _ in range(count):
+            registration = self._paced.popleft()
+            if registration.is_waiting:
+                self._attempt(registration, self._serve_received)
+        return count
+
+    def _attempt(
+        self, registration: _Registration, step: Callable[[_Registration, RequestReader], None]
+    ) -> None:
+        client = registration.client
+        self._work_time.switch(client.account)
+        assert client.reader is not None
+        try:
+            step(registration, client.reader)
+        except Exception as error:  # noqa: BLE001 - raised in the connection's task
+            self._wake(registration, error=error)
+
+    def _serve_received(self, registration: _Registration, reader: RequestReader) -> None:
+        count = registration.stream.receive_now(self._scratch)
+        if not count:
+            if registration.is_taskless:
+                registration.is_ready = False
+                if count == 0:
+                    self._on_end(registration.client)
+            elif count == 0 or registration.is_ready:
+                self._wake(registration)
+            return
+        if count == SCRATCH_BYTES:
+            registration.is_ready = True  # The socket may have more.
+        self._serve_body(registration, reader.received(count))
+
+    def _serve_buffered(self, registration: _Registration, reader: RequestReader) -> None:
+        self._serve_body(registration, reader.buffered_body())
+
+    def _serve_body(self, registration: _Registration, body: bytes | None) -> None:
+        if body is None:
+            self._wake(registration)  # The task receives the rest.
+            return
+        started = self._start(registration.client, body)
+        if isinstance(started, RequestCost):
+            registration.cost = started
+            self._executed.append(registration)
+            if len(self._executed) == RESPONSES_MAX:
+                self._send_responses()
+        elif isinstance(started, DelayedRequest):
+            registration.delayed = started
+            # Refers to the request by the registration only: without a cycle once it is completed.
+            started.on_due = partial(self._complete, registration)
+        else:
+            self._wake(registration, started)
+
+    def _send_responses(self) -> None:
+        executed, self._executed = self._executed, []
+        for registration in executed:
+            if registration.is_attended:  # Else it was closed by another request of the round.
+                self._attempt(registration, self._send_response)
+            registration.cost = None
+
+    def _send_response(self, registration: _Registration, reader: RequestReader) -> None:
+        cost = registration.cost
+        assert cost is not None
+        rest = self._respond(cost)
+        if rest is not None:
+            self._wake(registration, rest)
+        elif reader.has_buffered:
+            self._again.append(registration)
+        elif registration.is_taskless and registration.is_ready:
+            self._paced.append(registration)
+        elif registration.is_ready:
+            self._wake(registration)
+
+    def _complete(self, registration: _Registration) -> None:
+        delayed, registration.delayed = registration.delayed, None
+        if delayed is None:  # It was closed by another request that was due now.
+            return
+        client = registration.client
+        assert client.reader is not None
+        try:
+            rest = delayed.complete()
+        except Exception as error:  # noqa: BLE001 - raised in the connection's task
+            self._wake(registration, error=error)
+            return
+        # The task reads what has arrived in the meantime.
+        if rest is not None or client.reader.has_buffered or registration.is_ready:
+            self._wake(registration, rest)
+
+    def _wake(
+        self,
+        registration: _Registration,
+        rest: Awaitable[None] | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        registration.rest, registration.error = rest, error
+        if registration.is_taskless:
+            registration.client.start_task = None
+            self._start_task(registration.client)
+            return
+        assert registration.task is not None
+        trio.lowlevel.reschedule(registration.task)
+        registration.task = None
+
+    def _close(self, client: ClientConnection) -> None:
+        """Let a task close a connection that has none."""
+        registration = self._registration(client)
+        if registration.delayed is not None:
+            registration.delayed.cancel()
+            registration.delayed = None
+        self._wake(registration)
 
 
 class RequestLoop:
@@ -183,3 +730,54 @@ class RequestLoop:
             if isinstance(first, Block):
                 first.release()
             raise
+
+
+PER_TURN: Final = 2
+"""A connection takes 0.1 to 0.2 ms, and the turn itself some hundredths."""
+
+RECENT_TURNS: Final = 2000
+"""Turns after its last request in which a connection still counts as served: some seconds under
+load; without load it is longer, which does no harm."""
+
+
+class NewConnectionPacer:
+    """The pacer of one loop; ``run`` must be running."""
+
+    def __init__(self, turns: Callable[[], int]) -> None:
+        """``turns`` returns the number of turns of the loop so far."""
+        self._turns = turns
+        self._turn = turns()
+        self._remaining = PER_TURN
+        self._busy_until_turn = self._turn
+        self._waiting = trio.lowlevel.ParkingLot()
+        self._has_waiting = trio.Event()
+
+    def note_served(self) -> None:
+        """Note that a request of a connection that is not new was served."""
+        self._busy_until_turn = self._turns() + RECENT_TURNS
+
+    @property
+    def others_served_recently(self) -> bool:
+        """Whether other connections were served recently."""
+        return self._turns() < self._busy_until_turn
+
+    async def wait_turn(self) -> None:
+        """Wait for the turn to proceed; return at once if few others did in this turn."""
+        turn = self._turns()
+        if turn != self._turn:
+            self._turn = turn
+            self._remaining = PER_TURN
+        if (self._remaining > 0 and not self._waiting) or turn >= self._busy_until_turn:
+            self._remaining -= 1
+            return
+        self._has_waiting.set()
+        await self._waiting.park()
+
+    async def run(self) -> None:
+        """Let waiting connections proceed, a few in each turn, until cancelled."""
+        while True:
+            await self._has_waiting.wait()
+            self._has_waiting = trio.Event()
+            while self._waiting:
+                self._waiting.unpark(count=PER_TURN)
+                await trio.lowlevel.checkpoint()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.request_cost import RequestCost
+    from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.runtime.arena import Block
     from minibroker_protocol.headers import RequestHeader
 

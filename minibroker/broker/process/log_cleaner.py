@@ -23,7 +23,7 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.failures import NO_SPACE_ERRNOS
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.cleaner_definitions import CleanerFigures

@@ -16,7 +16,7 @@ import trio
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.segment_files import sync_files
+from minibroker.broker.log.segment import sync_files
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import Environment
 

@@ -10,11 +10,11 @@ there. Kafka's ``KafkaRequestHandler``, ``ReplicaManager`` and ``GroupCoordinato
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 
@@ -25,9 +25,8 @@ from minibroker.broker.groups.limits import GroupLimits
 from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.partition import Partition
-from minibroker.broker.log.replica_manager import ReplicaManager
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.replica_manager import Partition, ReplicaManager
+from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.log.transaction_markers import TransactionMarker
 from minibroker.broker.log.validation import Origin
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
@@ -53,7 +52,6 @@ from minibroker.broker.process.messages import (
 )
 from minibroker.broker.process.metadata_client import MetadataClient
 from minibroker.broker.process.notes import note_state
-from minibroker.broker.process.purgatory import Purgatory
 from minibroker.broker.process.storage_watch import StorageWatch, pauses_s
 from minibroker.broker.process.worker_links import WorkerLinks
 from minibroker.broker.process.worker_snapshots import WorkerSnapshots
@@ -78,6 +76,59 @@ from minibroker.runtime.work_thread import WorkThread
 from minibroker.runtime.worktime import Account
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.registry import ApiKey
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Purgatory(Generic[Key]):
+    """Waiters by the keys that they wait for."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Key, dict[Waiter, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Number of waiters."""
+        return self._count
+
+    def wake(self, key: Key) -> None:
+        """Wake all waiters of ``key``."""
+        waiting = self._waiting.get(key)
+        if waiting:
+            for waiter in waiting:
+                waiter.set()
+
+    def wake_all(self) -> None:
+        """Wake all waiters, so that they check again."""
+        for waiting in self._waiting.values():
+            for waiter in waiting:
+                waiter.set()
+
+    def add(self, keys: Collection[Key], waiter: Waiter) -> None:
+        """Wake a waiter when one of ``keys`` is woken, until it is removed."""
+        for key in keys:
+            self._waiting.setdefault(key, {})[waiter] = None
+        self._count += 1
+
+    def remove(self, keys: Collection[Key], waiter: Waiter) -> None:
+        """Remove a waiter that was added with these keys."""
+        self._count -= 1
+        for key in keys:
+            waiting = self._waiting[key]
+            del waiting[waiter]
+            if not waiting:
+                del self._waiting[key]
+
+    async def wait(self, keys: Collection[Key], deadline: float) -> None:
+        """Wait until one of ``keys`` is woken or the deadline (seconds) has passed."""
+        event = trio.Event()
+        self.add(keys, event)
+        try:
+            with trio.move_on_at(deadline):
+                await event.wait()
+        finally:
+            self.remove(keys, event)
+
 
 T = TypeVar("T")
 

@@ -27,7 +27,6 @@ from minibroker.broker.admission.acceptor_messages import (
 from minibroker.broker.admission.acceptor_notices import AcceptorNotices
 from minibroker.broker.admission.connection_events import ConnectionEvents, ExceededLimit
 from minibroker.broker.admission.descriptor_health import DescriptorHealth
-from minibroker.broker.admission.new_connection_pacer import NewConnectionPacer
 from minibroker.broker.apis.base import CONTROLLER as CONTROLLER_OWNER
 from minibroker.broker.apis.unserved import unserved_request
 from minibroker.broker.connections.counts import LastUse
@@ -49,7 +48,7 @@ from minibroker.broker.network.open_files import OpenFiles
 from minibroker.broker.network.quota_stage import QuotaStage
 from minibroker.broker.network.reports import CONNECTIONS_SHOWN_MAX, ProcessorReport
 from minibroker.broker.network.request_handler import RequestHandler
-from minibroker.broker.network.request_loop import RequestLoop
+from minibroker.broker.network.request_loop import NewConnectionPacer, RequestLoop
 from minibroker.broker.network.request_pause import RequestPause
 from minibroker.broker.network.unserved_clients import UnservedClients
 from minibroker.broker.process.environment import Environment, handoff_name

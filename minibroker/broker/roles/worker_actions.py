@@ -26,7 +26,7 @@ from minibroker_protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from minibroker.broker.apis.fetch_watches import FetchWatches
     from minibroker.broker.groups.service import GroupService
-    from minibroker.broker.log.partition import Partition
+    from minibroker.broker.log.replica_manager import Partition
     from minibroker.broker.metadata.image import Image
     from minibroker.broker.transactions.service import TransactionService
 

@@ -23,7 +23,7 @@ from minibroker.broker.process.worker_snapshots import SNAPSHOT_REQUESTS
 from minibroker.broker.roles.worker_actions import ActingWorker, OnLog, act
 
 if TYPE_CHECKING:
-    from minibroker.broker.log.partition import Partition
+    from minibroker.broker.log.replica_manager import Partition
     from minibroker.broker.process.log_cleaner import LogCleaner
     from minibroker.broker.process.worker_snapshots import WorkerSnapshots
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from minibroker.broker.groups.state_log import StateLog
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.placement import transaction_partition
 from minibroker.broker.transactions.limits import TRANSACTIONAL_IDS_MAX
 from minibroker.broker.transactions.metadata import TransactionMetadata

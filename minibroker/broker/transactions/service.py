@@ -19,7 +19,7 @@ import trio
 
 from minibroker.broker.groups.holds import COMPLETING, NO_HOLD_POINTS, PREPARED, HoldPoints
 from minibroker.broker.groups.state_changes import OnState, report_transaction
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transaction_markers import TransactionMarker
 from minibroker.broker.transactions.events import (
     AddPartitions,

@@ -19,7 +19,7 @@ from minibroker.lab.observers.process_journal import ProcessJournal, save_record
 
 if TYPE_CHECKING:
     from minibroker.broker.admission.connection_events import ConnectionEvents
-    from minibroker.broker.log.segment_files import SegmentFiles
+    from minibroker.broker.log.segment import SegmentFiles
     from minibroker.broker.network.client_connection import ClientConnection
     from minibroker.broker.network.request_handler import RequestHandler
     from minibroker.broker.process.environment import Environment

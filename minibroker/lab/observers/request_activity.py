@@ -18,7 +18,7 @@ from minibroker.runtime.clock import whole_ms
 
 if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.request_cost import QuotaChecks, RequestCost
+    from minibroker.broker.network.quota_stage import QuotaChecks, RequestCost
     from minibroker.broker.quotas.manager import QuotaCheck
 
 

@@ -14,8 +14,8 @@ import time
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
+from minibroker.broker.network.request_loop import LENGTH_BYTES
 from minibroker.broker.network.request_observer import RequestObserver
-from minibroker.broker.network.request_reader import LENGTH_BYTES
 from minibroker.broker.process.notes import NotedClient, note
 from minibroker.lab.journal.entries import FRAME_BYTES_MAX, SECRET_APIS
 from minibroker.lab.journal.records import (
@@ -36,7 +36,7 @@ from minibroker_protocol.registry import ApiKey, throttle_versions
 
 if TYPE_CHECKING:
     from minibroker.broker.network.client_connection import ClientConnection
-    from minibroker.broker.network.request_cost import RequestCost
+    from minibroker.broker.network.quota_stage import RequestCost
     from minibroker.broker.process.environment import Environment
     from minibroker.lab.faults.rules import ActiveRule
     from minibroker.lab.journal.buffer import JournalBuffer

@@ -23,7 +23,7 @@ from minibroker.lab.faults.rulebook import is_in_time
 from minibroker_protocol.meanings import Meaning
 
 if TYPE_CHECKING:
-    from minibroker.broker.log.segment_files import SegmentFiles
+    from minibroker.broker.log.segment import SegmentFiles
     from minibroker.broker.process.environment import Environment
     from minibroker.lab.faults.rules import ActiveRule
     from minibroker.lab.observers.messages import FaultRules

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.broker.admission import new_connection_pacer
-from minibroker.broker.admission.new_connection_pacer import (
+from minibroker.broker.network.request_loop import (
     PER_TURN,
     RECENT_TURNS,
     NewConnectionPacer,

@@ -28,9 +28,8 @@ from minibroker.broker.groups.service import GroupService
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.partition import Partition
-from minibroker.broker.log.replica_manager import ReplicaManager
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.replica_manager import Partition, ReplicaManager
+from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.metadata.controller import ClusterController
 from minibroker.broker.metadata.image import Image, Update, apply_update
@@ -42,10 +41,10 @@ from minibroker.broker.metadata.placement import (
 )
 from minibroker.broker.metadata.store.sqlite import MEMORY, SqliteStore
 from minibroker.broker.metadata.topics import NewTopic
-from minibroker.broker.process.purgatory import Purgatory
 from minibroker.broker.quotas.controller_mutation import UNCOUNTED, Mutated
 from minibroker.broker.quotas.ledger import QuotaLedger
 from minibroker.broker.quotas.manager import ClientQuotaManager
+from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.broker.security.principal import ANONYMOUS
 from minibroker.broker.settings import OFFSETS_TOPIC_NUM_PARTITIONS, Settings
 from minibroker.broker.settings.definitions import NODE_ID

@@ -10,7 +10,7 @@ import pytest
 from minibroker.broker.apis.delete_records import API
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.placement import partition_owner
 from minibroker.broker.metadata.topics import NewTopic
 from minibroker_protocol.errors import ErrorCode

@@ -17,7 +17,7 @@ from minibroker.broker.apis.partition_fetch import (
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.leader_epochs import EpochEnd
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.slices import FileSlice
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.messages.fetch import FetchPartition

@@ -17,7 +17,7 @@ from minibroker.broker.apis.describe_transactions import API as DESCRIBE_TRANSAC
 from minibroker.broker.apis.init_producer_id import API as INIT_PRODUCER_ID
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.transaction_markers import TransactionMarker
 from minibroker.broker.metadata.features import TRANSACTION_VERSION, level
 from minibroker.broker.metadata.image import Image

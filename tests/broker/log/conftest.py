@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from minibroker.broker.log.active_segment import ActiveSegment
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import ActiveSegment, SegmentFiles
 from minibroker_protocol.records import Record, build_batch
 
 NOW_MS = 1_700_000_000_000

@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.log.active_segment import RECENT_BATCHES, ActiveSegment
-from minibroker.broker.log.index import OFFSET_ENTRY, TIME_ENTRY
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import (
+    OFFSET_ENTRY,
+    RECENT_BATCHES,
+    TIME_ENTRY,
+    ActiveSegment,
+    SegmentFiles,
+)
 from minibroker.broker.log.transaction_index import AbortedTransaction
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.errors import DecodeError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.log.index import (
+from minibroker.broker.log.segment import (
     OFFSET_ENTRY,
     TIME_ENTRY,
     OffsetIndex,

@@ -21,7 +21,7 @@ from minibroker.broker.log.appended import Appended
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import SegmentFiles
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
 from tests.descriptors import open_below

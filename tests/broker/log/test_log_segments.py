@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.log.active_segment import ActiveSegment
 from minibroker.broker.log.log_segments import LogSegments
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import ActiveSegment, SegmentFiles
 from minibroker.broker.log.transaction_index import AbortedTransaction
 from minibroker_protocol.records import Record, build_batch
 

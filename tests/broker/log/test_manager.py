@@ -15,7 +15,7 @@ from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import KNOWN_SNAPSHOTS_MAX, LogManager, log_config
 from minibroker.broker.log.paths import list_deleted, rename_directory
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metadata.image import (
     ConfigChanged,
     Image,

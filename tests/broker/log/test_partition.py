@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.errors import LogError
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker_protocol.errors import ErrorCode
 from minibroker_protocol.records import parse_batch_header
 from tests.broker.log.conftest import NOW_MS, MakeBatch, OpenLog

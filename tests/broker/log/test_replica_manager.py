@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.partition import Partition
-from minibroker.broker.log.replica_manager import ReplicaManager
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.replica_manager import Partition, ReplicaManager
+from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metadata.image import (
     Image,
     PartitionRegistration,

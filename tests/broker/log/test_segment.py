@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.log.active_segment import ActiveSegment
 from minibroker.broker.log.batch_search import LargeBatchError, TimestampOffset
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import ActiveSegment, SegmentFiles
 from minibroker_protocol.compression import Compression
 from minibroker_protocol.records import Record, TimestampType, build_batch
 from tests.broker.log.segments import check_finds, fill, grow

@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.segment_files import SegmentFiles, sync_files
+from minibroker.broker.log.segment import SegmentFiles, sync_files
 from tests.descriptors import open_below
 from tests.runtime.test_descriptors import no_descriptor_left
 

@@ -13,13 +13,16 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
-from minibroker.broker.admission.new_connection_pacer import NewConnectionPacer
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.delayed_requests import DelayedRequests
-from minibroker.broker.network.request_cost import RequestCost
-from minibroker.broker.network.request_reader import SCRATCH_BYTES, RequestReader
-from minibroker.broker.network.selector import Selector
-from minibroker.broker.process.purgatory import Purgatory
+from minibroker.broker.network.quota_stage import RequestCost
+from minibroker.broker.network.request_loop import (
+    SCRATCH_BYTES,
+    NewConnectionPacer,
+    RequestReader,
+    Selector,
+)
+from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.runtime.arena import PART_BYTES_MIN, Arena
 from minibroker.runtime.stream import SocketStream
 from minibroker.runtime.worktime import WorkTime

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from minibroker.broker.metrics.definitions import CLOSED, CloseReason
 from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.network.request_cost import RequestCost
+from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.network.request_handler import RequestHandler
 from minibroker.broker.network.tls import TlsStream
 from minibroker.broker.security.principal import Introduction, Principal

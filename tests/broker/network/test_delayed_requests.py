@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from minibroker.broker.network.delayed_requests import DelayedRequest, DelayedRequests
-from minibroker.broker.process.purgatory import Purgatory
+from minibroker.broker.roles.io_worker import Purgatory
 from minibroker.runtime.worktime import Account, WorkTime
 
 

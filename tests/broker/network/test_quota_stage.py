@@ -13,8 +13,7 @@ from minibroker.broker.apis.base import Caller, Context
 from minibroker.broker.metadata.image import ConfigChanged, Image, apply
 from minibroker.broker.network.client_connection import ClientConnection
 from minibroker.broker.network.connection_state import ChannelEvent, ChannelState
-from minibroker.broker.network.quota_stage import QuotaStage, is_exempt
-from minibroker.broker.network.request_cost import RequestCost
+from minibroker.broker.network.quota_stage import QuotaStage, RequestCost, is_exempt
 from minibroker.broker.process.environment import PROCESSOR
 from minibroker.broker.quotas.types import CLIENT_QUOTA_TYPES
 from minibroker.broker.security.acl import Authorizer

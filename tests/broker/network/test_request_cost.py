@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.network.request_cost import (
+from minibroker.broker.network.quota_stage import (
     SEARCHED_MAX,
     RequestCost,
     count_records,

@@ -10,9 +10,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.metrics.definitions import CloseReason
-from minibroker.broker.network.request_cost import RequestCost
+from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.network.request_handler import RequestHandler
-from minibroker.broker.network.selector import Selector
+from minibroker.broker.network.request_loop import Selector
 from minibroker.runtime.stream import SocketStream
 from minibroker_protocol.messages.metadata import MetadataRequest
 from minibroker_protocol.registry import ApiKey

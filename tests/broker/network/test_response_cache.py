@@ -10,7 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from minibroker.broker.metadata.image import Image
-from minibroker.broker.network.request_cost import RequestCost
+from minibroker.broker.network.quota_stage import RequestCost
 from minibroker.broker.network.response_cache import (
     REQUEST_BYTES_MAX,
     RESPONSE_BYTES_MAX,

@@ -17,7 +17,7 @@ from trio.testing import MockClock
 from minibroker.broker.log.cleaner.task import CleaningResult, CleaningTask
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.metadata.image import Image
 from minibroker.broker.metrics.conditions import ConditionKind
 from minibroker.broker.process.environment import WORKER

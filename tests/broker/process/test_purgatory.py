@@ -7,7 +7,7 @@ from collections.abc import Collection
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from minibroker.broker.process.purgatory import Purgatory
+from minibroker.broker.roles.io_worker import Purgatory
 
 FAR = 1000.0
 

@@ -20,9 +20,9 @@ from minibroker.broker.admission.acceptor_messages import (
     ProcessorConnections,
 )
 from minibroker.broker.admission.connection_events import ExceededLimit
-from minibroker.broker.admission.new_connection_pacer import PER_TURN
 from minibroker.broker.admission.slots import SLOTS
 from minibroker.broker.metrics.definitions import CloseReason
+from minibroker.broker.network.request_loop import PER_TURN
 from minibroker.broker.process.messages import DetailsRequest
 from minibroker.broker.quotas.manager import ClientQuotaManager
 from minibroker.broker.roles.processor import TAKEN_BEFORE_YIELD, TAKEN_BEFORE_YIELD_IF_BUSY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.transactions.manager import TransactionManager
 from minibroker.broker.transactions.metadata import TransactionMetadata
 from minibroker.broker.transactions.states import TransactionState

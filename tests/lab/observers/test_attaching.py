@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from minibroker.broker.admission.connection_events import ConnectionEvents
 from minibroker.broker.groups.holds import PREPARED
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.metrics.log import EventLog
 from minibroker.broker.process.environment import ACCEPTOR, PROCESSOR, WORKER
 from minibroker.broker.process.metadata_client import MetadataClient

@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.broker.admission.acceptor_messages import AcceptedConnection
 from minibroker.broker.network.client_connection import ClientConnection
-from minibroker.broker.network.request_cost import QuotaChecks, RequestCost
+from minibroker.broker.network.quota_stage import QuotaChecks, RequestCost
 from minibroker.broker.quotas.controller_mutation import Mutated
 from minibroker.broker.quotas.entity import Bound, Tags
 from minibroker.broker.quotas.manager import QuotaCheck

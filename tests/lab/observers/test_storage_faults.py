@@ -11,7 +11,7 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogError
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.segment_files import SegmentFiles
+from minibroker.broker.log.segment import SegmentFiles
 from minibroker.broker.process.environment import WORKER
 from minibroker.lab.control.fault_shapes import FaultRule
 from minibroker.lab.faults.fault_counts import FaultCounts

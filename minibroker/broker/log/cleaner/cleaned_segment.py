@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 from minibroker.broker.log.cleaner.swap import CLEANED
 from minibroker.broker.log.cleaner.task import CleanedGroup
-from minibroker.broker.log.index import OffsetIndex, TimeIndex
 from minibroker.broker.log.paths import (
     LOG,
     OFFSET_INDEX,
@@ -22,6 +21,7 @@ from minibroker.broker.log.paths import (
     TRANSACTION_INDEX,
     offset_file,
 )
+from minibroker.broker.log.segment import OffsetIndex, TimeIndex
 from minibroker.broker.log.transaction_index import AbortedTransaction, TransactionIndex
 from minibroker_protocol.records import NO_TIMESTAMP, BatchHeader, Buffer
 

@@ -25,8 +25,8 @@ from minibroker.broker.log.cleaner.task import (
     SourceSegment,
 )
 from minibroker.broker.log.failures import NO_SPACE_ERRNOS
-from minibroker.broker.log.index import OFFSET_ENTRY, search_file
 from minibroker.broker.log.paths import LOG, OFFSET_INDEX, TRANSACTION_INDEX, offset_file
+from minibroker.broker.log.segment import OFFSET_ENTRY, search_file
 from minibroker_protocol.checksum import crc32c
 from minibroker_protocol.errors import DecodeError
 from minibroker_protocol.records import CHECKED_POSITION, HEADER_BYTES, parse_batch_header

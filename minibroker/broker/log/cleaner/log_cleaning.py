@@ -35,8 +35,8 @@ from minibroker.broker.log.cleaner.task import (
 )
 from minibroker.broker.log.config import UNBOUNDED
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.partition import Partition
 from minibroker.broker.log.paths import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
+from minibroker.broker.log.replica_manager import Partition
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.transaction_index import AbortedTransaction
 

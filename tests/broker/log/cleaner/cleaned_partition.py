@@ -11,7 +11,7 @@ from minibroker.broker.log.cleaner.log_cleaning import Buffers, LogCleaning
 from minibroker.broker.log.cleaner.task import CleaningResult, CleaningTask
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.partition import Partition
+from minibroker.broker.log.replica_manager import Partition
 from minibroker_protocol.control_records import EndTransactionMarker
 from minibroker_protocol.records import Record, build_batch, iter_batches, iter_records
 

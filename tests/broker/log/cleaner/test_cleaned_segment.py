@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from minibroker.broker.log.cleaner.cleaned_segment import CleanedSegment
-from minibroker.broker.log.index import OFFSET_ENTRY, TIME_ENTRY
+from minibroker.broker.log.segment import OFFSET_ENTRY, TIME_ENTRY
 from minibroker.broker.log.transaction_index import AbortedTransaction, TransactionIndex
 from minibroker_protocol.records import Record, build_batch, parse_batch_header
 
